@@ -90,7 +90,7 @@ $(stamps)/extras: $(stamps)/test
 
 test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJoCo, Ray and rliable, and test what needs them
 	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
-		tests/test_snapshots.py tests/sb3/test_habits.py tests/cli/test_around.py tests/cli/test_export.py \
+		tests/test_snapshots.py tests/sb3/test_models.py tests/cli/test_train.py tests/cli/test_inspect.py \
 		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines

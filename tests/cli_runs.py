@@ -1,12 +1,13 @@
-"""What tests of the command line share: settings of a small run, and what a command said."""
+"""Settings of a small run, and the result of a command."""
 
 import json
 from typing import NamedTuple
 
 SMALL = ["--num-envs", "2", "--n-steps", "16", "--batch-size", "16", "--n-epochs", "2"]
+SETTINGS = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}  # the same in Python
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     code: int
     out: str
     err: str

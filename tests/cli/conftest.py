@@ -1,29 +1,29 @@
-"""The command line as tests call it, and a run that was trained by it."""
+"""Fixtures of the command-line tests."""
 
 import shutil
 
 import pytest
 
-from cli_runs import SMALL, Said
+from cli_runs import SMALL, Result
 from rlox.cli import main
 
 
 @pytest.fixture
 def rlox(capsys, tmp_path, monkeypatch):
-    """Runs a command in an empty folder: its exit code, stdout and stderr."""
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words):
         capsys.readouterr()
         code = main([str(word) for word in words])
-        return Said(code, *capsys.readouterr())
+        return Result(code, *capsys.readouterr())
 
     return call
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The folder of a run: PPO on CartPole, 64 steps."""
+    """Run folder of PPO on CartPole, 64 steps."""
     root = tmp_path_factory.mktemp("trained")
     words = ["train", "ppo", "CartPole-v1", "--total-timesteps", "64", "--seed", "3"]
     assert main([*words, *SMALL, "--runs-dir", str(root), "--no-progress"]) == 0
@@ -33,5 +33,5 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """A copy of that run that a test may change."""
+    """Copy of that run folder, which a test may change."""
     return shutil.copytree(trained, tmp_path / "copied")

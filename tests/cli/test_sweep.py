@@ -1,4 +1,4 @@
-"""`rlox sweep`: trials, pruning, failures, Ctrl-C, and a study that goes on."""
+"""`rlox sweep`: trials, pruning, failures, Ctrl-C, and studies that continue."""
 
 import json
 import os
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlox.cli.config_file import read_yaml
-from rlox.sweep import Plan, Sweep, default_space
+from rlox import machine
+from rlox.cli._args import read_yaml
+from rlox.sweep import Plan, Sweep, default_space, study
+from rlox.sweep.space import Range
 from rlox.sweep.study import trial_workers
 from rlox.sweep.worker import Job
 
@@ -28,21 +30,21 @@ def space(tmp_path):
     return ("--space", "space.yaml")
 
 
-def tried(said):
+def tried(result):
     """Settings and scores by trial."""
-    return [(x["settings"], x["score"]) for x in said.json["trials"]]
+    return [(x["settings"], x["score"]) for x in result.json["trials"]]
 
 
-def study(tmp_path, name="ppo-CartPole-v1"):
+def saved_study(tmp_path, name="ppo-CartPole-v1"):
     return optuna.load_study(study_name=name, storage=f"sqlite:///{tmp_path}/sweep.db")
 
 
-def test_the_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
-    said = rlox(*SWEEP, *space, "--trials", "3")
-    assert (said.code, said.err) == (0, "")
-    (tmp_path / "best.yaml").write_text(said.out)
-    best = study(tmp_path).best_trial
-    assert read_yaml(said.out, "here")["settings"] == best.user_attrs["settings"]
+def test_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
+    result = rlox(*SWEEP, *space, "--trials", "3")
+    assert (result.code, result.err) == (0, "")
+    (tmp_path / "best.yaml").write_text(result.out)
+    best = saved_study(tmp_path).best_trial
+    assert read_yaml(result.out, "here")["settings"] == best.user_attrs["settings"]
     words = ("--runs-dir", "again", "--no-progress", "--json")
     again = rlox("train", "--config", "best.yaml", *words).json
     assert again["timesteps"] == best.user_attrs["timesteps"]
@@ -59,15 +61,15 @@ def test_the_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_pa
     assert of_trial.read_bytes() == alone.read_bytes()
 
 
-def test_each_trial_has_a_run_folder_and_is_told(rlox, space, tmp_path):
+def test_each_trial_has_a_run_folder_and_is_reported(rlox, space, tmp_path):
     words = [word for word in SWEEP if word != "--no-progress"]
-    said = rlox(*words, *space, "--trials", "2")
-    assert said.err.startswith("trial 0: mean reward ")
-    assert said.err.count("\n") == 2
+    result = rlox(*words, *space, "--trials", "2")
+    assert result.err.startswith("trial 0: mean reward ")
+    assert result.err.count("\n") == 2
     assert len(list(tmp_path.rglob("summary.json"))) == 2
 
 
-def test_a_sweep_with_a_seed_repeats_and_goes_on_as_if_it_had_not_ended(rlox, space):
+def test_sweep_with_a_seed_repeats_and_continues_as_if_not_interrupted(rlox, space):
     words = (*SWEEP, *space, "--startup-trials", "2", "--json")
     whole = rlox(*words, "--trials", "4")
     first = rlox(*words, "--trials", "2", "--storage", "other.db")
@@ -79,10 +81,10 @@ def test_a_sweep_with_a_seed_repeats_and_goes_on_as_if_it_had_not_ended(rlox, sp
     assert tried(again) == tried(whole)
 
 
-def test_several_at_once_are_the_same_as_alone(rlox, space):
+def test_trials_side_by_side_equal_trials_alone(rlox, space):
     words = (*SWEEP, *space, "--json", "--startup-trials", "4", "--trials", "4", "--no-prune")
     alone, together = rlox(*words), rlox(*words, "--jobs", "2", "--storage", "two.db")
-    by_seed = [sorted(tried(said), key=json.dumps) for said in (alone, together)]
+    by_seed = [sorted(tried(result), key=json.dumps) for result in (alone, together)]
     assert by_seed[0] == by_seed[1]
 
 
@@ -96,7 +98,7 @@ class Scripted:
         return self.values[trial.number]
 
 
-def test_what_is_below_the_median_is_pruned(tmp_path):
+def test_trial_below_the_median_is_pruned(tmp_path):
     """The first two learn; the third does not, and ends before all its steps are made."""
     space = {"learning_rate": Scripted((3e-3, 2e-3, 0.0))}
     about = {"eval_episodes": 5, "seed": 1, "startup_trials": 2}
@@ -110,43 +112,43 @@ def test_what_is_below_the_median_is_pruned(tmp_path):
         assert sweep.best().number in (0, 1)
 
 
-def test_a_trial_that_fails_ends_no_sweep(rlox, tmp_path):
+def test_failed_trial_does_not_end_the_sweep(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: [1e30, 1e-3]\n")
     words = (*SWEEP, "--space", "space.yaml", "--trials", "6", "--json", "--startup-trials", "6")
-    told = rlox(*words).json
-    states = {x["settings"]["learning_rate"]: x["state"] for x in told["trials"]}
+    result = rlox(*words).json
+    states = {x["settings"]["learning_rate"]: x["state"] for x in result["trials"]}
     assert states == {1e30: "fail", 1e-3: "complete"}
-    (error, *_) = (x["error"] for x in told["trials"] if x["state"] == "fail")
+    (error, *_) = (x["error"] for x in result["trials"] if x["state"] == "fail")
     assert "Error: " in error
 
 
-def test_settings_that_are_given_are_those_of_all_trials(rlox, tmp_path):
+def test_given_settings_are_the_same_in_all_trials(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: {low: 1e-4, high: 1e-3}\n")
     (tmp_path / "fixed.yaml").write_text("net_arch: [4]\nenv_kwargs: {g: 9.0}\n")
     words = "sweep td3 Pendulum-v1 --total-timesteps 300 --eval-every 300 --eval-episodes 1"
     more = "--action-noise gaussian --action-noise.sigma 0.2 --buffer-size 300 --trials 2"
     files = ("--space", "space.yaml", "--config", "fixed.yaml", "--env-kwargs.max_episode_steps=50")
-    said = rlox(*words.split(), *more.split(), *files, "--train-freq", "8", "--no-progress")
-    assert said.code == 0, said.err
-    best = read_yaml(said.out, "here")
+    result = rlox(*words.split(), *more.split(), *files, "--train-freq", "8", "--no-progress")
+    assert result.code == 0, result.err
+    best = read_yaml(result.out, "here")
     assert best["env_kwargs"] == {"g": 9.0, "max_episode_steps": 50}
     assert best["settings"]["net_arch"] == [4]
     assert best["settings"]["action_noise"]["sigma"] == 0.2
-    (tmp_path / "best.yaml").write_text(said.out)
+    (tmp_path / "best.yaml").write_text(result.out)
     again = rlox("train", "--config", "best.yaml", "--no-progress", "--json")
     assert (again.code, again.json["timesteps"]) == (0, 304)
 
 
-def test_where_no_trial_has_a_score_the_last_error_is_told(rlox, tmp_path):
+def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
-    said = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
-    assert said.code == 1
-    assert "score: expected a trial with one, got 2 without" in said.err
-    assert "gamma: expected a finite number in [0, 1], got " in said.err
+    result = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
+    assert result.code == 1
+    assert "score: expected a trial with one, got 2 without" in result.err
+    assert "gamma: expected a finite number in [0, 1], got " in result.err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_ctrl_c_leaves_a_study_that_goes_on(rlox, space, tmp_path):
+def test_study_continues_after_ctrl_c(rlox, space, tmp_path):
     words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500", "--jobs", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "rlox", *(w for w in words if w != "--no-progress")]
@@ -159,31 +161,31 @@ def test_ctrl_c_leaves_a_study_that_goes_on(rlox, space, tmp_path):
             run.kill()
     assert first.startswith("trial ")
     assert (run.returncode, out) == (130, "")
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
     assert "Traceback" not in err, err
-    trials = study(tmp_path).trials
+    trials = saved_study(tmp_path).trials
     assert all(trial.state.is_finished() for trial in trials)
     ended = [x for x in trials if x.state.name != "FAIL" or x.user_attrs.get("error")]
-    said = rlox(*words, "--trials", str(len(ended) + 1), "--json")
-    assert said.code == 0
-    assert len(said.json["trials"]) == len(ended) + 1
+    result = rlox(*words, "--trials", str(len(ended) + 1), "--json")
+    assert result.code == 0
+    assert len(result.json["trials"]) == len(ended) + 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_a_sweep_that_was_killed_goes_on_with_the_trials_that_it_has(rlox, space, tmp_path):
+def test_study_continues_after_a_kill(rlox, space, tmp_path):
     words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500"]
     command = [sys.executable, "-m", "rlox", *(w for w in words if w != "--no-progress")]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         run.stderr.readline()
         run.kill()
-    ended = sum(trial.state.is_finished() for trial in study(tmp_path).trials)
+    ended = sum(trial.state.is_finished() for trial in saved_study(tmp_path).trials)
     assert ended >= 1
-    said = rlox(*words, "--trials", str(ended + 1), "--json")
-    assert (said.code, len(said.json["trials"])) == (0, ended + 1)
-    assert [trial["seed"] for trial in said.json["trials"]] == list(range(1, ended + 2))
+    result = rlox(*words, "--trials", str(ended + 1), "--json")
+    assert (result.code, len(result.json["trials"])) == (0, ended + 1)
+    assert [trial["seed"] for trial in result.json["trials"]] == list(range(1, ended + 2))
 
 
-def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
+def test_trial_whose_process_dies_has_failed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = Job("ppo", "CartPole-v1", 1, 10**9, 10**9, 1, runs_dir=None)
     with trial_workers(1, 1) as workers:
@@ -191,69 +193,22 @@ def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
         (process,) = workers._processes.values()
         time.sleep(0.1)
         process.kill()
-        ((label, said, _),) = workers.told()
-        assert (label, said.error) == ("a", "process: expected to end, died with -9")
+        ((label, result, _),) = workers.told()
+        assert (label, result.error) == ("a", "process: expected to end, died with -9")
         assert workers.free == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            "sweep",
-            2,
-            "ALGORITHM: expected an algorithm (a2c, dqn, impala, ppo, sac, td3), got none; rlox s",
-        ),
-        ("sweep ppo", 2, "ENV: expected an environment's id, got None; rlox sweep ppo CartPole-v1"),
-        ("sweep ppo CartPole-v1", 2, "--total-timesteps: expected how many steps each trial makes"),
-        ("BASE --trials 0", 2, "trials: expected an integer of at least 1, got 0; pass how many"),
-        ("BASE --jobs 0", 2, "jobs: expected an integer of at least 1, got 0; pass how many at o"),
-        ("BASE --eval-every 512", 2, "eval_every: expected at most total_timesteps = 256, got 512"),
-        ("BASE --eval-episodes 0", 2, "eval_episodes: expected an integer of at least 1, got 0"),
-        ("BASE --seed -1", 2, "seed: expected None or an integer of at least 0, got -1"),
-        ("BASE --gamma 2", 2, "gamma: expected a finite number in [0, 1], got 2.0"),
-        ("BASE --storage none/a.db", 1, "storage: expected an SQLite file that can be written"),
-        ("BASE --runs-dir space.yaml", 2, "runs_dir: expected a folder"),
-        ("BASE --space none.yaml", 2, "--space: expected a file, got 'none.yaml', which is not"),
-        ("BASE --space unknown.yaml", 2, "ppo's space has no setting 'gama'; did you mean 'gamma'"),
-        ("BASE --space word.yaml", 2, "space, gamma: expected a range such as {low: 1e-5, high:"),
-        ("BASE --space half.yaml", 2, "space, gamma: expected low and high, got low; write {low"),
-        ("BASE --space order.yaml", 2, "space, gamma: expected low below high, got 1 and 0.5; exc"),
-        ("BASE --space log.yaml", 2, "space, gamma: expected low above 0 beside log, got 0"),
-        ("BASE --space none.json", 2, "space: expected settings and what to search, got {}"),
-        ("BASE --space twice.yaml", 2, "space, gamma: expected choices, each once, got [0.9, 0.9]"),
-        ("BASE --space key.yaml", 2, "space, gamma has no setting 'hi'; did you mean 'high'?"),
-        ("sweep ppo CartPol-v1 --total-timesteps 9", 1, "got 'CartPol-v1'"),
-    ],
-)
-def test_mistakes_are_told_and_nothing_is_trained(words, code, message, rlox, space, tmp_path):
-    about = {"unknown": "gama: [1]", "word": "gamma: much", "half": "gamma: {low: 1}"}
-    about |= {"order": "gamma: {low: 1, high: 0.5}", "log": "gamma: {low: 0, high: 1, log: true}"}
-    about |= {"twice": "gamma: [0.9, 0.9]", "key": "gamma: {low: 0, hi: 1}"}
-    for name, text in about.items():
-        (tmp_path / f"{name}.yaml").write_text(text)
-    (tmp_path / "none.json").write_text("{}")
-    base = (*SWEEP, *space, "--trials", "1")
-    said = rlox(*(x for word in words.split() for x in (base if word == "BASE" else (word,))))
-    assert (said.code, said.out) == (code, ""), said.err
-    assert message in said.err
-    assert not list(tmp_path.rglob("metrics.csv"))
-
-
-def test_a_study_of_another_plan_is_refused(rlox, space, tmp_path):
+def test_study_of_another_plan_is_rejected(rlox, space):
     assert rlox(*SWEEP, *space, "--trials", "1").code == 0
-    said = rlox(*SWEEP, *space, "--trials", "2", "--total-timesteps", "512")
-    assert said.code == 2
-    assert (
-        "total_timesteps: expected 256, as study 'ppo-CartPole-v1' in sweep.db has it, got 512; "
-        "pass that, or another --study" in said.err
-    )
+    result = rlox(*SWEEP, *space, "--trials", "2", "--total-timesteps", "512")
+    assert result.code == 2
+    assert result.err.startswith("rlox: total_timesteps: expected 256, ")
     assert rlox(*SWEEP, *space, "--trials", "1", "--seed", "9").code == 2
     assert rlox(*SWEEP, *space, "--trials", "1", "--seed", "9", "--study", "mine").code == 0
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac", "td3"])
-def test_every_algorithm_has_a_space_whose_settings_it_takes(algorithm, tmp_path, monkeypatch):
+def test_default_space_holds_valid_settings_of_every_algorithm(algorithm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
     space = default_space(algorithm, 1, 300)
@@ -262,23 +217,66 @@ def test_every_algorithm_has_a_space_whose_settings_it_takes(algorithm, tmp_path
     plan = Plan(algorithm, env, space, 300, 300, 1, seed=1, settings=fixed)
     sweep = Sweep(plan, runs_dir=None)
     for index in range(20):
-        job = plan.job(index, _sampled(sweep, index), None)
-        job.trainer().close()
+        sweep.study.sampler = optuna.samplers.RandomSampler(seed=index)
+        trial = sweep.study.ask()
+        found = {name: values.of(name, trial) for name, values in sweep.plan.space.items()}
+        if algorithm == "ppo":
+            found["batch_size"] = min(found["batch_size"], found["n_steps"])
+        plan.job(index, found, None).trainer().close()
 
 
-def _sampled(sweep, index):
-    sweep.study.sampler = optuna.samplers.RandomSampler(seed=index)
-    trial = sweep.study.ask()
-    found = {name: one.of(name, trial) for name, one in sweep.plan.space.items()}
-    if sweep.plan.algorithm == "ppo":
-        found["batch_size"] = min(found["batch_size"], found["n_steps"])
-    return found
-
-
-def test_without_optuna_the_extra_is_named(rlox, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    said = rlox(*SWEEP, "--trials", "1")
-    assert said.code == 1
-    assert (
-        "rlox sweep: expected the package optuna, got none; pip install 'rlox[sweep]'" in said.err
+@pytest.fixture
+def plan():
+    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
+    return Plan(
+        "ppo",
+        "CartPole-v1",
+        {"learning_rate": Range(1e-4, 1e-3)},
+        32,
+        32,
+        1,
+        seed=1,
+        settings=small,
     )
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_second_sweep_of_a_study_is_rejected_while_the_first_trains(url, plan, tmp_path):
+    storage, errors = tmp_path / "sweep.db", []
+
+    def start_another(trial):
+        where = f"sqlite:///{storage}" if url else storage
+        with pytest.raises(BlockingIOError) as raised:
+            Sweep(plan, where, runs_dir=None).run(2)
+        errors.append(str(raised.value))
+        Sweep(plan, where, "another", runs_dir=None).run(1)
+
+    sweep = Sweep(plan, storage, runs_dir=None)
+    sweep.run(1, tell=start_another)
+    assert [error.partition("storage: ")[1] for error in errors] == ["storage: "]
+    assert len(sweep.done()) == 1
+    Sweep(plan, storage, runs_dir=None).run(2)
+    assert [trial.user_attrs["seed"] for trial in sweep.done()] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["a?b.db", "a%3Fb.db", "{a}.db", "a b#c.db"])
+def test_storage_is_the_named_file(name, plan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Sweep(plan, name, runs_dir=None)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert Sweep(plan, name, runs_dir=None).done() == []
+
+
+def test_trials_share_the_cpus_of_the_control_group(plan, monkeypatch):
+    class Called(Exception):  # noqa: N818
+        pass
+
+    def trial_workers(count, threads):
+        raise Called(count, threads)
+
+    monkeypatch.setattr(machine, "allowed_cpus", lambda: 64)
+    monkeypatch.setattr(machine, "quota", lambda: 6.0)
+    monkeypatch.setattr(study, "trial_workers", trial_workers)
+    with pytest.raises(Called) as raised:
+        Sweep(plan, runs_dir=None).run(4, jobs=2)
+    assert raised.value.args == (2, 3)

@@ -1,15 +1,22 @@
-"""`rlox train`: settings from flags, files and presets, and what is told of a run."""
+"""`rlox train`: settings from flags, files and presets; callbacks and loggers; many seeds."""
 
+import csv
 import json
+import sys
 
 import pytest
+from rlox.configs.meanings import meanings
 
-from cli_runs import SMALL
-from rlox.cli.saved import trainers
-from rlox.configs import setting_docs
-from rlox.trainers import PPOTrainer
+from cli_runs import SETTINGS, SMALL
+from rlox.cli import UsageError
+from rlox.cli._args import read_yaml
+from rlox.cli.train import parse_seeds
+from rlox.scores import score
+from rlox.trainers import TRAINERS, PPOTrainer
 
-TRAIN = ("train", "ppo", "CartPole-v1", "--no-progress", "--total-timesteps", "64", "--seed", "1")
+PPO = ("train", "ppo", "CartPole-v1", "--no-progress", "--seed", "1", *SMALL)
+TRAIN = (*PPO, "--total-timesteps", "64")
+SEEDS = ("train", "ppo", "CartPole-v1", "--total-timesteps", "64", *SMALL)
 
 
 def config(folder):
@@ -17,86 +24,87 @@ def config(folder):
     return json.loads(file.read_text())
 
 
-def test_a_run_is_that_of_the_trainer(rlox, tmp_path):
-    said = rlox(*TRAIN, *SMALL, "--json")
-    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
-    result = PPOTrainer("CartPole-v1", 1, runs_dir=None, **small).train(64)
-    assert (said.code, said.err) == (0, "")
+def run_of(folder):
+    (file,) = folder.rglob("summary.json")
+    return file.parent
+
+
+def rows(run):
+    with open(run / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def checkpoints(run):
+    return sorted(x.name for x in (run / "checkpoints").iterdir() if x.is_dir())
+
+
+def test_run_equals_the_trainers(rlox, tmp_path):
+    run = rlox(*TRAIN, "--json")
+    result = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SETTINGS).train(64)
+    assert (run.code, run.err) == (0, "")
     same = ("timesteps", "episodes", "mean_reward", "mean_length")
-    assert {name: said.json[name] for name in same} == {name: result[name] for name in same}
-    assert said.json["algorithm"], said.json["env"] == ("ppo", "CartPole-v1")
+    assert {name: run.json[name] for name in same} == {name: result[name] for name in same}
+    assert (run.json["algorithm"], run.json["env"]) == ("ppo", "CartPole-v1")
     assert config(tmp_path)["sources"]["n_steps"] == "argument"
     assert config(tmp_path)["sources"]["gamma"] == "rl-zoo3"
 
 
-def test_people_are_told_return_speed_and_folder(rlox):
-    said = rlox(*TRAIN, *SMALL, "--backend", "native")
-    lines = said.out.splitlines()
+def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
+    run = rlox(*(word for word in TRAIN if word != "--no-progress"), "--backend", "native")
+    lines = run.out.splitlines()
     assert lines[0] == "ppo CartPole-v1, seed 1, native"
     assert lines[1].startswith("64 steps, this time in ")
     assert lines[3].startswith("run folder runs/CartPole-v1/ppo/")
+    assert run.err.startswith("64/64 steps, return ")
 
 
-def test_progress_goes_to_stderr(rlox):
-    words = [word for word in TRAIN if word != "--no-progress"]
-    said = rlox(*words, *SMALL, "--json")
-    assert said.json["timesteps"] == 64
-    assert said.err.startswith("64/64 steps, return ")
-
-
-@pytest.mark.parametrize("algorithm", trainers())
-def test_every_setting_is_a_flag_with_its_meaning(algorithm, rlox, monkeypatch):
+@pytest.mark.parametrize("algorithm", TRAINERS)
+def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    said = rlox("train", algorithm, "--help")
-    for name, meaning in setting_docs(trainers()[algorithm].config_type).items():
-        assert f"--{name.replace('_', '-')}" in said.out
-        assert meaning in said.out
+    text = rlox("train", algorithm, "--help").out
+    for name, meaning in meanings(TRAINERS[algorithm].config_type).items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert meaning in text
 
 
-def test_help_shows_the_values_that_an_environment_is_trained_with(rlox, monkeypatch):
+def test_help_shows_values_of_the_preset(rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    assert "discount factor (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
-    assert "discount factor (default: 0.99)" in rlox("train", "ppo", "--help").out
+    assert "discount (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
+    assert "discount (default: 0.99)" in rlox("train", "ppo", "--help").out
 
 
-def test_flags_of_every_kind_reach_the_settings(rlox, tmp_path):
+def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):
     flags = "--net-arch 8 4 --target-kl None --clip-coef-vf 0.3 --no-ortho-init --normalize-obs "
     flags += "--lr-schedule constant --activation relu --learning_rate 1e-3"
-    assert rlox(*TRAIN, *SMALL, *flags.split()).code == 0
+    assert rlox(*TRAIN, *flags.split()).code == 0
+    expected = {"net_arch": [8, 4], "target_kl": None, "clip_coef_vf": 0.3, "ortho_init": False}
+    expected |= {"normalize_obs": True, "lr_schedule": "constant", "activation": "relu"}
     settings = config(tmp_path)["settings"]
-    assert (settings["net_arch"], settings["target_kl"], settings["clip_coef_vf"]) == (
-        *([8, 4], None),
-        0.3,
-    )
-    assert (settings["ortho_init"], settings["normalize_obs"]) == (False, True)
-    assert (settings["lr_schedule"], settings["activation"]) == ("constant", "relu")
+    assert {name: settings[name] for name in expected} == expected
     assert settings["learning_rate"] == 1e-3
 
 
-def noise(rlox, tmp_path, env, *flags):
+@pytest.mark.parametrize(
+    ("env", "flags", "noise"),
+    [
+        ("Pendulum-v1", "--action-noise.sigma 0.3", {"sigma": 0.3, "kind": "gaussian"}),
+        (
+            "Pendulum-v1",
+            "--action-noise ornstein_uhlenbeck",
+            {"sigma": 0.1, "theta": 0.15, "dt": 0.01, "kind": "ornstein_uhlenbeck"},
+        ),
+        ("Pendulum-v1", "--action-noise none", None),
+        (
+            "MountainCarContinuous-v0",  # whose preset has sigma 0.5
+            "--action-noise.theta=0.2",
+            {"sigma": 0.5, "theta": 0.2, "dt": 0.01, "kind": "ornstein_uhlenbeck"},
+        ),
+    ],
+)
+def test_flags_choose_and_change_noise(env, flags, noise, rlox, tmp_path):
     words = ["train", "td3", env, "--total-timesteps", "1", "--no-progress", "--net-arch", "4"]
-    said = rlox(*words, "--buffer-size", "300", "--runs-dir", "runs-of-noise", *flags)
-    assert said.code == 0, said.err
-    (file,) = (tmp_path / "runs-of-noise").rglob("config.json")
-    found = json.loads(file.read_text())["settings"]["action_noise"]
-    file.rename(file.with_name("seen"))
-    return found
-
-
-def test_noise_is_chosen_and_changed_by_flags(rlox, tmp_path):
-    tuned = noise(rlox, tmp_path, "Pendulum-v1", "--action-noise.sigma", "0.3")
-    assert tuned == {"sigma": 0.3, "kind": "gaussian"}
-    walk = noise(rlox, tmp_path, "Pendulum-v1", "--action-noise", "ornstein_uhlenbeck")
-    assert walk == {"sigma": 0.1, "theta": 0.15, "dt": 0.01, "kind": "ornstein_uhlenbeck"}
-    assert noise(rlox, tmp_path, "Pendulum-v1", "--action-noise", "none") is None
-    tuned = noise(rlox, tmp_path, "MountainCarContinuous-v0", "--action-noise.theta=0.2")
-    assert (tuned["sigma"], tuned["theta"]) == (0.5, 0.2)
-
-
-def test_arguments_of_the_environment_are_dotted_flags(rlox, tmp_path):
-    words = ("train", "ppo", "Pendulum-v1", "--total-timesteps", "1", "--no-progress", *SMALL)
-    assert rlox(*words, "--env-kwargs.g", "9.81", "--env_kwargs.max_episode_steps=50").code == 0
-    assert config(tmp_path)["env_kwargs"] == {"g": 9.81, "max_episode_steps": 50}
+    assert rlox(*words, "--buffer-size", "300", *flags.split()).code == 0
+    assert config(tmp_path)["settings"]["action_noise"] == noise
 
 
 FILE = """
@@ -114,34 +122,28 @@ settings:
 """
 
 
-def test_a_file_says_all_that_flags_can(rlox, tmp_path):
+def test_file_holds_options_and_settings(rlox, tmp_path):
     (tmp_path / "run.yaml").write_text(FILE)
-    said = rlox("train", "--config", "run.yaml", "--json")
-    assert (said.code, said.err) == (0, "")
-    assert (said.json["env"], said.json["seed"], said.json["timesteps"]) == ("Pendulum-v1", 7, 32)
+    run = rlox("train", "--config", "run.yaml", "--json")
+    assert (run.code, run.err) == (0, "")
+    assert (run.json["env"], run.json["seed"], run.json["timesteps"]) == ("Pendulum-v1", 7, 32)
     settings = config(tmp_path)["settings"]
     assert (settings["learning_rate"], settings["n_steps"], settings["num_envs"]) == (1e-3, 16, 2)
     assert config(tmp_path)["env_kwargs"] == {"g": 9.0}
 
 
-def test_flags_win_over_the_file_dotted_or_not(rlox, tmp_path):
-    (tmp_path / "run.yaml").write_text(FILE)
-    flags = "--seed 8 --settings.n-steps 8 --env-kwargs.g 9.5 --learning-rate 2e-3"
-    said = rlox("train", "--config=run.yaml", *flags.split(), "--runs-dir", "elsewhere", "--json")
-    assert (said.code, said.json["seed"]) == (0, 8)
-    there = config(tmp_path / "elsewhere")
-    assert (there["settings"]["n_steps"], there["settings"]["learning_rate"]) == (8, 2e-3)
-    assert there["env_kwargs"] == {"g": 9.5}
-
-
-def test_a_flag_that_is_the_default_wins_over_the_file_too(rlox, tmp_path):
+def test_flags_win_over_the_file(rlox, tmp_path):
     (tmp_path / "run.yaml").write_text(FILE.replace("env_kwargs", "backend: torch\nenv_kwargs"))
-    said = rlox("train", "--config=run.yaml", "--backend", "auto", "--json")
-    assert (said.code, said.json["backend"]) == (0, "native")
+    flags = "--seed 8 --n-steps 8 --env-kwargs.g 9.5 --env_kwargs.max_episode_steps=50 "
+    flags += "--batch-size 16 --backend auto"  # auto is the default, and wins too
+    run = rlox("train", "--config=run.yaml", *flags.split(), "--json")
+    assert (run.code, run.json["seed"], run.json["backend"]) == (0, 8, "native")
+    assert config(tmp_path)["settings"]["n_steps"] == 8
+    assert config(tmp_path)["env_kwargs"] == {"g": 9.5, "max_episode_steps": 50}
 
 
-def test_the_config_of_a_run_repeats_it(rlox, tmp_path):
-    first = rlox(*TRAIN, *SMALL, "--json").json
+def test_config_of_a_run_repeats_it(rlox, tmp_path):
+    first = rlox(*TRAIN, "--json").json
     (file,) = tmp_path.rglob("config.json")
     words = ("train", "--config", file, "--total-timesteps", "64", "--no-progress", "--json")
     second = rlox(*words).json
@@ -151,10 +153,181 @@ def test_the_config_of_a_run_repeats_it(rlox, tmp_path):
     }
 
 
-def test_a_preset_that_is_shown_is_a_file_that_trains_the_same(rlox, tmp_path):
+def test_printed_preset_is_a_file_that_trains_the_same(rlox, tmp_path):
     (tmp_path / "tuned.yaml").write_text(rlox("presets", "ppo", "CartPole-v1").out)
     words = ("--seed", "1", "--total-timesteps", "256", "--no-progress", "--runs-dir", "None")
     by_file = rlox("train", "--config", "tuned.yaml", *words, "--json").json
     by_name = rlox("train", "ppo", "CartPole-v1", *words, "--json").json
     assert by_file["mean_reward"] == by_name["mean_reward"]
     assert by_file["run_dir"] is None
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Name of a module that is not imported yet."""
+    (tmp_path / "module_of_others.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "module_of_others"
+    sys.modules.pop("module_of_others", None)
+
+
+def test_only_the_command_line_imports_modules(rlox, module, tmp_path):
+    env = f"{module}:CartPole-v1"
+    (tmp_path / "a.yaml").write_text(f'algorithm: ppo\nenv: "{env}"\n')
+    for command in ("train", "sweep"):
+        result = rlox(command, "--config", "a.yaml", "--total-timesteps", "64", "--no-progress")
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("rlox: --config, env: expected an id without a module, got ")
+    assert module not in sys.modules
+    result = rlox("train", "ppo", env, "--config", "a.yaml", *TRAIN[3:], "--json")
+    assert (result.code, result.json["env"]) == (0, "CartPole-v1")
+    assert module in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E5", 1e5),
+        ("100_000", 100_000),
+        ("true", True),
+        ("", None),
+        ("'1e-3'", "1e-3"),
+        ("{a: 1, b: [x]}", {"a": 1, "b": ["x"]}),
+    ],
+)
+def test_yaml_values(text, value):
+    result = read_yaml(text, "here")
+    assert (result, type(result)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object/apply:os.system ['true']",
+        "a: &x [1]\nb: *x",
+        "a: 1\na: 2",
+        "b: {a: 1, a: 2}",
+        "[1]: 2",
+        "a: [1",
+        "a: b: c",
+        "a: 1\n---\nb: 2",
+        "\x00",
+        "[" * 100_000,
+    ],
+)
+def test_yaml_other_than_plain_data_is_rejected(text):
+    with pytest.raises(UsageError, match=r"^here: expected YAML"):
+        read_yaml(text, "here")
+
+
+def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path):
+    words = "--eval-every 32 --eval-episodes 2 --checkpoint-every 32 --keep-last 2"
+    assert rlox(*PPO, "--total-timesteps", "128", *words.split()).code == 0
+    run = run_of(tmp_path)
+    assert all(row["eval/mean_reward"] for row in rows(run))
+    assert checkpoints(run) == ["best", "step-000000096", "step-000000128"]
+
+
+def test_reaching_a_reward_ends_the_run_with_success(rlox, tmp_path):
+    words = "--total-timesteps 3200 --eval-every 32 --eval-episodes 1 --stop-at-reward 1"
+    result = rlox(*PPO, *words.split())
+    assert result.code == 0
+    assert "ended by EvalCallback: mean reward " in result.out
+    assert len(rows(run_of(tmp_path))) == 1
+
+
+def test_patience_ends_a_run_that_does_not_improve(rlox, tmp_path):
+    words = "--total-timesteps 3200 --learning-rate 0 --eval-every 32 --eval-episodes 2"
+    assert rlox(*PPO, *words.split(), "--patience", "96").code == 0
+    assert len(rows(run_of(tmp_path))) == 4  # the first is the best, three do not exceed it
+
+
+def test_file_holds_callbacks_and_loggers_and_flags_win(rlox, tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "algorithm: ppo\nenv: CartPole-v1\nseed: 1\ntotal_timesteps: 96\nprogress: true\n"
+        "loggers: [jsonl]\neval_every: 32\neval_episodes: 2\ncheckpoint_every: 32\n"
+        "keep_last: 1\ntiming: true\n"
+        "settings: {num_envs: 2, n_steps: 16, batch_size: 16, n_epochs: 1}\n"
+    )
+    result = rlox("train", "--config", "run.yaml", "--keep-last=2", "--no-progress", "--no-timing")
+    assert (result.code, result.err) == (0, "")
+    run = run_of(tmp_path)
+    assert checkpoints(run) == ["best", "step-000000064", "step-000000096"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["eval/mean_reward"] > 0
+    assert not [name for name in lines[-1] if name.startswith("timing/")]
+
+
+def test_console_logger_and_timing(rlox, tmp_path):
+    words = ("--total-timesteps", "10_000", "--timing", "--n-steps", "512", "--batch-size", "1024")
+    result = rlox(*PPO, *words, "--loggers", "console", "csv")
+    assert result.code == 0
+    assert "| time/total_timesteps " in result.out
+    last = rows(run_of(tmp_path))[-1]
+    shares = [float(x) for name, x in last.items() if name.startswith("timing/")]
+    assert sum(shares) == pytest.approx(1, abs=0.02)
+
+
+def test_videos_are_recorded(rlox, tmp_path):
+    pytest.importorskip("moviepy", reason="needs moviepy: pip install 'rlox[video]'")
+    pytest.importorskip("pygame")
+    assert rlox(*PPO, "--total-timesteps", "32", "--video-every", "32").code == 0
+    assert [x.name for x in tmp_path.rglob("*.mp4")] == ["step-000000032.mp4"]
+
+
+def test_runs_of_seeds_equal_the_trainers_and_have_folders(rlox, tmp_path):
+    result = rlox(*SEEDS, "--seeds", "3-5", "--json", "--no-progress")
+    assert (result.code, result.err) == (0, "")
+    for run, seed in zip(result.json["runs"], (3, 4, 5), strict=True):
+        alone = PPOTrainer("CartPole-v1", seed, runs_dir=None, **SETTINGS).train(64)
+        assert (run["seed"], run["mean_reward"]) == (seed, alone["mean_reward"])
+        saved = json.loads((tmp_path / run["run_dir"] / "config.json").read_text())
+        assert saved["seed"] == seed
+    means = [run["mean_reward"] for run in result.json["runs"]]
+    assert result.json["mean_reward"]["iqm"] == score(means)["iqm"]
+    assert result.json["mean_reward"]["runs"] == 3
+
+
+def test_report_of_seeds_has_each_run_and_their_score(rlox, tmp_path):
+    result = rlox(*SEEDS, "--seeds", "0,7", "--eval-every", "32", "--loggers", "jsonl")
+    *lines, total, mean = result.out.splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == ["seed 0", "seed 7"]
+    assert "64 steps in" in lines[0]
+    assert total == "ppo CartPole-v1: 2 runs"
+    assert "interquartile mean" in mean
+    assert len([*tmp_path.rglob("metrics.jsonl")]) == 2
+    assert len([*tmp_path.rglob("checkpoints/best")]) == 2
+
+
+def test_seed_of_a_flag_replaces_seeds_of_the_file_and_the_reverse(rlox, tmp_path):
+    words = ("train", "--config", "a.yaml", *SEEDS[3:], "--json", "--runs-dir", "None")
+    (tmp_path / "a.yaml").write_text("algorithm: ppo\nenv: CartPole-v1\nseeds: [1, 4]\n")
+    assert [run["seed"] for run in rlox(*words).json["runs"]] == [1, 4]
+    assert rlox(*words, "--seed", "5").json["seed"] == 5
+    (tmp_path / "a.yaml").write_text("algorithm: ppo\nenv: CartPole-v1\nseed: 7\n")
+    assert [run["seed"] for run in rlox(*words, "--seeds", "0-1").json["runs"]] == [0, 1]
+
+
+def test_failed_run_is_reported_and_the_others_continue(rlox, monkeypatch):
+    train = PPOTrainer.train
+
+    def fail_for_seed_1(self, *args, **kwargs):
+        if self.seed == 1:
+            raise OSError("disk is full")
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(PPOTrainer, "train", fail_for_seed_1)
+    result = rlox(*SEEDS, "--seeds", "0-2", "--runs-dir", "None")
+    assert (result.code, result.err) == (1, "seed 1: failed: disk is full\n")
+    assert "3 runs, 1 failed" in result.out
+    runs = rlox(*SEEDS, "--seeds", "0-2", "--runs-dir", "None", "--json").json["runs"]
+    assert [("error" in run, run["seed"]) for run in runs] == [(False, 0), (True, 1), (False, 2)]
+
+
+def test_seeds_are_numbers_and_ranges():
+    assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
+    assert parse_seeds(4) == [4]
+    for text in ("", "a", "3-1", "-1", "1.5", "0-99999999"):
+        with pytest.raises(UsageError, match=r"^--seeds:"):
+            parse_seeds(text)

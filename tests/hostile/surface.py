@@ -35,7 +35,7 @@ INNER = {
     "rlox.callbacks.stopping": "rlox.callbacks offers it",
     "rlox.callbacks.timing": "rlox.callbacks offers it",
     "rlox.callbacks.video": "rlox.callbacks offers it",
-    "rlox.cli": "takes words: tests/cli/test_mistakes.py",
+    "rlox.cli": "takes words: tests/cli/test_errors.py",
     "rlox.collecting": "serves VecEnv.collect_n_steps",
     "rlox.configs": "rlox.algorithms offers what users call",
     "rlox.contract": "serves make_vec, ForeignVecEnv and evaluate: test_foreign.py",
@@ -114,7 +114,7 @@ INNER = {
     "rlox.rmsprop": "optimisers of the learners: tensors of their own making",
     "rlox.rotation": "serves callbacks: tests/callbacks/test_checkpointing.py",
     "rlox.rollout": "rlox and rlox.vector offer what users call",
-    "rlox.sb3": "around trainers: tests/sb3 has refusals",
+    "rlox.sb3": "around trainers: tests/sb3/test_errors.py",
     "rlox.scores": "test_scores.py has refusals",
     "rlox.settings": "serves every constructor in Python",
     "rlox.snapshots": "serves ForeignVecEnv: test_snapshots.py has refusals",
@@ -136,13 +136,10 @@ INNER = {
     "rlox.workers": "serves ForeignVecEnv",
 }
 INNER |= {f"rlox.presets.{name}": "data" for name in ("a2c", "dqn", "ppo", "sac", "td3")}
-_COMMANDS = ("around", "commands", "config_file", "doctor", "enjoy", "envs", "eval", "export")
-_COMMANDS += ("file_settings", "flags", "many", "mistakes", "outcome", "output", "plot")
-_COMMANDS += ("presets", "resume", "saved", "sweep", "train", "usage", "worker")
+_COMMANDS = ("_args", "doctor", "inspect", "sweep", "train", "worker")
 INNER |= {f"rlox.cli.{name}": "serves rlox.cli.main" for name in _COMMANDS}
-_SB3 = "archive arguments attributes callbacks convert elsewhere environments evaluation inert "
-_SB3 += "keywords logs model models noise policy_kwargs policy_names schedules waiting weights zoo"
-INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3 has refusals" for name in _SB3.split()}
+_SB3 = "callbacks convert evaluation kwargs models zoo"
+INNER |= {f"rlox.sb3.{name}": "serves rlox.sb3: tests/sb3/test_errors.py" for name in _SB3.split()}
 _DDP = ("alike", "ddp", "groups", "learners", "meeting", "merging", "peers", "place", "ranks")
 _DDP += ("shares", "states", "trainers")
 INNER |= {f"rlox.distributed.{name}": "needs torchrun: tests/distributed" for name in _DDP}

@@ -3,7 +3,6 @@
 from mistakes.row import Mistake, small, without
 from rlox import exporting, interchange, plotting
 from rlox.callbacks import ProgressBar, VideoRecordingCallback
-from rlox.cli.config_file import read_yaml
 from rlox.sweep import Plan, Range, Sweep
 from rlox.trainers import PPOTrainer
 
@@ -122,14 +121,5 @@ ROWS = [
         "none",
         "pip install 'rlox[sweep]'",
         lambda here: without("optuna", Sweep, PLAN),
-    ),
-    Mistake(
-        "the command line without PyYAML",
-        ModuleNotFoundError,
-        "yaml",
-        "this package of the command line",
-        "none",
-        "pip install 'rlox[cli]'",
-        lambda here: without("yaml", read_yaml, "a: 1", "here"),
     ),
 ]

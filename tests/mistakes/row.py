@@ -27,13 +27,10 @@ class Here(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """What somebody did, and what of the message says what is wrong with it.
-
-    `did` of a command is its words, `error` its exit code.
-    """
+    """What somebody did, and what of the message says what is wrong with it."""
 
     did: str
-    error: type[Exception] | int
+    error: type[Exception]
     argument: str
     expected: str
     got: str
@@ -89,10 +86,6 @@ def damaged(here):
     networks = copy / "networks.safetensors"
     networks.write_bytes(networks.read_bytes()[:-1])
     return copy
-
-
-def wordy(trainer, metrics):
-    metrics["mood"] = "good"
 
 
 def without(names, what, *args, **keywords):

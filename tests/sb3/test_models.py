@@ -1,6 +1,5 @@
-"""Models by Stable-Baselines3's names do what its users expect of them."""
+"""Models of `rlox.sb3` learn, predict, save and evaluate as Stable-Baselines3's do."""
 
-import inspect
 import json
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import rlox
-from rlox.callbacks import Callback
+from rlox.callbacks import Callback, EvalCallback
 from rlox.sb3 import (
     A2C,
     DQN,
@@ -23,7 +22,8 @@ from rlox.sb3 import (
     OrnsteinUhlenbeckActionNoise,
     evaluate_policy,
 )
-from rlox.sb3.keywords import DEFAULTS
+from rlox.sb3.evaluation import env_id_of
+from rlox.sb3.models import DEFAULTS
 
 SMALL = {"net_arch": [8]}
 REPLAY = {"buffer_size": 400, "learning_starts": 20, "batch_size": 16}
@@ -34,233 +34,286 @@ CASES = [
     (SAC, "Pendulum-v1", REPLAY),
     (TD3, "Pendulum-v1", REPLAY),
 ]
+OBS = np.zeros(4, np.float32)
 
 
-def made(kind, env, **keywords):
-    return kind("MlpPolicy", env, seed=1, policy_kwargs=SMALL, **keywords)
+def make(cls, env, **keywords):
+    return cls("MlpPolicy", env, seed=1, policy_kwargs=SMALL, **keywords)
 
 
-def obs_of(model, n=5):
-    return np.random.default_rng(0).normal(size=(n, *model.observation_space.shape))
+def ppo(env="CartPole-v1", **keywords):
+    return make(PPO, env, **{"n_steps": 32, **keywords})
 
 
-@pytest.mark.parametrize(("kind", "env", "keywords"), CASES)
+def actions(model, n=5):
+    obs = np.random.default_rng(0).normal(size=(n, *model.observation_space.shape))
+    return model.predict(obs, deterministic=True)[0]
+
+
+def double_rewards():
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
+
+
+@pytest.mark.parametrize(("cls", "env", "keywords"), CASES)
 class TestEveryAlgorithm:
-    def test_learns_and_gives_itself_back(self, kind, env, keywords):
-        model = made(kind, env, **keywords)
-        assert model.learn(64) is model
-        assert model.num_timesteps >= 64
-
-    def test_predicts_actions_and_the_state_as_it_came(self, kind, env, keywords):
-        model = made(kind, env, **keywords)
-        actions, state = model.predict(obs_of(model), deterministic=True)
-        assert actions.shape == (5, *model.action_space.shape)
+    def test_predict_returns_actions_and_the_state(self, cls, env, keywords):
+        model = make(cls, env, **keywords)
+        batch = actions(model)
+        assert batch.shape == (5, *model.action_space.shape)
+        obs = np.random.default_rng(0).normal(size=(5, *model.observation_space.shape))[0]
+        action, state = model.predict(obs, deterministic=True)
         assert state is None
-        action, _ = model.predict(obs_of(model)[0], deterministic=True)
         assert isinstance(action, np.ndarray)
         assert model.action_space.contains(action[()] if action.ndim == 0 else action)
-        assert (action == actions[0]).all()
+        assert (action == batch[0]).all()
 
-    def test_what_was_saved_predicts_the_same_and_goes_on(self, kind, env, keywords, tmp_path):
-        model = made(kind, env, **keywords).learn(64)
+    def test_saved_model_predicts_the_same_and_continues(self, cls, env, keywords, tmp_path):
+        model = make(cls, env, **keywords)
+        assert model.learn(64) is model
+        assert model.num_timesteps >= 64
         model.save(tmp_path / "model.zip")
-        loaded = kind.load(tmp_path / "model.zip")
-        obs = obs_of(model)
-        ours, theirs = (m.predict(obs, deterministic=True)[0] for m in (model, loaded))
-        assert (ours == theirs).all()
+        loaded = cls.load(tmp_path / "model.zip")
+        assert (actions(model) == actions(loaded)).all()
         for each in (model, loaded):
             each.learn(40, reset_num_timesteps=False)
-        ours, theirs = (m.predict(obs, deterministic=True)[0] for m in (model, loaded))
-        assert (ours == theirs).all()
+        assert (actions(model) == actions(loaded)).all()
         assert loaded.num_timesteps == model.num_timesteps
 
-    def test_goes_on_in_another_environment(self, kind, env, keywords):
-        model = made(kind, env, **keywords).learn(40)
-        before = model.predict(obs_of(model), deterministic=True)[0]
+    def test_model_continues_in_another_environment(self, cls, env, keywords):
+        model = make(cls, env, **keywords).learn(40)
+        before = actions(model)
         model.set_env(gym.make(env))
-        assert (model.predict(obs_of(model), deterministic=True)[0] == before).all()
+        assert (actions(model) == before).all()
         model.learn(40)
         assert "ForeignVecEnv" in repr(model.get_env())
 
-    def test_the_settings_are_the_defaults_of_stable_baselines3(self, kind, env, keywords):
-        model = kind(
-            "MlpPolicy", env, **({"buffer_size": 300} if "buffer_size" in keywords else {})
-        )
-        plain = type(model.trainer.config)()
-        differing = {
-            name
-            for name, value in vars(model.trainer.config).items()
-            if value != getattr(plain, name)
-        }
+    def test_defaults_are_those_of_stable_baselines3(self, cls, env, keywords):
+        buffer = {"buffer_size": 300} if "buffer_size" in keywords else {}
+        config = cls("MlpPolicy", env, **buffer).trainer.config
+        default = type(config)()
+        differing = {name for name, x in vars(config).items() if x != getattr(default, name)}
         assert differing <= {"buffer_size", "batch_size"}
 
+    def test_model_continues_after_evaluation_in_its_environment(self, cls, env, keywords):
+        for own in (gym.make(env), env):
+            model = make(cls, own, **keywords).learn(40)
+            evaluate_policy(model, model.get_env(), 2)
+            evaluate_policy(model, own, 2)
+            model.learn(40, reset_num_timesteps=False)
+            assert model.num_timesteps >= 80
 
-def test_keywords_may_be_passed_by_their_place():
-    model = PPO("MlpPolicy", "CartPole-v1", 1e-3, 16, 8)
-    config = model.trainer.config
+
+def test_order_of_keywords_is_that_of_stable_baselines3():
+    recorded = json.loads((Path(__file__).parent / "fixtures/signatures.json").read_text())
+    for algorithm, keywords in recorded.items():
+        assert list(DEFAULTS[algorithm].items()) == [(name, x) for name, x in keywords]
+    config = PPO("MlpPolicy", "CartPole-v1", 1e-3, 16, 8).trainer.config
     assert (config.learning_rate, config.n_steps, config.batch_size) == (1e-3, 16, 8)
 
 
-def test_the_order_of_keywords_is_stable_baselines3s():
-    told = json.loads((Path(__file__).parent / "fixtures/signatures.json").read_text())
-    for algorithm, keywords in told.items():
-        assert list(DEFAULTS[algorithm].items()) == [(name, x) for name, x in keywords]
+SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ortho_init": False}
 
 
-def test_keywords_become_settings():
-    model = PPO(
-        "MlpPolicy",
-        "Pendulum-v1",
-        learning_rate=lambda left: 1e-3 * left,
-        clip_range=lambda left: 0.1,
-        clip_range_vf=0.3,
-        n_steps=16,
-        use_sde=True,
-        sde_sample_freq=4,
-        target_kl=0.1,
-        policy_kwargs={
-            "net_arch": {"pi": [8, 8], "vf": [8, 8]},
-            "activation_fn": "relu",
-            "ortho_init": False,
-            "log_std_init": -1,
-        },
-    )
-    config = model.trainer.config
-    assert (config.learning_rate, config.lr_schedule) == (1e-3, "linear")
-    assert (config.clip_coef, config.clip_schedule, config.clip_coef_vf) == (0.1, "constant", 0.3)
-    assert (config.net_arch, config.activation, config.log_std_init) == ((8, 8), "relu", -1)
-    assert (config.use_sde, config.sde_sample_freq, config.ortho_init) == (True, 4, False)
-    assert config.batch_size == 16  # all steps, as there
+@pytest.mark.parametrize(
+    ("cls", "keywords", "settings"),
+    [
+        (PPO, {"learning_rate": lambda x: x}, {"learning_rate": 1, "lr_schedule": "linear"}),
+        (PPO, {"clip_range": lambda x: 0.1}, {"clip_coef": 0.1, "clip_schedule": "constant"}),
+        (PPO, {"clip_range_vf": 0.3, "device": "auto"}, {"clip_coef_vf": 0.3, "device": "cpu"}),
+        (PPO, {"n_steps": 16}, {"n_steps": 16, "batch_size": 16}),  # all steps of an iteration
+        (PPO, {"use_sde": True, "sde_sample_freq": 4}, {"use_sde": True, "sde_sample_freq": 4}),
+        (PPO, {"policy_kwargs": SHAPE}, {"net_arch": (8, 8), "activation": "relu"}),
+        (PPO, {"policy_kwargs": SHAPE | {"log_std_init": -1}}, {"log_std_init": -1}),
+        (A2C, {"use_rms_prop": False}, {"optimizer": "adam", "optimizer_eps": 1e-5}),
+        (A2C, {"rms_prop_eps": 1e-3}, {"optimizer": "rmsprop", "optimizer_eps": 1e-3}),
+        (TD3, {"train_freq": (2, "step"), "buffer_size": 300}, {"train_freq": 2}),
+    ],
+    ids=range(10),
+)
+def test_keywords_become_settings(cls, keywords, settings):
+    config = cls("MlpPolicy", "Pendulum-v1", **keywords).trainer.config
+    assert {name: getattr(config, name) for name in settings} == settings
 
 
-def test_torch_classes_name_activations():
-    nn = pytest.importorskip("torch.nn")
-    model = PPO("MlpPolicy", "CartPole-v1", policy_kwargs={"activation_fn": nn.GELU})
-    assert model.trainer.config.activation == "gelu"
+def test_objects_of_torch_become_settings():
+    torch = pytest.importorskip("torch")
+    keywords = {"policy_kwargs": {"activation_fn": torch.nn.GELU}, "device": torch.device("cpu")}
+    config = PPO("MlpPolicy", "CartPole-v1", **keywords).trainer.config
+    assert (config.activation, config.device) == ("gelu", "cpu")
 
 
-def test_a2c_has_its_optimisers():
-    config = A2C("MlpPolicy", "CartPole-v1", use_rms_prop=False, rms_prop_eps=1e-3).trainer.config
-    assert (config.optimizer, config.optimizer_eps) == ("adam", 1e-5)
-    config = A2C("MlpPolicy", "CartPole-v1", rms_prop_eps=1e-3).trainer.config
-    assert (config.optimizer, config.optimizer_eps) == ("rmsprop", 1e-3)
-
-
-def test_off_policy_keywords_become_settings():
+def test_noise_becomes_settings():
     noise = NormalActionNoise(mean=np.zeros(1), sigma=0.2 * np.ones(1))
-    keywords = {"train_freq": (2, "step"), "gradient_steps": -1, "action_noise": noise}
-    config = TD3("MlpPolicy", "Pendulum-v1", buffer_size=300, **keywords).trainer.config
-    assert (config.train_freq, config.gradient_steps) == (2, -1)
-    assert config.action_noise.sigma == 0.2
+    theirs = type("NormalActionNoise", (), {"__module__": "stable_baselines3.common.noise"})()
+    theirs._mu, theirs._sigma = np.zeros(1), 0.2 * np.ones(1)
+    for each in (noise, theirs):
+        model = TD3("MlpPolicy", "Pendulum-v1", buffer_size=300, action_noise=each)
+        assert model.trainer.config.action_noise.sigma == 0.2
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5, theta=0.3)
     assert (noise.sigma, noise.theta) == (0.5, 0.3)
 
 
-@pytest.mark.parametrize("make", [rlox.make_vec, gym.make_vec])
-def test_vector_environments_of_rlox_and_of_gymnasium_are_taken(make):
-    model = made(PPO, make("CartPole-v1", 3), n_steps=8).learn(48)
+def test_cnn_policy_takes_images():
+    pytest.importorskip("torch")
+    space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    images = gym.wrappers.TransformObservation(
+        gym.make("CartPole-v1"), lambda obs: np.zeros((40, 40, 3), np.uint8), space
+    )
+    assert A2C("CnnPolicy", images).trainer.learner.backend == "torch"
+
+
+def test_settings_are_attributes():
+    model = ppo(gamma=0.9, clip_range=0.3)
+    assert (model.gamma, model.learning_rate, model.n_steps) == (0.9, 3e-4, 32)
+    assert (model.batch_size, model.device, model.clip_range) == (32, "cpu", 0.3)
+    assert model.env is model.get_env()
+    for name in ("replay_buffer", "ep_info_buffer", "logger", "policy", "train", "get_parameters"):
+        with pytest.raises(AttributeError, match=rf"PPO has no '{name}' in rlox\.sb3; "):
+            getattr(model, name)
+    for name in ("buffer_size", "anything"):
+        with pytest.raises(AttributeError, match=f"object has no attribute '{name}'"):
+            getattr(model, name)
+
+
+@pytest.mark.parametrize("make_env", [rlox.make_vec, gym.make_vec])
+def test_vector_environments_of_rlox_and_gymnasium_are_accepted(make_env):
+    model = ppo(make_env("CartPole-v1", 3), n_steps=8).learn(48)
     assert model.n_envs == 3
     assert model.num_timesteps >= 48
 
 
-def test_steps_and_schedules_begin_anew_or_go_on():
-    model = made(PPO, "CartPole-v1", n_steps=32, learning_rate=lambda left: 1e-2 * left)
-    rates = []
-
-    def note(trainer, metrics):
-        rates.append(metrics["train/learning_rate"])
-
-    model.learn(64, callback=note)
-    model.learn(64, callback=note)
+def test_steps_episodes_and_schedules_restart_or_continue():
+    rows = []
+    model = ppo(learning_rate=lambda remaining: 1e-2 * remaining).learn(1_024)
+    assert model.trainer.learner.episodes.count > 10
+    model.learn(64, callback=lambda trainer, metrics: rows.append(metrics))
+    before = model.trainer.learner.episodes.count
+    assert before < 10
     assert model.num_timesteps == 64
-    model.learn(64, callback=note, reset_num_timesteps=False)
+    model.learn(64, callback=lambda trainer, row: rows.append(row), reset_num_timesteps=False)
+    assert [row["time/total_timesteps"] for row in rows] == [32, 64, 96, 128]
+    rates = [row["train/learning_rate"] for row in rows]
+    assert rates == pytest.approx([1e-2, 5e-3, 5e-3, 2.5e-3])
     assert model.num_timesteps == 128
-    assert rates == pytest.approx([1e-2, 5e-3, 1e-2, 5e-3, 5e-3, 2.5e-3])
+    assert model.trainer.learner.episodes.count >= before
 
 
-def test_a_function_ends_the_run_by_false_and_callbacks_are_rloxs():
-    seen = []
+def test_function_ends_the_run_by_false_and_rlox_callbacks_are_called(tmp_path):
+    steps = []
 
     class Note(Callback):
         def on_train_end(self, trainer):
-            seen.append(trainer.timesteps)
+            steps.append(trainer.timesteps)
 
-    model = made(A2C, "CartPole-v1")
-    model.learn(1_000, callback=[Note(), lambda trainer, metrics: trainer.timesteps < 20])
-    assert seen == [20]
-
-
-def test_verbose_writes_tables(capsys):
-    made(PPO, "CartPole-v1", n_steps=16, verbose=1).learn(64, log_interval=2)
-    assert capsys.readouterr().out.count("time/total_timesteps") == 2
-    made(PPO, "CartPole-v1", n_steps=16).learn(64)
-    assert capsys.readouterr().out == ""
+    evaluation = EvalCallback(every=10, n_episodes=2, path=tmp_path)
+    stop = lambda trainer, metrics: trainer.timesteps < 20  # noqa: E731
+    make(A2C, "CartPole-v1").learn(1_000, callback=[Note(), evaluation, stop])
+    assert steps == [20]
+    (best,) = (file.parent for file in tmp_path.rglob("manifest.json"))
+    assert A2C.load(best).predict(OBS)[0] in (0, 1)
 
 
-def test_episodes_are_evaluated_in_any_environment():
-    model = made(PPO, "CartPole-v1", n_steps=32).learn(32)
-    vector = gym.make_vec("CartPole-v1", 3)  # NEXT_STEP
-    for env in ("CartPole-v1", gym.make("CartPole-v1"), vector, rlox.make_vec("CartPole-v1", 2)):
-        returns, lengths = evaluate_policy(model, env, 5, return_episode_rewards=True)
-        assert returns == lengths
-        assert len(returns) == 5
-    mean, deviation = evaluate_policy(model, vector, 4, deterministic=False)
-    assert mean > 8
-    assert deviation >= 0
-    with pytest.raises(AssertionError, match="reward_threshold"):
-        evaluate_policy(model, vector, 2, reward_threshold=1e6)
+@pytest.mark.parametrize(
+    ("cls", "env", "keywords", "steps", "log_interval", "tables"),
+    [
+        (PPO, "CartPole-v1", {"n_steps": 16, "verbose": 1}, 64, 2, 2),
+        (PPO, "CartPole-v1", {"n_steps": 16}, 64, None, 0),
+        (A2C, "CartPole-v1", {"verbose": 1}, 1_000, None, 2),
+        (SAC, "Pendulum-v1", {"learning_starts": 10_000, "verbose": 1}, 2_000, 4, 2),
+        (SAC, "Pendulum-v1", {"learning_starts": 10_000, "verbose": 1}, 800, None, 1),
+    ],
+)
+def test_verbose_writes_tables(cls, env, keywords, steps, log_interval, tables, capsys):
+    if cls is SAC:
+        keywords = {"buffer_size": 4_000, **keywords}
+    make(cls, env, **keywords).learn(steps, log_interval=log_interval)
+    assert capsys.readouterr().out.count("time/total_timesteps") == tables
 
 
-def test_episodes_take_all_steps_of_next_step_environments():
-    class Left:
-        def predict(self, obs, deterministic):
-            return np.zeros(len(obs), np.int64), None
+def test_logs_are_named_and_counted(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    def lengths(mode):
-        env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode})
-        env.reset(seed=3)
-        return evaluate_policy(Left(), env, 40, return_episode_rewards=True)[1]
-
-    for mode in gym.vector.AutoresetMode:
-        told = lengths(mode)
-        assert 8 <= min(told) <= max(told) <= 11
-
-
-@pytest.mark.parametrize(("kind", "env", "keywords"), CASES)
-def test_a_model_trains_on_after_episodes_in_its_own_environment(kind, env, keywords):
-    single = gym.make(env)
-    for own in (single, env):
-        model = made(kind, own, **keywords).learn(40)
-        evaluate_policy(model, model.get_env(), 2)
-        evaluate_policy(model, own, 2)
-        model.learn(40, reset_num_timesteps=False)
-        assert model.num_timesteps >= 80
+    model = ppo(tensorboard_log=str(tmp_path)).learn(64)
+    model.learn(64)
+    model.learn(64, reset_num_timesteps=False)
+    model.learn(64, tb_log_name="other")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["PPO_1", "PPO_2", "other_1"]
+    events = EventAccumulator(str(tmp_path / "PPO_2"))
+    events.Reload()
+    assert max(event.step for event in events.Scalars("time/total_timesteps")) == 128
 
 
-def test_the_environment_is_not_closed_by_evaluation():
-    env = gym.make("CartPole-v1")
-    model = made(PPO, env, n_steps=16)
-    evaluate_policy(model, env, 1)
-    env.reset()
-    env.step(0)
+def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    model = ppo(tensorboard_log=tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"rlox\[tensorboard\]"):
+        model.learn(32)
+    assert model.num_timesteps == 0
 
 
-def test_importing_rlox_does_not_import_this():
-    code = "import sys, rlox; sys.exit(any(m.startswith('rlox.sb3') for m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
+@pytest.mark.parametrize("make_env", [gym.make, lambda name: rlox.make_vec(name, 2)])
+def test_environment_with_an_id_is_made_again(make_env, tmp_path):
+    model = ppo(make_env("CartPole-v1")).learn(64)
+    model.save(tmp_path / "m")
+    loaded = PPO.load(tmp_path / "m")
+    assert loaded.get_env().num_envs == model.n_envs
+    assert (actions(model) == actions(loaded)).all()
+    assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 128
 
 
-def test_models_are_made_without_torch():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from rlox.sb3 import PPO, SAC\n"
-        "PPO('MlpPolicy', 'CartPole-v1', n_steps=16).learn(16)\n"
-        "SAC('MlpPolicy', 'Pendulum-v1', buffer_size=300).learn(10)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
+def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
+    model = ppo(double_rewards).learn(64)
+    model.save(tmp_path / "m")
+    loaded = PPO.load(tmp_path / "m")
+    assert loaded.get_env() is None
+    assert (actions(model) == actions(loaded)).all()
+    for name in ("n_envs", "seed", "observation_space", "action_space", "num_timesteps", "gamma"):
+        assert getattr(loaded, name) == getattr(model, name)
+    assert evaluate_policy(loaded, "CartPole-v1", 2)[0] > 0
+    for call in (lambda: loaded.learn(32), lambda: loaded.trainer, lambda: loaded.save("copy")):
+        with pytest.raises(ValueError, match=r"^env: .* call set_env\(env\)"):
+            call()
+    with pytest.raises(ValueError, match="observation space"):
+        loaded.set_env(gym.make("Acrobot-v1"))
+    assert loaded.get_env() is None
+    loaded.set_env(double_rewards())
+    assert loaded.learn(32, reset_num_timesteps=False).num_timesteps == 96
 
 
-def test_a_zip_is_no_checkpoint(tmp_path):
+def test_another_checkpoint_at_the_path_is_rejected_by_set_env(tmp_path):
+    model = ppo(double_rewards)
+    model.save(tmp_path / "m")
+    loaded = PPO.load(tmp_path / "m")
+    model.learn(32).save(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"^path: expected the checkpoint that was loaded"):
+        loaded.set_env(double_rewards())
+
+
+def test_id_is_that_of_an_equal_environment():
+    assert env_id_of(gym.make("CartPole-v1", render_mode="rgb_array")) == "CartPole-v1"
+    assert env_id_of(rlox.make_vec("CartPole-v1", 2)) == "CartPole-v1"
+    others = [
+        double_rewards(),
+        gym.make("CartPole-v1").unwrapped,
+        gym.make("CartPole-v1", max_episode_steps=7),
+        gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")),
+        rlox.make_vec("CartPole-v1", 2, max_episode_steps=7),
+        gym.make_vec("CartPole-v1", 2),
+        "CartPole-v1",
+    ]
+    assert [env_id_of(env) for env in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [("s", "s.zip"), ("s.zip", "s"), ("a.b", "a.b.zip")])
+def test_ending_zip_is_optional(saved, loaded, tmp_path):
+    ppo().save(tmp_path / saved)
+    assert PPO.load(tmp_path / loaded).predict(OBS)[0] in (0, 1)
+
+
+def test_zip_of_stable_baselines3_is_rejected_by_load(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
         file.writestr("data", "{}")
     for name in ("model", "model.zip"):
@@ -268,19 +321,56 @@ def test_a_zip_is_no_checkpoint(tmp_path):
             PPO.load(tmp_path / name)
 
 
-def test_models_say_their_parameters_in_their_signature():
-    assert list(inspect.signature(PPO.learn).parameters)[1:] == [
-        "total_timesteps",
-        "callback",
-        "log_interval",
-        "tb_log_name",
-        "reset_num_timesteps",
-        "progress_bar",
-    ]
+def test_rejected_environment_leaves_the_model_unchanged():
+    model = ppo().learn(32)
+    env = model.get_env()
+    with pytest.raises(ValueError, match="observation space"):
+        model.set_env("Acrobot-v1")
+    assert model.get_env() is env
+    assert model.learn(32, reset_num_timesteps=False).num_timesteps == 64
+
+
+def test_episodes_are_evaluated_in_any_environment():
+    model = ppo().learn(32)
+    vector, single = gym.make_vec("CartPole-v1", 3), gym.make("CartPole-v1")
+    for env in ("CartPole-v1", single, vector, rlox.make_vec("CartPole-v1", 2)):
+        returns, lengths = evaluate_policy(model, env, 5, return_episode_rewards=True)
+        assert returns == lengths
+        assert len(returns) == 5
+    single.reset()
+    single.step(0)  # which is not closed
+    mean, std = evaluate_policy(model, vector, 4, deterministic=False)
+    assert mean > 8
+    assert std >= 0
+    with pytest.raises(AssertionError, match="reward_threshold"):
+        evaluate_policy(model, vector, 2, reward_threshold=1e6)
+
+
+@pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
+def test_lengths_of_episodes_do_not_depend_on_the_autoreset_mode(mode):
+    class PushLeft:
+        def predict(self, obs, deterministic):
+            return np.zeros(len(obs), np.int64), None
+
+    env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode})
+    env.reset(seed=3)
+    lengths = evaluate_policy(PushLeft(), env, 40, return_episode_rewards=True)[1]
+    assert 8 <= min(lengths) <= max(lengths) <= 11
+
+
+def test_models_need_no_torch_and_importing_rlox_does_not_import_them():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import rlox; assert not any(m.startswith('rlox.sb3') for m in sys.modules)\n"
+        "from rlox.sb3 import PPO, SAC\n"
+        "PPO('MlpPolicy', 'CartPole-v1', n_steps=16).learn(16)\n"
+        "SAC('MlpPolicy', 'Pendulum-v1', buffer_size=300).learn(10)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.slow
-def test_the_defaults_of_stable_baselines3_solve_cartpole():
+def test_defaults_solve_cartpole():
     model = PPO("MlpPolicy", "CartPole-v1", seed=0).learn(50_000)
     mean, _ = evaluate_policy(model, "CartPole-v1", 20)
     assert mean >= 475

@@ -1,4 +1,4 @@
-"""rl-zoo3's files become settings; tags and expressions in them are read, never run."""
+"""Files of rl-zoo3 become settings; tags and expressions in them are read, never run."""
 
 import sys
 from dataclasses import fields
@@ -69,7 +69,7 @@ def test_settings_and_schedules_are_read(ppo):
     assert (config.clip_coef, config.clip_schedule) == (0.2, "linear")
 
 
-def test_the_settings_are_all_there_are_so_that_no_preset_joins_them(ppo):
+def test_settings_are_complete_so_that_presets_decide_none(ppo):
     settings = zoo_settings(ppo, "CartPole-v1")
     names = {field.name for field in fields(TRAINERS["ppo"].config_type)}
     assert names - {*settings} == {"device", "compile"}
@@ -85,7 +85,7 @@ def test_merged_keys_expressions_and_numbers_are_read(ppo):
     assert (settings["log_std_init"], settings["ortho_init"]) == (-2, False)
 
 
-def test_others_have_the_default(ppo):
+def test_unknown_environment_has_the_default_of_the_file(ppo):
     assert zoo_settings(ppo, "Mine-v0")["total_timesteps"] == 10_000
 
 
@@ -98,7 +98,7 @@ def test_noise_is_read(tmp_path):
     assert noise.action_noise == OrnsteinUhlenbeckNoise(0.5)
 
 
-def test_normalising_in_part_and_optimisers_are_read(tmp_path):
+def test_partial_normalization_and_optimizers_are_read(tmp_path):
     settings = zoo(tmp_path, 'normalize: "dict(norm_obs=True, norm_reward=False)"')
     assert (settings["normalize_obs"], settings["normalize_reward"]) == (True, False)
     text = 'policy_kwargs: "dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))"'
@@ -106,63 +106,75 @@ def test_normalising_in_part_and_optimisers_are_read(tmp_path):
     assert (settings["optimizer"], settings["optimizer_eps"]) == ("rmsprop_tf", 1e-5)
 
 
-REFUSED = {
-    "learning_rate: !!python/object/apply:os.system ['true']": "plain values",
-    "learning_rate: !!python/name:os.system": "plain values",
+ERRORS = {
+    "learning_rate: !!python/object/apply:os.system ['true']": "path: expected YAML",
+    "learning_rate: !!python/name:os.system": "path: expected YAML",
     "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\"": "policy_kwargs: expected dict",
     'policy_kwargs: "dict(net_arch=[2**9])"': "policy_kwargs: expected dict",
     'policy_kwargs: "dict(**other)"': "policy_kwargs: expected dict",
     'policy_kwargs: "(lambda: 1)()"': "policy_kwargs: expected dict",
     'policy_kwargs: "dict(activation_fn=nn.Mish)"': "activation_fn: expected",
-    "learning_rate: exp_0.1": "learning_rate: expected a number or one behind 'lin_'",
-    "learning_rate: lin_many": "learning_rate: expected a number or one behind 'lin_'",
+    "learning_rate: exp_0.1": "learning_rate: expected",
+    "learning_rate: lin_many": "learning_rate: expected",
     "policy: CnnPolicy": "policy: expected 'MlpPolicy'",
     "env_wrapper: [gymnasium.wrappers.X]": "env_wrapper: expected none",
     "frame_stack: 4": "frame_stack: expected none",
     "normalize: {clip_obs: 5.0}": "normalize: expected",
     "n_step: 3": "did you mean 'n_steps'",
     "buffer_size: 3": "buffer_size belongs to",
-    "n_envs: 0": "n_envs: expected an integer of at least 1",
-    "gamma: [1]": "gamma: expected a finite number",
-    "a: [": "plain values",
+    "n_envs: 0": "n_envs: expected",
+    "gamma: [1]": "gamma: expected",
+    "a: [": "path: expected YAML",
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
-def test_the_rest_is_refused(text, tmp_path):
-    with pytest.raises((ValueError, TypeError)) as caught:
+@pytest.mark.parametrize("text", ERRORS)
+def test_other_values_are_rejected_by_name(text, tmp_path):
+    with pytest.raises((ValueError, TypeError)) as raised:
         zoo(tmp_path, text)
-    assert REFUSED[text] in str(caught.value)
+    assert ERRORS[text] in str(raised.value)
 
 
-def test_aliases_do_not_make_it_endless(tmp_path):
+@pytest.mark.parametrize(
+    "text", ["CartPole-v1: {n_steps: *a11}", "CartPole-v1: &me {n_steps: *me}"]
+)
+def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
     layers = ["a0: &a0 [1, 1]"]
     layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    (tmp_path / "ppo.yml").write_text("\n".join([*layers, "CartPole-v1: {n_steps: *a11}"]))
-    with pytest.raises(ValueError, match="aliases"):
-        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
-    (tmp_path / "ppo.yml").write_text("CartPole-v1: &me {n_steps: *me}")
+    (tmp_path / "ppo.yml").write_text("\n".join([*layers, text]))
     with pytest.raises(ValueError, match="aliases"):
         zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
 
 
-def test_an_unknown_environment_or_file_is_named(ppo, tmp_path):
-    ppo.write_text(PPO.partition("default:")[0])
-    with pytest.raises(ValueError, match="Mine-v0"):
-        zoo_settings(ppo, "Mine-v0")
-    with pytest.raises(FileNotFoundError):
-        zoo_settings(tmp_path / "a2c.yml", "Mine-v0")
-    with pytest.raises(ValueError, match="algorithm: expected one of"):
-        zoo_settings(tmp_path / "qrdqn.yml", "Mine-v0")
+@pytest.mark.parametrize(
+    ("name", "content", "error", "argument"),
+    [
+        (
+            "ppo.yml",
+            "CartPole-v1: {}",
+            ValueError,
+            "env_id: expected one of CartPole-v1, got 'Mine",
+        ),
+        ("ppo.yml", None, FileNotFoundError, "ppo.yml"),
+        ("qrdqn.yml", "", ValueError, "algorithm: expected one of"),
+        ("ppo.yml", "- 1", ValueError, "path: expected YAML"),
+        ("ppo.yml", "#" * ((1 << 20) + 1), ValueError, "path: expected .*1,048,576 bytes"),
+    ],
+)
+def test_other_files_are_rejected(name, content, error, argument, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(error, match=argument):
+        zoo_settings(tmp_path / name, "Mine-v0")
 
 
 def test_expressions_are_plain_values():
     source = "dict(a=[1, -2.5, (True, None)], b={'c': 'd'}, e=th.nn.ReLU)"
-    told = read_expression("x", source)
-    assert told == {"a": [1, -2.5, (True, None)], "b": {"c": "d"}, "e": "ReLU"}
+    expected = {"a": [1, -2.5, (True, None)], "b": {"c": "d"}, "e": "ReLU"}
+    assert read_expression("x", source) == expected
 
 
-def test_the_command_writes_yaml(ppo, capsys):
+def test_command_writes_yaml(ppo, capsys):
     import yaml
 
     assert main([str(ppo), "CartPole-v1"]) == 0
@@ -171,13 +183,7 @@ def test_the_command_writes_yaml(ppo, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_without_pyyaml_it_is_named(ppo, monkeypatch):
+def test_without_pyyaml_the_extra_is_named(ppo, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ModuleNotFoundError, match=r"rlox\[cli\]"):
         zoo_settings(ppo, "CartPole-v1")
-
-
-def test_a_file_that_is_too_large_is_refused(tmp_path):
-    (tmp_path / "ppo.yml").write_bytes(b"#" * ((1 << 20) + 1))
-    with pytest.raises(ValueError, match="path: expected at most 1,048,576 bytes, got more in "):
-        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")

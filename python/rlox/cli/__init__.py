@@ -1,8 +1,221 @@
-"""The command `rlox`: what a day around training needs, from a terminal. `docs/cli.md` shows it.
+"""Command line of rlox: `rlox COMMAND`, also `python -m rlox`. See `docs/cli.md`.
 
-Needs the extra `rlox[cli]`; a module is a command, and is imported when it is called.
+The extra `rlox[cli]` installs the parser. A command's module is imported when the command runs.
 """
 
-from rlox.cli.commands import main
+import json
+import math
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from pkgutil import resolve_name
+from typing import Any, TextIO
+
+import gymnasium as gym
+
+from rlox._errors import ClosedError, CorruptFileError
+from rlox._rlox import __version__
+from rlox.keywords import hint
 
 __all__ = ["main"]
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
+
+# The function that runs a command takes the words after its name and returns the exit code.
+COMMANDS = {
+    "train": ("train:train", "train an algorithm on an environment: rlox train ppo CartPole-v1"),
+    "resume": ("train:resume", "continue a stopped run, or add steps to a finished one"),
+    "eval": ("inspect:evaluate", "score a trained policy over full episodes"),
+    "enjoy": ("inspect:enjoy", "watch a trained policy"),
+    "sweep": ("sweep:sweep", "search for good settings, many trials side by side"),
+    "export": ("inspect:export", "write a trained policy as torch, safetensors or ONNX"),
+    "plot": ("inspect:plot", "draw the learning curves of one or many runs"),
+    "presets": ("inspect:presets", "list and show tuned settings"),
+    "envs": ("inspect:envs", "list the native environments and their spaces"),
+    "worker": ("worker:worker", "collect rollouts for trainers on other machines"),
+    "doctor": ("doctor:doctor", "check the installation and name the fix of each problem"),
+}
+# Errors whose text is complete without the name of the type.
+_EXPLAINED = (
+    *(ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, FloatingPointError),
+    *(ClosedError, CorruptFileError, gym.error.Error),
+)
+
+
+class UsageError(Exception):
+    """Wrong command line, or wrong file that the command line names."""
+
+
+class StdoutClosedError(Exception):
+    """The reader of stdout, such as `head`, has closed the pipe."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; results go to stdout, messages to stderr.
+
+    Args:
+        argv: The words after `rlox`; None: those of the process.
+
+    Returns:
+        The exit code. 0: done; 1: failed; 2: wrong command line; 130: Ctrl-C.
+
+    >>> main(["--version"])
+    rlox ...
+    0
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in words
+    words = [word for word in words if word != "--traceback"]
+    options = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
+    try:
+        with usage_errors(options):
+            code = _run(words)
+        _flush_stdout()
+        return code
+    except SystemExit as end:  # tyro ends with 0 after help and with 2 after a wrong option
+        if isinstance(end.code, str):
+            echo(f"rlox: {printable(end.code)}", to=sys.stderr)
+            return FAILED
+        return end.code if isinstance(end.code, int) else DONE
+    except KeyboardInterrupt:
+        echo("interrupted", to=sys.stderr)
+        return INTERRUPTED
+    except StdoutClosedError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return DONE
+    except Exception as error:
+        if show_traceback:
+            traceback.print_exc()
+        is_usage = isinstance(error, UsageError)
+        text = printable(str(error)) if is_usage else describe_error(error)
+        echo(f"rlox: {text}", to=sys.stderr)
+        return USAGE if is_usage else FAILED
+
+
+@contextmanager
+def usage_errors(options: Iterable[str]) -> Iterator[None]:
+    """Raise a UsageError instead of an error about one of these options.
+
+    >>> with usage_errors({"seed"}):
+    ...     raise ValueError("seed: expected 0 or more, got -1; pass 0")
+    Traceback (most recent call last):
+    rlox.cli.UsageError: seed: expected 0 or more, got -1; pass 0
+    """
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if _argument_of(error) in {*options}:
+            raise UsageError(str(error)) from error
+        raise
+
+
+def _argument_of(error: Exception) -> str:
+    """Return the argument that an error is about. To be replaced by `error.argument`."""
+    return str(error).partition(":")[0]
+
+
+def describe_error(error: BaseException) -> str:
+    """Return one line about an error, with its type if the text alone is not enough.
+
+    >>> describe_error(ValueError("gamma: expected a number,\\n  got 'a'"))
+    "gamma: expected a number, got 'a'"
+    >>> describe_error(KeyError("x"))
+    "KeyError: 'x'; --traceback shows where"
+    """
+    text = printable(str(error))
+    if isinstance(error, _EXPLAINED) and text:
+        return text
+    return f"{type(error).__name__}: {text}; --traceback shows where"
+
+
+def printable(text: str) -> str:
+    """Return a text as one line, with control characters escaped.
+
+    >>> printable("a\\n  b\\x1b[31m")
+    'a b\\\\x1b[31m'
+    """
+    line = " ".join(text.split())
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in line)
+
+
+def echo(text: str, *, to: TextIO | None = None) -> None:
+    """Write a line to stdout or to another stream, escaping what its encoding does not have."""
+    stream = sys.stdout if to is None else to
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    except BrokenPipeError as error:
+        raise StdoutClosedError from error
+
+
+def echo_json(content: Any) -> None:
+    """Write strict JSON to stdout; NaN and infinity become null."""
+    echo(json.dumps(_finite(content), indent=2, allow_nan=False))
+
+
+def _finite(content: Any) -> Any:
+    if is_dataclass(content) and not isinstance(content, type):
+        content = asdict(content)
+    match content:
+        case float():
+            return content if math.isfinite(content) else None
+        case Mapping():
+            return {str(key): _finite(value) for key, value in content.items()}
+        case list() | tuple():
+            return [_finite(value) for value in content]
+    return content
+
+
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of words with aligned columns.
+
+    >>> print(columns([("a", "1"), ("long", "2")]))
+    a     1
+    long  2
+    """
+    table = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in table)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _run(words: list[str]) -> int:
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help", "help"):
+        echo(_overview())
+        return DONE if words else USAGE
+    if name in ("--version", "-V"):
+        echo(f"rlox {__version__}")
+        return DONE
+    if name not in COMMANDS:
+        expected = "command before any flag" if name.startswith("-") else "command"
+        raise UsageError(f"expected a {expected}, got {name!r}; {hint(name, COMMANDS)}")
+    code: int = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")(words[1:])
+    return code
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    commands = [f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: rlox COMMAND [OPTIONS]",
+            "",
+            *commands,
+            "",
+            "rlox COMMAND --help lists the options of a command. Every command takes --traceback,",
+            "which shows where an error was raised. rlox --version prints the version.",
+            "Exit codes: 0 done, 1 error, 2 wrong command line, 130 Ctrl-C.",
+        )
+    )
+
+
+def _flush_stdout() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise StdoutClosedError from error

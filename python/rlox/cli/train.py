@@ -1,117 +1,295 @@
-"""`rlox train ALGORITHM ENV`: an algorithm's settings are flags; a YAML file may hold them, too."""
+"""`rlox train` and `rlox resume`."""
 
+import json
+import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, make_dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from rlox.backends import Backend
-from rlox.cli import many
-from rlox.cli.around import Around, surroundings
-from rlox.cli.config_file import read_config, read_scalar
-from rlox.cli.file_settings import KEYWORDS, algorithm_of, env_of, mapping_of, settings_of
-from rlox.cli.flags import flat, settings_type, with_noise
-from rlox.cli.mistakes import UsageError, blaming
-from rlox.cli.outcome import tell_training
-from rlox.cli.saved import trainer_of, trainers
-from rlox.cli.usage import POSITIONAL, dotted, given, named, parse
-from rlox.presets import preset
-from rlox.registered import find_spec
+from rlox._errors import ArgumentError
+from rlox.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EarlyStoppingCallback,
+    EvalCallback,
+    TimingCallback,
+    VideoRecordingCallback,
+)
+from rlox.cli import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    UsageError,
+    describe_error,
+    echo,
+    echo_json,
+    usage_errors,
+)
+from rlox.cli._args import (
+    NEEDS,
+    RunOptions,
+    TrainOptions,
+    argument,
+    option,
+    parse_experiment,
+    parse_given,
+)
+from rlox.cli.inspect import open_trainer, run_folder
+from rlox.logger import as_loggers
+from rlox.many import RunsFailedError, train_many
+from rlox.metrics import METRIC
+from rlox.restoring import go_on_in
+from rlox.results import CTRL_C, TrainResult
+from rlox.scores import score
+from rlox.settings import shown
+from rlox.trainer import Trainer
+from rlox.trainers import TRAINERS
+
+OPTIONS_FILE = "around.json"  # of a run folder
+_MOST_SEEDS = 100_000
 
 
 @dataclass
-class Run:
-    """What is trained, for how long, and what is left behind."""
-
-    env: Annotated[str | None, POSITIONAL, named("ENV", hint="")] = None
-    """Id of the environment; --env-kwargs.NAME VALUE are arguments of its own."""
-    config: Annotated[str | None, named("FILE", hint="")] = None
-    """YAML file, or a run's config.json, of these; flags win"""
-    seed: Annotated[int | None, named("N", hint="")] = None
-    """decides everything random; else any, which is told"""
-    seeds: Annotated[str | None, named("0-9", hint="")] = None
-    """a run for each, side by side; or 0,3,7"""
-    total_timesteps: Annotated[int | None, named("N", hint="")] = None
-    """steps to make, all environments together"""
-    backend: Backend = "auto"  # what computes the networks; auto: by what is asked for
-    runs_dir: Annotated[str | None, named("DIR")] = "runs"
-    """where the run folder is made, or None"""
-    progress: bool = True  # show progress on stderr
-    json: bool = False  # print what came of it as JSON
+class _ResumeOptions:
+    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    total_timesteps: int | None = option("steps from here; else those that are missing", None, "N")
+    env: str | None = option("id of the environment, instead of the saved one", None, "ENV")
+    backend: str | None = option("computes the networks; else the saved one", None, "NAME")
+    device: str | None = option("device of the networks; else the saved one", None, "NAME")
+    actors: str | None = option("grpc://host:port for example; else as saved", None, "PLACE")
+    runs_dir: str = option("folder for a checkpoint that lies in no run", "runs", "DIR")
+    progress: bool = option("show progress on stderr", True)
+    json: bool = option("print the result as JSON", False)
 
 
 @dataclass
-class _About(Around, Run):
-    __doc__ = Run.__doc__
+class ResumeOptions(RunOptions, _ResumeOptions):
+    """Continue a run to its end, or for more steps, with its callbacks and loggers."""
 
 
-_DECIDED = [field.name for field in fields(Run) if field.name != "config"]
-_AROUND = [field.name for field in fields(Around)]
-_IN_FILES = [*(name for name in _DECIDED if name != "json"), *_AROUND]
-
-
-def run(words: Sequence[str]) -> int:
-    """Trains, and tells what came of it."""
-    asked, words = dotted(KEYWORDS, words)
-    start = "--settings."
-    words = [f"--{w.removeprefix(start)}" if w.startswith(start) else w for w in words]
-    path = given("config", words)
-    file = {} if path is None else read_config(path)
-    algorithm, words = algorithm_of(file, words)
-    if algorithm is None:
-        parse(_About, "train {" + ",".join(trainers()) + "}", ["--help"])
-    settings = settings_of(file, str(algorithm), _IN_FILES)
-    decided, chosen = _parsed(str(algorithm), file, words)
-    if not isinstance(env := decided["env"], str):
+def train(words: Sequence[str]) -> int:
+    """Train one run, or one for each of several seeds."""
+    experiment = parse_experiment(TrainOptions, "train", words)
+    options = experiment.options
+    if options.total_timesteps is None:
         raise UsageError(
-            f"ENV: expected an environment's id, got {env}; rlox train {algorithm} CartPole-v1"
+            "--total-timesteps: expected the number of steps, got none; add "
+            "--total-timesteps 100_000"
         )
-    if ":" not in env:  # else a module that registers it is imported first
-        with blaming(["env"]):
-            find_spec(env)
-    if decided["total_timesteps"] is None:
-        raise UsageError(
-            "--total-timesteps: expected how many steps to make, got none; "
-            "add --total-timesteps 100_000"
-        )
-    settings |= with_noise(chosen, {**preset(str(algorithm), env), **settings})
-    own = mapping_of(file, KEYWORDS)
-    own |= {name: read_scalar(word, f"--env-kwargs.{name}") for name, word in asked.items()}
-    with blaming([*file, *settings]):
-        return _train(str(algorithm), decided, {KEYWORDS: own, **settings})
+    about = {
+        "backend": options.backend,
+        "runs_dir": options.runs_dir,
+        "env_kwargs": experiment.env_kwargs,
+        **experiment.settings,
+    }
+    with usage_errors(experiment.given):
+        if options.seeds is not None:
+            return _train_seeds(experiment.algorithm, options, about)
+        trainer_type = TRAINERS[experiment.algorithm]
+        with trainer_type(options.env, options.seed, **about) as trainer:
+            return _train(trainer, options)
 
 
-def _train(algorithm: str, decided: dict[str, Any], settings: dict[str, Any]) -> int:
-    if (seeds := decided.pop("seeds")) is not None:
-        return many.train(algorithm, seeds, decided, settings)
-    steps, progress, as_json = (decided.pop(n) for n in ("total_timesteps", "progress", "json"))
-    about = surroundings(Around(**{name: decided.pop(name) for name in _AROUND}))
-    with trainer_of(algorithm)(**decided, **settings) as trainer:
-        result = trainer.train(steps, progress_bar=progress, **about)
-        return tell_training(trainer, result, as_json=as_json)
+def resume(words: Sequence[str]) -> int:
+    """Continue a run in its folder."""
+    flags = parse_given(ResumeOptions, "resume", words)
+    saved = {name: flags.get(name) for name in ("env", "backend", "device", "actors")}
+    with open_trainer(flags["run"], runs_dir=flags.get("runs_dir", "runs"), **saved) as trainer:
+        folder = run_folder(flags["run"], trainer)
+        kept = {} if folder is None else _saved_options(folder / OPTIONS_FILE, flags)
+        options = ResumeOptions(**{**kept, **flags})
+        if options.total_timesteps is None and trainer.timesteps >= trainer.target_timesteps:
+            raise ArgumentError(
+                "RUN",
+                "a run that was stopped",
+                f"one that made all its {trainer.timesteps:,} steps",
+                "add --total-timesteps 100_000 for more",
+            )
+        as_loggers(options.loggers, folder=True)  # raises before the folder changes
+        if folder is not None:
+            go_on_in(trainer, folder)
+        return _train(trainer, options)
 
 
-def _parsed(
-    algorithm: str, file: Mapping[str, Any], words: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What decides the run, of flags before the file, and the settings that flags gave."""
-    config_type = trainer_of(algorithm).config_type
-    first = words[0] if words and not words[0].startswith("-") else file.get("env")
-    flags = settings_type(config_type, algorithm, first if isinstance(first, str) else None)
-    kinds = [("run", flat(Run)), ("around", flat(Around)), ("settings", flat(flags))]
-    about: Any = make_dataclass("Train", kinds)
-    about.__doc__ = (
-        f"Train {algorithm}. What is not given comes from rl-zoo3 for this ENV, or is a default."
+def make_callbacks(options: RunOptions) -> list[Callback]:
+    """Return the callbacks of a run. Evaluations precede callbacks that read their results.
+
+    >>> [type(one).__name__ for one in make_callbacks(RunOptions(eval_every=1_000, patience=5_000))]
+    ['SaveOptions', 'EvalCallback', 'EarlyStoppingCallback']
+    """
+    callbacks: list[Callback] = [SaveOptions(options)]
+    if options.eval_every is not None:
+        episodes, reward = options.eval_episodes or 10, options.stop_at_reward
+        callbacks.append(EvalCallback(options.eval_every, episodes, reward))
+    if options.patience is not None:
+        metric = METRIC if options.eval_every is None else "eval/mean_reward"
+        callbacks.append(EarlyStoppingCallback(metric, options.patience))
+    if options.checkpoint_every is not None:
+        callbacks.append(CheckpointCallback(options.checkpoint_every, options.keep_last or 3))
+    if options.video_every is not None:
+        callbacks.append(VideoRecordingCallback(options.video_every))
+    if options.timing:
+        callbacks.append(TimingCallback())
+    return callbacks
+
+
+class SaveOptions(Callback):
+    """Write the callbacks and loggers of a run into its folder, for `rlox resume`."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = {one.name: getattr(options, one.name) for one in fields(RunOptions)}
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Write the file if the run has a folder."""
+        if trainer.run is not None:
+            trainer.run.write(OPTIONS_FILE, self._options)
+
+
+def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what SaveOptions wrote, without options that have no effect beside these flags."""
+    try:
+        saved = json.loads(file.read_bytes()) if file.exists() else {}
+        options = {one.name: saved[one.name] for one in fields(RunOptions) if one.name in saved}
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(
+            str(file), "the options of a run", f"other ({error})", "remove it, and pass options"
+        ) from error
+    for name, needed in NEEDS.items():
+        if {**options, **flags}.get(needed) is None:
+            options.pop(name, None)
+    return options
+
+
+def _train(trainer: Trainer, options: Any) -> int:
+    result = trainer.train(
+        options.total_timesteps,
+        progress_bar=options.progress,
+        callbacks=make_callbacks(options),
+        loggers=options.loggers,
     )
-    parsed = parse(about, f"train {algorithm}", words)
-    decided = {name: getattr(parsed.run, name) for name in _DECIDED}
-    decided |= asdict(parsed.around)
-    for name in file.keys() & {*_IN_FILES}:
-        said = given(name, words) is not None or given(f"no_{name}", words) is not None
-        if not said and name != "env":
-            decided[name] = file[name]
-    if decided["env"] is None:
-        decided["env"] = env_of(file)
-    asked = [name for name in ("seed", "seeds") if given(name, words) is not None]
-    if len(asked) == 1:  # a flag wins over the other one in the file, as over the same one
-        decided["seeds" if asked == ["seed"] else "seed"] = None
-    return decided, parsed.settings
+    _report(trainer, result, as_json=options.json)
+    return INTERRUPTED if result["stopped_by"] == CTRL_C else DONE
+
+
+def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
+    about = {
+        "algorithm": trainer.algorithm,
+        "env": trainer.env_name,
+        "seed": trainer.seed,
+        "backend": trainer.learner.backend,
+    }
+    if as_json:
+        echo_json({**about, **result})
+        return
+    echo("{algorithm} {env}, seed {seed}, {backend}".format(**about))
+    echo(
+        f"{result['timesteps']:,} steps, this time in {result['seconds']:.1f} s at "
+        f"{result['sps']:,.0f} steps/s"
+    )
+    if episodes := result["episodes"]:
+        last = f"the last {min(episodes, 100)} of {episodes:,} episodes"
+        echo(f"mean return {result['mean_reward']:.2f} of {last}")
+    else:
+        echo("no episode has finished yet")
+    if (folder := result["run_dir"]) is not None:
+        echo(f"run folder {folder}")
+    if result["interrupted"]:
+        echo("interrupted" + (f"; continue with: rlox resume {folder}" if folder else ""))
+    elif result["stopped_by"] is not None:
+        echo(f"ended by {result['stopped_by']}")
+
+
+def parse_seeds(value: Any) -> list[int]:
+    """Return seeds from numbers and ranges with both ends, or from a list of integers.
+
+    >>> parse_seeds("0-3,7"), parse_seeds([4, 5])
+    ([0, 1, 2, 3, 7], [4, 5])
+    """
+    if not isinstance(value, str):
+        return list(value) if isinstance(value, list | tuple) else [value]
+    seeds: list[int] = []
+    for part in value.replace(" ", "").split(","):
+        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if ends is None or int(ends[2] or ends[1]) - int(ends[1]) not in range(_MOST_SEEDS):
+            raise UsageError(
+                f"--seeds: expected numbers and ranges, got {shown(value)}; write --seeds 0-9 or "
+                "--seeds 0,3,7"
+            )
+        seeds += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return seeds
+
+
+def _train_seeds(algorithm: str, options: TrainOptions, about: dict[str, Any]) -> int:
+    """Train a run for each seed side by side, and report each run and their score."""
+    if options.seed is not None:
+        raise UsageError("--seeds: expected no --seed beside it, got both; leave one of them out")
+    seeds = parse_seeds(options.seeds)
+    to = sys.stderr if options.json else sys.stdout
+
+    def tell(number: int, outcome: TrainResult | BaseException) -> None:
+        if isinstance(outcome, BaseException) or options.progress or not options.json:
+            _report_seed(seeds[number], outcome, to)
+
+    try:
+        outcomes: list[Any] = [
+            *train_many(
+                algorithm,
+                str(options.env),
+                seeds,
+                options.total_timesteps,  # type: ignore[arg-type]  # checked by the caller
+                callbacks=partial(make_callbacks, options),
+                loggers=list(options.loggers),
+                tell=tell,
+                **about,
+            )
+        ]
+    except RunsFailedError as error:
+        outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
+    _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
+    failed = [one for one in outcomes if isinstance(one, BaseException)]
+    results = [one for one in outcomes if not isinstance(one, BaseException)]
+    if any(one["stopped_by"] == CTRL_C for one in results):
+        return INTERRUPTED
+    return FAILED if failed else DONE
+
+
+def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> None:
+    if isinstance(outcome, BaseException):
+        echo(f"seed {seed}: failed: {describe_error(outcome)}", to=sys.stderr)
+        return
+    mean = outcome["mean_reward"]
+    reward = "no episode finished" if math.isnan(mean) else f"mean return {mean:.2f}"
+    folder = "" if outcome["run_dir"] is None else f", {outcome['run_dir']}"
+    steps = f"{outcome['timesteps']:,} steps in {outcome['seconds']:.1f} s"
+    echo(f"seed {seed}: {reward}, {steps}{folder}", to=to)
+
+
+def _report_seeds(
+    about: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool
+) -> None:
+    results = [one for one in outcomes if not isinstance(one, BaseException)]
+    means = [one["mean_reward"] for one in results if not math.isnan(one["mean_reward"])]
+    total: dict[str, Any] | None = {**score(means)} if means else None
+    if as_json:
+        runs = [
+            {"seed": seed, **({"error": describe_error(x)} if isinstance(x, BaseException) else x)}
+            for seed, x in zip(seeds, outcomes, strict=True)
+        ]
+        if total is not None:
+            total["runs"] = total.pop("episodes")
+        echo_json({**about, "runs": runs, "mean_reward": total})
+        return
+    failed, interrupted = len(outcomes) - len(results), sum(x["interrupted"] for x in results)
+    notes = f", {failed} failed" if failed else ""
+    notes += f", {interrupted} interrupted" if interrupted else ""
+    echo(f"{about['algorithm']} {about['env']}: {len(outcomes)} runs{notes}")
+    if total is not None:
+        low, high = total["iqm_interval"]
+        echo(
+            f"mean return {total['mean']:.2f} +- {total['std']:.2f}, interquartile mean "
+            f"{total['iqm']:.2f} [{low:.2f}, {high:.2f}] of {len(means)} runs' last 100 episodes"
+        )

@@ -2,42 +2,41 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from rlox.cli.mistakes import UsageError
-from rlox.cli.usage import parse
+from rlox.cli import UsageError
+from rlox.cli._args import flag_of, option, parse
 from rlox.distributed.remote import extension
 
 
 @dataclass
-class Worker:
+class WorkerOptions:
     """Step environments and collect rollouts for trainers on other machines.
 
-    It prints its address, and serves until it gets SIGTERM or Ctrl-C.
+    The worker prints its address, and serves until SIGTERM or Ctrl-C.
     """
 
-    bind: str = "127.0.0.1:0"  # where to listen; beyond loopback TLS and a token are needed
-    tls_cert: str | None = None  # file of the certificate chain, PEM
-    tls_key: str | None = None  # file of its private key, PEM
-    token_file: str | None = None  # the token that clients must have; or RLOX_WORKER_TOKEN says it
-    metrics: str | None = None  # where /metrics is told for Prometheus, on loopback
-    max_sessions: int = 8  # sessions at a time, each with a thread
-    max_connections: int = 64  # connections at a time
-    max_envs: int = 4096  # environments of a session
-    max_message_bytes: int = 4 << 20  # of a message, in both directions
-    credits: int = 4  # unanswered requests of a session
+    bind: str = option("address; other than loopback needs TLS and a token", "127.0.0.1:0")
+    tls_cert: str | None = option("file of the certificate chain, PEM", None)
+    tls_key: str | None = option("file of its private key, PEM", None)
+    token_file: str | None = option("token of the clients; else RLOX_WORKER_TOKEN", None)
+    metrics: str | None = option("loopback address of /metrics for Prometheus", None)
+    max_sessions: int = option("sessions at a time, each with a thread", 8)
+    max_connections: int = option("connections at a time", 64)
+    max_envs: int = option("environments of a session", 4096)
+    max_message_bytes: int = option("of a message, in both directions", 4 << 20)
+    credits: int = option("unanswered requests of a session", 4)
 
 
-def run(words: Sequence[str]) -> int:
-    """Serves.
+def worker(words: Sequence[str]) -> int:
+    """Serve sessions.
 
     Raises:
-        UsageError: A flag that makes no sense, or what must not be served.
-        OSError: A file that cannot be read, an address in use.
+        UsageError: A wrong option, or an address that must not be served.
+        OSError: A file cannot be read, or the address is in use.
     """
-    asked = parse(Worker, "worker", words)
-    given = {field.name: getattr(asked, field.name) for field in fields(asked)}
-    flags = [f"--{name.replace('_', '-')}={x}" for name, x in given.items() if x is not None]
+    options = vars(parse(WorkerOptions, "worker", words))
+    flags = [f"{flag_of(name)}={value}" for name, value in options.items() if value is not None]
     sys.stdout.flush()
     try:
         extension().run_worker(flags)

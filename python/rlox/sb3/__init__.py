@@ -1,6 +1,6 @@
-"""Stable-Baselines3's names for rlox's trainers: a subset of its version 2, nothing of it inside.
+"""Models with the interface of Stable-Baselines3 2, around `rlox.trainers`.
 
-`docs/sb3.md` has the table of what is the same, what is named otherwise and what is refused.
+`docs/sb3.md` lists what is equal, what differs and what is not supported.
 
 >>> from rlox.sb3 import PPO
 >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=1).learn(128)
@@ -11,11 +11,9 @@
 
 from typing import Any
 
-from rlox.sb3.elsewhere import INSTEAD
 from rlox.sb3.evaluation import evaluate_policy
-from rlox.sb3.model import Model
-from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3
-from rlox.sb3.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from rlox.sb3.kwargs import HINTS, NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3, Model
 
 __all__ = [
     "A2C",
@@ -31,6 +29,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in INSTEAD:
-        raise ImportError(f"rlox.sb3 has no {name!r}; {INSTEAD[name]}", name=__name__)
+    if name in HINTS:
+        raise ImportError(f"rlox.sb3 has no {name!r}; {HINTS[name]}", name=__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,59 +1,76 @@
-"""Stable-Baselines3's zips as checkpoints of rlox: `python -m rlox.sb3.convert IN OUT --trust`.
+"""Checkpoints from Stable-Baselines3's zips: `python -m rlox.sb3.convert IN OUT --env ID --trust`.
 
-Of a zip, `data` is read as JSON, and the pickles in it are left alone; `policy.pth` is read by
-torch's reader that makes tensors and nothing else (`torch.load(weights_only=True)`). So no code of
-the file is run. What is trusted all the same is that reader: before torch 2.6, which is refused, it
-had a hole, and a flaw in it, in zlib or in JSON would meet bytes that somebody else chose. Hence
-`trust`.
+No code of a file runs. Of a zip, `data` is read as JSON, without the pickles in it, and tensors by
+`torch.load(weights_only=True)`. The pickle of a VecNormalize is read with a stub for each class.
+What `trust` stands for is the trust in these readers: a flaw in one would meet foreign bytes.
 """
 
 import argparse
 import dataclasses
+import io
+import json
 import os
+import pickle
 import re
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox.backends import Backend
-from rlox.sb3.archive import Archive, read_archive, read_statistics, said_schedule
-from rlox.sb3.arguments import given_keywords, trainer_settings
-from rlox.sb3.environments import expect_environment
-from rlox.sb3.keywords import DEFAULTS, REFUSED
-from rlox.sb3.weights import hidden_layers, renamed
+from rlox.backends import Backend, expect_torch
+from rlox.sb3.evaluation import check_environment
+from rlox.sb3.models import DEFAULTS, FIXED, all_keywords, trainer_settings
 from rlox.settings import flag
 from rlox.trainer import EnvLike, Trainer
 from rlox.trainers import TRAINERS
 
-# What only one algorithm's `data` has.
-_MARKS = {
+Arrays = dict[str, npt.NDArray[np.float32]]
+
+# Key that only one algorithm's `data` has; the first that is found counts.
+_ALGORITHMS = {
     "clip_range": "ppo",
     "policy_delay": "td3",
     "target_entropy": "sac",
     "exploration_fraction": "dqn",
     "gae_lambda": "a2c",
 }
-# Whose hidden layers are those of the network.
-_NETS = {"ppo": "actor", "a2c": "actor", "dqn": "q_net", "sac": "actor", "td3": "actor"}
+_PICKLED = ":serialized:"  # marks a value of `data` that is a pickle
 _CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
-# Not of the algorithm's settings, or read otherwise.
-_UNREAD = {"policy_kwargs", "verbose", "device", "learning_rate", "clip_range", "seed", *REFUSED}
+_NUMBER = r"([-+.\deE]+)"
+_CONSTANT = re.compile(rf"(?:ConstantSchedule\(val=)?{_NUMBER}\)?")
+_LINEAR = re.compile(rf"LinearSchedule\(start={_NUMBER}, end={_NUMBER}, end_fraction={_NUMBER}\)")
+_LAYER = re.compile(r"(.+)\.(\d+)\.(weight|bias)")
+# Keywords that are not settings, or that are read separately.
+_SEPARATE = {"policy_kwargs", "verbose", "device", "learning_rate", "clip_range", "seed", *FIXED}
+_ON_POLICY_NETS = {"mlp_extractor.policy_net": "actor", "mlp_extractor.value_net": "critic"}
+_CRITICS = {f"critic{end}.qf{i}": f"critic{end}.qf{i}" for end in ("", "_target") for i in (0, 1)}
+# From names of Stable-Baselines3's networks to rlox's; layers keep their numbers.
+_NETS: dict[str, dict[str, str]] = {
+    "ppo": _ON_POLICY_NETS,
+    "a2c": _ON_POLICY_NETS,
+    "dqn": {"q_net.q_net": "q_net", "q_net_target.q_net": "q_net_target"},
+    "sac": {"actor.latent_pi": "actor", **_CRITICS},
+    "td3": {"actor.mu": "actor", "actor_target.mu": "actor_target", **_CRITICS},
+}
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What `convert` did."""
+    """Result of `convert`."""
 
     algorithm: str
     backend: str
     path: str
     unread: tuple[str, ...]
-    """Settings that only pickles of the file say: these have Stable-Baselines3's defaults now."""
+    """Settings that only pickles of the zip hold; they have Stable-Baselines3's defaults."""
 
 
 def convert(
@@ -66,24 +83,23 @@ def convert(
     backend: Backend = "auto",
     **keywords: Any,
 ) -> Converted:
-    """Writes a checkpoint whose `predict` is that of a model saved by Stable-Baselines3.
+    """Write a checkpoint whose `predict` is that of a model saved by Stable-Baselines3.
 
-    PPO, A2C, DQN, SAC and TD3 with their MlpPolicy. Networks, target networks, SAC's temperature
-    and settings come along; moments of the optimiser, counts of steps and replay do not: it goes on
-    learning as one that has just begun with these weights.
+    The model is a PPO, A2C, DQN, SAC or TD3 with its MlpPolicy. The checkpoint has its networks,
+    target networks, temperature (SAC) and settings, but no optimizer state, step counts or replay.
 
     Args:
-        source: The zip.
-        path: Of the checkpoint, a folder, for `rlox.trainers`, `rlox.sb3` and all else of rlox's.
-        env: What it was trained in, as for the trainers: spaces come from there, as they are
-            pickles in the zip. What the zip says of them in words must agree.
-        trust: Must be True; see this module for what is trusted.
-        vecnormalize: What `VecNormalize.save` wrote. It is a pickle, of which nothing is run.
-        backend: Who computes, as for the trainers.
-        **keywords: By Stable-Baselines3's names, in place of what the zip says or does not say.
+        source: Path of the zip.
+        path: Path of the checkpoint, a folder.
+        env: Environment of the model, as for the trainers. The spaces come from it, as they are
+            pickles in the zip; the texts about them in the zip must agree.
+        trust: Must be True; see this module.
+        vecnormalize: File that `VecNormalize.save` wrote, a pickle, of which no code runs.
+        backend: As for the trainers.
+        **keywords: Keywords of Stable-Baselines3, instead of those of the zip.
 
     Raises:
-        ValueError: Without trust; what `read_archive` refuses; another policy, other spaces.
+        ValueError: `trust` is not True; the zip is damaged, or has another policy or other spaces.
         FileNotFoundError, FileExistsError, OSError: Of the files.
         ModuleNotFoundError, RuntimeError: PyTorch is not installed, or older than 2.6.
         TypeError: An unknown keyword.
@@ -91,232 +107,451 @@ def convert(
     if not flag("trust", trust, fix="pass True for files whose origin you trust"):
         raise ArgumentError(
             "trust",
-            "True, as a zip of Stable-Baselines3's can hold code",
+            "True, as a zip of Stable-Baselines3 can hold code",
             "False",
-            "nothing of it is run, but torch reads it: pass trust=True, or --trust, for files "
-            "whose origin you trust",
+            "pass trust=True, or --trust, for files whose origin you trust",
         )
-    expect_environment(env)
-    archive = read_archive(source)
-    algorithm = _algorithm(archive)
+    check_environment(env)
+    archive = Archive.read(Path(source))
+    algorithm = archive.algorithm()
     given, unread = _keywords(algorithm, archive, keywords)
-    ours = renamed(algorithm, archive.weights, archive.variables)
-    kind = TRAINERS[algorithm]
+    networks = _rename(algorithm, archive)
+    trainer_type = TRAINERS[algorithm]
     count = archive.data.get("n_envs")
     num_envs = count if type(count) is int and count > 0 else 1
-    settings = trainer_settings(algorithm, kind.config_type, given, num_envs)
-    settings["net_arch"] = hidden_layers(ours, _NETS[algorithm])
-    statistics = None if vecnormalize is None else read_statistics(vecnormalize)
+    settings = trainer_settings(algorithm, trainer_type.config_type, given, num_envs)
+    settings["net_arch"] = _hidden_layers(networks, "q_net" if algorithm == "dqn" else "actor")
+    statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
     if statistics is not None:
-        settings |= _normalizing(statistics, settings["gamma"])
-    with kind(env, given["seed"], backend=backend, runs_dir=None, **settings) as trainer:
-        _expect_spaces(archive, trainer.env)
-        _load(trainer, ours, statistics)
+        settings |= _normalizer_settings(statistics, settings["gamma"])
+    with trainer_type(env, given["seed"], backend=backend, runs_dir=None, **settings) as trainer:
+        _check_spaces(archive, trainer.env)
+        _load(trainer, networks, statistics)
         trainer.save(path)
-        done = trainer.learner.backend
-    return Converted(algorithm, done, os.fspath(path), unread)
+        return Converted(algorithm, trainer.learner.backend, os.fspath(path), unread)
 
 
-def _algorithm(archive: Archive) -> str:
-    """Whose zip it is.
+@dataclass(frozen=True)
+class Archive:
+    """Content of a zip, without its pickles."""
 
-    Raises:
-        ValueError: Another one's, or of another policy class than their own.
-    """
-    found = next((name for mark, name in _MARKS.items() if mark in archive.data), None)
-    module = str(archive.about("policy_class").get("__module__", ""))
-    if found is None or not module.startswith("stable_baselines3."):
-        got = module or ", ".join(sorted(archive.data)[:5])
-        raise ArgumentError(
-            "data",
-            "PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy",
-            f"one of {got}",
-            "only these are converted",
+    data: dict[str, Any]
+    """Settings as JSON, and texts about pickled ones."""
+    weights: Arrays
+    """Parameters of the policy."""
+    variables: Arrays
+    """Other tensors, such as the logarithm of SAC's temperature."""
+
+    @staticmethod
+    def read(file: Path) -> "Archive":
+        """Read a zip that `model.save` of Stable-Baselines3 wrote."""
+        _check_torch()
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"path: expected a zip of Stable-Baselines3, got {file}; pass the path of one"
+            )
+        try:
+            with zipfile.ZipFile(file) as opened:
+                data = json.loads(opened.read("data"))
+                weights = _tensors(opened, "policy.pth")
+                others = "pytorch_variables.pth"
+                variables = _tensors(opened, others) if others in opened.namelist() else {}
+            if not isinstance(data, dict):
+                raise TypeError(f"data is a {type(data).__name__}")
+        except MemoryError:
+            raise
+        except Exception as error:  # of zipfile, the libraries that decompress, JSON and torch
+            raise _not_sb3(file, error) from error
+        return Archive(data, weights, variables)
+
+    def texts(self, name: str) -> dict[str, Any]:
+        """Return the texts about a pickled value, or a plain dict."""
+        value = self.data.get(name)
+        return value if isinstance(value, dict) else {}
+
+    def algorithm(self) -> str:
+        """Return the algorithm; other ones, and other policy classes, are rejected."""
+        found = next((name for key, name in _ALGORITHMS.items() if key in self.data), None)
+        module = str(self.texts("policy_class").get("__module__", ""))
+        if found is None or not module.startswith("stable_baselines3."):
+            got = module or ", ".join(sorted(self.data)[:5])
+            raise ArgumentError(
+                "data",
+                "PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy",
+                f"one of {got}",
+                "only these are converted",
+            )
+        return found
+
+    def schedule(self, name: str) -> Any:
+        """Return the value of a schedule, or a function if it falls linearly to 0, or None."""
+        value = self.data.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        text = str(self.texts(name).get("value_schedule", ""))
+        with suppress(ValueError):  # of a text that only looks like a number
+            if found := _CONSTANT.fullmatch(text):
+                return float(found[1])
+            if (found := _LINEAR.fullmatch(text)) and (float(found[2]), float(found[3])) == (0, 1):
+                first = float(found[1])
+                return lambda remaining: first * remaining
+        return None
+
+
+def _check_torch() -> None:
+    """Check that torch's reader of tensors runs no code: see CVE-2025-32434."""
+    expect_torch("the weights of such a zip are torch's")
+    import torch
+
+    version = str(torch.__version__)
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (2, 6):
+        raise RuntimeError(
+            f"torch: expected 2.6 or newer, as older ones can run code of a file, got {version}; "
+            "pip install --upgrade torch"
         )
-    return found
+
+
+def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
+    """Return float tensors by name."""
+    import torch
+
+    arrays: Arrays = {}
+    data = io.BytesIO(opened.read(member))
+    try:
+        loaded = torch.load(data, map_location="cpu", weights_only=True)
+        for name, tensor in (loaded or {}).items():
+            arrays[str(name)] = np.ascontiguousarray(tensor.detach().float().numpy())
+            if not np.isfinite(arrays[str(name)]).all():
+                raise ValueError(f"{name} with numbers that are not finite")
+    except Exception as error:  # whatever a damaged member raises
+        raise ValueError(f"{member}: {type(error).__name__}: {error}") from error
+    return arrays
+
+
+def _not_sb3(file: Path, got: object) -> ValueError:
+    reason = " ".join(str(got).split())[:200]
+    return ArgumentError(
+        str(file),
+        "a file that Stable-Baselines3 wrote",
+        f"{type(got).__name__}: {reason}",
+        "use another copy",
+    )
 
 
 def _keywords(
-    algorithm: str, archive: Archive, own: Mapping[str, Any]
+    algorithm: str, archive: Archive, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Keywords as the zip says them, and the names of those that it does not say plainly."""
-    said: dict[str, Any] = {}
+    """Return the keywords of the zip, and the names of those that only pickles hold."""
+    keywords: dict[str, Any] = {"policy_kwargs": _policy_kwargs(archive)}
     unread = []
     for name in DEFAULTS[algorithm]:
-        if name in _UNREAD or name in own or name not in archive.data:
+        if name in _SEPARATE or name in given or name not in archive.data:
             continue
-        if archive.plain(name):
-            said[name] = archive.data[name]
-        else:
+        if _PICKLED in archive.texts(name):
             unread.append(name)
-    for name, where in (("learning_rate", "lr_schedule"), ("clip_range", "clip_range")):
-        if name in DEFAULTS[algorithm] and name not in own:
-            rate = said_schedule(archive, name) or said_schedule(archive, where)
-            if rate is None:
+        else:
+            keywords[name] = archive.data[name]
+    for name, other in (("learning_rate", "lr_schedule"), ("clip_range", "clip_range")):
+        if name in DEFAULTS[algorithm] and name not in given:
+            value = archive.schedule(name)
+            value = archive.schedule(other) if value is None else value
+            if value is None:
                 unread.append(name)
             else:
-                said[name] = _falling(*rate)
+                keywords[name] = value
     seed = archive.data.get("seed")
     if type(seed) is int and seed >= 0:
-        said["seed"] = seed
-    said["policy_kwargs"] = _policy_kwargs(archive)
+        keywords["seed"] = seed
     if algorithm == "a2c":
-        said["use_rms_prop"] = "optimizer_class" in said["policy_kwargs"]
-    given = given_keywords("convert", algorithm, (), {**said, **own})
-    return given, tuple(unread)
-
-
-def _falling(first: float, linear: bool) -> Any:
-    return (lambda left: first * left) if linear else first
+        keywords["use_rms_prop"] = "optimizer_class" in keywords["policy_kwargs"]
+    return all_keywords("convert", algorithm, (), {**keywords, **given}), tuple(unread)
 
 
 def _policy_kwargs(archive: Archive) -> dict[str, Any]:
-    """What shapes the networks, but for their widths; classes by their names."""
-    told: dict[str, Any] = {}
-    for name, value in archive.about("policy_kwargs").items():
-        if name.startswith(":") or name == "net_arch":
-            continue
+    """Return `policy_kwargs` without the widths; classes are their names."""
+    is_a2c = archive.algorithm() == "a2c"
+    keywords: dict[str, Any] = {}
+    for name, value in archive.texts("policy_kwargs").items():
         found = _CLASS.fullmatch(value) if isinstance(value, str) else None
-        if name.startswith("optimizer_"):  # of which only A2C has a choice here
-            if "gae_lambda" in archive.data and "clip_range" not in archive.data:
-                told[name] = _optimizer(value) if found is None else found[1]
-            continue
-        if name == "features_extractor_class" and found and found[1] == "FlattenExtractor":
-            continue
-        told[name] = value if found is None else found[1].lower()
-    return told
+        if name.startswith("optimizer_"):  # of which only A2C has a choice
+            if is_a2c:
+                keywords[name] = found[1] if found else _without_defaults(value)
+        elif not (name.startswith(":") or name == "net_arch"):
+            keywords[name] = found[1] if found else value
+    if keywords.get("features_extractor_class") == "FlattenExtractor":
+        del keywords["features_extractor_class"]
+    return keywords
 
 
-def _optimizer(keywords: Any) -> Any:
-    """Keywords of the optimiser, but for those that are as they always are."""
-    usual = {"alpha": 0.99, "weight_decay": 0}
+def _without_defaults(keywords: Any) -> Any:
+    """Return an optimizer's keywords without those that have torch's defaults."""
+    defaults = {"alpha": 0.99, "weight_decay": 0}
     if not isinstance(keywords, dict):
         return keywords
-    return {k: x for k, x in keywords.items() if k not in usual or x != usual[k]}
+    return {k: x for k, x in keywords.items() if k not in defaults or x != defaults[k]}
 
 
-def _normalizing(statistics: Mapping[str, Any], gamma: float) -> dict[str, Any]:
-    """The settings of a trainer that normalises as they did.
+def _rename(algorithm: str, archive: Archive) -> Arrays:
+    """Return the parameters by the names of rlox's networks."""
+    nets, rest, networks = _NETS[algorithm], dict(archive.weights), Arrays()
+    for name in archive.weights:
+        found = _LAYER.fullmatch(name)
+        if found and found[1] in nets:
+            networks[f"{nets[found[1]]}.{found[2]}.{found[3]}"] = rest.pop(name)
+    layers = [name.rpartition(".")[0].rpartition(".")[0] for name in networks if "weight" in name]
+    end = {net: 2 * layers.count(net) for net in ("actor", "critic")}  # activations count, too
+    for part in ("weight", "bias"):
+        # SAC's last layer has mean and deviation, or the mean of gSDE before a layer that clips.
+        last = [f"actor.mu.{part}", f"actor.log_std.{part}"]
+        last = last if last[0] in rest else [f"actor.mu.0.{part}"]
+        heads = [(f"action_net.{part}",), (f"value_net.{part}",)]
+        for net, names in zip(end, heads if algorithm in ("ppo", "a2c") else [last], strict=False):
+            if all(name in rest for name in names):
+                array = np.concatenate([rest.pop(name) for name in names])
+                networks[f"{net}.{end[net]}.{part}"] = array
+    for name in ("log_std", "actor.log_std"):
+        if name in rest and algorithm in ("ppo", "a2c", "sac"):
+            networks["log_std"] = rest.pop(name)
+    if rest:
+        raise ArgumentError(
+            "policy.pth",
+            f"the parameters of {algorithm.upper()}'s MlpPolicy",
+            f"{min(rest)!r}, too",
+            "only that policy is converted",
+        )
+    if algorithm == "sac" and "log_ent_coef" in archive.variables:
+        networks["log_alpha"] = archive.variables["log_ent_coef"].reshape(1)
+    elif algorithm == "sac" and "ent_coef_tensor" in archive.variables:
+        with np.errstate(divide="ignore"):
+            networks["log_alpha"] = np.log(archive.variables["ent_coef_tensor"].reshape(1))
+    return networks
 
-    Raises:
-        ValueError: It cannot.
+
+def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
+    """Return the widths of the hidden layers of a network.
+
+    >>> weights = {"q_net.0.weight": np.zeros((8, 4)), "q_net.2.weight": np.zeros((2, 8))}
+    >>> _hidden_layers(weights, "q_net")
+    (8,)
     """
-    fixed = {"clip_obs": 10.0, "clip_reward": 10.0, "epsilon": 1e-8, "gamma": gamma}
-    used = {"clip_obs": "norm_obs", "clip_reward": "norm_reward", "gamma": "norm_reward"}
-    for name, value in fixed.items():
-        asked = statistics[used[name]] if name in used else True
-        if asked and statistics[name] != value:
-            raise ArgumentError(
-                "vecnormalize",
-                f"{name} = {value:g}, as trainers have no other",
-                f"{statistics[name]:g}",
-                "normalise in a wrapper of the environment",
-            )
-    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
-    return {ours: statistics[theirs] for ours, theirs in names.items()}
+    layers = ((_LAYER.fullmatch(name), len(array)) for name, array in networks.items())
+    widths = {int(x[2]): n for x, n in layers if x and x[1] == net and x[3] == "weight"}
+    return tuple(widths[number] for number in sorted(widths))[:-1]
 
 
-def _load(trainer: Trainer, ours: Mapping[str, Any], statistics: Any) -> None:
-    """Gives the trainer these weights and statistics.
-
-    Raises:
-        ValueError: They do not fit; the name is in the message.
-    """
+def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | None) -> None:
+    """Load networks and statistics into the trainer."""
     state = trainer.learner.state()
-    wanted, given = state.networks, dict(ours)
-    if "log_alpha" not in wanted:
+    expected, given = state.networks, dict(networks)
+    if "log_alpha" in expected:
+        given.setdefault("log_alpha", expected["log_alpha"])
+    else:
         given.pop("log_alpha", None)
-    given = {**{name: wanted[name] for name in ("log_alpha",) if name in wanted}, **given}
-    for name in sorted({*wanted} | {*given}):
-        shapes = [None if name not in x else tuple(x[name].shape) for x in (wanted, given)]
+    for name in sorted({*expected, *given}):
+        shapes = [tuple(x[name].shape) if name in x else None for x in (expected, given)]
         if shapes[0] != shapes[1]:
             raise ArgumentError(
                 "policy.pth",
                 f"{name} of shape {shapes[0]}",
                 str(shapes[1]),
-                "networks of actor and critic have the same hidden layers here, and there are "
-                "two critics",
+                "networks of actor and critic have the same hidden layers, and there are two "
+                "critics",
             )
-    normalizer = state.normalizer
-    if statistics is not None:
-        told = {
-            f"{part}_{name}": np.atleast_1d(numbers)
-            for part in ("obs", "return")
-            for name, numbers in statistics.get(part, {}).items()
-        }
-        normalizer = {name: told.get(name, x) for name, x in normalizer.items()}
-        for name, x in state.normalizer.items():
-            if normalizer[name].size != x.size:
-                raise ArgumentError(
-                    "vecnormalize",
-                    f"{name} of shape {x.shape}",
-                    str(normalizer[name].shape),
-                    "pass the statistics of this environment",
-                )
-            normalizer[name] = normalizer[name].reshape(x.shape)
-    networks = {name: given[name].astype(x.dtype) for name, x in wanted.items()}
-    trainer.learner.load_state(dataclasses.replace(state, networks=networks, normalizer=normalizer))
+    normalizer = dict(state.normalizer)
+    for name, old in normalizer.items():
+        part, _, number = name.partition("_")
+        new = np.atleast_1d((statistics or {}).get(part, {}).get(number, old))
+        if new.size != old.size:
+            raise ArgumentError(
+                "vecnormalize",
+                f"{name} of shape {old.shape}",
+                str(new.shape),
+                "pass the statistics of this environment",
+            )
+        normalizer[name] = new.reshape(old.shape)
+    arrays = {name: given[name].astype(x.dtype) for name, x in expected.items()}
+    trainer.learner.load_state(dataclasses.replace(state, networks=arrays, normalizer=normalizer))
 
 
-def _expect_spaces(archive: Archive, env: Any) -> None:
-    """The environment's spaces are what the zip says of those that it was trained with.
-
-    Raises:
-        ValueError: One is not.
-    """
+def _check_spaces(archive: Archive, env: Any) -> None:
+    """Check that the environment has the spaces that the texts of the zip describe."""
     for kind in ("observation", "action"):
-        space, about = getattr(env, f"single_{kind}_space"), archive.about(f"{kind}_space")
-        said = _CLASS.fullmatch(str(about.get(":type:", "")))
-        differs = said is not None and said[1] != type(space).__name__
-        shape = about.get("_shape")
+        space, texts = getattr(env, f"single_{kind}_space"), archive.texts(f"{kind}_space")
+        cls, shape = _CLASS.fullmatch(str(texts.get(":type:", ""))), texts.get("_shape")
+        differs = cls is not None and cls[1] != type(space).__name__
         differs |= isinstance(shape, list) and tuple(shape) != tuple(space.shape or ())
         if isinstance(space, gym.spaces.Discrete):
-            differs |= str(about.get("n", space.n)) != str(space.n)
+            differs |= str(texts.get("n", space.n)) != str(space.n)
         if isinstance(space, gym.spaces.Box):
-            for side in ("low", "high"):
-                differs |= not _agree(about.get(side), getattr(space, side))
+            differs |= not _agrees(texts.get("low"), space.low)
+            differs |= not _agrees(texts.get("high"), space.high)
         if differs:
-            words = {k: about[k] for k in (":type:", "_shape", "n", "low", "high") if k in about}
+            about = {k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts}
             raise ArgumentError(
                 "env",
-                f"the {kind} space that the model was trained with, {words}",
+                f"the {kind} space of the model, {about}",
                 str(space),
-                "pass that environment",
+                "pass the environment that it was trained in",
             )
 
 
-def _agree(text: Any, numbers: Any) -> bool:
-    """Whether an array printed by NumPy is this one, as far as that can be told."""
+def _agrees(text: Any, array: npt.NDArray[Any]) -> bool:
+    """Return whether NumPy's text of an array is this array, or cannot be compared."""
     if not isinstance(text, str) or "..." in text:
         return True
     try:
-        told = [float(word) for word in text.replace("[", " ").replace("]", " ").split()]
+        numbers = [float(word) for word in text.replace("[", " ").replace("]", " ").split()]
     except ValueError:
         return True
-    flat = np.asarray(numbers, np.float64).ravel()
-    return len(told) == len(flat) and bool(np.allclose(told, flat, rtol=1e-5, equal_nan=True))
+    flat = np.asarray(array, np.float64).ravel()
+    return len(numbers) == len(flat) and bool(np.allclose(numbers, flat, rtol=1e-5, equal_nan=True))
+
+
+def _normalizer_settings(statistics: Mapping[str, Any], gamma: float) -> dict[str, Any]:
+    """Return the settings of a trainer that normalizes in the same way."""
+    checked = {"epsilon": 1e-8}
+    if statistics["norm_obs"]:
+        checked["clip_obs"] = 10.0
+    if statistics["norm_reward"]:
+        checked |= {"clip_reward": 10.0, "gamma": gamma}
+    for name, value in checked.items():
+        if statistics[name] != value:
+            raise ArgumentError(
+                "vecnormalize",
+                f"{name} = {value:g}, as trainers have no other",
+                f"{statistics[name]:g}",
+                "normalize in a wrapper of the environment",
+            )
+    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
+    return {name: statistics[other] for name, other in names.items()}
+
+
+def read_statistics(file: Path) -> dict[str, Any]:
+    """Return the settings of a saved VecNormalize, and the statistics "obs" and "return".
+
+    Raises:
+        FileNotFoundError: There is no file.
+        ValueError: The file holds something else, or statistics of a Dict of observations.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"vecnormalize: expected a file, got {file}; pass the one that VecNormalize.save wrote"
+        )
+    saved = read_pickle(file.read_bytes())
+    try:
+        if not saved.qualified_name.endswith(".VecNormalize"):
+            raise ValueError("another object than a VecNormalize")
+        state = saved.state
+        flags = {name: state[name] for name in ("norm_obs", "norm_reward")}
+        if not all(isinstance(value, bool) for value in flags.values()):
+            raise TypeError("flags that are not True or False")
+        numbers = ("clip_obs", "clip_reward", "gamma", "epsilon")
+        result: dict[str, Any] = flags | {name: float(as_array(state[name])) for name in numbers}
+        for name, rms in (("obs", "obs_rms"), ("return", "ret_rms")):
+            if flags["norm_obs"] or name == "return":
+                statistics = state[rms].state
+                result[name] = {x: as_array(statistics[x]) for x in ("mean", "var", "count")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _not_sb3(file, error) from error
+    return result
+
+
+class PickleStub:
+    """Stand-in for an object in a pickle: the name of its class, arguments and state."""
+
+    qualified_name = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: object, **keywords: object) -> "PickleStub":
+        """Keep the arguments."""
+        stub = super().__new__(cls)
+        stub.args, stub.state = args, None
+        return stub
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type[PickleStub]:
+        """Return a stub; nothing is imported."""
+        return type("PickleStub", (PickleStub,), {"qualified_name": f"{module}.{name}"})
+
+
+def read_pickle(data: bytes) -> Any:
+    """Return the content of a pickle, with a stub for each object of a class.
+
+    Raises:
+        ValueError: The pickle is damaged.
+
+    >>> import fractions
+    >>> stub = read_pickle(pickle.dumps({"half": fractions.Fraction(1, 2)}))["half"]
+    >>> stub.qualified_name, stub.args
+    ('fractions.Fraction', (1, 2))
+    """
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:  # whatever a damaged pickle raises
+        raise ArgumentError(
+            "pickle",
+            "plain objects and arrays",
+            f"{type(error).__name__}: {error}",
+            "use another copy",
+        ) from error
+
+
+def as_array(value: Any) -> npt.NDArray[np.float64]:
+    """Return a number, or the stub of an array of float32 or float64, as an array.
+
+    >>> as_array(read_pickle(pickle.dumps(np.array([1.0, 2.5]))))
+    array([1. , 2.5])
+    """
+    if isinstance(value, int | float):
+        return np.array(value, np.float64)
+    try:
+        order: Any = "C"
+        match value.qualified_name.rpartition(".")[2]:
+            case "_reconstruct":
+                _, shape, dtype, fortran, data = value.state
+                order = "F" if fortran else "C"
+            case "_frombuffer":
+                data, dtype, shape, order = value.args
+            case "scalar":
+                (dtype, data), shape = value.args, ()
+            case name:
+                raise ValueError(name)
+        name, byte_order = dtype.args[0], dtype.state[1]
+        if name not in ("f4", "f8") or byte_order not in "<>|=" or order not in ("C", "F"):
+            raise ValueError(f"{byte_order}{name}")
+        numbers = np.frombuffer(bytes(data), byte_order.replace("|", "<") + name)
+        array: npt.NDArray[np.float64] = numbers.reshape(shape, order=order).astype(np.float64)
+    except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
+        raise ArgumentError(
+            "pickle", "an array of float32 or float64", str(error), "use another copy"
+        ) from error
+    return array
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status: 0, or 1 after a line that says what went wrong."""
+    """Convert a zip, and return the exit code: 0, or 1 after a line that names the error."""
     about = "Write a checkpoint of rlox from a zip of Stable-Baselines3's."
     parser = argparse.ArgumentParser("python -m rlox.sb3.convert", description=about)
     parser.add_argument("source", metavar="IN", help="the zip")
     parser.add_argument("path", metavar="OUT", help="the checkpoint, a folder")
-    parser.add_argument("--env", required=True, help="the id of the environment it is for")
+    parser.add_argument("--env", required=True, help="the id of its environment")
     parser.add_argument("--trust", action="store_true", help="you trust the origin of the zip")
-    parser.add_argument("--vecnormalize", help="what VecNormalize.save wrote")
+    parser.add_argument("--vecnormalize", help="file that VecNormalize.save wrote")
     parser.add_argument("--backend", default="auto", help="native, torch, ...; default: auto")
-    chosen = parser.parse_args(args)
+    options = parser.parse_args(args)
     try:
-        done = convert(**vars(chosen))
+        done = convert(**vars(options))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError, MemoryError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    said = f"{done.algorithm} for the {done.backend} backend in {done.path}\n"
+    sys.stdout.write(f"{done.algorithm} for the {done.backend} backend in {done.path}\n")
     if done.unread:
-        said += f"by default, as only pickles say it: {', '.join(done.unread)}\n"
-    sys.stdout.write(said)
+        sys.stdout.write(f"defaults, as only pickles hold the values: {', '.join(done.unread)}\n")
     return 0
 
 

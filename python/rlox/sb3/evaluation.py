@@ -1,16 +1,81 @@
-"""`evaluate_policy`: whole episodes, by Stable-Baselines3's arguments."""
+"""`evaluate_policy`, and the environments that models take."""
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.sb3.environments import expect_environment, ready
+from rlox.registered import name_of
 from rlox.settings import flag, number, shown, whole
 from rlox.stepping import Stepper
 from rlox.trainer import Trainer
+from rlox.vec_env import VecEnv
+from rlox.vector import make_vec
+
+
+def check_environment(env: object) -> None:
+    """Check that an environment is not one of Stable-Baselines3's vector environments.
+
+    Their `step` returns four values, and the first observation of the next episode after the end of
+    an episode.
+
+    Raises:
+        TypeError: `env` is such an environment, or None.
+        ValueError: `env` is the name of a policy.
+
+    >>> check_environment(None)
+    Traceback (most recent call last):
+    TypeError: env: expected an environment or its id, got None; pass one
+    """
+    if env is None:
+        raise ArgumentTypeError("env", "an environment or its id", "None", "pass one")
+    cls = env if isinstance(env, type) else type(env)
+    if any(base.__module__.startswith("stable_baselines3.common.vec_env") for base in cls.__mro__):
+        raise ArgumentTypeError(
+            "env",
+            "an id, a gymnasium.Env or a vector environment of rlox or Gymnasium",
+            f"Stable-Baselines3's {cls.__name__}",
+            "pass rlox.make_vec(id, num_envs=8), or functions to gymnasium.vector.SyncVectorEnv; "
+            "normalize_obs and normalize_reward are settings of rlox.trainers",
+        )
+
+
+def with_env_id(trainer: Trainer, env: object) -> Trainer:
+    """Return the trainer, with the id of its environment if the id makes an equal one."""
+    if trainer.env_id is None and (env_id := env_id_of(env)) is not None:
+        trainer.env_id = trainer.env_name = env_id
+    return trainer
+
+
+def env_id_of(env: object) -> str | None:
+    """Return the id that makes an equal environment, or None.
+
+    >>> env_id_of(gym.make("CartPole-v1"))
+    'CartPole-v1'
+    >>> env_id_of(gym.make("CartPole-v1", sutton_barto_reward=True)) is None
+    True
+    """
+    spec = getattr(env, "spec", None)
+    without: tuple[str, ...] = ("render_mode",)
+    if spec is None or spec.id not in gym.registry:
+        return None
+    if isinstance(env, gym.Env):
+        inner: Any = env
+        while isinstance(inner, gym.Wrapper):
+            if type(inner) not in (TimeLimit, OrderEnforcing, PassiveEnvChecker):
+                return None
+            inner = inner.env
+    elif type(env) is VecEnv and spec.kwargs.get("autoreset_mode") == "SameStep":
+        without = ("num_envs", "autoreset_mode")
+    else:
+        return None
+    kwargs = {name: value for name, value in spec.kwargs.items() if name not in without}
+    plain = dataclasses.replace(spec, kwargs=kwargs)
+    return name_of(spec) if plain == gym.spec(spec.id) else None
 
 
 def evaluate_policy(
@@ -18,33 +83,32 @@ def evaluate_policy(
     env: Any,
     n_eval_episodes: int = 10,
     deterministic: bool = True,
-    render: bool = False,
-    callback: None = None,
+    *,
     reward_threshold: float | None = None,
     return_episode_rewards: bool = False,
     warn: bool = True,
 ) -> tuple[float, float] | tuple[list[float], list[int]]:
-    """Plays episodes without learning anything; rewards are the environment's own.
+    """Play episodes without learning; rewards are those of the environment.
 
-    Episodes are shared out among environments beforehand, so that short ones count no more.
+    The number of episodes of each environment is fixed beforehand, so that short ones count no
+    more than long ones.
 
     Args:
-        model: Of `rlox.sb3`, or anything whose `predict(obs, deterministic=)` gives actions and a
-            state.
-        env: As for the models; one already made is reset and not closed. The model may train in it.
-        n_eval_episodes: At least 1.
-        deterministic: Greedy actions rather than samples.
-        render: Must be False: make the environment with render_mode="human" instead.
-        callback: Must be None.
-        reward_threshold: What the mean must exceed.
-        return_episode_rewards: Give returns and lengths of the episodes instead.
-        warn: Without effect: there are no wrappers here that count rewards otherwise.
+        model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns
+            actions and a state.
+        env: As for the models. An existing environment is reset, and not closed; the model may
+            train in it.
+        n_eval_episodes: Number of episodes, at least 1.
+        deterministic: Take greedy actions instead of samples.
+        reward_threshold: Lower bound of the mean.
+        return_episode_rewards: Return the returns and lengths of the episodes.
+        warn: Without effect, as there are no wrappers that count rewards otherwise.
 
     Returns:
         (mean, standard deviation) of the returns, or (returns, lengths).
 
     Raises:
-        TypeError, ValueError: An argument of another kind, or something that is not done here.
+        TypeError, ValueError: A wrong argument, or one that asks for what is not supported.
         AssertionError: The mean is not above the threshold.
 
     >>> from rlox.sb3 import PPO
@@ -55,72 +119,63 @@ def evaluate_policy(
     """
     n = whole("n_eval_episodes", n_eval_episodes, 1, fix="ask for one or more")
     deterministic = flag("deterministic", deterministic, fix="pass one of them")
-    told = flag("return_episode_rewards", return_episode_rewards, fix="pass one of them")
-    flag("warn", warn, fix="pass one of them")
+    return_episodes = flag("return_episode_rewards", return_episode_rewards)
     if reward_threshold is not None:
         reward_threshold = number("reward_threshold", reward_threshold, fix="pass a number")
-    if flag("render", render, fix="pass one of them"):
-        raise ArgumentError(
-            "render", "False", "True", 'make the environment with render_mode="human"'
-        )
-    if callback is not None:
-        raise ArgumentError(
-            "callback", "None", shown(callback), "play episodes in a loop of your own"
-        )
     if not hasattr(model, "predict"):
         raise ArgumentTypeError("model", "one with predict()", shown(model), "pass the model")
-    expect_environment(env)
-    envs = ready(env)
-    theirs, ours = envs.single_observation_space, getattr(model, "observation_space", None)
+    check_environment(env)
+    envs = make_vec(env, None)
+    space, expected = envs.single_observation_space, getattr(model, "observation_space", None)
     try:
-        if ours is not None and theirs.shape != ours.shape:
+        if expected is not None and space.shape != expected.shape:
             raise ArgumentError(
                 "env",
-                f"observation space {ours}, as the model was made for",
-                str(theirs),
+                f"observation space {expected}, as the model was made for",
+                str(space),
                 "pass an environment with the same spaces",
             )
         returns, lengths = _play(model, envs, n, deterministic)
     finally:
-        _begin_anew(model, env)
+        _restart_episodes(model, env)
         if not isinstance(env, VectorEnv | gym.Env):
             envs.close()
-    mean, deviation = float(np.mean(returns)), float(np.std(returns))
+    mean, std = float(np.mean(returns)), float(np.std(returns))
     if reward_threshold is not None and mean <= reward_threshold:
         raise AssertionError(
             f"reward_threshold: expected a mean return above {reward_threshold:.2f}, got {mean:.2f}"
         )
-    return (returns, lengths) if told else (mean, deviation)
+    return (returns, lengths) if return_episodes else (mean, std)
 
 
-def _begin_anew(model: Any, env: object) -> None:
-    """Has the model begin new episodes where these were played in the environments it trains in."""
-    trainer = getattr(model, "trainer", None)
+def _restart_episodes(model: Any, env: object) -> None:
+    """Let training start new episodes if the model trains in the evaluated environments."""
+    trainer = getattr(model, "_trainer", None)
     if isinstance(trainer, Trainer) and (env is trainer.env or env is trainer._env):
         learner: Any = trainer.learner
         learner.started = False
 
 
 def _play(model: Any, envs: Any, episodes: int, deterministic: bool) -> tuple[list[Any], list[Any]]:
-    """Returns and lengths, in the order in which episodes end."""
+    """Return the returns and lengths, in the order in which the episodes end."""
     n = envs.num_envs
-    left = np.array([(episodes + i) // n for i in range(n)])
+    remaining = np.array([(episodes + i) // n for i in range(n)])
     returns, lengths = list[float](), list[int]()
     sums, steps = np.zeros(n), np.zeros(n, np.int64)
     stepper = Stepper(envs)
     envs.reset()
     stepper.start(None)
-    while (left > 0).any():
-        seen = stepper.layout.told(stepper.obs)
-        actions, _ = model.predict(seen, deterministic=deterministic)
+    while (remaining > 0).any():
+        obs = stepper.layout.told(stepper.obs)
+        actions, _ = model.predict(obs, deterministic=deterministic)
         step = stepper.step(np.asarray(actions))
-        made = np.ones(n, np.bool_) if step.valid is None else step.valid
-        sums[made] += step.rewards[made]
-        steps[made] += 1
-        for i in np.flatnonzero((step.terminated | step.truncated) & made):
-            if left[i] > 0:
+        valid = np.ones(n, np.bool_) if step.valid is None else step.valid
+        sums[valid] += step.rewards[valid]
+        steps[valid] += 1
+        for i in np.flatnonzero((step.terminated | step.truncated) & valid):
+            if remaining[i] > 0:
                 returns.append(float(sums[i]))
                 lengths.append(int(steps[i]))
-                left[i] -= 1
+                remaining[i] -= 1
             sums[i], steps[i] = 0.0, 0
     return returns, lengths

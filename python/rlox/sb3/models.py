@@ -1,11 +1,551 @@
-"""`PPO`, `A2C`, `DQN`, `SAC` and `TD3` as Stable-Baselines3's users know them."""
+"""`PPO`, `A2C`, `DQN`, `SAC` and `TD3` with the interface of Stable-Baselines3, around trainers."""
 
-from rlox import trainers
-from rlox.sb3.model import Model
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rlox import loading, spaces, trainers
+from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox.backends import Backend
+from rlox.keywords import refuse_unknown
+from rlox.learner import EpisodeStatistics
+from rlox.manifest import NoEnvironmentError
+from rlox.registered import count_of
+from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
+from rlox.sb3.evaluation import check_environment, with_env_id
+from rlox.sb3.kwargs import (
+    HINTS,
+    as_action_noise,
+    check_observations,
+    check_policy,
+    policy_settings,
+    schedule,
+)
+from rlox.settings import flag, number, shown, text, whole
+from rlox.trainer import EnvLike, Trainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PathLike = str | os.PathLike[str]
+
+_ON_POLICY_END: dict[str, Any] = {
+    "stats_window_size": 100,
+    "tensorboard_log": None,
+    "policy_kwargs": None,
+    "verbose": 0,
+    "seed": None,
+    "device": "auto",
+    "_init_setup_model": True,
+}
+_BUFFER = {"replay_buffer_class": None, "replay_buffer_kwargs": None}
+_ROLLOUT = {"rollout_buffer_class": None, "rollout_buffer_kwargs": None}
+_REPLAY: dict[str, Any] = {**_BUFFER, "optimize_memory_usage": False, "n_steps": 1}
+
+
+def _replay(learning_rate: float, batch_size: int, tau: float, train_freq: int) -> dict[str, Any]:
+    """Return the first keywords of algorithms with a replay buffer."""
+    return {
+        "learning_rate": learning_rate,
+        "buffer_size": 1_000_000,
+        "learning_starts": 100,
+        "batch_size": batch_size,
+        "tau": tau,
+        "gamma": 0.99,
+        "train_freq": train_freq,
+        "gradient_steps": 1,
+    }
+
+
+# Keywords by algorithm, in the order of the arguments after policy and env.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "learning_rate": 3e-4,
+        "n_steps": 2048,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "clip_range": 0.2,
+        "clip_range_vf": None,
+        "normalize_advantage": True,
+        "ent_coef": 0.0,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "use_sde": False,
+        "sde_sample_freq": -1,
+        **_ROLLOUT,
+        "target_kl": None,
+        **_ON_POLICY_END,
+    },
+    "a2c": {
+        "learning_rate": 7e-4,
+        "n_steps": 5,
+        "gamma": 0.99,
+        "gae_lambda": 1.0,
+        "ent_coef": 0.0,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "rms_prop_eps": 1e-5,
+        "use_rms_prop": True,
+        "use_sde": False,
+        "sde_sample_freq": -1,
+        **_ROLLOUT,
+        "normalize_advantage": False,
+        **_ON_POLICY_END,
+    },
+    "dqn": {
+        **_replay(learning_rate=1e-4, batch_size=32, tau=1.0, train_freq=4),
+        **_REPLAY,
+        "target_update_interval": 10_000,
+        "exploration_fraction": 0.1,
+        "exploration_initial_eps": 1.0,
+        "exploration_final_eps": 0.05,
+        "max_grad_norm": 10,
+        **_ON_POLICY_END,
+    },
+    "sac": {
+        **_replay(learning_rate=3e-4, batch_size=256, tau=0.005, train_freq=1),
+        "action_noise": None,
+        **_REPLAY,
+        "ent_coef": "auto",
+        "target_update_interval": 1,
+        "target_entropy": "auto",
+        "use_sde": False,
+        "sde_sample_freq": -1,
+        "use_sde_at_warmup": False,
+        **_ON_POLICY_END,
+    },
+    "td3": {
+        **_replay(learning_rate=1e-3, batch_size=256, tau=0.005, train_freq=1),
+        "action_noise": None,
+        **_REPLAY,
+        "policy_delay": 2,
+        "target_policy_noise": 0.2,
+        "target_noise_clip": 0.5,
+        **_ON_POLICY_END,
+    },
+}
+
+_RUST_ROLLOUTS = "rollouts are rlox's own, in Rust; leave it out"
+# Keywords that models take with one value only, and the alternative.
+FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "rollout_buffer_class": ((None,), _RUST_ROLLOUTS),
+    "rollout_buffer_kwargs": ((None, {}), _RUST_ROLLOUTS),
+    "replay_buffer_class": ((None,), "her= and prioritized= are settings of rlox.trainers"),
+    "replay_buffer_kwargs": ((None, {}), "replay buffers are rlox's own, in Rust; leave it out"),
+    "optimize_memory_usage": ((False,), "rlox's buffer has no such mode; lower buffer_size"),
+    "stats_window_size": ((100,), "rollout/ep_rew_mean is that of the last 100 episodes"),
+    "_init_setup_model": ((True,), "models are complete after construction; leave it out"),
+}
+# Keywords of the model that are not settings.
+_NO_SETTINGS = ("policy_kwargs", "verbose", "tensorboard_log", "seed", "device", *FIXED)
+_RENAMED = {
+    "rms_prop_eps": "optimizer_eps",
+    "clip_range": "clip_coef",
+    "clip_range_vf": "clip_coef_vf",
+}
+
+
+def all_keywords(
+    what: str, algorithm: str, args: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keywords of an algorithm: `args` by their place, `keywords`, and defaults.
+
+    >>> all_keywords("PPO", "ppo", (1e-3,), {"n_steps": 8})["learning_rate"]
+    0.001
+    """
+    defaults = DEFAULTS[algorithm]
+    owners = {name: [x.upper() for x in DEFAULTS if name in DEFAULTS[x]] for name in keywords}
+    others = {name: f"{name} belongs to {', '.join(x)}" for name, x in owners.items() if x}
+    refuse_unknown(keywords, defaults, what, {**others, **HINTS})
+    if len(args) > len(defaults):
+        raise ArgumentTypeError(
+            what,
+            f"at most {len(defaults)} arguments after policy and env",
+            str(len(args)),
+            "pass them by name",
+        )
+    by_place = dict(zip(defaults, args, strict=False))
+    if twice := [name for name in by_place if name in keywords]:
+        raise ArgumentTypeError(
+            str(twice[0]),
+            "one value",
+            "one by its place and one by its name",
+            "leave one of them out",
+        )
+    return {**defaults, **by_place, **keywords}
+
+
+def trainer_settings(
+    algorithm: str, config_type: type[Any], keywords: Mapping[str, Any], num_envs: int
+) -> dict[str, Any]:
+    """Return all settings of the trainer for all keywords, so that presets decide none.
+
+    >>> from rlox.configs import PPOConfig
+    >>> keywords = all_keywords("PPO", "ppo", (), {"clip_range": 0.1})
+    >>> trainer_settings("ppo", PPOConfig, keywords, num_envs=1)["clip_coef"]
+    0.1
+    """
+    for name, (allowed, fix) in FIXED.items():
+        if name in keywords and keywords[name] not in allowed:
+            raise ArgumentError(name, str(allowed[0]), shown(keywords[name]), fix)
+    settings = {field.name: field.default for field in fields(config_type)}
+    settings |= {_RENAMED.get(n, n): x for n, x in keywords.items() if n not in _NO_SETTINGS}
+    settings |= {"num_envs": num_envs, "device": device_name(keywords["device"])}
+    rate = schedule("learning_rate", keywords["learning_rate"])
+    settings["learning_rate"], settings["lr_schedule"] = rate
+    if algorithm == "ppo":
+        settings |= _ppo_settings(keywords, num_envs)
+    # Stable-Baselines3's Adam has an eps of its own.
+    if algorithm == "a2c" and not flag("use_rms_prop", settings.pop("use_rms_prop")):
+        settings |= {"optimizer": "adam", "optimizer_eps": 1e-5}
+    match settings.get("train_freq"):
+        case (count, "step"):
+            settings["train_freq"] = count
+    if "action_noise" in keywords:
+        settings["action_noise"] = as_action_noise(keywords["action_noise"])
+    return settings | policy_settings(algorithm, keywords["policy_kwargs"])
+
+
+def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    clip_coef, clip_schedule = schedule("clip_range", keywords["clip_range"])
+    clip_coef_vf, kind = schedule("clip_range_vf", keywords["clip_range_vf"])
+    if kind != "constant":
+        raise ArgumentError(
+            "clip_range_vf", "a number or None", "a function that is not constant", "pass a number"
+        )
+    rows = whole("n_steps", keywords["n_steps"], 1) * num_envs
+    batch_size = min(whole("batch_size", keywords["batch_size"], 1), rows)
+    about = {"clip_coef": clip_coef, "clip_schedule": clip_schedule, "clip_coef_vf": clip_coef_vf}
+    return {**about, "batch_size": batch_size}
+
+
+def device_name(device: Any) -> str:
+    """Return the name of a device, which may be torch's object; "auto" is the CPU.
+
+    >>> device_name("auto")
+    'cpu'
+    """
+    name = text("device", device if isinstance(device, str) else str(device))
+    return "cpu" if name == "auto" else name
+
+
+def _verbosity(value: Any) -> int:
+    return int(number("verbose", whole("verbose", value, 0, fix="pass 0, 1 or 2"), 0, 2))
+
+
+class Model:
+    """Base of the models of all algorithms.
+
+    Args:
+        policy: "MlpPolicy", or for images and PPO, A2C or DQN "CnnPolicy".
+        env: Id, environment, vector environment of rlox or Gymnasium, or what else `rlox.make_vec`
+            takes.
+        *args: Values of `rlox.sb3.models.DEFAULTS`, in its order.
+        backend: As for `rlox.trainers`; Stable-Baselines3 has no such argument.
+        **keywords: The same, by name. Defaults are Stable-Baselines3's.
+
+    Raises:
+        TypeError: An unknown keyword, or an argument of another type.
+        ValueError: A value that rlox does not support, with the alternative.
+    """
+
+    algorithm: ClassVar[str]
+    trainer_type: ClassVar[type[Trainer]]
+    verbose: int
+    tensorboard_log: str | None
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    n_envs: int
+    seed: int
+    _config: Any
+    _first: int  # steps that no longer count in `num_timesteps`
+    _trainer: Trainer | None = None
+    _policy: loading.Policy  # of a model that was loaded without an environment
+    _source: tuple[Any, str | None]  # its path and device
+
+    def __init__(
+        self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
+    ) -> None:
+        given = all_keywords(type(self).__name__, self.algorithm, args, keywords)
+        self.verbose, self._first = _verbosity(given["verbose"]), 0
+        self.tensorboard_log = log_folder(given["tensorboard_log"])
+        check_environment(env)
+        check_policy(policy)
+        num_envs = count_of(env) or 1
+        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, given, num_envs)
+        trainer = self.trainer_type(env, given["seed"], backend=backend, runs_dir=None, **settings)
+        try:
+            check_observations(policy, self.algorithm, trainer.env.single_observation_space)
+        except ValueError:
+            trainer.close()
+            raise
+        self._use_trainer(trainer, env)
+
+    def _use_trainer(self, trainer: Trainer, env: Any) -> None:
+        self._trainer = trainer if env is None else with_env_id(trainer, env)
+        self._config, self.seed, self.n_envs = trainer.config, trainer.seed, trainer.config.num_envs
+        self.observation_space = trainer.env.single_observation_space
+        self.action_space = trainer.env.single_action_space
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer that does the work.
+
+        Raises:
+            ValueError: The model was loaded without an environment.
+        """
+        if self._trainer is None:
+            raise ArgumentError(
+                "env",
+                "environments, as the checkpoint names none",
+                "None",
+                "call set_env(env), or pass env= to load",
+            )
+        return self._trainer
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a setting by its keyword; name the alternative of other attributes."""
+        kind = type(self).__name__
+        if name in DEFAULTS[self.algorithm] and "_config" in vars(self):
+            with suppress(AttributeError):
+                return getattr(self._config, _RENAMED.get(name, name))
+        if name in HINTS:
+            raise AttributeError(f"{kind} has no {name!r} in rlox.sb3; {HINTS[name]}")
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: Any = None,
+        log_interval: int | None = None,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> "Self":
+        """Make at least `total_timesteps` more steps, in whole iterations, and learn from them.
+
+        Args:
+            total_timesteps: Steps of all environments together.
+            callback: None, a function of (trainer, metrics), which ends the run by returning
+                False, an `rlox.callbacks.Callback`, or a list of these; called after each
+                iteration.
+            log_interval: With `verbose=1`, iterations between two tables, or finished episodes for
+                algorithms with a replay buffer; None: 1, A2C 100, with a replay buffer 4.
+            tb_log_name: Name of the folder in `tensorboard_log`, before `_1` and so on; None: that
+                of the class.
+            reset_num_timesteps: Count steps and episodes from 0, and restart schedules. False:
+                continue them, to `total_timesteps` more steps.
+            progress_bar: Show a progress bar; needs the extra `rlox[progress]`.
+
+        Raises:
+            TypeError, ValueError: As `rlox.trainers.Trainer.train`; a callback of
+                Stable-Baselines3; a model that was loaded without an environment.
+            ModuleNotFoundError: The extra of progress bar or log is missing.
+        """
+        steps = whole("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
+        reset = flag("reset_num_timesteps", reset_num_timesteps, fix="pass one of them")
+        interval = None if log_interval is None else whole("log_interval", log_interval, 1)
+        trainer = self.trainer
+        first = trainer.timesteps if reset else self._first
+        hooks: dict[str, Any] = {
+            "callbacks": make_callbacks(callback, self.algorithm, self.verbose, interval, first),
+            "loggers": make_loggers(
+                self.tensorboard_log, tb_log_name or type(self).__name__, new=reset
+            ),
+            "progress_bar": flag("progress_bar", progress_bar, fix="pass one of them"),
+        }
+        if reset:
+            self._first, trainer.learner.episodes = first, EpisodeStatistics()
+            trainer.train(steps, **hooks)
+        else:  # schedules run from the first counted step to the new end
+            trainer.start_timesteps = first
+            trainer.target_timesteps = trainer.timesteps + steps
+            trainer.train(**hooks)
+        return self
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: npt.ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> tuple[npt.NDArray[Any], Any]:
+        """Return actions for one observation or a batch, and `state` unchanged.
+
+        Args:
+            observation: (*obs_shape) or (n, *obs_shape).
+            state: Without effect, as no policy has a memory.
+            episode_start: Without effect.
+            deterministic: Take greedy actions. As in Stable-Baselines3, samples are the default.
+
+        Raises:
+            TypeError, ValueError: As `rlox.trainers.Trainer.predict`.
+        """
+        predictor = self._policy if self._trainer is None else self._trainer
+        return np.asarray(predictor.predict(observation, deterministic)), state
+
+    def save(self, path: PathLike) -> None:
+        """Write a checkpoint of rlox, a folder, whatever the ending of its name.
+
+        Raises:
+            ValueError: The model was loaded without an environment.
+            FileExistsError, OSError, MemoryError: As `rlox.trainers.Trainer.save`.
+        """
+        self.trainer.save(path)
+
+    @classmethod
+    def load(
+        cls,
+        path: PathLike,
+        env: EnvLike | None = None,
+        device: Any = "auto",
+        *,
+        verbose: int = 0,
+        tensorboard_log: PathLike | None = None,
+        **keywords: Any,
+    ) -> "Self":
+        """Return the model that this class, a trainer or `rlox.sb3.convert` saved.
+
+        Args:
+            path: Path of the folder, with or without ".zip" at its end.
+            env: Replaces the saved id. Without both, the model predicts, and learns after
+                `set_env`.
+            device: Device of the networks; "auto": as saved.
+            verbose: As for the constructor.
+            tensorboard_log: As for the constructor.
+            **keywords: Must be empty: settings are those of the checkpoint.
+
+        Raises:
+            FileNotFoundError: There is no checkpoint.
+            rlox.CorruptFileError: The checkpoint is damaged.
+            ValueError: A zip of Stable-Baselines3, another algorithm's checkpoint, or one that does
+                not fit the environment.
+            TypeError: Another keyword.
+        """
+        if keywords:
+            raise TypeError(
+                f"{cls.__name__}.load has no argument {min(keywords)!r}; settings are those that "
+                "were saved, make a new model to change them"
+            )
+        path = _checkpoint_path(Path(path))
+        if env is not None:
+            check_environment(env)
+        where = None if device == "auto" else device_name(device)
+        model = cls.__new__(cls)
+        model.verbose, model.tensorboard_log = _verbosity(verbose), log_folder(tensorboard_log)
+        try:
+            trainer = cls.trainer_type.load(path, env=env, device=where, runs_dir=None)
+        except NoEnvironmentError:
+            model._use_policy(path.absolute(), where)
+        else:
+            model._use_trainer(trainer, env)
+            model._first = trainer.start_timesteps
+        return model
+
+    def _use_policy(self, path: Path, device: str | None) -> None:
+        policy = self._policy = loading.load(path, device=device)
+        saved = policy.manifest
+        self._source, self._first = (path, device), saved["run"]["start"]
+        self.observation_space, self.action_space = policy.observation_space, policy.action_space
+        self._config = self.trainer_type.config_type(**saved["settings"])
+        self.n_envs, self.seed = self._config.num_envs, saved["seed"]
+
+    def get_env(self) -> Any:
+        """Return the environments, with Gymnasium's API for vector environments, not SB3's.
+
+        None: The model was loaded without environments.
+        """
+        return None if self._trainer is None else self._trainer.env
+
+    @property
+    def env(self) -> Any:
+        """The environments, as `get_env` returns them."""
+        return self.get_env()
+
+    def set_env(self, env: EnvLike) -> None:
+        """Continue learning in other environments, of the same spaces and number.
+
+        Raises:
+            ValueError: Other spaces, or another number of environments; the model is unchanged.
+            TypeError: `env` is not an environment.
+        """
+        check_environment(env)
+        self._use_trainer(self._reload(env) if self._trainer is None else self._move(env), env)
+
+    def _reload(self, env: EnvLike) -> Trainer:
+        """Load the trainer of a model that was loaded without an environment."""
+        path, device = self._source
+        trainer = self.trainer_type.load(path, env=env, device=device, runs_dir=None)
+        ours, theirs = (x.learner.state(replay=False).networks for x in (self._policy, trainer))
+        if any(not np.array_equal(ours[name], theirs[name]) for name in ours):
+            trainer.close()
+            raise ArgumentError(
+                "path",
+                "the checkpoint that was loaded",
+                f"another one at {path}",
+                "load it again, with env=",
+            )
+        return trainer
+
+    def _move(self, env: EnvLike) -> Trainer:
+        """Return a trainer in other environments with the state of this one, which is closed."""
+        old = self.trainer
+        settings = {field.name: getattr(old.config, field.name) for field in fields(old.config)}
+        backend: Any = old.learner.backend
+        new = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **settings)
+        try:
+            for kind in ("observation", "action"):
+                name = f"single_{kind}_space"
+                expected, got = (spaces.describe(getattr(x.env, name)) for x in (old, new))
+                if expected != got:
+                    raise ArgumentError(
+                        "env", f"the {kind} space {expected}", str(got), "make a new model"
+                    )
+            # The state of the old environments does not belong to the new ones.
+            new.learner.load_state(dataclasses.replace(old.learner.state(), environment={}))
+        except BaseException:
+            new.close()
+            raise
+        new.start_timesteps, new.target_timesteps = old.start_timesteps, old.target_timesteps
+        new.sources = old.sources
+        old.close()
+        return new
+
+    @property
+    def num_timesteps(self) -> int:
+        """Steps since the last `learn` that counted from 0."""
+        source = self._policy if self._trainer is None else self._trainer
+        return source.timesteps - self._first
+
+
+def _checkpoint_path(path: Path) -> Path:
+    """Return the path, with or without ".zip" if only that folder exists."""
+    other = path.with_suffix("") if path.suffix == ".zip" else Path(f"{path}.zip")
+    for file in (path, other):
+        if file.is_dir():
+            return file
+        if file.is_file():
+            raise ArgumentError(
+                "path",
+                "a checkpoint of rlox, which is a folder",
+                f"the file {file}",
+                "python -m rlox.sb3.convert makes one from a zip of Stable-Baselines3",
+            )
+    return path
 
 
 class PPO(Model):
-    """Proximal policy optimization, `rlox.trainers.PPOTrainer`, by Stable-Baselines3's names.
+    """Proximal policy optimization with the interface of Stable-Baselines3.
 
     >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, clip_range=0.1, seed=1)
     >>> model.learn(100).num_timesteps
@@ -17,7 +557,7 @@ class PPO(Model):
 
 
 class A2C(Model):
-    """Advantage actor-critic, `rlox.trainers.A2CTrainer`, by Stable-Baselines3's names.
+    """Advantage actor-critic with the interface of Stable-Baselines3.
 
     >>> A2C("MlpPolicy", "CartPole-v1", seed=1).learn(100).num_timesteps
     100
@@ -28,7 +568,7 @@ class A2C(Model):
 
 
 class DQN(Model):
-    """Deep Q-networks, `rlox.trainers.DQNTrainer`, by Stable-Baselines3's names.
+    """Deep Q-networks with the interface of Stable-Baselines3.
 
     >>> DQN("MlpPolicy", "CartPole-v1", buffer_size=1_000, seed=1).learn(120).num_timesteps
     120
@@ -39,7 +579,7 @@ class DQN(Model):
 
 
 class SAC(Model):
-    """Soft actor-critic, `rlox.trainers.SACTrainer`, by Stable-Baselines3's names.
+    """Soft actor-critic with the interface of Stable-Baselines3.
 
     >>> SAC("MlpPolicy", "Pendulum-v1", buffer_size=1_000, seed=1).learn(110).num_timesteps
     110
@@ -50,7 +590,7 @@ class SAC(Model):
 
 
 class TD3(Model):
-    """Twin delayed DDPG, `rlox.trainers.TD3Trainer`, by Stable-Baselines3's names.
+    """Twin delayed DDPG with the interface of Stable-Baselines3.
 
     >>> TD3("MlpPolicy", "Pendulum-v1", buffer_size=1_000, seed=1).learn(110).num_timesteps
     110

@@ -1,0 +1,420 @@
+"""Options of the commands: dataclasses that the command line, YAML files and run folders fill."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
+
+from rlox.backends import Backend
+from rlox.cli import UsageError, usage_errors
+from rlox.configs import setting_docs
+from rlox.extras import load_extra
+from rlox.files import read_small
+from rlox.keywords import hint, refuse_unknown
+from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.presets import preset
+from rlox.settings import number, whole
+from rlox.trainers import TRAINERS
+
+T = TypeVar("T")
+
+# Keys of a run's `config.json` that describe the run and decide nothing.
+_DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
+_NOISES = {"gaussian": GaussianNoise, "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise}
+_LARGEST = 1 << 20  # bytes of a config file
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
+_NOISE_HELP = {
+    "sigma": "standard deviation",
+    "mean": "mean",
+    "theta": "rate of return to the mean (ornstein_uhlenbeck)",
+    "dt": "time between two steps (ornstein_uhlenbeck)",
+    "initial_noise": "value at the start of an episode (ornstein_uhlenbeck)",
+}
+
+
+def option(text: str, default: Any = MISSING, metavar: str | None = None) -> Any:
+    """Declare a field of an options dataclass; a field without a default is required."""
+    return field(default=default, metadata={"text": text, "metavar": metavar})
+
+
+def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
+    """Declare a field of an options dataclass that the command line gives by its place."""
+    about = {"text": text, "metavar": metavar, "positional": True}
+    return field(default=default, metadata=about)
+
+
+@dataclass
+class RunOptions:
+    """Callbacks and loggers of a run; frequencies are steps of all environments together."""
+
+    loggers: tuple[str, ...] = option(
+        "console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
+    )
+    eval_every: int | None = option("evaluate every N steps, and keep the best", None, "N")
+    eval_episodes: int | None = option("episodes of an evaluation; else 10", None, "N")
+    stop_at_reward: float | None = option("stop at this mean return of an evaluation", None, "X")
+    patience: int | None = option("stop after N steps without a better mean return", None, "N")
+    checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N")
+    keep_last: int | None = option("number of checkpoints to keep; else 3", None, "N")
+    video_every: int | None = option("record an episode every N steps", None, "N")
+    timing: bool = option("log where the time goes", False)
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name, None) is not None:
+                whole(name, getattr(self, name), 1, fix="pass a positive integer")
+        if self.stop_at_reward is not None:
+            number("stop_at_reward", self.stop_at_reward, fix="pass a number")
+        for name, needed in NEEDS.items():
+            if getattr(self, name) is not None and getattr(self, needed) is None:
+                raise UsageError(
+                    f"{flag_of(name)}: expected {flag_of(needed)} too, got none; add "
+                    f"{flag_of(needed)} 10_000"
+                )
+
+
+# Options that have no effect without another one.
+NEEDS = {
+    "eval_episodes": "eval_every",
+    "stop_at_reward": "eval_every",
+    "keep_last": "checkpoint_every",
+}
+_POSITIVE = (
+    *("total_timesteps", "eval_every", "eval_episodes", "patience", "checkpoint_every"),
+    *("keep_last", "video_every"),
+)
+
+
+@dataclass
+class _StartOptions:
+    env: str | None = argument(
+        "Id of the environment; --env-kwargs.NAME VALUE are its arguments", "ENV", None
+    )
+    config: str | None = option("YAML file, or a run's config.json; flags win", None, "FILE")
+    seed: int | None = option("seed of everything random; else drawn and reported", None, "N")
+    seeds: str | None = option("one run per seed, side by side; or 0,3,7", None, "0-9")
+    total_timesteps: int | None = option("steps of all environments together", None, "N")
+    backend: Backend = option("computes the networks", "auto")  # noqa: RUF009
+    runs_dir: str | None = option("folder of run folders, or None", "runs", "DIR")
+    progress: bool = option("show progress on stderr", True)
+    json: bool = option("print the result as JSON", False)
+
+
+@dataclass
+class TrainOptions(RunOptions, _StartOptions):
+    """Train an algorithm on an environment; rlox train ALGORITHM --help lists its settings."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Merged command line and config file of `train` and `sweep`."""
+
+    algorithm: str
+    options: Any
+    settings: dict[str, Any]
+    env_kwargs: dict[str, Any]
+    given: frozenset[str]
+    """Names of all that the command line and the file give, for `rlox.cli.usage_errors`."""
+
+
+def parse_experiment(options_type: type[Any], command: str, words: Sequence[str]) -> Experiment:
+    """Parse `ALGORITHM ENV [OPTIONS]` and the file that `--config` names; flags win.
+
+    Raises:
+        UsageError: An option, the file or one of its keys is wrong; the option is named.
+        SystemExit: 0 after help; 2 after a wrong option, which tyro reports.
+    """
+    files, words = _pop_options("config", words)
+    kwargs, words = _pop_options("env-kwargs", words, dotted=True)
+    config = read_config(files[""]) if files else {}
+    positional = bool(words) and not words[0].startswith("-")
+    algorithm, words = (words[0], words[1:]) if positional else (config.get("algorithm"), words)
+    if algorithm is None and {"-h", "--help"} & {*words}:
+        parse_given(options_type, f"{command} {{{','.join(sorted(TRAINERS))}}}", ["--help"])
+    if str(algorithm) not in TRAINERS:
+        expected = f"an algorithm ({', '.join(sorted(TRAINERS))})"
+        fix = hint(str(algorithm), TRAINERS) if algorithm else f"rlox {command} ppo CartPole-v1"
+        raise UsageError(f"ALGORITHM: expected {expected}, got {algorithm or 'none'}; {fix}")
+    algorithm = str(algorithm)
+    options, settings = _split(config, options_type, algorithm)
+    env = words[0] if words and not words[0].startswith("-") else options.get("env")
+    flags, chosen = _parse_with_settings(options_type, command, algorithm, env, words)
+    if len(chosen_seeds := flags.keys() & {"seed", "seeds"}) == 1:
+        for name in {"seed", "seeds"} - chosen_seeds:
+            options.pop(name, None)
+    options |= flags
+    env = options.get("env")
+    if not isinstance(env, str):
+        example = f"rlox {command} {algorithm} CartPole-v1"
+        raise UsageError(f"ENV: expected an environment's id, got {env}; {example}")
+    if ":" in env and "env" not in flags:
+        raise UsageError(
+            f"--config, env: expected an id without a module, got {env!r}; pass {env!r} as ENV if "
+            "you trust the module, which is imported"
+        )
+    settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
+    env_kwargs = _mapping(config, "env_kwargs")
+    env_kwargs |= {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
+    given = frozenset({*options, *settings, "env_kwargs"})
+    with usage_errors(given):
+        return Experiment(algorithm, options_type(**options), settings, env_kwargs, given)
+
+
+def parse(options_type: type[T], command: str, words: Sequence[str]) -> T:
+    """Parse the words after a command into an options dataclass."""
+    required = any(one.default is MISSING for one in fields(options_type))  # type: ignore[arg-type]
+    if not words and not required:  # which needs no parser
+        return options_type()
+    return options_type(**parse_given(options_type, command, words))
+
+
+def parse_given(options_type: type[Any], command: str, words: Sequence[str]) -> dict[str, Any]:
+    """Parse the words after a command into those options that the words give."""
+    found: dict[str, Any] = _cli(_flags(options_type), options_type.__doc__, command, words)
+    return found
+
+
+def _parse_with_settings(
+    options_type: type[Any], command: str, algorithm: str, env: Any, words: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parse options and an algorithm's settings; help shows the values of the env's preset."""
+    tyro = _load_tyro()
+    tuned = preset(algorithm, env) if isinstance(env, str) else {}
+    groups = {
+        "run": _flags(options_type),
+        "settings": _setting_flags(TRAINERS[algorithm].config_type, tuned),
+    }
+    flat = [(name, Annotated[kind, tyro.conf.OmitArgPrefixes]) for name, kind in groups.items()]
+    about = f"{command.capitalize()} {algorithm}. Settings default to rl-zoo3's for ENV, if any."
+    parsed = _cli(make_dataclass("Groups", flat), about, f"{command} {algorithm}", words)
+    return parsed.run, parsed.settings
+
+
+def _load_tyro() -> Any:
+    return load_extra("tyro", "cli", "rlox")
+
+
+def _cli(kind: Any, about: str | None, command: str, words: Sequence[str]) -> Any:
+    tyro = _load_tyro()
+    kind.__doc__ = about
+    if os.environ.get("NO_COLOR"):
+        tyro._experimental_options["ansi_codes"] = False
+    if {"-h", "--help"} & {*words}:
+        words = ["--help"]  # else the help omits options that stand before
+    return tyro.cli(kind, prog=f"rlox {command}", args=words)
+
+
+def _flags(options_type: type[Any]) -> Any:
+    """Return a TypedDict of options: the parser leaves out those that are not given."""
+    from typing_extensions import Required
+
+    types, flags = get_type_hints(options_type), dict[str, Any]()
+    for one in fields(options_type):
+        shown = "" if one.default in (None, MISSING, ()) else f"(default: {one.default})"
+        flag = _flag(types[one.name], shown=shown, **one.metadata)
+        flags[one.name] = Required[flag] if one.default is MISSING else flag
+    return _typed_dict(options_type.__name__, flags)
+
+
+def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
+    """Return a TypedDict of an algorithm's settings, with the values of a preset in the help."""
+    types, texts, flags = get_type_hints(config_type), setting_docs(config_type), dict[str, Any]()
+    for one in fields(config_type):
+        name, value = one.name, tuned.get(one.name, one.default)
+        source = "rl-zoo3" if name in tuned else "default"
+        if name == "action_noise":
+            flags |= _noise_flags(texts[name], source, value)
+        else:
+            shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            flags[name] = _flag(types[name], texts[name], shown=f"({source}: {shown or 'nothing'})")
+    return _typed_dict(config_type.__name__, flags)
+
+
+def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
+    kind: Any = Literal[(*_NOISES, "none")]
+    numbers = {} if value is None else asdict(value)
+    flags = {"action_noise": _flag(kind, text, shown=f"({source}: {numbers.get('kind', 'none')})")}
+    for name, about in _NOISE_HELP.items():
+        flag = f"action_noise.{name}"
+        shown = f"({source}: {numbers[name]})" if name in numbers else ""
+        flags[flag] = _flag(float, about, shown=shown, name=flag)
+    return flags
+
+
+def _flag(
+    kind: Any,
+    text: str,
+    *,
+    shown: str,
+    name: str | None = None,
+    metavar: str | None = None,
+    positional: bool = False,
+) -> Any:
+    tyro = _load_tyro()
+    about = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=shown)
+    return Annotated[(kind, about, *([tyro.conf.Positional] if positional else []))]
+
+
+def _typed_dict(name: str, flags: dict[str, Any]) -> Any:
+    make: Any = TypedDict
+    return make(name, flags, total=False)
+
+
+def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of flags; `action_noise` changes the noise of file or preset."""
+    settings = {name: x for name, x in flags.items() if not name.startswith("action_noise")}
+    numbers = {name[13:]: x for name, x in flags.items() if name.startswith("action_noise.")}
+    if "action_noise" not in flags and not numbers:
+        return settings
+    noise = base.get("action_noise")
+    known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
+    before = known.pop("kind", "none")
+    kind = flags.get("action_noise", before)
+    names = [one.name for one in fields(_NOISES[kind]) if one.init] if kind in _NOISES else []
+    if unknown := sorted(numbers.keys() - {*names}):
+        raise UsageError(
+            f"--action-noise.{unknown[0]}: expected a number of {kind} noise "
+            f"({', '.join(names) or 'no numbers'}), got {unknown[0]}; choose --action-noise "
+            f"{' or '.join(_NOISES)}"
+        )
+    if kind not in _NOISES:
+        return {**settings, "action_noise": None}
+    with usage_errors(names):
+        noise = _NOISES[kind](**{**(known if kind == before else {}), **numbers})
+    return {**settings, "action_noise": noise}
+
+
+def _pop_options(
+    name: str, words: Sequence[str], *, dotted: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`, from the words; return values by key.
+
+    >>> _pop_options("env-kwargs", ["--env-kwargs.g", "9.8", "--seed=1"], dotted=True)
+    ({'g': '9.8'}, ['--seed=1'])
+    """
+    values, rest, left = dict[str, str](), list[str](), iter(words)
+    for word in left:
+        start, equal, value = word.partition("=")
+        flag, _, key = start.partition(".")
+        if flag.replace("_", "-") != f"--{name}" or bool(key) != dotted:
+            rest.append(word)
+            continue
+        value = value if equal else next(left, "--")
+        if value.startswith("--"):
+            raise UsageError(f"{start}: expected a value, got none; write {start} VALUE")
+        values[key] = value
+    return values, rest
+
+
+def _split(
+    config: Mapping[str, Any], options_type: type[Any], algorithm: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a config file into options and settings, which may be at its top too."""
+    for name in ("own_policy", "own_features"):
+        if config.get(name):
+            raise UsageError(
+                f"--config, {name}: expected a run with built-in networks, as files hold no code, "
+                "got one with networks in Python; train it in Python"
+            )
+    options = {one.name for one in fields(options_type)} - {"config"}
+    known = [one.name for one in fields(TRAINERS[algorithm].config_type)]
+    apart = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
+    top = {name: value for name, value in config.items() if name not in apart}
+    inner = _mapping(config, "settings")
+    try:
+        refuse_unknown(top, [*known, *options], algorithm)
+        refuse_unknown(inner, known, algorithm)
+    except TypeError as error:
+        raise UsageError(f"--config: {error}") from error
+    if twice := sorted(top.keys() & inner.keys()):
+        raise UsageError(
+            f"--config: expected {twice[0]!r} once, got it at the top and under settings; remove "
+            "one"
+        )
+    settings = {name: value for name, value in top.items() if name not in options}
+    return {name: top[name] for name in top.keys() & options}, {**settings, **inner}
+
+
+def _mapping(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    content = config.get(name)
+    if content is not None and not isinstance(content, dict):
+        raise UsageError(
+            f"--config, {name}: expected keys and values, got {content!r}; write {name}: {{}}"
+        )
+    return _plain_names(content or {}, f"--config, {name}") if name == "settings" else content or {}
+
+
+def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
+    """Return the keys and values of a YAML or JSON file, with _ for - in the keys at its top.
+
+    Raises:
+        UsageError: The file cannot be read, or holds something else; `flag` is named.
+    """
+    file = Path(path)
+    try:
+        text = read_small(file, _LARGEST).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        near = [one.name for one in file.parent.glob("*") if one.suffix in (".yaml", ".yml")]
+        fix = hint(file.name, sorted(near)) if near else "pass the path of a file"
+        raise UsageError(f"{flag}: expected a YAML file, got {path!r} ({error}); {fix}") from error
+    content = read_yaml(text, f"{flag} {path}")
+    if not isinstance(content, dict | None):
+        raise UsageError(
+            f"{flag} {path}: expected keys and values, got a {type(content).__name__}; write "
+            "key: value"
+        )
+    return _plain_names(content or {}, f"{flag} {path}")
+
+
+def _plain_names(content: dict[Any, Any], where: str) -> dict[str, Any]:
+    names = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(names) < len(content):
+        raise UsageError(f"{where}: expected each key once, got one with - and with _; remove one")
+    return names
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Return the content of a YAML text, as `yaml.safe_load` does, with three differences.
+
+    1e-3 is a number, as in YAML 1.2. A key that comes twice is an error, as is an alias, by which
+    a short text can stand for a value that no memory holds.
+
+    Raises:
+        ModuleNotFoundError: PyYAML is not installed.
+        UsageError: The text is not such YAML; `where` and the line are named.
+    """
+    yaml = load_extra("yaml", "cli", "rlox --config")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.composer.ComposerError(
+                    None, None, "an alias", self.peek_event().start_mark
+                )
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for i, key in enumerate(keys):
+                if key in keys[:i]:
+                    mark = node.value[i][0].start_mark
+                    raise yaml.constructor.ConstructorError(None, None, f"{key!r} twice", mark)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    try:
+        return yaml.load(text, Loader)  # a SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"{where}: expected YAML, got other ({problem}); correct it") from error
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of an option.
+
+    >>> flag_of("keep_last")
+    '--keep-last'
+    """
+    return "--" + name.replace("_", "-")

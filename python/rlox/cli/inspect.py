@@ -1,0 +1,385 @@
+"""Commands on saved runs and lists: `rlox eval`, `enjoy`, `export`, `plot`, `presets`, `envs`."""
+
+import io
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from rlox import exporting
+from rlox import presets as tuned
+from rlox._errors import ArgumentError
+from rlox.checkpoint import MANIFEST, read_checkpoint
+from rlox.cli import UsageError, columns, echo, echo_json, usage_errors
+from rlox.cli._args import argument, option, parse
+from rlox.diagnosis import FOLDER as DIAGNOSIS
+from rlox.evaluation import SeededPredictor, evaluation_seed
+from rlox.evaluation import evaluate as play
+from rlox.files import write_file
+from rlox.ids import native_ids
+from rlox.keywords import hint
+from rlox.loading import Policy, load
+from rlox.manifest import NoEnvironmentError
+from rlox.metrics import METRIC
+from rlox.plotting import plot_runs, read_curve
+from rlox.rotation import FOLDER as CHECKPOINTS
+from rlox.scores import score
+from rlox.settings import whole
+from rlox.trainer import Trainer
+from rlox.trainers import TRAINERS
+from rlox.vector import VecEnv
+
+_FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
+
+
+def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) -> Trainer:
+    """Load the trainer of a run folder or checkpoint, whatever its algorithm.
+
+    Args:
+        path: Run folder, or checkpoint.
+        fallback_env: Id of the environment if the checkpoint has none.
+        **options: Arguments of `Trainer.load`; None: as saved.
+    """
+    folders = (Path(path), Path(path) / "checkpoint")
+    manifests = (_read_json(folder / MANIFEST) for folder in folders)
+    algorithm = next((about["algorithm"] for about in manifests if "algorithm" in about), None)
+    if algorithm not in TRAINERS:  # older runs, and damaged files, which reading reports
+        algorithm = read_checkpoint(path).manifest.get("algorithm")
+    if algorithm not in TRAINERS:
+        raise ArgumentError(
+            str(path),
+            f"a checkpoint of {', '.join(sorted(TRAINERS))}",
+            f"one of {algorithm!r}",
+            "pass another",
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    given.setdefault("runs_dir", None)
+    try:
+        return TRAINERS[algorithm].load(path, **given)
+    except NoEnvironmentError:
+        if fallback_env is None:
+            raise
+        return TRAINERS[algorithm].load(path, **given, env=fallback_env)
+
+
+def run_folder(path: str, trainer: Trainer) -> Path | None:
+    """Return the run folder of a path, or None if the checkpoint lies in no run of the trainer's.
+
+    Other programs' folders may have a `config.json`, too; a run's has the algorithm and the seed.
+    """
+    folder = Path(path).resolve()
+    if folder.name == "checkpoint":
+        folder = folder.parent
+    elif folder.parent.name == CHECKPOINTS:
+        folder = folder.parent.parent
+    config = _read_json(folder / "config.json")
+    versions = config.get("versions")
+    is_run = isinstance(versions, dict) and "rlox" in versions and folder.name != DIAGNOSIS
+    same = (config.get("algorithm"), config.get("seed")) == (trainer.algorithm, trainer.seed)
+    return folder if is_run and same else None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Return the content of a JSON file of keys and values; otherwise an empty dict."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@dataclass
+class EvalOptions:
+    """Play full episodes in Gymnasium's own environment, and print their score."""
+
+    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    episodes: int = option("number of full episodes", 30)
+    seed: int | None = option("seed of the episodes; else derived from the run's", None)
+    stochastic: bool = option("sample actions instead of taking the most likely ones", False)
+    env: str | None = option("id of another environment than the one trained on", None)
+    backend: str | None = option("computes the networks; else the saved one", None)
+    json: bool = option("print the score, returns and lengths as JSON", False)
+
+
+def evaluate(words: Sequence[str]) -> int:
+    """Evaluate a trained policy, and print its score."""
+    options = parse(EvalOptions, "eval", words)
+    episodes = whole("episodes", options.episodes, 1, fix="ask for one or more")
+    with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
+        result = trainer.evaluate(
+            episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
+        )
+    total = score(result["returns"])
+    env = options.env or trainer.env_name
+    if options.json:
+        about = {"algorithm": trainer.algorithm, "env": env}
+        echo_json({**about, **total, "returns": result["returns"], "lengths": result["lengths"]})
+        return 0
+    low, high = total["iqm_interval"]
+    echo(f"{trainer.algorithm} {env}, {total['episodes']} episodes")
+    echo(f"mean {total['mean']:.2f}, standard deviation {total['std']:.2f}")
+    echo(f"interquartile mean {total['iqm']:.2f}, 95% interval [{low:.2f}, {high:.2f}]")
+    return 0
+
+
+@dataclass
+class EnjoyOptions:
+    """Watch a trained policy play in Gymnasium's own environment."""
+
+    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    episodes: int = option("number of full episodes", 3)
+    render_mode: Literal["human", "rgb_array"] = option("a window, or frames only", "human")
+    seed: int | None = option("seed of the episodes; else derived from the run's", None)
+    stochastic: bool = option("sample actions instead of taking the most likely ones", False)
+    env: str | None = option("id of another environment than the one trained on", None)
+    json: bool = option("print returns, lengths and the number of frames as JSON", False)
+
+
+class _Rendered(gym.Wrapper[Any, Any, Any, Any]):
+    """Render every step if the environment does not do so itself, and count the frames."""
+
+    frames = 0
+
+    def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+        outputs = self.env.reset(**keywords)
+        self._draw()
+        return outputs
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        outputs = self.env.step(action)
+        self._draw()
+        return outputs
+
+    def _draw(self) -> None:
+        if self.render_mode != "human":
+            self.env.render()
+        self.frames += 1
+
+
+def enjoy(words: Sequence[str]) -> int:
+    """Render episodes of a trained policy, and print their returns."""
+    options = parse(EnjoyOptions, "enjoy", words)
+    rendered: list[_Rendered] = []
+
+    def make(**keywords: Any) -> gym.Env[Any, Any]:
+        env = gym.make(env_id, render_mode=options.render_mode, **keywords)
+        rendered.append(_Rendered(env))
+        return rendered[-1]
+
+    with open_trainer(options.run, fallback_env=options.env) as trainer:
+        seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
+        env_id = options.env or str(trainer.env_id)
+        kwargs = trainer.env_kwargs if options.env is None else {}
+        about: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
+        about["deterministic"] = not options.stochastic
+        try:
+            result = play(SeededPredictor(trainer.learner, seed), make, options.episodes, **about)
+        except Exception as error:
+            if type(error).__module__.startswith("pygame") and options.render_mode == "human":
+                raise ArgumentError(
+                    "--render-mode",
+                    "rgb_array without a screen",
+                    f"human ({error})",
+                    "add --render-mode rgb_array",
+                ) from error
+            raise
+    if options.json:
+        echo_json({**result, "frames": sum(env.frames for env in rendered)})
+        return 0
+    for i, (reward, steps) in enumerate(zip(result["returns"], result["lengths"], strict=True), 1):
+        echo(f"episode {i}: return {reward:.2f} in {steps:,} steps")
+    return 0
+
+
+@dataclass
+class ExportOptions:
+    """Write a trained policy as a file for other programs; the file holds numbers, no code."""
+
+    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    out: str = option("file to write or replace", metavar="FILE")
+    format: Literal["torch", "safetensors", "onnx"] | None = option("else by the end of out", None)
+    json: bool = option("print what was written as JSON", False)
+
+
+def export(words: Sequence[str]) -> int:
+    """Write a trained policy as torch, safetensors or ONNX."""
+    options = parse(ExportOptions, "export", words)
+    out = Path(options.out)
+    format_of_name = _FORMATS.get(out.suffix)
+    kind = options.format or format_of_name
+    if kind is None:
+        raise UsageError(
+            f"--format: expected torch, safetensors or onnx, as {options.out!r} ends with none of "
+            f"{', '.join(_FORMATS)}, got none; add --format onnx"
+        )
+    if format_of_name not in (None, kind):
+        raise UsageError(
+            f"--out: expected the name of a {kind} file, got {options.out!r}; pass another name, "
+            "or leave --format out"
+        )
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        raise UsageError(
+            f"--out: expected a file in an existing folder, got {options.out!r}; pass another path"
+        )
+    policy = load(options.run)
+    if kind == "torch":
+        _save_torch(policy, out)
+    else:
+        save = exporting.save_onnx if kind == "onnx" else exporting.save_safetensors
+        save(policy, options.out)
+    size = out.stat().st_size
+    if options.json:
+        echo_json({"file": options.out, "format": kind, "bytes": size})
+    else:
+        echo(f"{policy.algorithm} {policy.env} as {kind}, {size:,} bytes, in {options.out}")
+    return 0
+
+
+def _save_torch(policy: Policy, path: Path) -> None:
+    """Write a file that `torch.load(path, weights_only=True)` reads."""
+    tensors = exporting.state_dict(policy)
+    import torch
+
+    data = io.BytesIO()
+    torch.save(tensors, data)
+    write_file(path, data.getvalue())
+
+
+@dataclass
+class PlotOptions:
+    """Draw a metric of runs; runs that differ only in their seed become a line with a band."""
+
+    runs: tuple[str, ...] = argument("Run folders, or folders above them.", "RUN...", ())
+    metric: str = option("column of metrics.csv", METRIC)
+    x: Literal["steps", "time"] = option("environment steps, or seconds of training", "steps")
+    smooth: int = option("average this number of rows", 1)
+    bands: bool = option("draw runs that differ only in their seed as one line", True)
+    out: str | None = option("image (.png, .svg, .pdf); else curve.png in the run", None)
+    title: str = option("title above the plot", "")
+    json: bool = option("print what was drawn as JSON", False)
+
+
+def plot(words: Sequence[str]) -> int:
+    """Draw learning curves, and print the path of the image."""
+    options = parse(PlotOptions, "plot", words)
+    if not options.runs:
+        raise UsageError("RUN...: expected at least one run folder, got none; rlox plot runs")
+    smooth = whole("smooth", options.smooth, 1, fix="pass the number of rows")
+    folders = list(dict.fromkeys(one for path in options.runs for one in _run_folders(Path(path))))
+    default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
+    out = Path(options.out) if options.out else default
+    curves = [read_curve(folder, options.metric, options.x, smooth) for folder in folders]
+    lines = plot_runs(
+        curves,
+        out,
+        metric=options.metric,
+        along=options.x,
+        bands=options.bands,
+        title=options.title,
+    )
+    if options.json:
+        echo_json({"image": str(out), "lines": lines, "runs": [str(one) for one in folders]})
+        return 0
+    for line in lines:
+        echo(line)
+    echo(f"drawn into {out}")
+    return 0
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the run folder itself, or the run folders below it."""
+    if (folder / "metrics.csv").is_file():
+        return [folder]
+    found = (file.parent for file in folder.rglob("metrics.csv"))
+    below = sorted(one for one in found if one.name != DIAGNOSIS)  # a copy of its run's rows
+    if not below:
+        raise FileNotFoundError(
+            f"RUN: expected a run folder or one above, got {str(folder)!r} without metrics.csv; "
+            "pass another"
+        )
+    return below
+
+
+@dataclass
+class PresetsOptions:
+    """List rl-zoo3's tuned settings, which trainers use by default, or show those for ENV.
+
+    The output for ENV is a YAML file for rlox train --config.
+    """
+
+    algorithm: str | None = argument("Show only its environments.", "ALGORITHM", None)
+    env: str | None = argument("Show the settings for this one.", "ENV", None)
+    json: bool = option("print JSON", False)
+
+
+def presets(words: Sequence[str]) -> int:
+    """List presets, or show one."""
+    options = parse(PresetsOptions, "presets", words)
+    algorithm, names = options.algorithm, tuned.names()
+    if algorithm not in (None, *names):
+        raise UsageError(
+            f"ALGORITHM: expected one that has presets, got {algorithm!r}; "
+            f"{hint(str(algorithm), names)}"
+        )
+    if algorithm is None or options.env is None:
+        listed = {name: envs for name, envs in names.items() if algorithm in (None, name)}
+        if options.json:
+            echo_json(listed)
+        else:
+            echo(columns((name, env) for name, envs in listed.items() for env in envs))
+        return 0
+    with usage_errors({"env_id"}):
+        text = tuned.show(algorithm, options.env)
+    if options.json:
+        echo_json(tuned.preset(algorithm, options.env))
+    else:
+        echo(text.rstrip())
+    return 0
+
+
+@dataclass
+class EnvsOptions:
+    """List the native environments. Trainers take every id that Gymnasium knows, too."""
+
+    json: bool = option("print the list as JSON", False)
+
+
+def envs(words: Sequence[str]) -> int:
+    """List the native environments."""
+    options = parse(EnvsOptions, "envs", words)
+    about = [_describe_env(env_id) for env_id in native_ids()]
+    if options.json:
+        echo_json(about)
+        return 0
+    rows = [("id", "observations", "actions", "steps", "presets")]
+    for env in about:
+        limit, algorithms = env["max_episode_steps"] or "no limit", env["presets"] or ["none"]
+        spaces = env["observation_space"], env["action_space"]
+        rows.append((env["id"], *spaces, str(limit), " ".join(algorithms)))
+    echo(columns(rows))
+    return 0
+
+
+def _describe_env(env_id: str) -> dict[str, Any]:
+    with closing(VecEnv(1, None, env_id)) as env:
+        return {
+            "id": env_id,
+            "observation_space": _short(env.single_observation_space),
+            "action_space": _short(env.single_action_space),
+            "max_episode_steps": None if env.spec is None else env.spec.max_episode_steps,
+            "presets": [name for name, known in tuned.names().items() if env_id in known],
+        }
+
+
+def _short(space: gym.Space[Any]) -> str:
+    """Return the shape of a Box, and its bounds if all numbers share them."""
+    if not isinstance(space, gym.spaces.Box):
+        return str(space)
+    low, high = space.low.min(), space.high.max()
+    shared = (space.low == low).all() and (space.high == high).all()
+    bounds = f", {low:g} to {high:g}" if shared else ""
+    return f"Box{space.shape}{bounds}".replace(",)", ")")

@@ -1,0 +1,226 @@
+"""Wrong command lines: exit code 2 and the name of the option; failed work: exit code 1."""
+
+import sys
+
+import pytest
+
+from cli_runs import SMALL
+
+TRAIN = "train ppo CartPole-v1 --total-timesteps 32 --no-progress "
+NOISE = "train td3 Pendulum-v1 --total-timesteps 1 "
+SWEEP = "sweep ppo CartPole-v1 --total-timesteps 256 --trials 1 "
+
+# Command, exit code, and pieces of the message: the option, what it got, the fix if there is one.
+# RUN is the folder of a run.
+ERRORS = [
+    # Commands.
+    ("", 2, ["usage: rlox COMMAND"]),
+    ("trian", 2, ["expected a command", "'trian'", "did you mean 'train'?"]),
+    ("--seed 1 train", 2, ["expected a command before any flag", "'--seed'"]),
+    # Algorithm, environment and number of steps.
+    ("train", 2, ["ALGORITHM: expected an algorithm", "none", "rlox train ppo CartPole-v1"]),
+    ("train ppp CartPole-v1", 2, ["ALGORITHM: expected", "ppp", "did you mean 'ppo'?"]),
+    ("train ppo --total-timesteps 9", 2, ["ENV: expected", "None", "rlox train ppo CartPole-v1"]),
+    ("train ppo CartPole-v1", 2, ["--total-timesteps: expected", "add --total-timesteps 100_000"]),
+    ("train ppo CartPol-v1 --total-timesteps 9", 2, ["env: expected", "'CartPol-v1'", "CartPole"]),
+    ("train ppo MlpPolicy --total-timesteps 9", 2, ["env: expected", "'MlpPolicy'"]),
+    ("train dqn Pendulum-v1 --total-timesteps 9", 1, ["Discrete", "got Box"]),
+    ("train ppo CartPole-v1 Pendulum-v1", 2, ["Unrecognized options: Pendulum-v1", "--help"]),
+    (TRAIN + "--total-timesteps 1e5", 2, ["--total-timesteps", "'1e5'"]),
+    (TRAIN + "--total-timesteps -5", 2, ["total_timesteps: expected", "-5"]),
+    # Settings.
+    (TRAIN + "--gama 0.9", 2, ["Unrecognized options: --gama", "Perhaps you meant", "--gamma"]),
+    (TRAIN + "--gamma x", 2, ["--gamma", "'x'"]),
+    (TRAIN + "--gamma 1.5", 2, ["gamma: expected", "1.5"]),
+    (TRAIN + "--lr-schedule cosine", 2, ["'cosine'", "'--lr-schedule'", "constant", "linear"]),
+    (TRAIN + "--net-arch 64 x", 2, ["--net-arch", "'x'"]),
+    (TRAIN + "--normalize-obs maybe", 2, ["Unrecognized options: maybe"]),
+    (TRAIN + "--num-envs 1000000000000", 1, ["num_envs", "memory"]),
+    (NOISE + "--action-noise pink", 2, ["'pink'", "gaussian"]),
+    (NOISE + "--action-noise.theta 1", 2, ["--action-noise.theta: expected", "sigma"]),
+    (NOISE + "--action-noise.sigma -1", 2, ["sigma: expected", "-1.0"]),
+    (NOISE + "--action-noise none --action-noise.sigma 1", 2, ["--action-noise.sigma: expected"]),
+    # Backends, seeds, folders.
+    (TRAIN + "--backend jax", 2, ["'jax'", "'--backend'", "native", "torch"]),
+    (TRAIN + "--backend native --device cuda", 2, ["device: expected 'cpu'"]),
+    (TRAIN + "--seed -1", 2, ["seed: expected", "-1"]),
+    (TRAIN + "--seed 1 --seeds 0-1", 2, ["--seeds: expected no --seed"]),
+    (TRAIN + "--seeds 1,1", 2, ["seeds: expected each once"]),
+    (TRAIN + "--seeds 3-1", 2, ["--seeds: expected", "'3-1'"]),
+    (TRAIN + "--runs-dir taken/runs", 2, ["runs_dir: expected a folder"]),
+    # Callbacks and loggers.
+    (TRAIN + "--loggers consol", 2, ["loggers: expected", "'consol'", "did you mean 'console'?"]),
+    (TRAIN + "--loggers jsonl csv jsonl", 2, ["loggers: expected", "'jsonl' twice"]),
+    (TRAIN + "--loggers jsonl --runs-dir None", 2, ["loggers: expected a run folder"]),
+    (TRAIN + "--eval-episodes 3", 2, ["--eval-episodes: expected --eval-every"]),
+    (TRAIN + "--keep-last 3", 2, ["--keep-last: expected --checkpoint-every"]),
+    (TRAIN + "--eval-every 0", 2, ["eval_every: expected", "0"]),
+    (TRAIN + "--checkpoint-every 9 --keep-last 0", 2, ["keep_last: expected", "0"]),
+    (TRAIN + "--checkpoint-every 9 --runs-dir None", 1, ["path: expected"]),
+    # Arguments of environments.
+    (TRAIN + "--env-kwargs.q 1", 1, ["env arguments", '"q"']),
+    (TRAIN + "--env-kwargs.num_envs 1", 2, ["env_kwargs: expected no 'num_envs'"]),
+    (TRAIN + "--env-kwargs.g", 2, ["--env-kwargs.g: expected a value"]),
+    (TRAIN + "--env-kwargs g=1", 2, ["Unrecognized options: --env-kwargs, g=1"]),
+    (TRAIN + "--env-kwargs.g !!python/name:os.system", 2, ["--env-kwargs.g: expected YAML"]),
+    # Files.
+    ("train --config", 2, ["--config: expected a value"]),
+    ("train --config none.yaml", 2, ["--config: expected a YAML file", "'none.yaml'"]),
+    ("train --config rum.yaml", 2, ["'rum.yaml'", "did you mean 'run.yaml'"]),
+    ("train --config empty", 2, ["--config: expected a YAML file"]),
+    ("train --config bytes.yaml", 2, ["--config: expected a YAML file", "utf-8"]),
+    ("train --config large.yaml", 2, ["--config: expected a YAML file", "1,048,576 bytes"]),
+    ("train --config unknown.yaml", 2, ["--config", "'gama'", "did you mean 'gamma'?"]),
+    ("train --config option.yaml", 2, ["--config", "'eval_evry'", "did you mean 'eval_every'"]),
+    ("train --config inner.yaml", 2, ["--config", "'seed'"]),
+    ("train --config tag.yaml", 2, ["--config tag.yaml: expected YAML", "line 2"]),
+    ("train --config twice.yaml", 2, ["--config twice.yaml: expected YAML", "'seed' twice"]),
+    ("train --config dashes.yaml", 2, ["--config dashes.yaml: expected each key once"]),
+    ("train --config inner_dashes.yaml", 2, ["--config, settings: expected each key once"]),
+    ("train --config places.yaml", 2, ["--config: expected 'n_steps' once"]),
+    ("train --config word.yaml", 2, ["gamma: expected", "'much'"]),
+    ("train --config steps.yaml", 2, ["total_timesteps: expected an integer", "pass 100000"]),
+    ("train --config every.yaml", 2, ["eval_every: expected", "'often'"]),
+    ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
+    ("train --config seeds.yaml", 2, ["--seeds: expected no --seed"]),
+    ("train --config number.yaml", 2, ["ENV: expected an environment's id", "3"]),
+    ("train --config own.yaml", 2, ["--config, own_policy: expected", "train it in Python"]),
+    ("train --config kwargs.yaml", 2, ["--config, env_kwargs: expected keys and values", "3"]),
+    # Runs.
+    ("eval", 2, ["Missing", "RUN"]),
+    ("eval nowhere", 1, ["path: expected a checkpoint", "does not exist"]),
+    ("eval damaged", 1, ["manifest.json"]),
+    ("eval RUN --episodes 0", 2, ["episodes: expected", "0"]),
+    ("eval RUN --seed -1", 2, ["seed: expected", "-1"]),
+    ("eval RUN --env Pendulum-v1", 2, ["env: expected"]),
+    ("eval RUN --backend jax", 2, ["backend: expected one of native", "'jax'"]),
+    ("enjoy RUN --render-mode ascii", 2, ["'ascii'", "human", "rgb_array"]),
+    ("resume nowhere", 1, ["path: expected a checkpoint"]),
+    ("resume RUN", 1, ["RUN: expected a run that was stopped", "add --total-timesteps"]),
+    ("resume RUN --env Pendulum-v1 --total-timesteps 1", 1, ["observation space", "same env"]),
+    ("resume RUN --total-timesteps 0", 2, ["total_timesteps: expected"]),
+    ("resume RUN --actors threads --total-timesteps 1", 2, ["actors: expected"]),
+    ("export RUN", 2, ["--out"]),
+    ("export RUN --out policy", 2, ["--format: expected torch, safetensors or onnx", "'policy'"]),
+    ("export RUN --out a.pt --format onnx", 2, ["--out: expected", "'a.pt'"]),
+    ("export RUN --out none/a.pt", 2, ["--out: expected a file in an existing folder"]),
+    ("export nowhere --out a.pt", 1, ["path: expected a checkpoint, "]),
+    ("plot", 2, ["RUN...: expected at least one run folder"]),
+    ("plot nowhere", 1, ["RUN: expected a run folder", "'nowhere'"]),
+    ("plot RUN --metric rollout/reward", 1, ["'rollout/reward'", "did you mean"]),
+    ("plot RUN --smooth 0", 2, ["smooth: expected", "0"]),
+    ("plot RUN --out picture.xyz", 1, ["xyz", "png"]),
+    ("plot torn", 1, ["rollout/ep_rew_mean", "damaged"]),
+    # Sweeps.
+    ("sweep", 2, ["ALGORITHM: expected", "rlox sweep ppo CartPole-v1"]),
+    ("sweep ppo CartPole-v1", 2, ["--total-timesteps: expected"]),
+    ("sweep ppo CartPol-v1 --total-timesteps 9", 2, ["env: expected", "'CartPol-v1'"]),
+    (SWEEP + "--trials 0", 2, ["trials: expected", "0"]),
+    (SWEEP + "--eval-every 512", 2, ["eval_every: expected at most total_timesteps", "512"]),
+    (SWEEP + "--eval-episodes 0", 2, ["eval_episodes: expected", "0"]),
+    (SWEEP + "--config num_envs.yaml", 2, ["num_envs: expected", "'8'"]),
+    (SWEEP + "--storage none/a.db", 1, ["storage: expected an SQLite file"]),
+    (SWEEP + "--space gama.yaml", 2, ["--space", "'gama'", "did you mean 'gamma'"]),
+    (SWEEP + "--space much.yaml", 2, ["space, gamma: expected a range"]),
+    (SWEEP + "--space order.yaml", 2, ["space, gamma: expected low below high"]),
+    (SWEEP + "--space choices.yaml", 2, ["space, gamma: expected choices, each once"]),
+    (SWEEP + "--space key.yaml", 2, ["space, gamma", "'hi'", "did you mean 'high'?"]),
+    (SWEEP + "--space none.json", 2, ["space: expected settings"]),
+    # Lists.
+    ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
+    ("presets ppo CartPole", 2, ["env_id: expected one that has a preset", "'CartPole-v1'"]),
+    ("envs CartPole-v1", 2, ["Unrecognized options: CartPole-v1"]),
+]
+
+PPO = "algorithm: ppo\nenv: CartPole-v1\ntotal_timesteps: 9\nprogress: false\n"
+FILES = {
+    "taken": "a file",
+    "run.yaml": "algorithm: ppo\n",
+    "large.yaml": "#" * ((1 << 20) + 1),
+    "unknown.yaml": PPO + "gama: 0.9\n",
+    "option.yaml": PPO + "eval_evry: 3\n",
+    "inner.yaml": PPO + "settings: {seed: 3}\n",
+    "tag.yaml": "algorithm: ppo\nenv: !!python/name:os.system\n",
+    "twice.yaml": PPO + "seed: 1\nseed: 2\n",
+    "dashes.yaml": PPO + "n-steps: 8\nn_steps: 16\n",
+    "inner_dashes.yaml": PPO + "settings: {n_steps: 8, n-steps: 8}\n",
+    "places.yaml": PPO + "n-steps: 8\nsettings: {n_steps: 16}\n",
+    "word.yaml": PPO + "gamma: much\n",
+    "steps.yaml": PPO.replace("9", "1e5"),
+    "every.yaml": PPO + "eval_every: often\n",
+    "loggers.yaml": PPO + "loggers: console\n",
+    "seeds.yaml": PPO + "seed: 1\nseeds: 0-1\n",
+    "number.yaml": PPO.replace("CartPole-v1", "3"),
+    "own.yaml": PPO + "own_policy: true\n",
+    "kwargs.yaml": PPO + "env_kwargs: 3\n",
+    "num_envs.yaml": 'num_envs: "8"\n',
+    "gama.yaml": "gama: [1]",
+    "much.yaml": "gamma: much",
+    "order.yaml": "gamma: {low: 1, high: 0.5}",
+    "choices.yaml": "gamma: [0.9, 0.9]",
+    "key.yaml": "gamma: {low: 0, hi: 1}",
+    "none.json": "{}",
+    "damaged/manifest.json": "{",
+    "torn/metrics.csv": "time/total_timesteps,rollout/ep_rew_mean\n64,ni\n",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff")
+    (tmp_path / "empty").mkdir()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("words", "code", "pieces"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_error_names_the_option_and_nothing_is_trained(
+    words, code, pieces, rlox, trained, monkeypatch, tmp_path
+):
+    if words.startswith("sweep"):
+        pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
+    monkeypatch.setenv("COLUMNS", "300")
+    result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
+    text = result.err or result.out
+    assert result.code == code, text
+    assert [piece for piece in pieces if piece not in text] == []
+    assert "Traceback" not in text
+    if code == 1:
+        assert text.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_setting_leaves_no_files(rlox, tmp_path):
+    assert rlox(*TRAIN.split(), *SMALL, "--gamma", "2").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+WORDS = ["\0", "\udc80", "", "-", "--", "=", "--=", "-1", "None", "[", "a" * 100_000, "--\u202e"]
+
+
+@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
+@pytest.mark.parametrize(
+    "before", ["", "train", "train ppo", TRAIN + "--gamma", TRAIN, "eval", "plot", "presets"]
+)
+def test_any_word_ends_with_an_exit_code(before, word, rlox):
+    assert rlox(*before.split(), word).code in (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("yaml", "train --config run.yaml", "cli"),
+        ("optuna", SWEEP, "sweep"),
+        ("onnx", "export RUN --out policy.onnx", "onnx"),
+    ],
+)
+def test_missing_package_is_reported_with_its_extra(
+    package, words, extra, rlox, trained, tmp_path, monkeypatch
+):
+    (tmp_path / "run.yaml").write_text("algorithm: ppo\n")
+    monkeypatch.setitem(sys.modules, package, None)
+    result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
+    assert result.code == 1
+    assert f"expected the package {package}, got none; pip install 'rlox[{extra}]'" in result.err

@@ -1,0 +1,185 @@
+"""`rlox`: the list of commands, exit codes, error lines, pipes, Ctrl-C, and docs/cli.md."""
+
+import contextlib
+import glob
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import rlox as package
+from rlox.cli import COMMANDS, describe_error, main
+from test_docs import ROOT, blocks
+
+MODULE = [sys.executable, "-m", "rlox"]
+
+
+def test_overview_names_every_command(rlox):
+    for word in ("--help", "-h", "help"):
+        result = rlox(word)
+        assert result.code == 0
+        assert all(f"\n  {name} " in result.out for name in COMMANDS)
+    assert rlox()[:2] == (2, result.out)
+
+
+def test_version_is_that_of_the_package(rlox):
+    assert rlox("--version")[:2] == rlox("-V")[:2] == (0, f"rlox {package.__version__}\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_fits_a_screen(name, rlox):
+    result = rlox(name, "--help")
+    lines = result.out.splitlines()
+    assert (result.code, result.err) == (0, "")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_error_is_one_line_without_control_characters_and_traceback_is_optional(rlox):
+    result = rlox("eval", "a\x1b[31m\nb")
+    assert result.code == 1
+    assert result.err.startswith("rlox: path: expected a checkpoint, ")
+    assert "\\x1b[31m b does not exist" in result.err
+    assert result.err.count("\n") == 1
+    assert rlox("eval", "nowhere", "--traceback").err.startswith("Traceback")
+
+
+def test_errors_with_short_texts_are_reported_with_their_type():
+    assert describe_error(KeyError("x")) == "KeyError: 'x'; --traceback shows where"
+    assert describe_error(ValueError()) == "ValueError: ; --traceback shows where"
+
+
+def test_keyboard_interrupt_exits_with_130(rlox, monkeypatch):
+    def interrupt(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlox.cli.inspect.envs", interrupt)
+    assert rlox("envs") == (130, "", "interrupted\n")
+
+
+def test_without_tyro_commands_without_words_run_and_others_name_the_extra(rlox, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    assert rlox("envs").code == 0
+    result = rlox("eval", "somewhere")
+    assert result.code == 1
+    assert "tyro, got none; pip install 'rlox[cli]'" in result.err
+
+
+def test_importing_rlox_imports_no_part_of_the_command_line():
+    names = "{'tyro', 'rich', 'yaml', 'rlox.cli'} & {*sys.modules}"
+    program = f"import sys, rlox; sys.exit(len({names}))"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_closed_pipe_is_not_an_error():
+    with subprocess.Popen([*MODULE, "envs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        errors = run.stderr.read()
+        assert (run.wait(), errors) == (0, b"")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_no_color_is_honoured():
+    program = (
+        "import os; from rlox.cli import main\n"
+        "main(['eval', '--help']); print('NO COLOR', flush=True); os.environ['NO_COLOR'] = '1'\n"
+        "main(['eval', '--help'])\n"
+    )
+    reader, terminal = os.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=terminal) as run:
+        os.close(terminal)
+        output = b""
+        with contextlib.suppress(OSError):  # at the end
+            while chunk := os.read(reader, 4096):
+                output += chunk
+    os.close(reader)
+    before, after = output.split(b"NO COLOR")
+    assert run.returncode == 0
+    assert b"\x1b[" in before
+    assert b"\x1b[" not in after
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@pytest.mark.parametrize(
+    ("seeds", "report"),
+    [
+        ("--seed=1", "interrupted; continue with: rlox resume runs"),
+        ("--seeds=0-5", "6 interrupted"),
+    ],
+)
+def test_ctrl_c_ends_training_with_checkpoints_summaries_and_130(seeds, report, tmp_path):
+    words = ["train", "ppo", "CartPole-v1", "--total-timesteps", "1_000_000_000", seeds]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*MODULE, *words], cwd=tmp_path, **pipes) as run:
+        try:
+            until = time.monotonic() + 60
+            while not [*tmp_path.rglob("metrics.csv")] and time.monotonic() < until:
+                time.sleep(0.05)
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(timeout=60)
+        finally:
+            run.kill()
+    assert run.returncode == 130, err
+    assert report in out
+    folders = [file.parent for file in tmp_path.rglob("config.json")]
+    assert folders
+    for folder in folders:
+        assert (folder / "summary.json").is_file()
+        assert (folder / "checkpoint" / "manifest.json").is_file()
+    assert main(["eval", str(folders[0]), "--episodes", "1"]) == 0
+
+
+class Failing(gym.Wrapper):
+    """Environment whose reset raises."""
+
+    error: BaseException
+
+    def reset(self, *, seed=None, options=None):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (BrokenPipeError(32, "Broken pipe"), "living worker processes"),
+        (SystemExit("no licence found"), "rlox: no licence found"),
+    ],
+    ids=["pipe", "exit"],
+)
+def test_error_of_an_environment_is_a_failure(error, text, rlox, monkeypatch):
+    monkeypatch.setattr(Failing, "error", error, raising=False)
+    gym.register("Failing-v0", lambda **_: Failing(gym.make("CartPole-v1").unwrapped))
+    try:
+        result = rlox("train", "ppo", "Failing-v0", "--total-timesteps", "64", "--no-progress")
+    finally:
+        del gym.registry["Failing-v0"]
+    assert result.code == 1
+    assert text in result.err.strip().splitlines()[-1]
+
+
+def shell_words(line):
+    """Split a line as a shell does, expand patterns, and drop `rlox`."""
+    words = [sorted(glob.glob(word)) or [word] for word in shlex.split(line, comments=True)[1:]]
+    return [word for matches in words for word in matches]
+
+
+def test_commands_of_the_page_run_in_order(rlox):
+    for _, code in blocks(ROOT / "docs/cli.md", "sh"):
+        for line in code.splitlines():
+            assert line.startswith("rlox ")
+            command, _, file = line.partition(" > ")
+            result = rlox(*shell_words(command))
+            assert result.code == 0, (line, result.err)
+            if file:
+                Path(file).write_text(result.out)
+
+
+def test_page_names_every_command():
+    page = (ROOT / "docs/cli.md").read_text()
+    assert [name for name in COMMANDS if f"| `{name}" not in page] == []

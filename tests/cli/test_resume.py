@@ -1,0 +1,191 @@
+"""`rlox resume`: a run continues in its folder, with its callbacks and loggers."""
+
+import json
+import shutil
+
+import gymnasium as gym
+import pytest
+
+from cli_runs import SETTINGS, SMALL
+from rlox.trainers import PPOTrainer
+
+WORDS = ("--no-progress", "--json")
+HOOKS = "--eval-every 32 --eval-episodes 2 --checkpoint-every 32 --keep-last 1 --loggers jsonl"
+
+
+@pytest.fixture
+def run(rlox, tmp_path):
+    words = ("train", "ppo", "CartPole-v1", "--seed", "1", "--total-timesteps", "64")
+    result = rlox(*words, *SMALL, *HOOKS.split(), "--timing", *WORDS)
+    return tmp_path / result.json["run_dir"]
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def checkpoints(run):
+    return sorted(folder.name for folder in (run / "checkpoints").glob("step-*"))
+
+
+def contents(run):
+    return {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+
+
+def eval_states(run):
+    manifest = json.loads((run / "checkpoint" / "manifest.json").read_text())
+    return [x["state"] for x in manifest["callbacks"] if x["name"] == "EvalCallback"]
+
+
+def test_run_continues_with_its_callbacks_and_loggers(rlox, run):
+    result = rlox("resume", run, "--total-timesteps", "64", *WORDS)
+    assert (result.code, result.json["timesteps"]) == (0, 128)
+    assert result.json["run_dir"] == str(run)
+    last = rows(run)[-1]
+    assert last["time/total_timesteps"] == 128
+    assert "eval/mean_reward" in last
+    assert checkpoints(run) == ["step-000000128"]
+
+
+def test_flags_win_and_are_saved(rlox, run):
+    flags = ("--eval-every", "None", "--keep-last", "2", "--loggers", "--no-timing")
+    assert rlox("resume", run, "--total-timesteps", "64", *flags, *WORDS).code == 0
+    assert rlox("resume", run / "checkpoint", "--total-timesteps", "32", *WORDS).code == 0
+    assert rows(run)[-1]["time/total_timesteps"] == 64
+    assert checkpoints(run) == ["step-000000128", "step-000000160"]
+    saved = json.loads((run / "around.json").read_text())
+    given = {name: value for name, value in saved.items() if value not in (None, False, [])}
+    assert given == {"checkpoint_every": 32, "keep_last": 2}
+
+
+def test_best_score_outlives_a_run_without_evaluations(rlox, run):
+    before = eval_states(run)
+    assert len(before) == 1
+    assert rlox("resume", run, "--eval-every", "None", "--total-timesteps", "32", *WORDS).code == 0
+    assert eval_states(run) == before
+    with PPOTrainer.load(run, runs_dir=None) as trainer:
+        trainer.train(32)
+        trainer.save(run / "elsewhere")
+    with PPOTrainer.load(run / "elsewhere", runs_dir=None) as trainer:
+        assert before == [x["state"] for x in trainer.remembered if x["name"] == "EvalCallback"]
+
+
+@pytest.mark.parametrize("content", ["", "3", "{", '{"eval_every": "often"}'])
+def test_damaged_options_are_an_error_before_anything_changes(content, rlox, run):
+    (run / "around.json").write_text(content)
+    before = contents(run)
+    result = rlox("resume", run, "--total-timesteps", "1", *WORDS)
+    assert result.code == 1
+    assert ("eval_every" if "often" in content else "around.json") in result.err
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    "flags", [("--total-timesteps", "0", "--backend", "torch"), ("--loggers", "jsnl")]
+)
+def test_wrong_options_change_nothing_in_the_run(flags, rlox, copied):
+    last = (copied / "metrics.csv").read_text().splitlines()[-1]
+    with open(copied / "metrics.csv", "a") as file:
+        file.write(last.replace("64", "96") + "\n")
+    before = contents(copied)
+    assert rlox("resume", copied, "--total-timesteps", "9", *flags).code == 2
+    assert contents(copied) == before
+
+
+@pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
+def test_actors_may_move(rlox, tmp_path):
+    words = ("train", "impala", "CartPole-v1", "--seed", "1", "--total-timesteps", "80", *WORDS)
+    run = tmp_path / rlox(*words).json["run_dir"]
+    result = rlox("resume", run, "--total-timesteps", "40", "--actors", "processes", *WORDS)
+    assert (result.code, result.json["timesteps"]) == (0, 120)
+    assert json.loads((run / "config.json").read_text())["settings"]["actors"] == "processes"
+    assert rlox("resume", run, "--actors", "grpc://", *WORDS).code == 2
+
+
+def test_stopped_run_continues_to_its_end_as_if_it_had_not_stopped(rlox, tmp_path):
+    stopped = PPOTrainer("CartPole-v1", 1, runs_dir=tmp_path, **SETTINGS)
+    stopped.train(128, callbacks=[lambda trainer, metrics: trainer.stop()])
+    uninterrupted = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SETTINGS)
+    uninterrupted.train(128)
+    rows = len((stopped.run.path / "metrics.csv").read_text().splitlines())
+    result = rlox("resume", stopped.run.path, *WORDS)
+    assert (result.code, result.json["timesteps"]) == (0, 128)
+    assert len((stopped.run.path / "metrics.csv").read_text().splitlines()) > rows
+    assert json.loads((stopped.run.path / "summary.json").read_text())["timesteps"] == 128
+    weights = PPOTrainer.load(stopped.run.path, runs_dir=None).learner.policy.tensors()
+    for name, array in uninterrupted.learner.policy.tensors().items():
+        assert (weights[name] == array).all()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoints/step-000000064"])
+def test_checkpoint_of_a_run_continues_in_its_folder(name, rlox, copied):
+    if not (copied / name).exists():
+        shutil.copytree(copied / "checkpoint", copied / name)
+    result = rlox("resume", copied / name, "--total-timesteps", "1", *WORDS)
+    assert result.json["run_dir"] == str(copied)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"name": "theirs"}, {"algorithm": "ppo", "seed": 3}, {"versions": {"rlox": "0"}, "seed": 4}],
+)
+@pytest.mark.parametrize("name", ["models/saved", "models/checkpoint", "checkpoints/saved"])
+def test_folder_of_another_program_is_not_changed(config, name, rlox, trained, tmp_path):
+    theirs = tmp_path / "theirs"
+    shutil.copytree(trained / "checkpoint", theirs / name)
+    rows = "time/total_timesteps,rollout/ep_rew_mean\n96,1.0\n"
+    files = {"config.json": json.dumps(config), "summary.json": "{}", "metrics.csv": rows}
+    for folder in (theirs, theirs / "models"):
+        folder.mkdir(exist_ok=True)
+        for file, content in files.items():
+            (folder / file).write_text(content)
+    result = rlox("resume", theirs / name, "--total-timesteps", "1", *WORDS)
+    assert result.json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+    assert {file: (theirs / file).read_text() for file in files} == files
+
+
+@pytest.mark.parametrize("name", ["alone", "diagnosis"])
+def test_checkpoint_outside_of_a_run_gets_a_folder(name, rlox, copied, tmp_path):
+    shutil.copytree(copied / "checkpoint", tmp_path / name / "checkpoint")
+    if name == "diagnosis":
+        shutil.copy(copied / "config.json", tmp_path / name)
+    result = rlox("resume", tmp_path / name, "--total-timesteps", "1", *WORDS)
+    assert result.json["run_dir"].startswith("runs/CartPole-v1/ppo/")
+
+
+@pytest.fixture
+def run_of_a_function(tmp_path):
+    """Run folder of a trainer whose environment a function made."""
+    trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=tmp_path / "own", **SETTINGS)
+    trainer.train(64)
+    return trainer.run.path
+
+
+def test_run_without_an_id_uses_the_environment_of_the_option(rlox, run_of_a_function):
+    words = (run_of_a_function, "--episodes", "2", "--json", "--env", "CartPole-v1")
+    result = rlox("eval", *words)
+    assert (result.code, len(result.json["returns"])) == (0, 2), result.err
+    pytest.importorskip("pygame")
+    result = rlox("enjoy", *words, "--render-mode", "rgb_array")
+    assert (result.code, len(result.json["returns"])) == (0, 2)
+
+
+@pytest.mark.parametrize("command", ["eval", "enjoy", "resume"])
+def test_run_without_an_id_needs_an_environment(command, rlox, run_of_a_function):
+    result = rlox(command, run_of_a_function)
+    assert result.code == 1
+    assert result.err.startswith("rlox: env: expected ")
+
+
+def test_config_of_a_run_describes_what_continues(rlox, run_of_a_function):
+    run = run_of_a_function
+    before = json.loads((run / "config.json").read_text())
+    flags = ("--backend", "torch", "--env", "CartPole-v1", "--total-timesteps", "1")
+    with pytest.warns(UserWarning, match="^environment: "):
+        result = rlox("resume", run, *flags, *WORDS)
+    assert (result.code, result.json["backend"]) == (0, "torch")
+    after = json.loads((run / "config.json").read_text())
+    assert (before["backend"], before["env"]) == ("native", None)
+    assert (after["backend"], after["env"]) == ("torch", "CartPole-v1")
+    assert after["sources"] == before["sources"]
+    assert rlox("resume", run, "--total-timesteps", "1", *WORDS).json["run_dir"] == str(run)
