@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from rlox import make_vec, native_shapes
+from rlox import make_vec
 from rlox.configs import PPOConfig
 from rlox.native import NativePPO
 
@@ -57,24 +57,9 @@ def test_refused_memory_is_an_error_and_changes_nothing():
     run = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr[-2000:]
     said = [line.split() for line in run.stdout.splitlines()]
-    for name in ("make", "iterate", "predict", "load_state"):
+    for name in ("make", "iterate", "predict"):
         outcomes = [outcome for call, outcome in said if call == name]
         assert (len(outcomes), outcomes[0], outcomes[-1]) == (4, "refused", "done"), name
-
-
-def test_layers_count_with_their_padding(monkeypatch):
-    needed = []
-    monkeypatch.setattr(native_shapes, "expect_granted", lambda *told: needed.append(told[2]))
-    box = {"shape": (1,)}
-    native_shapes.expect_room(box, box, {"net_arch": (10**7, 1)}, 8)
-    # Of each weight of the narrow layer a row of 16 numbers: itself, its gradient and two means.
-    assert needed[0] > 2 * 10**7 * 16 * 4 * 4
-
-
-def test_more_actions_than_an_integer_counts_are_refused():
-    nvec = np.array([2**63 - 1, 2**63 - 1, 2])
-    with pytest.raises(MemoryError, match="net_arch: expected what fits into"):
-        native_shapes.expect_room({"shape": (4,)}, {"nvec": nvec}, {"net_arch": (8,)}, 8)
 
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "environment"])

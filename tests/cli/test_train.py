@@ -5,12 +5,12 @@ import json
 import sys
 
 import pytest
-from rlox.configs.meanings import meanings
 
 from cli_runs import SETTINGS, SMALL
 from rlox.cli import UsageError
 from rlox.cli._args import read_yaml
 from rlox.cli.train import parse_seeds
+from rlox.configs import setting_docs
 from rlox.scores import score
 from rlox.trainers import TRAINERS, PPOTrainer
 
@@ -62,15 +62,15 @@ def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
 def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = rlox("train", algorithm, "--help").out
-    for name, meaning in meanings(TRAINERS[algorithm].config_type).items():
+    for name, meaning in setting_docs(TRAINERS[algorithm].config_type).items():
         assert f"--{name.replace('_', '-')}" in text
         assert meaning in text
 
 
 def test_help_shows_values_of_the_preset(rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    assert "discount (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
-    assert "discount (default: 0.99)" in rlox("train", "ppo", "--help").out
+    assert "discount factor (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
+    assert "discount factor (default: 0.99)" in rlox("train", "ppo", "--help").out
 
 
 def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):
