@@ -1,8 +1,7 @@
 """Checkpoints of the trainers in Rust alone: those in Python go on with them.
 
-`cargo test -p rlox-nn --test checkpoint_python -- --ignored` writes the fixtures `rust-half` and
-`rust-a2c`, `--test off_policy_python` those of DQN, SAC and TD3; `make_checkpoint.py` beside them
-writes the others.
+`cargo test --release -p rlox-nn --test it writes_the -- --ignored` writes the fixtures `rust-*`;
+`make_checkpoint.py` beside them writes the others.
 """
 
 import importlib.util

@@ -25,7 +25,7 @@ fn cartpole(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
 
 /// Trains for so many steps; the mean return of greedy episodes afterwards.
 #[expect(clippy::print_stdout, reason = "an example prints")]
-pub(crate) fn train(timesteps: u64) -> Result<f64> {
+fn train(timesteps: u64) -> Result<f64> {
     // rl-zoo3's settings for CartPole: 128 updates every 256 steps.
     let config = DqnConfig {
         buffer_size: 100_000,
@@ -72,4 +72,20 @@ pub(crate) fn train(timesteps: u64) -> Result<f64> {
 
 fn main() -> Result<()> {
     train(50_000).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_few_updates_run_and_evaluate() {
+        let score = super::train(1_280).unwrap();
+        assert!((1.0..=500.0).contains(&score), "{score}");
+    }
+
+    #[test]
+    #[ignore = "slow: 50,000 steps"]
+    fn dqn_learns_cartpole() {
+        let score = super::train(50_000).unwrap();
+        assert!(score > 100.0, "{score}");
+    }
 }

@@ -24,7 +24,7 @@ fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
 
 /// Trains for so many steps; the mean return of greedy episodes afterwards.
 #[expect(clippy::print_stdout, reason = "an example prints")]
-pub(crate) fn train(timesteps: u64) -> Result<f64> {
+fn train(timesteps: u64) -> Result<f64> {
     // rl-zoo3's settings for Pendulum: one update of 256 transitions a step, and a temperature that is learned.
     let config = SacConfig { optimizer: Optimizer::adam(1e-3), ..SacConfig::default() };
 
@@ -58,4 +58,21 @@ pub(crate) fn train(timesteps: u64) -> Result<f64> {
 
 fn main() -> Result<()> {
     train(20_000).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_few_updates_run_and_evaluate() {
+        // An episode of a pendulum pays at most 0 and no less than -16.3 a step.
+        let score = super::train(110).unwrap();
+        assert!((-3300.0..0.0).contains(&score), "{score}");
+    }
+
+    #[test]
+    #[ignore = "slow: 20,000 steps"]
+    fn sac_learns_pendulum() {
+        let score = super::train(20_000).unwrap();
+        assert!(score > -400.0, "{score}");
+    }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 const CLIP_MEAN: f32 = 2.0;
 
 /// A policy, ready to answer.
-pub(crate) struct Served {
+struct Served {
     algorithm: String,
     network: Mlp,
     normalizer: Option<RunningMeanStd>,
@@ -25,7 +25,7 @@ pub(crate) struct Served {
 
 impl Served {
     /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
-    pub(crate) fn load(path: impl AsRef<Path>) -> Result<Self> {
+    fn load(path: impl AsRef<Path>) -> Result<Self> {
         let saved = Checkpoint::read(path)?;
         let word = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (algorithm, settings) = (word("algorithm"), saved.object("settings")?);
@@ -62,7 +62,7 @@ impl Served {
     }
 
     /// The greedy action at a raw observation, as the environment takes it.
-    pub(crate) fn act(&mut self, observation: &[f32]) -> Result<Vec<f32>> {
+    fn act(&mut self, observation: &[f32]) -> Result<Vec<f32>> {
         let (expected, mut row) = (self.network.in_dim(), observation.to_vec());
         if row.len() != expected || row.iter().any(|x| !x.is_finite()) {
             let got = format!("{observation:?}");
@@ -125,7 +125,7 @@ fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
 }
 
 /// Answers each line.
-pub(crate) fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -> Result<()> {
+fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -> Result<()> {
     let failed = |source| Error::Io { path: "the observations or answers".to_owned(), source };
     let mut policy = Served::load(path)?;
     for line in lines.lines() {
@@ -142,4 +142,53 @@ fn main() -> Result<()> {
         return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "nothing", "say which"));
     };
     serve(path, std::io::stdin().lock(), std::io::stdout().lock())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{Served, serve};
+
+    // The actions are those of `rlox.load(checkpoint).predict` in Python.
+    const PENDULUM: &str = "0.5 -0.25 1.5\n-0.9 0.4 -6\n";
+    const CARTPOLE: &str = "0.5 -0.25 0.1 1.5\n-0.9 0.4 -0.1 -1\n";
+
+    fn fixture(name: &str) -> PathBuf {
+        [env!("CARGO_MANIFEST_DIR"), "tests/fixtures/checkpoint", name].iter().collect()
+    }
+
+    #[test]
+    fn checkpoints_of_python_and_of_rust_answer_as_in_python() {
+        let cases: [(&str, &str, [f32; 2]); 9] = [
+            ("python-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
+            ("rust-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
+            ("rust-a2c", CARTPOLE, [0.0, 0.0]),
+            ("python-dqn", CARTPOLE, [0.0, 1.0]),
+            ("rust-dqn", CARTPOLE, [0.0, 1.0]),
+            ("python-sac", PENDULUM, [1.010_268_2, 0.238_056]),
+            ("rust-sac", PENDULUM, [1.010_268_2, 0.238_056]),
+            ("python-td3", PENDULUM, [0.352_859_74, -0.260_747_85]),
+            ("rust-td3", PENDULUM, [0.352_859_74, -0.260_747_85]),
+        ];
+        for (name, observations, expected) in cases {
+            let mut answers = Vec::new();
+            serve(fixture(name), observations.as_bytes(), &mut answers).unwrap();
+            let answers = String::from_utf8(answers).unwrap();
+            let got: Vec<f32> = answers.lines().map(|line| line.parse().unwrap()).collect();
+            assert_eq!(got.len(), 2, "{name}: {answers}");
+            for (got, expected) in got.iter().zip(expected) {
+                assert!((got - expected).abs() < 1e-5, "{name}: {got} instead of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_observation_or_no_checkpoint_is_refused() {
+        for line in ["1 2", "1 2 x", "1 2 inf", ""] {
+            let said = serve(fixture("python-half"), format!("{line}\n").as_bytes(), Vec::new());
+            assert!(said.unwrap_err().to_string().contains("expected 3 finite numbers"), "{line:?}");
+        }
+        assert!(Served::load(fixture("nowhere")).is_err());
+    }
 }

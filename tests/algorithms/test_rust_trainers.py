@@ -42,8 +42,9 @@ def folder(tmp_path_factory):
         for part, until in (("half", 300), ("whole", 600)):
             made.train(learner, until, 600)
             made.save(learner, env_id, 600, folder / f"python-{name}-{part}")
-    which = ["test", "--quiet", "-p", "rlox-nn", "--test", "off_policy_python"]
-    command = ["cargo", *which, "--", "--ignored", "--exact", "trains_for_python"]
+    which = ["test", "--release", "--quiet", "-p", "rlox-nn", "--test", "it"]
+    name = "checkpoint_python::trains_for_python"
+    command = ["cargo", *which, "--", "--ignored", "--exact", name]
     environment = os.environ | {"RLOX_COMPARE": str(folder)}
     subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True, timeout=900)
     return folder

@@ -35,7 +35,7 @@ ERRORS = [
     (TRAIN + "--lr-schedule cosine", 2, ["'cosine'", "'--lr-schedule'", "constant", "linear"]),
     (TRAIN + "--net-arch 64 x", 2, ["--net-arch", "'x'"]),
     (TRAIN + "--normalize-obs maybe", 2, ["Unrecognized options: maybe"]),
-    (TRAIN + "--num-envs 1000000000000", 1, ["num_envs", "memory"]),
+    (TRAIN + "--num-envs 1000000000000", 1, ["num_envs"]),
     (NOISE + "--action-noise pink", 2, ["'pink'", "gaussian"]),
     (NOISE + "--action-noise.theta 1", 2, ["--action-noise.theta: expected", "sigma"]),
     (NOISE + "--action-noise.sigma -1", 2, ["sigma: expected", "-1.0"]),

@@ -26,10 +26,6 @@
 //! bring those. Burn is built without its feature `rayon`, so that each network computes on one core: at these sizes more
 //! are slower. A program that switches that feature on has Burn share out products of more than 192^3 multiplications.
 
-#[cfg(test)]
-#[allow(dead_code, reason = "the crate's own tests need a part of it")]
-#[path = "../../rlox-nn/tests/backend/mod.rs"]
-mod backend;
 mod device;
 mod mlp;
 mod numbers;

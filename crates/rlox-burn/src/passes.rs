@@ -170,9 +170,10 @@ pub(crate) fn updated(
 mod tests {
     use rlox_core::{Pcg64, Result};
     use rlox_nn::Init;
+    use rlox_testkit::agreement;
 
     use super::Activation;
-    use crate::{BurnMlp, backend::agreement};
+    use crate::BurnMlp;
 
     fn elsewhere(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<BurnMlp> {
         let mut net = BurnMlp::new(sizes, activation, init, rng)?;

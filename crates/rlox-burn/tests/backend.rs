@@ -1,13 +1,12 @@
 //! What every backend promises, of Burn's network; and that Burn's autodiff says the same of its gradients.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../rlox-nn/tests/backend/mod.rs"]
-mod backend;
-
-use backend::autodiff::Derivatives;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use rlox_burn::BurnMlp;
 use rlox_nn::{Activation, NamedTensors};
+use rlox_testkit::{
+    autodiff::{self, Derivatives},
+    backend_tests,
+};
 
 backend_tests!(BurnMlp::new);
 
@@ -42,5 +41,5 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 
 #[test]
 fn gradients_equal_those_of_burns_autodiff() {
-    backend::autodiff::gradients_equal_the_librarys_own(BurnMlp::new, differentiate);
+    autodiff::gradients_equal_the_librarys_own(BurnMlp::new, differentiate);
 }

@@ -25,10 +25,6 @@
 //! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` say: at these sizes
 //! more are slower, and while another thread computes many times slower.
 
-#[cfg(test)]
-#[allow(dead_code, reason = "the crate's own tests need a part of it")]
-#[path = "../../rlox-nn/tests/backend/mod.rs"]
-mod backend;
 mod cpu;
 mod device;
 mod mlp;

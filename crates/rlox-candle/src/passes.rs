@@ -232,7 +232,9 @@ pub(crate) fn updated(
 mod tests {
     use std::cell::Cell;
 
-    use crate::{CandleMlp, backend::agreement};
+    use rlox_testkit::agreement;
+
+    use crate::CandleMlp;
 
     thread_local! {
         /// Whether Candle's own operations do it all, as on other devices than the CPU.

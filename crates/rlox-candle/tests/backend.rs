@@ -1,13 +1,12 @@
 //! What every backend promises, of Candle's network; and that Candle's own backward says the same of its gradients.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../rlox-nn/tests/backend/mod.rs"]
-mod backend;
-
-use backend::autodiff::Derivatives;
 use candle_core::{Device, Result, Tensor, Var};
 use rlox_candle::CandleMlp;
 use rlox_nn::{Activation, NamedTensors};
+use rlox_testkit::{
+    autodiff::{self, Derivatives},
+    backend_tests,
+};
 
 backend_tests!(CandleMlp::new);
 
@@ -41,5 +40,5 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 
 #[test]
 fn gradients_equal_those_of_candles_backward() {
-    backend::autodiff::gradients_equal_the_librarys_own(CandleMlp::new, differentiate);
+    autodiff::gradients_equal_the_librarys_own(CandleMlp::new, differentiate);
 }

@@ -1,5 +1,4 @@
 //! The integration tests of the crate in one binary.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod gae;
 mod hindsight;

@@ -1,0 +1,447 @@
+//! What an actor-critic keeps between calls, and that no gradient is half done where a network fails on the way.
+
+use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
+use rlox_nn::{
+    ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Distribution, Init, Minibatch, Mlp,
+    NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, Scratch, SquashedPolicy, StochasticPolicy,
+    TwinCritics, ValuedActions,
+};
+
+const OBS: usize = 3;
+const LOSS: ActorCriticLoss =
+    ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.1 };
+
+/// A policy of a Box with a standard deviation that is learned, of two networks or one, or state-dependent.
+fn policy(shared: bool, state_dependent: bool) -> PolicyNetworks<Mlp> {
+    let (observation, action) = (Space::uniform_box(-1.0, 1.0, &[OBS]), Space::uniform_box(-1.0, 1.0, &[2]));
+    let distribution = if state_dependent {
+        Distribution::state_dependent(&action, 8, -0.5).unwrap()
+    } else {
+        Distribution::new(&action, -0.5).unwrap()
+    };
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    let (activation, rng) = (Activation::Tanh, &mut Pcg64::seed_from(0));
+    if shared {
+        PolicyNetworks::shared_around(&spec, &[8], activation, distribution, rng).unwrap()
+    } else {
+        PolicyNetworks::around(&spec, &[8], activation, distribution, rng).unwrap()
+    }
+}
+
+fn all() -> impl Iterator<Item = (bool, bool)> {
+    [(false, false), (false, true), (true, false), (true, true)].into_iter()
+}
+
+/// Two rows, and two others.
+fn batches() -> [Minibatch<'static>; 2] {
+    let one = Minibatch {
+        obs: &[0.1, 0.2, 0.3, -0.1, 0.4, 0.2],
+        actions: Actions::Continuous(&[0.5, -0.3, 0.2, 0.9]),
+        masks: None,
+        log_probs: &[-2.0; 2],
+        values: &[0.0; 2],
+        advantages: &[1.0, -0.5],
+        returns: &[1.0, 2.0],
+    };
+    [one, Minibatch { obs: &[0.9, -0.2, 0.5, 0.4, 0.4, -0.7], advantages: &[-0.3, 2.0], ..one }]
+}
+
+fn zero(gradients: &NamedTensors) -> bool {
+    gradients.iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0))
+}
+
+#[test]
+fn evaluating_adds_to_no_gradients() {
+    let ([one, other], adam) = (batches(), Optimizer::adam(1e-3));
+    for (shared, state_dependent) in all() {
+        let (mut looked, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        looked.evaluate(&one, &LOSS).unwrap();
+        looked.evaluate(&other, &LOSS).unwrap();
+        assert!(zero(&looked.gradients()), "{shared}, {state_dependent}");
+        // Of the last one alone.
+        looked.backward().unwrap();
+        plain.evaluate(&other, &LOSS).unwrap();
+        plain.backward().unwrap();
+        assert_eq!(looked.gradients(), plain.gradients());
+        assert!(looked.gradients().find("log_std").unwrap().data.iter().any(|x| *x != 0.0));
+        let (mut looked, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        looked.evaluate(&one, &LOSS).unwrap();
+        let stats = looked.update(&one, &LOSS, &adam, None).unwrap();
+        assert_eq!(stats, plain.update(&one, &LOSS, &adam, None).unwrap());
+        assert_eq!(looked.tensors(), plain.tensors());
+    }
+}
+
+#[test]
+fn without_an_evaluation_there_is_nothing_to_go_back_from() {
+    let [one, _] = batches();
+    for (shared, state_dependent) in all() {
+        let mut policy = policy(shared, state_dependent);
+        let said = |policy: &mut PolicyNetworks<Mlp>| policy.backward().unwrap_err().to_string();
+        assert!(said(&mut policy).starts_with("backward: expected an evaluate before it, got none"));
+        policy.evaluate(&one, &LOSS).unwrap();
+        // A refused one has spoilt what the networks kept.
+        let wrong = Minibatch { actions: Actions::Continuous(&[0.0; 3]), ..one };
+        policy.evaluate(&wrong, &LOSS).unwrap_err();
+        assert!(said(&mut policy).starts_with("backward: expected an evaluate before it, got none"));
+        assert!(zero(&policy.gradients()));
+    }
+}
+
+#[test]
+fn acting_between_evaluating_and_going_back_changes_nothing() {
+    let [one, _] = batches();
+    for (shared, state_dependent) in all() {
+        let (mut acting, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        let (mut action, mut value, mut log_prob) = ([0.0; 2], [0.0], [0.0]);
+        acting.evaluate(&one, &LOSS).unwrap();
+        acting.value(&one.obs[..OBS], &mut value).unwrap();
+        let said = value;
+        acting.act_deterministic(&one.obs[..OBS], None, ActionsMut::Continuous(&mut action)).unwrap();
+        let out =
+            PolicyOut { actions: ActionsMut::Continuous(&mut action), log_probs: &mut log_prob, values: &mut value };
+        acting.act(&one.obs[..OBS], None, &mut [Pcg64::seed_from(1)], out).unwrap();
+        assert_eq!(said, value);
+        let (mut again, drawn) = ([0.0], log_prob);
+        acting.evaluate_actions(&one.obs[..OBS], None, Actions::Continuous(&action), &mut again, &mut value).unwrap();
+        assert!((again[0] - drawn[0]).abs() < 1e-4 && said == value, "{again:?} {drawn:?}");
+        acting.backward().unwrap();
+        plain.evaluate(&one, &LOSS).unwrap();
+        plain.backward().unwrap();
+        assert_eq!(acting.gradients(), plain.gradients());
+    }
+}
+
+#[test]
+fn updates_that_are_refused_leave_no_gradients() {
+    let ([one, _], adam) = (batches(), Optimizer::adam(1e-3));
+    for (shared, state_dependent) in all() {
+        let (mut refused, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        refused.update(&one, &LOSS, &Optimizer::adam(-1.0), None).unwrap_err();
+        assert!(zero(&refused.gradients()));
+        refused.update(&Minibatch { advantages: &[f32::NAN, 0.0], ..one }, &LOSS, &adam, None).unwrap_err();
+        assert!(zero(&refused.gradients()));
+        assert_eq!(refused.update(&one, &LOSS, &adam, None).unwrap(), plain.update(&one, &LOSS, &adam, None).unwrap());
+        assert_eq!(refused.tensors(), plain.tensors());
+        let mut stubborn = Stubborn(policy(shared, state_dependent));
+        assert!(stubborn.update(&one, &LOSS, &Optimizer::adam(-1.0), None).unwrap_err().to_string().starts_with("lr"));
+        assert!(zero(&stubborn.gradients()));
+        stubborn.update(&one, &LOSS, &adam, None).unwrap_err();
+        assert!(zero(&stubborn.gradients()));
+    }
+}
+
+/// A policy whose steps fail, in the trait's own order of things.
+struct Stubborn(PolicyNetworks<Mlp>);
+
+impl Policy for Stubborn {
+    fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act(obs, masks, rngs, out)
+    }
+
+    fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
+        self.0.value(obs, values)
+    }
+}
+
+impl ActorCritic for Stubborn {
+    fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.0.act_deterministic(obs, masks, actions)
+    }
+
+    fn evaluate_actions(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        actions: Actions<'_>,
+        log_probs: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<()> {
+        self.0.evaluate_actions(obs, masks, actions, log_probs, values)
+    }
+
+    fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
+        self.0.evaluate(batch, loss)
+    }
+
+    fn backward(&mut self) -> Result<()> {
+        self.0.backward()
+    }
+
+    fn step(&mut self, _: &Optimizer, _: Option<f32>) -> Result<f32> {
+        Err(Error::Backend("no step".into()))
+    }
+
+    fn zero_gradients(&mut self) {
+        self.0.zero_gradients();
+    }
+
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.0.draw_noise(rngs)
+    }
+
+    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act_once(obs, masks, rngs, out)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.0.tensors()
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        self.0.load(tensors)
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.0.gradients()
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.0.optimizer_state()
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.0.load_optimizer_state(state)
+    }
+}
+
+/// A network whose last layer has more than rows for its outputs.
+struct Scaled {
+    net: Mlp,
+    scale: f32,
+    gain: [f32; 1],
+}
+
+impl Scaled {
+    fn with(&self, mut tensors: NamedTensors) -> NamedTensors {
+        tensors.push("2.scale", &[], vec![self.scale]).unwrap();
+        tensors.push("2.gain", &[1], self.gain.to_vec()).unwrap();
+        tensors
+    }
+}
+
+impl Network for Scaled {
+    fn in_dim(&self) -> usize {
+        self.net.in_dim()
+    }
+
+    fn out_dim(&self) -> usize {
+        self.net.out_dim()
+    }
+
+    fn hidden_dim(&self) -> usize {
+        self.net.hidden_dim()
+    }
+
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        self.net.infer(x, rows, y, scratch)
+    }
+
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+        self.net.infer_hidden(x, rows, y, h, scratch)
+    }
+
+    fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        self.net.forward(x, rows, y)
+    }
+
+    fn hidden(&self, h: &mut [f32]) -> Result<()> {
+        self.net.hidden(h)
+    }
+
+    fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        self.net.backward(dy, params, dx)
+    }
+
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        self.net.backward_hidden(dy, dh)
+    }
+
+    fn grad_sq(&mut self) -> Result<f64> {
+        self.net.grad_sq()
+    }
+
+    fn zero_gradients(&mut self) {
+        self.net.zero_gradients();
+    }
+
+    fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        self.net.apply_gradients(optimizer, scale)
+    }
+
+    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.net.track(&online.net, tau)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.with(self.net.tensors())
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        let mut own = NamedTensors::default();
+        for tensor in self.net.tensors().iter().filter_map(|tensor| tensors.find(&tensor.name)) {
+            own.push(tensor.name.clone(), &tensor.shape, tensor.data.clone())?;
+        }
+        self.scale = tensors.find("2.scale").unwrap().data[0];
+        self.gain[0] = tensors.find("2.gain").unwrap().data[0];
+        self.net.load(&own)
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.with(self.net.gradients())
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.net.optimizer_state()
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        self.net.load_optimizer_state(state)
+    }
+}
+
+#[test]
+fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
+    let trunk = |scale, seed| {
+        let net = Mlp::new(&[OBS, 8, 3], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(seed)).unwrap();
+        Scaled { net, scale, gain: [scale + 1.0] }
+    };
+    let space = Space::uniform_box(-1.0, 1.0, &[2]);
+    let made =
+        |scale, seed| PolicyNetworks::shared(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap();
+    let (one, mut other) = (made(2.0, 1), made(5.0, 2));
+    let tensors = one.tensors();
+    let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "trunk.0.weight",
+            "trunk.0.bias",
+            "actor.0.weight",
+            "actor.0.bias",
+            "trunk.2.scale",
+            "trunk.2.gain",
+            "critic.0.weight",
+            "critic.0.bias",
+            "log_std"
+        ]
+    );
+    other.load(&tensors).unwrap();
+    assert_eq!(other.tensors(), tensors);
+    assert_eq!((other.actor().scale, other.actor().gain), (2.0, [3.0]));
+    assert_eq!(one.gradients().len(), tensors.len());
+    // And with heads that are made one by one.
+    let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+    let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
+    let make = |sizes: &[usize], gain| {
+        let net = Mlp::new(sizes, Activation::Tanh, Init::orthogonal(gain), &mut Pcg64::seed_from(1))?;
+        Ok(Scaled { net, scale: 4.0, gain: [6.0] })
+    };
+    let policy = PolicyNetworks::shared_with(&spec, &[8], Distribution::new(&space, 0.0).unwrap(), make).unwrap();
+    assert_eq!((policy.actor().scale, policy.actor().gain), (4.0, [6.0]));
+}
+
+const ROWS: usize = 3;
+
+/// Fails where it should go back to its parameters, as often as it is told to.
+#[derive(Clone, Debug)]
+struct Failing {
+    net: Mlp,
+    fails: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Failing {
+    fn new(sizes: &[usize]) -> Self {
+        let net = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(3)).unwrap();
+        Self { net, fails: std::sync::Arc::default() }
+    }
+
+    fn set(&self, fails: bool) {
+        self.fails.store(fails, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<()> {
+        let fails = self.fails.load(std::sync::atomic::Ordering::Relaxed);
+        if fails { Err(Error::Backend("out of order".into())) } else { Ok(()) }
+    }
+}
+
+/// Methods that are those of the network inside.
+macro_rules! inside {
+    ($(&mut $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
+        fn $name(&mut self, $($arg: $ty),*) $(-> $ret)? { self.net.$name($($arg),*) }
+    )*};
+    ($(&$name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+        fn $name(&self, $($arg: $ty),*) -> $ret { self.net.$name($($arg),*) }
+    )*};
+}
+
+impl Network for Failing {
+    inside! {
+        &in_dim() -> usize;
+        &out_dim() -> usize;
+        &hidden_dim() -> usize;
+        &infer(x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()>;
+        &infer_hidden(x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()>;
+        &hidden(h: &mut [f32]) -> Result<()>;
+        &tensors() -> NamedTensors;
+        &gradients() -> NamedTensors;
+        &optimizer_state() -> NamedTensors;
+    }
+    inside! {
+        &mut forward(x: &[f32], rows: usize, y: &mut [f32]) -> Result<()>;
+        &mut grad_sq() -> Result<f64>;
+        &mut zero_gradients();
+        &mut apply_gradients(optimizer: &Optimizer, scale: f32) -> Result<()>;
+        &mut load(tensors: &NamedTensors) -> Result<()>;
+        &mut load_optimizer_state(state: &NamedTensors) -> Result<()>;
+    }
+
+    fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
+        self.check()?;
+        self.net.backward(dy, params, dx)
+    }
+
+    fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
+        self.check()?;
+        self.net.backward_hidden(dy, dh)
+    }
+
+    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.net.track(&online.net, tau)
+    }
+}
+
+#[test]
+fn of_a_policy_with_state_dependent_exploration() {
+    let actor = Failing::new(&[2, 8, 1]);
+    let mut policy = SquashedPolicy::state_dependent(actor, 1, -1.0).unwrap();
+    let (obs, mut actions, mut log_probs) = ([0.3; 2 * ROWS], [0.0; ROWS], [0.0; ROWS]);
+    policy.rsample(&obs, &mut Pcg64::seed_from(1), &mut actions, &mut log_probs).unwrap();
+    let none = policy.gradients();
+    policy.actor().set(true);
+    assert!(policy.backward(&[1.0; ROWS], &[1.0; ROWS]).is_err());
+    assert_eq!(policy.gradients(), none);
+    policy.actor().set(false);
+    policy.backward(&[1.0; ROWS], &[1.0; ROWS]).unwrap();
+    let log_std = policy.gradients().find("log_std").unwrap().data.clone();
+    assert!(log_std.iter().any(|x| *x != 0.0));
+}
+
+#[test]
+fn of_two_critics() {
+    let pairs: Vec<_> = (0..2).map(|_| [Failing::new(&[3, 8, 1]), Failing::new(&[3, 8, 1])]).collect();
+    let mut critics = TwinCritics::new(pairs, 2).unwrap();
+    let (obs, actions, targets) = ([0.3; 2 * ROWS], [0.1; ROWS], [1.0; ROWS]);
+    let batch = ValuedActions { obs: &obs, actions: &actions, targets: &targets, weights: None };
+    let none = critics.gradients();
+    for which in 0..2 {
+        critics.online().nth(which).unwrap().set(true);
+        assert!(critics.backward(&batch, 0.5).is_err());
+        assert_eq!(critics.gradients(), none, "critic {which} fails");
+        critics.online().nth(which).unwrap().set(false);
+    }
+    critics.backward(&batch, 0.5).unwrap();
+    assert_ne!(critics.gradients(), none);
+}

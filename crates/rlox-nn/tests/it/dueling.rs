@@ -1,0 +1,124 @@
+//! Dueling networks: what they say, and gradients against finite differences.
+
+use rlox_core::Pcg64;
+use rlox_nn::{Activation, Dueling, Init, Mlp, Network, Scratch};
+
+const ROWS: usize = 3;
+const ACTIONS: usize = 4;
+
+fn network() -> Mlp {
+    Mlp::new(&[2, 8, ACTIONS + 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap()
+}
+
+fn draw(len: usize, seed: u128) -> Vec<f32> {
+    let mut rng = Pcg64::seed_from(seed);
+    (0..len).map(|_| rng.uniform(-1.0, 1.0) as f32).collect()
+}
+
+#[test]
+fn values_are_the_state_s_and_the_advantages_less_their_mean() {
+    let (inner, x) = (network(), draw(2 * ROWS, 2));
+    let (mut outputs, mut said, mut scratch) = ([0.0; 5 * ROWS], [0.0; 4 * ROWS], Scratch::default());
+    inner.infer(&x, ROWS, &mut outputs, &mut scratch).unwrap();
+    let mut dueling = Dueling::new(inner).unwrap();
+    dueling.infer(&x, ROWS, &mut said, &mut scratch).unwrap();
+    for (row, said) in said.chunks(ACTIONS).enumerate() {
+        let [a, b, c, d, value] = outputs[5 * row..][..5] else { unreachable!() };
+        let mean = (a + b + c + d) / 4.0;
+        for (said, advantage) in said.iter().zip([a, b, c, d]) {
+            assert!((said - (value + advantage - mean)).abs() < 1e-6);
+        }
+    }
+    let (mut again, mut hidden) = ([0.0; 4 * ROWS], [0.0; 8 * ROWS]);
+    dueling.forward(&x, ROWS, &mut again).unwrap();
+    assert_eq!(again, said);
+    dueling.infer_hidden(&x, ROWS, &mut again, &mut hidden, &mut scratch).unwrap();
+    assert_eq!(again, said);
+}
+
+#[test]
+fn gradients_equal_finite_differences() {
+    let (mut dueling, x, dy) = (Dueling::new(network()).unwrap(), draw(2 * ROWS, 2), draw(ACTIONS * ROWS, 3));
+    let mut y = [0.0; ACTIONS * ROWS];
+    let mut dx = [0.0; 2 * ROWS];
+    dueling.forward(&x, ROWS, &mut y).unwrap();
+    dueling.backward(&dy, true, Some(&mut dx)).unwrap();
+    let loss = |dueling: &Dueling<Mlp>, x: &[f32]| -> f64 {
+        let mut y = [0.0; ACTIONS * ROWS];
+        dueling.infer(x, ROWS, &mut y, &mut Scratch::default()).unwrap();
+        y.iter().zip(&dy).map(|(y, dy)| f64::from(y * dy)).sum()
+    };
+    let step = 1e-2_f32;
+    for (i, slope) in dx.iter().enumerate() {
+        let (mut more, mut less) = (x.clone(), x.clone());
+        more[i] += step;
+        less[i] -= step;
+        let expected = (loss(&dueling, &more) - loss(&dueling, &less)) / f64::from(2.0 * step);
+        assert!((f64::from(*slope) - expected).abs() < 1e-3, "{slope} {expected}");
+    }
+    let named = "2.bias";
+    let gradients = dueling.gradients();
+    let (gradient, tensors) = (gradients.find(named).unwrap(), dueling.tensors());
+    for i in 0..=ACTIONS {
+        let moved = |by: f32| {
+            let mut data = tensors.find(named).unwrap().data.clone();
+            data[i] += by;
+            let mut all = rlox_nn::NamedTensors::default();
+            for tensor in &tensors {
+                let data = if tensor.name == named { data.clone() } else { tensor.data.clone() };
+                all.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+            }
+            let mut copy = dueling.clone();
+            copy.load(&all).unwrap();
+            loss(&copy, &x)
+        };
+        let expected = (moved(step) - moved(-step)) / f64::from(2.0 * step);
+        assert!((f64::from(gradient.data[i]) - expected).abs() < 1e-3, "{i}");
+    }
+}
+
+#[test]
+fn gradients_through_the_hidden_layer_are_those_of_the_network_inside() {
+    let (mut dueling, mut inner, x) = (Dueling::new(network()).unwrap(), network(), draw(2 * ROWS, 2));
+    let (dy, dh) = (draw(ACTIONS * ROWS, 3), draw(8 * ROWS, 4));
+    dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
+    dueling.backward_hidden(&dy, &dh).unwrap();
+    // dQ/dA = 1 - 1/n for the same action, -1/n for the others; dQ/dV = 1.
+    let mut d_inner = vec![];
+    for dy in dy.chunks(ACTIONS) {
+        let sum: f32 = dy.iter().sum();
+        d_inner.extend(dy.iter().map(|dy| dy - sum / ACTIONS as f32).chain([sum]));
+    }
+    inner.forward(&x, ROWS, &mut [0.0; (ACTIONS + 1) * ROWS]).unwrap();
+    inner.backward_hidden(&d_inner, &dh).unwrap();
+    for (got, expected) in dueling.gradients().iter().zip(&inner.gradients()) {
+        for (got, expected) in got.data.iter().zip(&expected.data) {
+            assert!((got - expected).abs() < 1e-5, "{got} {expected}");
+        }
+    }
+    let before = dueling.gradients();
+    let said = |error: rlox_core::Error| error.to_string();
+    assert!(said(dueling.backward_hidden(&dy[1..], &dh).unwrap_err()).starts_with("dy: expected 12 elements, got 11"));
+    assert!(said(dueling.backward_hidden(&dy, &dh[1..]).unwrap_err()).starts_with("dh: expected 24 elements, got 23"));
+    assert_eq!(dueling.gradients(), before);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let narrow = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap();
+    assert!(Dueling::new(narrow).unwrap_err().to_string().starts_with("network: expected at least 2 outputs, got 1"));
+    let mut dueling = Dueling::new(network()).unwrap();
+    let mut y = [0.0; ACTIONS];
+    assert!(dueling.backward(&y, true, None).unwrap_err().to_string().starts_with("dy: expected"));
+    assert!(
+        dueling.forward(&[0.0; 4], 2, &mut y).unwrap_err().to_string().starts_with("y: expected 8 elements, got 4")
+    );
+}
+
+#[test]
+fn a_forward_that_is_refused_leaves_the_former_one() {
+    let (mut dueling, x, dy) = (Dueling::new(network()).unwrap(), draw(2 * ROWS, 2), draw(ACTIONS * ROWS, 3));
+    dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
+    assert!(dueling.forward(&x, 1, &mut [0.0; ACTIONS]).is_err());
+    dueling.backward(&dy, true, None).unwrap();
+}

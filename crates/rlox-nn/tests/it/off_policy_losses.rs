@@ -1,0 +1,551 @@
+//! The losses of DQN, SAC and TD3: gradients against finite differences, and wrong arguments are refused before anything
+//! has changed.
+
+use proptest::prelude::*;
+use rlox_core::{Pcg64, Space};
+use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss};
+use rlox_nn::{
+    ActionScaling, ActionValue, Activation, Critics, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp,
+    NamedTensors, Optimizer, QFunction, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, Temperature,
+    Transitions, TwinCritics, ValuedActions,
+};
+
+use crate::support::learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
+
+const STEP: f32 = 1e-2;
+
+fn draws(count: usize, seed: u64, size: f64) -> Vec<f32> {
+    let mut rng = Pcg64::seed_from(seed.into());
+    (0..count).map(|_| rng.uniform(-size, size) as f32).collect()
+}
+
+fn mlp(inputs: usize, outputs: usize, seed: u64) -> Mlp {
+    let init = Init::Orthogonal { hidden: 1.0, output: 1.0 };
+    Mlp::new(&[inputs, 9, 8, outputs], Activation::Tanh, init, &mut Pcg64::seed_from(seed.into())).unwrap()
+}
+
+fn dot(x: &[f32], y: &[f32]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+}
+
+/// The slope of a function along one of its numbers.
+fn slope(x: &mut [f32], i: usize, mut f: impl FnMut(&[f32]) -> f64) -> f64 {
+    let there = x[i];
+    x[i] = there + STEP;
+    let above = f(x);
+    x[i] = there - STEP;
+    let below = f(x);
+    x[i] = there;
+    (above - below) / f64::from(2.0 * STEP)
+}
+
+fn near(difference: f64, gradient: f32) -> bool {
+    (difference - f64::from(gradient)).abs() < 4e-3 * (1.0 + difference.abs())
+}
+
+/// The same tensors, with one number of one of them moved.
+fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors {
+    let mut all = NamedTensors::default();
+    for tensor in tensors {
+        let mut data = tensor.data.clone();
+        if tensor.name == name {
+            data[i] += by;
+        }
+        all.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn td_losses(rows in 1_usize..9, huber: bool, seed: u64) {
+        let kind = if huber { TdLoss::Huber } else { TdLoss::SquaredError };
+        let (mut values, targets) = (draws(rows, seed, 2.0), draws(rows, seed ^ 1, 2.0));
+        let weights: Vec<f32> = draws(rows, seed ^ 2, 1.0).iter().map(|x| x.abs()).collect();
+        let [mut errors, mut gradient, mut ignored] = [vec![0.0; rows], vec![0.0; rows], vec![0.0; rows]];
+        let loss = td_loss(kind, &values, &targets, Some(&weights), 0.5, &mut errors, &mut gradient).unwrap();
+        prop_assert!(loss >= 0.0);
+        for i in 0..rows {
+            prop_assert_eq!(errors[i], targets[i] - values[i]);
+            let difference = slope(&mut values, i, |values| {
+                f64::from(0.5 * td_loss(kind, values, &targets, Some(&weights), 0.5, &mut errors, &mut ignored).unwrap())
+            });
+            prop_assert!(near(difference, gradient[i]), "{} {}", difference, gradient[i]);
+        }
+    }
+
+    #[test]
+    fn temperatures(rows in 1_usize..9, log_alpha in -2.0_f32..1.0, seed: u64) {
+        let log_probs = draws(rows, seed, 4.0);
+        let (_, gradient) = temperature_loss(log_alpha, &log_probs, -1.0).unwrap();
+        let difference = slope(&mut [log_alpha], 0, |x| f64::from(temperature_loss(x[0], &log_probs, -1.0).unwrap().0));
+        prop_assert!(near(difference, gradient));
+    }
+
+    #[test]
+    fn squashed_gaussians(rows in 1_usize..5, dim in 1_usize..4, seed: u64) {
+        let (mut outputs, noise) = (draws(rows * 2 * dim, seed, 0.9), draws(rows * dim, seed ^ 1, 1.5));
+        let (d_actions, d_log_probs) = (draws(rows * dim, seed ^ 2, 1.0), draws(rows, seed ^ 3, 1.0));
+        let mut policy = SquashedGaussian::new(dim).unwrap();
+        let (mut actions, mut log_probs) = (vec![0.0; rows * dim], vec![0.0; rows]);
+        policy.sample(&outputs, &noise, &mut actions, &mut log_probs).unwrap();
+        // What was drawn has the log-probability that it was drawn with.
+        let mut again = vec![0.0; rows];
+        let mut other = SquashedGaussian::new(dim).unwrap();
+        other.log_prob(&outputs, &actions, &mut again).unwrap();
+        for (one, two) in log_probs.iter().zip(&again) {
+            prop_assert!((one - two).abs() < 1e-2, "{} {}", one, two);
+        }
+        let [mut reparameterised, mut fixed] = [vec![0.0; outputs.len()], vec![0.0; outputs.len()]];
+        policy.backward(&outputs, &d_actions, &d_log_probs, &mut reparameterised).unwrap();
+        other.log_prob_backward(&outputs, &d_log_probs, &mut fixed).unwrap();
+        let given = actions.clone();
+        for i in 0..outputs.len() {
+            let difference = slope(&mut outputs, i, |outputs| {
+                policy.sample(outputs, &noise, &mut actions, &mut log_probs).unwrap();
+                dot(&actions, &d_actions) + dot(&log_probs, &d_log_probs)
+            });
+            prop_assert!(near(difference, reparameterised[i]), "{}: {} {}", i, difference, reparameterised[i]);
+            let difference = slope(&mut outputs, i, |outputs| {
+                other.log_prob(outputs, &given, &mut again).unwrap();
+                dot(&again, &d_log_probs)
+            });
+            // Third derivatives grow with the distance from the mean.
+            let most = 2e-2 * (1.0 + difference.abs());
+            prop_assert!((difference - f64::from(fixed[i])).abs() < most, "{}: {} {}", i, difference, fixed[i]);
+        }
+    }
+
+    #[test]
+    fn actions_through_critics(rows in 1_usize..5, count in 1_usize..4, smallest: bool, seed: u64) {
+        let pairs = (0..count as u64).map(|i| [mlp(5, 1, seed ^ i), mlp(5, 1, seed ^ i)]).collect();
+        let mut critics = TwinCritics::new(pairs, 3).unwrap();
+        let which = if smallest { Critics::Smallest } else { Critics::First };
+        let (obs, mut actions) = (draws(rows * 3, seed ^ 7, 1.0), draws(rows * 2, seed ^ 8, 1.0));
+        let [mut values, mut each] = [vec![0.0; rows], vec![0.0; rows * count]];
+        let [mut slopes, mut ignored] = [vec![0.0; rows * 2], vec![0.0; rows * 2]];
+        critics.action_gradients(&obs, &actions, which, &mut values, &mut slopes).unwrap();
+        critics.values(&obs, &actions, &mut each).unwrap();
+        for (row, value) in values.iter().enumerate() {
+            let said = (0..if smallest { count } else { 1 }).map(|critic| each[critic * rows + row]);
+            prop_assert_eq!(*value, said.clone().fold(f32::INFINITY, f32::min));
+            // Near a kink of the minimum, differences mean nothing.
+            if said.clone().filter(|other| (other - value).abs() < 0.1).count() > 1 {
+                continue;
+            }
+            for (i, gradient) in slopes.iter().enumerate().skip(row * 2).take(2) {
+                let difference = slope(&mut actions, i, |actions| {
+                    let mut values = vec![0.0; rows];
+                    critics.action_gradients(&obs, actions, which, &mut values, &mut ignored).unwrap();
+                    f64::from(values[row])
+                });
+                prop_assert!(near(difference, *gradient), "{}: {} {}", i, difference, gradient);
+            }
+        }
+        prop_assert!(critics.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+    }
+
+    #[test]
+    fn parameters_of_stochastic_policies(rows in 1_usize..5, state_dependent: bool, seed: u64) {
+        let mut policy = if state_dependent {
+            SquashedPolicy::state_dependent(mlp(3, 2, seed), 2, -1.0).unwrap()
+        } else {
+            SquashedPolicy::new(mlp(3, 4, seed), 2).unwrap()
+        };
+        let (obs, noise) = (draws(rows * 3, seed ^ 1, 1.0), draws(policy.noise_len(rows), seed ^ 2, 1.5));
+        let (d_actions, d_log_probs) = (draws(rows * 2, seed ^ 3, 1.0), draws(rows, seed ^ 4, 1.0));
+        let (mut actions, mut log_probs) = (vec![0.0; rows * 2], vec![0.0; rows]);
+        policy.rsample_with(&obs, &noise, &mut actions, &mut log_probs).unwrap();
+        policy.backward(&d_actions, &d_log_probs).unwrap();
+        let (tensors, gradients) = (policy.tensors(), policy.gradients());
+        for (tensor, gradient) in tensors.iter().zip(&gradients) {
+            let i = seed as usize % tensor.data.len();
+            let mut loss = |by: f32| {
+                policy.load(&moved(&tensors, &tensor.name, i, by)).unwrap();
+                policy.rsample_with(&obs, &noise, &mut actions, &mut log_probs).unwrap();
+                dot(&actions, &d_actions) + dot(&log_probs, &d_log_probs)
+            };
+            let mut slope = |step: f32| (loss(step) - loss(-step)) / f64::from(2.0 * step);
+            // Richardson's: where variances are small the loss bends too much for one difference.
+            let difference = (4.0 * slope(0.5 * STEP) - slope(STEP)) / 3.0;
+            prop_assert!(near(difference, gradient.data[i]), "{}: {} {}", tensor.name, difference, gradient.data[i]);
+        }
+    }
+
+    #[test]
+    fn parameters_of_deterministic_policies(rows in 1_usize..5, seed: u64) {
+        let mut policy = DeterministicActor::new(mlp(3, 2, seed), mlp(3, 2, seed)).unwrap();
+        let (obs, d_actions) = (draws(rows * 3, seed ^ 1, 1.0), draws(rows * 2, seed ^ 2, 1.0));
+        let mut actions = vec![0.0; rows * 2];
+        policy.forward(&obs, &mut actions).unwrap();
+        policy.backward(&d_actions).unwrap();
+        let (tensors, gradients) = (policy.tensors(), policy.gradients());
+        for gradient in &gradients {
+            let i = seed as usize % gradient.data.len();
+            let mut loss = |by: f32| {
+                policy.load(&moved(&tensors, &gradient.name, i, by)).unwrap();
+                policy.act(&obs, &mut actions).unwrap();
+                dot(&actions, &d_actions)
+            };
+            let difference = (loss(STEP) - loss(-STEP)) / f64::from(2.0 * STEP);
+            prop_assert!(near(difference, gradient.data[i]), "{}", gradient.name);
+        }
+    }
+}
+
+/// The numbers with a NaN among them.
+fn spoilt(numbers: &[f32], at: usize) -> Vec<f32> {
+    numbers.iter().enumerate().map(|(i, x)| if i == at { f32::NAN } else { *x }).collect()
+}
+
+#[test]
+fn what_comes_after_a_terminated_state_may_be_anything() {
+    let good = batch(4, true, &mut Pcg64::seed_from(5));
+    let (mut one, mut other) = (q_networks(8), q_networks(8));
+    let expected = one.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
+    let next = vec![f32::NAN; good.next_obs.len()];
+    let anything = Transitions { next_masks: Some(&[false; 12]), next_obs: &next, ..good.transitions() };
+    assert_eq!(other.update(&anything, DOUBLE, &Optimizer::adam(1e-3), None).unwrap(), expected);
+    assert_eq!(one.tensors(), other.tensors());
+    // One goes on.
+    let terminated = [true, true, false, true];
+    let error = q_networks(8)
+        .update(
+            &Transitions { terminated: &terminated, next_masks: Some(&[false; 12]), ..good.transitions() },
+            DOUBLE,
+            &Optimizer::adam(1e-3),
+            None,
+        )
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("next_masks: expected at least one allowed action a row, got none in row 2"), "{error}");
+}
+
+#[test]
+fn wrong_minibatches_are_named_and_change_nothing() {
+    let said = |error: rlox_core::Error| error.to_string();
+    let optimizer = Optimizer::adam(1e-3);
+    let good = batch(4, false, &mut Pcg64::seed_from(5));
+    let mut q = q_networks(8);
+    let before = q.tensors();
+    assert!(said(q.backward().unwrap_err()).contains("call evaluate first"));
+    for (batch, expected) in [
+        (
+            Transitions { actions: &[0, 1, 3, 0], ..good.transitions() },
+            "actions: expected numbers from 0 to 2, got 3 in row 2",
+        ),
+        (Transitions { rewards: &[0.0; 3], ..good.transitions() }, "rewards: expected 4 elements, got 3"),
+        (Transitions { obs: &[0.0; 11], ..good.transitions() }, "obs: expected rows of 3 numbers, got 11 numbers"),
+        (
+            Transitions { discount: Discount::Same(1.5), ..good.transitions() },
+            "discount: expected numbers between 0 and 1",
+        ),
+        (Transitions { weights: Some(&[1.0; 5]), ..good.transitions() }, "weights: expected 4 elements, got 5"),
+        (Transitions { next_masks: Some(&[false; 12]), ..good.transitions() }, "next_masks: expected at least one"),
+        (
+            Transitions { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..good.transitions() },
+            "rewards: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            Transitions { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..good.transitions() },
+            "weights: expected finite numbers, got inf in row 2",
+        ),
+        (
+            Transitions { obs: &spoilt(&good.obs, 4), ..good.transitions() },
+            "obs: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            Transitions { next_obs: &spoilt(&good.next_obs, 3), ..good.transitions() },
+            "next_obs: expected finite numbers, got NaN or infinity in row 1",
+        ),
+    ] {
+        let error = said(q.update(&batch, DOUBLE, &optimizer, None).unwrap_err());
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let mut rngs = [Pcg64::seed_from(0)];
+    assert!(said(q.act(&[0.0; 3], None, 1.5, &mut rngs, &mut [0]).unwrap_err()).starts_with("epsilon"));
+    assert!(said(q.act(&[f32::NAN; 3], None, 0.0, &mut rngs, &mut [0]).unwrap_err()).contains("NaN in row 0"));
+    assert!(said(q.track(2.0).unwrap_err()).starts_with("tau"));
+    assert_eq!(q.tensors(), before);
+}
+
+#[test]
+fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
+    let said = |error: rlox_core::Error| error.to_string();
+    let optimizer = Optimizer::adam(1e-3);
+    let good = batch(4, false, &mut Pcg64::seed_from(5));
+    let mut critics = twin_critics(8);
+    let before = critics.tensors();
+    let error = said(critics.update(&good.valued(&[0.0; 3]), 0.5, &optimizer, None).unwrap_err());
+    assert!(error.starts_with("targets: expected 4 elements, got 3"), "{error}");
+    let error = said(critics.update(&good.valued(&[0.0; 4]), -1.0, &optimizer, None).unwrap_err());
+    assert!(error.starts_with("coef"), "{error}");
+    let good_targets = good.valued(&[0.0; 4]);
+    for (batch, expected) in [
+        (good.valued(&[0.0, 0.0, f32::NAN, 0.0]), "targets: expected finite numbers, got NaN in row 2"),
+        (
+            ValuedActions { obs: &spoilt(&good.obs, 4), ..good_targets },
+            "obs: expected finite numbers, got NaN in row 1",
+        ),
+        (
+            ValuedActions { actions: &spoilt(&good.actions, 7), ..good_targets },
+            "actions: expected finite numbers, got NaN in row 3",
+        ),
+        (
+            ValuedActions { weights: Some(&[1.0, f32::NAN, 1.0, 1.0]), ..good_targets },
+            "weights: expected finite numbers, got NaN in row 1",
+        ),
+    ] {
+        let error = said(critics.update(&batch, 0.5, &optimizer, None).unwrap_err());
+        assert!(error.starts_with(expected), "{error}");
+    }
+    assert!(critics.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+    assert_eq!(critics.tensors(), before);
+    assert!(TwinCritics::<Mlp>::new(vec![], 3).is_err() && TwinCritics::new(vec![pair(3, 8, 1, 0)], 3).is_err());
+
+    let mut policy = squashed(8, false);
+    let before = policy.tensors();
+    let error = said(policy.backward(&[], &[]).unwrap_err());
+    assert!(error.contains("call rsample first"), "{error}");
+    let (mut actions, mut log_probs) = ([0.0; 4 * ACT], [0.0; 4]);
+    policy.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut actions, &mut log_probs).unwrap();
+    let error = said(policy.update(&good.obs, &mut critics, f32::NAN, &optimizer, None).unwrap_err());
+    assert!(error.starts_with("alpha"), "{error}");
+    let short = &good.obs[..OBS];
+    let error = said(policy.update(short, &mut critics, 0.1, &optimizer, None).unwrap_err());
+    assert!(error.starts_with("obs: expected 12 elements, got 3"), "{error}");
+    policy.backward(&[f32::NAN; 4 * ACT], &[0.0; 4]).unwrap();
+    assert!(said(policy.step(&optimizer, None).unwrap_err()).contains("NaN in \"actor."));
+    assert_eq!(policy.tensors(), before);
+}
+
+#[test]
+fn wrong_temperatures_and_spaces_are_named() {
+    let said = |error: rlox_core::Error| error.to_string();
+    let optimizer = Optimizer::adam(1e-3);
+    let mut temperature = Temperature::learned(1.0, -1.0).unwrap();
+    assert!(said(temperature.update(&[0.0, f32::INFINITY], &optimizer).unwrap_err()).contains("inf in row 1"));
+    assert_eq!(temperature.alpha(), 1.0);
+    assert!(Temperature::learned(0.0, -1.0).is_err() && Temperature::fixed(-1.0).is_err());
+    assert!(said(ActionScaling::new(&Space::discrete(2)).unwrap_err()).contains("a Box"));
+    let infinite = Space::uniform_box(f32::NEG_INFINITY, 1.0, &[1]);
+    assert!(said(ActionScaling::new(&infinite).unwrap_err()).contains("[-inf, 1] at element 0"));
+}
+
+#[test]
+fn policies_that_say_nan_are_named_and_draw_nothing() {
+    for (state_dependent, huge, expected) in [(false, 0, "mean"), (false, 1, "log_std"), (true, 0, "mean")] {
+        let mut policy = squashed(8, state_dependent);
+        // Infinite where the others are finite.
+        let mut tensors = rlox_nn::NamedTensors::default();
+        for tensor in &policy.tensors() {
+            let mut data = tensor.data.clone();
+            if tensor.name == "actor.4.bias" {
+                data[huge * ACT] = f32::MAX;
+            }
+            if tensor.name == "actor.4.weight" {
+                data[huge * ACT * 8..][..8].fill(f32::MAX);
+            }
+            tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+        }
+        policy.load(&tensors).unwrap();
+        let (obs, mut rng) = ([[0.1; OBS], [50.0; OBS]].concat(), Pcg64::seed_from(3));
+        let (mut actions, mut log_probs) = ([9.0; 2 * ACT], [9.0; 2]);
+        let mut errors = vec![
+            policy.act(&obs, &mut [rng.clone(), rng.clone()], &mut actions, &mut log_probs).unwrap_err(),
+            policy.act_deterministic(&obs, &mut actions).unwrap_err(),
+        ];
+        let before = rng.clone();
+        errors.push(policy.sample(&obs, &mut rng, &mut actions, &mut log_probs).unwrap_err());
+        errors.push(policy.rsample(&obs, &mut rng, &mut actions, &mut log_probs).unwrap_err());
+        for error in errors {
+            let (error, wanted) = (error.to_string(), format!("{expected}: expected finite numbers, got inf in row "));
+            assert!(error.starts_with(&wanted), "{error}");
+        }
+        assert_eq!((actions, log_probs, &rng), ([9.0; 2 * ACT], [9.0; 2], &before));
+        assert!(policy.backward(&[0.0; 2 * ACT], &[0.0; 2]).unwrap_err().to_string().contains("call rsample first"));
+    }
+}
+
+#[test]
+fn deterministic_policies_that_say_nan_are_named() {
+    let mut policy = actor(8);
+    let (obs, mut actions) = ([[0.1; OBS], [f32::NAN; OBS]].concat(), [9.0; 2 * ACT]);
+    for error in [policy.act(&obs, &mut actions).unwrap_err(), policy.forward(&obs, &mut actions).unwrap_err()] {
+        assert!(error.to_string().starts_with("obs: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!(actions, [9.0; 2 * ACT]);
+    // Neither the refused rows nor those before are gone back from.
+    policy.forward(&[0.1; 2 * OBS], &mut actions).unwrap();
+    assert!(policy.forward(&obs, &mut [0.0; 2 * ACT]).is_err());
+    assert!(policy.backward(&[1.0; 2 * ACT]).unwrap_err().to_string().contains("call forward first"));
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+    let error = q_networks(8).act(&obs, None, 0.0, &mut [0, 1].map(Pcg64::seed_from), &mut [0; 2]).unwrap_err();
+    assert!(error.to_string().starts_with("obs: expected finite numbers, got NaN in row 1"), "{error}");
+}
+
+#[test]
+fn clones_go_their_own_way() {
+    let good = batch(4, false, &mut Pcg64::seed_from(5));
+    let (mut q, mut critics) = (q_networks(8), twin_critics(8));
+    let (twin, other) = (q.clone(), critics.clone());
+    let (before, values) = (q.tensors(), critics.tensors());
+    q.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
+    critics.update(&good.valued(&[0.5; 4]), 0.5, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && q.tensors() != before);
+    assert!(other.tensors() == values && critics.tensors() != values);
+    let (mut policy, mut deterministic) = (squashed(8, true), actor(8));
+    let (twin, other) = (policy.clone(), deterministic.clone());
+    let (before, weights) = (policy.tensors(), deterministic.tensors());
+    policy.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut [0.0; 4 * ACT], &mut [0.0; 4]).unwrap();
+    policy.update(&good.obs, &mut critics, 0.1, &Optimizer::adam(1e-3), None).unwrap();
+    deterministic.update(&good.obs, &mut critics, &Optimizer::adam(1e-3), None).unwrap();
+    assert!(twin.tensors() == before && policy.tensors() != before);
+    assert!(other.tensors() == weights && deterministic.tensors() != weights);
+}
+
+#[test]
+fn squashed_gaussians_keep_each_calls_rows_and_refuse_other_actions() {
+    assert!(SquashedGaussian::new(0).unwrap_err().to_string().starts_with("dim: expected at least 1"));
+    let (outputs, mut two) = ([0.1, 0.0, 0.2, 0.3], [0.0; 2]);
+    let mut policy = SquashedGaussian::new(1).unwrap();
+    policy.log_prob(&outputs, &[0.5, -0.5], &mut two).unwrap();
+    let (mut before, mut after) = ([0.0; 4], [0.0; 4]);
+    policy.log_prob_backward(&outputs, &[1.0; 2], &mut before).unwrap();
+    policy.mode(&outputs[..2], &mut [0.0]).unwrap();
+    policy.sample(&outputs, &[0.4, -0.9], &mut [0.0; 2], &mut two).unwrap();
+    policy.log_prob_backward(&outputs, &[1.0; 2], &mut after).unwrap();
+    assert_eq!(before, after);
+    policy.backward(&outputs, &[1.0; 2], &[0.5; 2], &mut before).unwrap();
+    policy.mode(&outputs[..2], &mut [0.0]).unwrap();
+    policy.log_prob(&outputs[..2], &[0.5], &mut two[..1]).unwrap();
+    policy.backward(&outputs, &[1.0; 2], &[0.5; 2], &mut after).unwrap();
+    assert_eq!(before, after);
+    for (wrong, said) in [(1.5, "1.5 in row 1"), (-1.0001, "-1.0001 in row 1"), (f32::NAN, "NaN in row 1")] {
+        let mut untouched = [7.0; 2];
+        let error = policy.log_prob(&outputs, &[0.5, wrong], &mut untouched).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("actions: expected numbers between -1 and 1, got {said}")), "{error}");
+        assert_eq!(untouched, [7.0; 2]);
+    }
+    // 1 counts as the next smaller number.
+    policy.log_prob(&outputs, &[1.0, -1.0], &mut two).unwrap();
+    let mut next = [0.0; 2];
+    policy.log_prob(&outputs, &[1.0_f32.next_down(), (-1.0_f32).next_up()], &mut next).unwrap();
+    assert_eq!(two, next);
+}
+
+#[test]
+fn losses_refuse_slices_of_other_lengths() {
+    let (two, one) = (&[0.5, 3.0][..], &[1.0][..]);
+    let (mut a, mut b) = ([7.0; 2], [7.0; 2]);
+    let squared = TdLoss::SquaredError;
+    let flags = [false; 2];
+    let mut said = vec![
+        td_loss(squared, two, two, Some(one), 1.0, &mut a, &mut b).unwrap_err(),
+        td_loss(squared, two, one, None, 1.0, &mut a, &mut b).unwrap_err(),
+        td_loss(squared, two, two, None, 1.0, &mut a[..1], &mut b).unwrap_err(),
+        td_loss(squared, two, two, None, 1.0, &mut a, &mut b[..1]).unwrap_err(),
+        td_targets(two, &flags, Discount::Each(one), two, &mut a).unwrap_err(),
+        td_targets(two, &flags[..1], Discount::Same(0.9), two, &mut a).unwrap_err(),
+        td_targets(two, &flags, Discount::Same(0.9), one, &mut a).unwrap_err(),
+        td_targets(two, &flags, Discount::Same(0.9), two, &mut a[..1]).unwrap_err(),
+        soft_values(&mut a, one, 0.1).unwrap_err(),
+        sac_actor_loss(two, one, 0.1, &mut a, &mut b).unwrap_err(),
+        sac_actor_loss(two, two, 0.1, &mut a[..1], &mut b).unwrap_err(),
+        sac_actor_loss(two, two, 0.1, &mut a, &mut b[..1]).unwrap_err(),
+        td3_actor_loss(two, &mut a[..1]).unwrap_err(),
+        td3_actor_loss(two, &mut []).unwrap_err(),
+        td_loss(squared, &[], &[], None, 1.0, &mut [], &mut []).unwrap_err(),
+        sac_actor_loss(&[], &[], 0.1, &mut [], &mut []).unwrap_err(),
+        td3_actor_loss(&[], &mut []).unwrap_err(),
+        temperature_loss(0.5, &[], -1.0).unwrap_err(),
+    ]
+    .into_iter()
+    .map(|error| error.to_string());
+    for name in [
+        "weights",
+        "targets",
+        "td_errors",
+        "d_values",
+        "discount",
+        "terminated",
+        "next_values",
+        "targets",
+        "log_probs",
+        "values",
+        "d_log_probs",
+        "d_actions",
+        "d_actions",
+        "d_actions",
+        "values",
+        "log_probs",
+        "values",
+        "log_probs",
+    ] {
+        let error = said.next().unwrap();
+        assert!(error.starts_with(&format!("{name}: expected ")), "{name}: {error}");
+    }
+    assert_eq!((a, b), ([7.0; 2], [7.0; 2]));
+}
+
+#[test]
+fn actors_and_q_functions_go_back_from_what_the_weights_there_are_said() {
+    let (good, adam) = (batch(4, false, &mut Pcg64::seed_from(5)), Optimizer::adam(1e-3));
+    let (mut q, mut td3, mut sac) = (q_networks(8), actor(8), squashed(8, true));
+    let (of_q, of_td3, of_sac) = (q.tensors(), td3.tensors(), sac.tensors());
+    for change in [0, 1] {
+        let (mut actions, mut log_probs) = ([0.0; 4 * ACT], [0.0; 4]);
+        q.evaluate(&good.transitions(), DOUBLE).unwrap();
+        q.backward().unwrap();
+        td3.forward(&good.obs, &mut actions).unwrap();
+        td3.backward(&actions).unwrap();
+        sac.rsample(&good.obs, &mut Pcg64::seed_from(0), &mut actions, &mut log_probs).unwrap();
+        sac.backward(&actions, &log_probs).unwrap();
+        if change == 0 {
+            q.step(&adam, None).unwrap();
+            td3.step(&adam, None).unwrap();
+            sac.step(&adam, None).unwrap();
+        } else {
+            q.load(&of_q).unwrap();
+            td3.load(&of_td3).unwrap();
+            sac.load(&of_sac).unwrap();
+        }
+        for (refused, first) in [
+            (q.backward(), "call evaluate first"),
+            (td3.backward(&actions), "call forward first"),
+            (sac.backward(&actions, &log_probs), "call rsample first"),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(first), "{error}");
+        }
+    }
+}
+
+#[test]
+fn bounds_at_the_ends_of_f32_scale_there_and_back() {
+    for (low, high) in [(-f32::MAX, f32::MAX), (0.0, f32::MIN_POSITIVE / 8.0)] {
+        let scaling = ActionScaling::new(&Space::uniform_box(low, high, &[1])).unwrap();
+        let mut actions = [-1.0, 0.0, 1.0, 0.5];
+        scaling.scale(&mut actions).unwrap();
+        scaling.unscale(&mut actions).unwrap();
+        for (got, expected) in actions.iter().zip([-1.0, 0.0, 1.0, 0.5]) {
+            assert!((got - expected).abs() < 1e-5, "{low} to {high}: {actions:?}");
+        }
+    }
+}
+
+#[test]
+fn an_element_whose_bounds_are_equal_is_constant() {
+    let (low, high) = (vec![-1.0, 0.1, -3.0], vec![1.0, 0.1, 5.0]);
+    let scaling = ActionScaling::new(&Space::Box { low, high, shape: vec![3] }).unwrap();
+    for action in [-1.0, -0.7, 0.3, 1.0] {
+        let mut actions = [action; 3];
+        scaling.scale(&mut actions).unwrap();
+        assert_eq!(actions[1], 0.1);
+        assert!((actions[0] - action).abs() < 1e-6);
+        scaling.unscale(&mut actions).unwrap();
+        assert_eq!(actions[1], 0.0);
+        assert!((actions[2] - action).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,659 @@
+//! What off-policy trainers and agents do step by step: random actions first, updates as often as they are meant,
+//! transitions that are what the environments did, and exploration noise that is kept as long as configured.
+
+use rlox_core::envs::CartPole;
+use rlox_core::replay::{Column, ReplayStorage};
+use rlox_core::{
+    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, FieldData, FieldMut, NormalizerOptions, Pcg64, ResetOptions,
+    Result, Seeds, Space, Step, StepOut, VecEnv, VectorEnv,
+};
+use rlox_nn::train::{
+    ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, NoiseProcess, Observations, OffPolicyAgent,
+    OffPolicyAlgorithm as _, OffPolicyMethod, OffPolicyMetrics, Outcome, Priorities, Sac, SacConfig, SacLearner,
+    Schedule, Surroundings, predict_with,
+};
+use rlox_nn::{Activation, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy, TwinCritics};
+
+/// Counts its steps, pays 1 for each, and ends after the third: the task itself, or the time. With masks, the third action
+/// is forbidden at all times, and after the first step the second one, too.
+struct Clock {
+    spec: EnvSpec,
+    at: usize,
+    terminates: bool,
+    masks: bool,
+    /// Whether all observations are the same.
+    blind: bool,
+    nan_at: usize,
+    steps: usize,
+}
+
+impl Clock {
+    fn new(terminates: bool) -> Self {
+        let (observation, action) = (Space::uniform_box(0.0, 3.0, &[1]), Space::discrete(3));
+        let max_episode_steps = if terminates { None } else { Some(3) };
+        let spec = EnvSpec { id: "Clock-v0".into(), observation, action, max_episode_steps };
+        Self { spec, at: 0, terminates, masks: false, blind: false, nan_at: usize::MAX, steps: 0 }
+    }
+}
+
+impl Clock {
+    fn seen(&self) -> f32 {
+        if self.blind { 1.0 } else { self.at as f32 }
+    }
+}
+
+impl Env for Clock {
+    type Action = i64;
+
+    fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+        self.at = 0;
+        obs[0] = self.seen();
+    }
+
+    fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+        assert!(!self.masks || *action == 0 || (*action == 1 && self.at != 1), "{action} at {}", self.at);
+        self.at += 1;
+        self.steps += 1;
+        obs[0] = self.seen();
+        let reward = if self.steps == self.nan_at { f64::NAN } else { 1.0 };
+        Step { reward, terminated: self.terminates && self.at == 3, truncated: false }
+    }
+
+    fn has_action_mask(&self) -> bool {
+        self.masks
+    }
+
+    fn action_mask(&self, mask: &mut [bool]) {
+        mask.copy_from_slice(&[true, !self.masks || self.at != 1, !self.masks]);
+    }
+}
+
+fn clocks(num_envs: usize, clock: impl Fn() -> Clock + 'static) -> Box<VecEnv<Clock>> {
+    Box::new(VecEnv::new(num_envs, None, AutoresetMode::SameStep, clock).unwrap())
+}
+
+fn q_networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<QNetworks<Mlp>> {
+    QNetworks::mlp(spec, &[32], Activation::Relu, rng)
+}
+
+fn new_dqn(num_envs: usize, config: &DqnConfig, clock: impl Fn() -> Clock + 'static) -> Dqn<QNetworks<Mlp>> {
+    Dqn::new(clocks(num_envs, clock), q_networks, config.clone(), 1).unwrap()
+}
+
+/// Fast to learn.
+fn config() -> DqnConfig {
+    DqnConfig {
+        batch_size: 32,
+        gamma: 0.5,
+        train_freq: 1,
+        target_update_interval: 20,
+        optimizer: Optimizer::adam(1e-2),
+        ..DqnConfig::default()
+    }
+}
+
+fn column(replay: &ReplayStorage, column: Column) -> Vec<f32> {
+    let indices: Vec<_> = replay.indices().collect();
+    let mut out = vec![0.0; indices.len()];
+    replay.gather(column, &indices, FieldMut::F32(&mut out)).unwrap();
+    out
+}
+
+fn flags(replay: &ReplayStorage, column: Column) -> Vec<u8> {
+    let indices: Vec<_> = replay.indices().collect();
+    let mut out = vec![0; indices.len()];
+    replay.gather(column, &indices, FieldMut::Bool(&mut out)).unwrap();
+    out
+}
+
+fn actions(replay: &ReplayStorage) -> Vec<i64> {
+    let indices: Vec<_> = replay.indices().collect();
+    let mut out = vec![0; indices.len()];
+    replay.gather(Column::Action, &indices, FieldMut::I64(&mut out)).unwrap();
+    out
+}
+
+#[test]
+fn replay_holds_raw_transitions_and_final_observations() {
+    let normalize = Some(NormalizerOptions::default());
+    let mut dqn = new_dqn(2, &DqnConfig { normalize, ..config() }, || Clock::new(false));
+    dqn.train(14, |_| true).unwrap();
+    let replay = dqn.replay();
+    assert_eq!(column(replay, Column::Obs(0)), [0., 0., 1., 1., 2., 2., 0., 0., 1., 1., 2., 2., 0., 0.]);
+    assert_eq!(column(replay, Column::NextObs(0)), [1., 1., 2., 2., 3., 3., 1., 1., 2., 2., 3., 3., 1., 1.]);
+    assert_eq!(column(replay, Column::Reward), [1.0; 14]);
+    assert_eq!(flags(replay, Column::Terminated), [0; 14]);
+    assert_eq!(flags(replay, Column::Truncated), [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]);
+    // Statistics are of what is acted on: 0, 1, 2 over and over, twice; final observations are not.
+    let seen = dqn.normalizer().unwrap().obs();
+    assert!((seen.count() - 16.0).abs() < 1e-3 && (seen.mean()[0] - 14.0 / 16.0).abs() < 1e-3, "{seen:?}");
+}
+
+/// The values of the first action in some states, after a run.
+fn values(states: &[f32], n_steps: usize, clock: impl Fn() -> Clock + 'static) -> Vec<f32> {
+    // All actions as often, and a rate that falls to 0, so that values are near their means in the end.
+    let exploring = DqnConfig { exploration_final_eps: 1.0, lr_schedule: Schedule::Linear, ..config() };
+    let mut dqn = new_dqn(4, &DqnConfig { n_steps, batch_size: 128, ..exploring }, clock);
+    dqn.train(6_000, |_| true).unwrap();
+    let mut values = vec![0.0; 3 * states.len()];
+    dqn.learner_mut().q_function_mut().values(states, &mut values).unwrap();
+    values.chunks(3).map(|row| row[0]).collect()
+}
+
+#[test]
+fn time_limits_are_no_ends() {
+    let near = |what: &str, got: Vec<f32>, expected: &[f32]| {
+        assert!(got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 0.05), "{what}: {got:?}");
+    };
+    for n_steps in [1, 2] {
+        // From the last step back: 1, 1 + 1/2, 1 + 3/4.
+        let seen = values(&[0.0, 1.0, 2.0], n_steps, || Clock::new(true));
+        near("the steps to the end", seen, &[1.75, 1.5, 1.0]);
+        // One state, in which time is over now and then: v = 1 + v/2, also over two steps, v = 3/2 + v/4.
+        let blind = |terminates| Clock { blind: true, ..Clock::new(terminates) };
+        near("the end of the time", values(&[1.0], n_steps, move || blind(false)), &[2.0]);
+        // The same, where every third step is the last: v = 1 + 2/3 v/2; over two steps the first of three goes on after
+        // 3/2, the second ends with it and the third with 1: v = 4/3 + 1/3 v/4.
+        let expected = [1.5, 16.0 / 11.0][n_steps - 1];
+        near("the end of the task", values(&[1.0], n_steps, move || blind(true)), &[expected]);
+    }
+}
+
+#[test]
+fn actions_are_random_until_learning_starts() {
+    let greedy = DqnConfig { exploration_initial_eps: 0.0, exploration_final_eps: 0.0, ..config() };
+    let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 3_000, ..greedy }, || Clock::new(true));
+    let metrics = dqn.train(3_000, |_| true).unwrap();
+    assert_eq!((metrics.updates, metrics.learned, metrics.timesteps), (0, None, 3_000));
+    let chosen = actions(dqn.replay());
+    for action in 0..3 {
+        let count = chosen.iter().filter(|chosen| **chosen == action).count();
+        assert!((880..1120).contains(&count), "{count} of 3000");
+    }
+    // Learning begins beyond, and acts by what was learned.
+    let metrics = dqn.train(40, |_| true).unwrap();
+    assert_eq!(metrics.updates, 10);
+    // From the start on, nothing is random.
+    let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 0, ..greedy }, || Clock::new(true));
+    dqn.train(4, |_| true).unwrap();
+    assert!(actions(dqn.replay()).iter().all(|action| *action == actions(dqn.replay())[0]));
+}
+
+#[test]
+fn warm_up_covers_the_bounds_of_a_box() {
+    let env = VecEnv::new(4, None, AutoresetMode::SameStep, rlox_core::envs::Pendulum::default).unwrap();
+    let config = SacConfig { learning_starts: 4_000, ..SacConfig::default() };
+    let networks = |spec: &EnvSpec, rng: &mut Pcg64| config.mlp(spec, &[8], rng);
+    let mut sac: Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>> =
+        Sac::new(Box::new(env), networks, config.clone(), 1).unwrap();
+    sac.train(4_000, |_| true).unwrap();
+    let chosen = column(sac.replay(), Column::Action);
+    let mean = chosen.iter().sum::<f32>() / 4_000.0;
+    let square = chosen.iter().map(|x| x * x).sum::<f32>() / 4_000.0;
+    assert!(mean.abs() < 0.05 && (square - 1.0 / 3.0).abs() < 0.03, "{mean} {square}");
+    assert!(chosen.iter().all(|x| (-1.0..=1.0).contains(x)));
+}
+
+#[test]
+fn updates_are_counted_as_they_are_meant() {
+    let run = |train_freq, gradient_steps, num_envs| {
+        let config = DqnConfig { train_freq, gradient_steps, learning_starts: 24, ..config() };
+        let mut iterations = 0;
+        let metrics = new_dqn(num_envs, &config, || Clock::new(true)).train(48, |_| {
+            iterations += 1;
+            true
+        });
+        (iterations, metrics.unwrap().updates)
+    };
+    // Each iteration makes train_freq steps of each environment; those that end beyond step 24 learn.
+    assert_eq!(run(4, Some(1), 1), (12, 6));
+    assert_eq!(run(4, Some(3), 2), (6, 9));
+    assert_eq!(run(4, None, 1), (12, 24));
+    assert_eq!(run(4, None, 2), (6, 24));
+    // A run makes at least the steps asked for.
+    assert_eq!(run(5, Some(2), 2), (5, 6));
+}
+
+#[test]
+fn schedules_go_by_the_run_and_targets_by_steps() {
+    let falling = DqnConfig { lr_schedule: Schedule::Linear, exploration_fraction: 0.5, train_freq: 2, ..config() };
+    let mut dqn = new_dqn(2, &DqnConfig { learning_starts: 0, ..falling }, || Clock::new(true));
+    let mut said = Vec::new();
+    dqn.train(16, |metrics| {
+        said.push((metrics.exploration_rate.unwrap(), metrics.learned.unwrap().learning_rate));
+        said.len() < 2
+    })
+    .unwrap();
+    dqn.resume(|metrics| {
+        said.push((metrics.exploration_rate.unwrap(), metrics.learned.unwrap().learning_rate));
+        true
+    })
+    .unwrap();
+    // By the share that is done when an iteration begins.
+    let expected = [(1.0, 1e-2), (0.525, 7.5e-3), (0.05, 5e-3), (0.05, 2.5e-3)];
+    for ((rate, lr), (expected_rate, expected_lr)) in said.iter().zip(expected) {
+        assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{said:?}");
+    }
+    assert!(dqn.resume(|_| true).unwrap_err().to_string().starts_with("resume: expected a run that has not ended"));
+}
+
+/// The iterations of one step after which the target network is what learned before the last update.
+fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
+    let target = DqnConfig { target_update_interval, learning_starts: 0, ..config() };
+    let mut dqn = new_dqn(num_envs, &target, || Clock::new(true));
+    dqn.begin(1_000);
+    let is_moved = |_: &usize| {
+        // The target moves before the update that follows the step, so that it is compared with the weights before.
+        let before = dqn.learner().q_function().online().clone();
+        dqn.iterate().unwrap();
+        rlox_nn::Network::tensors(dqn.learner().q_function().target()) == rlox_nn::Network::tensors(&before)
+    };
+    (0..10).filter(is_moved).collect()
+}
+
+#[test]
+fn targets_move_every_so_many_steps_of_all_environments() {
+    // At first they are equal. Of 2 environments, step 8 is made in the fourth iteration.
+    assert_eq!(moves(2, 8), [0, 3, 7]);
+    // Of 6: after 12 steps, which are more than 10, then 24, 30, 42, 54 and 60.
+    assert_eq!(moves(6, 10), [0, 1, 3, 4, 6, 8, 9]);
+    assert_eq!(moves(4, 2), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn exploration_goes_on_within_an_iteration() {
+    let config = DqnConfig {
+        learning_starts: 0,
+        train_freq: 400,
+        exploration_fraction: 0.5,
+        exploration_final_eps: 0.0,
+        ..config()
+    };
+    let mut dqn = new_dqn(2, &config, || Clock::new(true));
+    let mut values = [0.0; 9];
+    dqn.learner_mut().q_function_mut().values(&[0.0, 1.0, 2.0], &mut values).unwrap();
+    let best = |at: f32| {
+        let row = &values[3 * at as usize..][..3];
+        (0..3).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as i64
+    };
+    dqn.train(800, |_| true).unwrap();
+    let (states, chosen) = (column(dqn.replay(), Column::Obs(0)), actions(dqn.replay()));
+    let greedy: Vec<_> = states.iter().zip(&chosen).map(|(state, action)| best(*state) == *action).collect();
+    let share = |some: &[bool]| some.iter().filter(|greedy| **greedy).count() as f64 / some.len() as f64;
+    // From all at random, of which a third is best, to none.
+    assert!(share(&greedy[..100]) < 0.55 && share(&greedy[300..400]) > 0.8, "{greedy:?}");
+    assert!(greedy[400..].iter().all(|greedy| *greedy));
+}
+
+#[test]
+fn forbidden_actions_are_never_chosen() {
+    for n_steps in [1, 2] {
+        let masked = || Clock { masks: true, ..Clock::new(true) };
+        let config = DqnConfig { n_steps, learning_starts: 60, exploration_fraction: 1.0, double: true, ..config() };
+        let mut dqn = new_dqn(2, &config, masked);
+        // The environment panics at a forbidden action.
+        dqn.train(600, |_| true).unwrap();
+        let chosen = actions(dqn.replay());
+        assert!(chosen.contains(&0) && chosen.contains(&1));
+        let replay = dqn.replay();
+        let (next, indices) = (column(replay, Column::NextObs(0)), replay.indices().collect::<Vec<_>>());
+        let mut masks = vec![0; 3 * next.len()];
+        replay.gather(Column::Extra(0), &indices, FieldMut::Bool(&mut masks)).unwrap();
+        for (next, mask) in next.iter().zip(masks.chunks(3)) {
+            let expected = if *next == 1.0 {
+                [1, 0, 0]
+            } else if *next == 2.0 {
+                [1, 1, 0]
+            } else {
+                [1, 1, 1]
+            };
+            assert_eq!(mask, expected, "{next}");
+        }
+        dqn.evaluate(clocks(2, masked).as_mut(), 4, 1).unwrap();
+    }
+}
+
+#[test]
+fn metrics_mean_what_they_say() {
+    let mut dqn = new_dqn(2, &config(), || Clock::new(true));
+    let mut all: Vec<OffPolicyMetrics> = Vec::new();
+    dqn.train(120, |metrics| {
+        all.push(*metrics);
+        true
+    })
+    .unwrap();
+    assert!(all[1].mean_return.is_nan() && all[1].learned.is_none());
+    let last = all.last().unwrap();
+    assert_eq!((last.timesteps, last.episodes, last.mean_return, last.mean_length), (120, 40, 3.0, 3.0));
+    let learned = last.learned.unwrap();
+    assert!(learned.critic_loss.is_finite() && learned.grad_norm > 0.0 && learned.actor_loss.is_none());
+}
+
+#[test]
+fn a_reward_that_is_no_number_is_named_and_a_new_run_goes_on() {
+    let mut dqn = new_dqn(2, &config(), || Clock { nan_at: 20, ..Clock::new(true) });
+    let error = dqn.train(120, |_| true).unwrap_err().to_string();
+    assert!(error.starts_with("rewards: expected finite numbers, got NaN in row 0, after 38 steps"), "{error}");
+    assert_eq!((dqn.timesteps(), dqn.replay().len()), (38, 38));
+    let metrics = dqn.train(60, |_| true).unwrap();
+    assert_eq!(metrics.timesteps, 98);
+    assert_eq!(column(dqn.replay(), Column::Obs(0))[38], 0.0);
+}
+
+#[test]
+fn noise_walks_and_begins_anew() {
+    let (theta, dt, sigma) = (0.5, 0.25, 2.0);
+    let walk = ActionNoise::OrnsteinUhlenbeck { sigma, theta, dt };
+    let mut noise = NoiseProcess::new(walk, 2, 1).unwrap();
+    let mut rngs = [Pcg64::seed_from(1), Pcg64::seed_from(2)];
+    let mut drawn = NoiseProcess::new(ActionNoise::Gaussian { sigma: 1.0 }, 2, 1).unwrap();
+    let mut same = rngs.clone();
+    let mut expected = [0.0_f32; 2];
+    for step in 0..20 {
+        let mut actions = [0.0, 0.9];
+        noise.apply(&mut rngs, &mut actions).unwrap();
+        drawn.apply(&mut same, &mut [0.0; 2]).unwrap();
+        for (x, n) in expected.iter_mut().zip(drawn.state()) {
+            *x = *x - theta * dt * *x + sigma * dt.sqrt() * n;
+        }
+        assert_eq!(noise.state(), expected);
+        assert_eq!(actions, [expected[0].clamp(-1.0, 1.0), (0.9 + expected[1]).clamp(-1.0, 1.0)]);
+        if step == 9 {
+            noise.end_episodes(|env| env == 1);
+            expected[1] = 0.0;
+        }
+    }
+    let error = noise.apply(&mut rngs, &mut [0.0; 3]).unwrap_err().to_string();
+    assert!(error.starts_with("actions: expected 2 elements, got 3"), "{error}");
+}
+
+#[test]
+fn nothing_is_allocated_once_it_runs() {
+    let counted = |work: &mut dyn FnMut()| allocation_counter::measure(work).count_total;
+    // Full buffers: until then they grow with the number of final observations.
+    let options = DqnConfig { n_steps: 2, double: true, buffer_size: 200, ..config() };
+    let mut dqn = new_dqn(2, &options, || Clock { masks: true, ..Clock::new(true) });
+    dqn.train(400, |_| true).unwrap();
+    dqn.begin(1_000);
+    assert_eq!(counted(&mut || (0..30).for_each(|_| dqn.iterate().map(|_| ()).unwrap())), 0);
+
+    let env = VecEnv::new(2, None, AutoresetMode::SameStep, rlox_core::envs::Pendulum::default).unwrap();
+    let normalize = Some(NormalizerOptions::default());
+    let config = SacConfig { batch_size: 32, learning_starts: 10, buffer_size: 200, normalize, ..SacConfig::default() };
+    let networks = |spec: &EnvSpec, rng: &mut Pcg64| config.mlp(spec, &[8], rng);
+    let mut sac = Sac::new(Box::new(env), networks, config.clone(), 1).unwrap();
+    sac.train(500, |_| true).unwrap();
+    sac.begin(1_000);
+    assert_eq!(counted(&mut || (0..30).for_each(|_| sac.iterate().map(|_| ()).unwrap())), 0);
+}
+
+type Agent = OffPolicyAgent<DqnLearner<QNetworks<Mlp>>>;
+
+const N: usize = 2;
+
+fn agent_config() -> DqnConfig {
+    DqnConfig { learning_starts: 10, buffer_size: 1_000, train_freq: 3, ..DqnConfig::default() }
+}
+
+fn env(seed: u64) -> VecEnv<CartPole> {
+    let mut env = VecEnv::new(N, None, AutoresetMode::SameStep, CartPole::default).unwrap();
+    env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut [0.0; 4 * N]).unwrap();
+    env
+}
+
+fn agent(config: &DqnConfig, env: &dyn VectorEnv) -> Agent {
+    let spec = env.spec();
+    let q = QNetworks::mlp(spec, &[16], Activation::Relu, &mut Pcg64::seed_from(3)).unwrap();
+    let how = DqnLearner::<QNetworks<Mlp>>::gathering(config, spec).unwrap();
+    let learner = Box::new(DqnLearner::new(config.clone(), q, spec, N).unwrap());
+    OffPolicyAgent::new(learner, how, &Surroundings::of(env), [1, 2]).unwrap()
+}
+
+fn iterate(agent: &mut Agent, env: &mut dyn VectorEnv, iterations: usize) {
+    for i in 0..iterations {
+        assert!(agent.iterate(env, None, i as f64 / 100.0, &mut || Ok(false)).unwrap());
+    }
+}
+
+fn weights(agent: &Agent) -> NamedTensors {
+    agent.learner().tensors()
+}
+
+#[test]
+fn step_by_step_it_does_what_it_does_in_one_call() {
+    let mut lent = env(7);
+    let mut whole = agent(&agent_config(), &lent);
+    whole.start(&lent, None).unwrap();
+    iterate(&mut whole, &mut lent, 40);
+
+    let mut stepped = env(7);
+    let mut other = agent(&agent_config(), &stepped);
+    let (mut obs, mut next_obs) = ([0.0; 4 * N], [0.0; 4 * N]);
+    let (mut reward, mut terminated, mut truncated) = ([0.0; N], [false; N], [false; N]);
+    stepped.observe(&mut obs).unwrap();
+    other.start_at(&obs, None, None).unwrap();
+    for i in 0..40 {
+        other.begin(f64::from(i) / 100.0).unwrap();
+        for _ in 0..3 {
+            let Actions::Discrete(actions) = other.act(None).unwrap() else { unreachable!() };
+            let actions = actions.to_vec();
+            let out = StepOut {
+                obs: &mut obs,
+                reward: &mut reward,
+                terminated: &mut terminated,
+                truncated: &mut truncated,
+                final_obs: &mut next_obs,
+            };
+            stepped.step(Actions::Discrete(&actions), out).unwrap();
+            for env in (0..N).filter(|env| !(terminated[*env] || truncated[*env])) {
+                next_obs[4 * env..][..4].copy_from_slice(&obs[4 * env..][..4]);
+            }
+            let (rewards, terminated, truncated) = (&reward[..], &terminated[..], &truncated[..]);
+            let outcome = Outcome {
+                next_obs: &next_obs,
+                obs: &obs,
+                rewards,
+                terminated,
+                truncated,
+                valid: None,
+                masks: None,
+                final_masks: None,
+            };
+            other.observe(&outcome, None).unwrap();
+        }
+        assert!(other.learn(None, &mut || Ok(false)).unwrap());
+    }
+    assert_eq!(weights(&other), weights(&whole));
+    assert_eq!((other.timesteps(), other.updates()), (240, whole.updates()));
+}
+
+#[test]
+fn it_goes_on_from_where_it_stood() {
+    // Transitions are the same, as the smallest buffer holds one step.
+    let config = DqnConfig { buffer_size: N, ..agent_config() };
+    let mut lent = env(7);
+    let mut first = agent(&config, &lent);
+    first.start(&lent, None).unwrap();
+    iterate(&mut first, &mut lent, 20);
+    let mut second = agent(&config, &lent);
+    let streams: Vec<_> = first.streams().cloned().collect();
+    second.learner_mut().load(&weights(&first)).unwrap();
+    second.learner_mut().load_optimizer_state(&first.learner().optimizer_state()).unwrap();
+    second.set_standing(&streams, first.timesteps(), first.updates(), first.left_over(), first.progress()).unwrap();
+    assert!(!second.started());
+    let said = second.iterate(&mut lent, None, 0.0, &mut || Ok(false)).unwrap_err().to_string();
+    assert!(said.starts_with("env: expected environments that have been started"), "{said}");
+    let mut copy = env(7);
+    rlox_core::Standing::of(&lent).unwrap().unwrap().put(&mut copy).unwrap();
+    second.go_on(&copy).unwrap();
+    iterate(&mut first, &mut lent, 20);
+    iterate(&mut second, &mut copy, 20);
+    assert_eq!(weights(&first), weights(&second));
+    let said = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0).unwrap_err().to_string();
+    assert!(said.starts_with("streams: expected 4"), "{said}");
+    assert_eq!(second.timesteps(), first.timesteps());
+}
+
+#[test]
+fn a_ratio_decides_how_often_it_learns() {
+    let mut lent = env(7);
+    let config = DqnConfig { learning_starts: 0, train_freq: 1, utd_ratio: Some(0.4), ..agent_config() };
+    let mut agent = agent(&config, &lent);
+    agent.start(&lent, None).unwrap();
+    let mut updates = Vec::new();
+    for _ in 0..6 {
+        iterate(&mut agent, &mut lent, 1);
+        updates.push(agent.updates());
+    }
+    // 0.8 for each step of both environments.
+    assert_eq!(updates, [0, 1, 2, 3, 4, 4]);
+    // A tenth of one for each step, ten times, is one.
+    let tenth = DqnConfig { utd_ratio: Some(0.05), ..config };
+    let mut agent = self::agent(&tenth, &lent);
+    agent.start(&lent, None).unwrap();
+    iterate(&mut agent, &mut lent, 9);
+    assert_eq!(agent.updates(), 0);
+    iterate(&mut agent, &mut lent, 1);
+    assert_eq!(agent.updates(), 1);
+    iterate(&mut agent, &mut lent, 20);
+    assert_eq!(agent.updates(), 3);
+    let wrong = DqnConfig { utd_ratio: Some(-1.0), ..config };
+    let said = DqnLearner::<QNetworks<Mlp>>::gathering(&wrong, lent.spec()).unwrap_err().to_string();
+    assert!(said.starts_with("utd_ratio: "), "{said}");
+}
+
+#[test]
+fn a_pause_ends_an_iteration_and_the_steps_count() {
+    let mut lent = env(7);
+    let mut agent = agent(&agent_config(), &lent);
+    agent.start(&lent, None).unwrap();
+    let mut asked = 0;
+    let done = agent.iterate(&mut lent, None, 0.0, &mut || {
+        asked += 1;
+        Ok(asked > 2)
+    });
+    assert!(!done.unwrap());
+    assert_eq!((agent.timesteps(), agent.updates()), (4, 0));
+}
+
+#[test]
+fn errors_decide_what_is_sampled() {
+    let priorities = Some(Priorities { alpha: 1.0, beta: 0.0 });
+    let run = |prioritized| {
+        let config = DqnConfig { prioritized, learning_starts: 0, ..agent_config() };
+        let make = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[16], Activation::Relu, rng);
+        let mut dqn = Dqn::new(Box::new(env(1)), make, config, 5).unwrap();
+        dqn.train(300, |_| true).unwrap();
+        dqn.learner().tensors()
+    };
+    assert_eq!(run(priorities), run(priorities));
+    assert_ne!(run(priorities), run(None));
+    for (priorities, name) in [
+        (Priorities { alpha: 1.5, beta: 0.4 }, "priority_alpha"),
+        (Priorities { alpha: 0.6, beta: f32::NAN }, "priority_beta"),
+    ] {
+        let config = DqnConfig { prioritized: Some(priorities), ..agent_config() };
+        let said = config.check().unwrap_err().to_string();
+        assert!(said.starts_with(&format!("{name}: ")), "{said}");
+    }
+}
+
+#[test]
+fn a_walk_that_would_grow_without_end_is_refused() {
+    for (theta, dt, fits) in [(2.0, 1.0, false), (1e30, 1e30, false), (1.9, 1.0, true)] {
+        let walk = ActionNoise::OrnsteinUhlenbeck { sigma: 1.0, theta, dt };
+        assert_eq!(NoiseProcess::new(walk, 1, 1).is_ok(), fits, "{theta} {dt}");
+    }
+    let mut noise = NoiseProcess::new(ActionNoise::Gaussian { sigma: 1.0 }, 2, 1).unwrap();
+    noise.set_state(&[0.5, 1.0]).unwrap();
+    assert_eq!(noise.state(), [0.5, 1.0]);
+    assert!(noise.set_state(&[f32::NAN, 0.0]).is_err() && noise.set_state(&[0.0]).is_err());
+    assert_eq!(noise.state(), [0.5, 1.0]);
+}
+
+#[test]
+fn greedy_actions_are_those_of_the_q_function() {
+    let lent = env(7);
+    let mut agent = agent(&agent_config(), &lent);
+    let mut actions = [9; N];
+    agent.learner_mut().act_greedily(&[0.1; 4 * N], None, ActionsMut::Discrete(&mut actions)).unwrap();
+    assert!(actions[0] < 2 && actions[0] == actions[1]);
+}
+
+type SdeLearner = SacLearner<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
+type SdeAgent = OffPolicyAgent<SdeLearner>;
+
+const OBS: [f32; 3] = [0.5, -0.2, 0.1];
+
+fn action() -> Space {
+    Space::uniform_box(-2.0, 2.0, &[1])
+}
+
+/// Draws a matrix for three steps each.
+fn sde_agent() -> SdeAgent {
+    let observation = Space::uniform_box(-1.0, 1.0, &[OBS.len()]);
+    let spec = EnvSpec { id: "none".into(), observation, action: action(), max_episode_steps: None };
+    let config = SacConfig {
+        use_sde: true,
+        use_sde_at_warmup: true,
+        sde_sample_freq: 3,
+        log_std_init: 0.0,
+        buffer_size: 64,
+        ..SacConfig::default()
+    };
+    let networks = config.mlp(&spec, &[8], &mut Pcg64::seed_from(0)).unwrap();
+    let how = SdeLearner::gathering(&config, &spec).unwrap();
+    let learner = Box::new(SdeLearner::new(config, networks, &spec, 1).unwrap());
+    let envs = Surroundings { spec: &spec, num_envs: 1, masked: false, idling: true };
+    let mut agent = OffPolicyAgent::new(learner, how, &envs, [1, 2]).unwrap();
+    agent.start_at(&OBS, None, None).unwrap();
+    agent.begin(0.0).unwrap();
+    agent
+}
+
+/// The action of a step, or of one in which the environment only resets.
+fn step(agent: &mut SdeAgent, made: bool) -> f32 {
+    let Actions::Continuous(&[action]) = agent.act(None).unwrap() else { unreachable!() };
+    let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[made][..]));
+    let outcome = Outcome {
+        next_obs: &OBS,
+        obs: &OBS,
+        rewards,
+        terminated: ends,
+        truncated: ends,
+        valid,
+        masks: None,
+        final_masks: None,
+    };
+    agent.observe(&outcome, None).unwrap();
+    action
+}
+
+#[test]
+fn steps_that_only_reset_do_not_count() {
+    let mut agent = sde_agent();
+    let actions = [true, true, false, true, true, true, true].map(|made| step(&mut agent, made));
+    assert_eq!(actions[..4], [actions[0]; 4]);
+    assert_eq!(actions[4..], [actions[4]; 3]);
+    assert_ne!(actions[0], actions[4]);
+}
+
+#[test]
+fn predictions_in_the_middle_of_an_iteration_leave_it_alone() {
+    let (mut asked, mut alone) = (sde_agent(), sde_agent());
+    let mut predicted = vec![];
+    for _ in 0..7 {
+        let (encoding, mut said) = (Encoding::Numbers(OBS.len()), [0.0]);
+        let obs = Observations { data: FieldData::F32(&OBS), encoding: &encoding, normalizer: None, masks: None };
+        let (space, actions) = (action(), ActionsMut::Continuous(&mut said));
+        predict_with(&mut asked, obs, Some(9), &space, &mut Vec::new(), actions).unwrap();
+        predicted.push(said[0]);
+        assert_eq!(step(&mut asked, true), step(&mut alone, true));
+    }
+    // And they go by their seed alone.
+    assert_eq!(predicted, [predicted[0]; 7]);
+}

@@ -1,0 +1,455 @@
+//! On-policy trainers: they learn, a seed decides everything, and wrong rollouts and settings are named.
+
+use allocation_counter::measure;
+use rlox_core::{
+    Actions, AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space, Step,
+    VecEnv, VectorEnv, envs,
+};
+use rlox_nn::train::{
+    A2c, A2cConfig, Collection, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule, collect_transitions,
+    estimate_advantages,
+};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    PolicyNetworks,
+};
+
+use crate::support::assert_independent_of_threads;
+
+/// Pays for the action that the observation names, or a later one; ten steps an episode.
+struct Identity<A: ?Sized> {
+    spec: EnvSpec,
+    state: Vec<f32>,
+    late: bool,
+    kind: std::marker::PhantomData<fn(&A)>,
+}
+
+impl<A: ?Sized> Identity<A> {
+    fn new(action: Space, observations: usize) -> Self {
+        let spec = EnvSpec {
+            id: "Identity-v0".into(),
+            observation: Space::uniform_box(-1.0, 2.0, &[observations]),
+            action,
+            max_episode_steps: Some(10),
+        };
+        Self { spec, state: vec![0.0; observations], late: false, kind: std::marker::PhantomData }
+    }
+
+    fn draw(&mut self, rng: &mut Pcg64, obs: &mut [f32]) {
+        match &self.spec.action {
+            // One of the observations is 1.
+            Space::Discrete { n, .. } => {
+                self.state.fill(0.0);
+                self.state[rng.integers(0, *n) as usize] = 1.0;
+            }
+            Space::MultiDiscrete { nvec, .. } => {
+                self.state.iter_mut().zip(nvec).for_each(|(x, n)| *x = rng.integers(0, *n) as f32);
+            }
+            Space::MultiBinary { .. } => self.state.iter_mut().for_each(|x| *x = rng.integers(0, 2) as f32),
+            Space::Box { .. } => self.state.iter_mut().for_each(|x| *x = rng.uniform(-1.0, 1.0) as f32),
+        }
+        obs.copy_from_slice(&self.state);
+    }
+}
+
+macro_rules! identity {
+    ($action:ty, |$env:ident, $chosen:ident| $reward:expr) => {
+        impl Env for Identity<$action> {
+            type Action = $action;
+
+            fn spec(&self) -> &EnvSpec {
+                &self.spec
+            }
+
+            fn reset(&mut self, rng: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+                self.draw(rng, obs);
+            }
+
+            fn step(&mut self, $chosen: &$action, rng: &mut Pcg64, obs: &mut [f32]) -> Step {
+                if self.late {
+                    self.draw(rng, obs);
+                }
+                let $env = &*self;
+                let reward = $reward;
+                self.draw(rng, obs);
+                Step { reward, terminated: false, truncated: false }
+            }
+        }
+    };
+}
+identity!(i64, |env, action| f64::from(env.state[*action as usize]));
+identity!([i64], |env, action| {
+    let right = env.state.iter().zip(action).filter(|(x, a)| **x == **a as f32).count();
+    right as f64 / env.state.len() as f64
+});
+identity!([f32], |env, action| {
+    let off: f32 = env.state.iter().zip(action).map(|(x, a)| (x - a) * (x - a)).sum();
+    f64::from(1.0 - off)
+});
+
+fn copies<A: ?Sized + 'static>(action: &Space, observations: usize) -> Box<dyn VectorEnv>
+where
+    Identity<A>: Env,
+{
+    paying(action, observations, false)
+}
+
+fn paying<A: ?Sized + 'static>(action: &Space, observations: usize, late: bool) -> Box<dyn VectorEnv>
+where
+    Identity<A>: Env,
+{
+    let make = || Identity::<A> { late, ..Identity::new(action.clone(), observations) };
+    Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, make).unwrap())
+}
+
+fn mean(returns: &[f64]) -> f64 {
+    returns.iter().sum::<f64>() / returns.len() as f64
+}
+
+type Made = rlox_core::Result<PolicyNetworks<Mlp>>;
+
+fn two_networks(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    PolicyNetworks::mlp(spec, &[32], Activation::Tanh, rng)
+}
+
+fn one_network(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    let distribution = Distribution::new(&spec.action, 0.0)?;
+    PolicyNetworks::shared_around(spec, &[32], Activation::Tanh, distribution, rng)
+}
+
+fn with_sde(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+    PolicyNetworks::mlp_with_sde(spec, &[32], Activation::Tanh, -1.0, rng)
+}
+
+#[test]
+fn ppo_solves_identity_of_every_kind_of_action() {
+    let adam = Optimizer::Adam { lr: 3e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
+    let config =
+        PpoConfig { n_steps: 32, batch_size: 64, n_epochs: 10, gamma: 0.0, optimizer: adam, ..Default::default() };
+    let discrete = Space::discrete(4);
+    let (bits, numbers) = (Space::MultiBinary { n: 3 }, Space::uniform_box(-1.0, 1.0, &[2]));
+    let several = Space::MultiDiscrete { nvec: vec![3, 2] };
+    for (name, env, make) in [
+        (
+            "discrete",
+            (|space| copies::<i64>(space, 4)) as fn(&Space) -> _,
+            two_networks as fn(&EnvSpec, &mut Pcg64) -> Made,
+        ),
+        ("discrete, one network", |space| copies::<i64>(space, 4), one_network),
+        ("several discrete", |space| copies::<[i64]>(space, 2), two_networks),
+        ("binary", |space| copies::<[i64]>(space, 3), two_networks),
+        ("box", |space| copies::<[f32]>(space, 2), two_networks),
+        ("box, gSDE", |space| copies::<[f32]>(space, 2), with_sde),
+    ] {
+        let space = if name.starts_with("discrete") {
+            &discrete
+        } else if name == "binary" {
+            &bits
+        } else if name == "several discrete" {
+            &several
+        } else {
+            &numbers
+        };
+        let mut ppo = Ppo::new(env(space), make, config.clone(), 3).unwrap();
+        ppo.train(16_000, |_| true).unwrap();
+        let score = mean(&ppo.evaluate(env(space).as_mut(), 20, 7).unwrap());
+        assert!(score > 9.5, "{name}: {score} of 10");
+    }
+}
+
+#[test]
+fn nothing_is_allocated_once_it_runs() {
+    let space = Space::discrete(4);
+    let normalize = Some(NormalizerOptions::default());
+    let config = PpoConfig { n_steps: 16, batch_size: 32, normalize, ..Default::default() };
+    let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    // Once the memory of final observations is as large as it becomes.
+    ppo.train(4_000, |_| true).unwrap();
+    assert_eq!(measure(|| (0..10).for_each(|_| ppo.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
+    let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
+    let mut a2c = A2c::new(copies::<[f32]>(&numbers, 2), with_sde, A2cConfig::default(), 3).unwrap();
+    a2c.train(4_000, |_| true).unwrap();
+    assert_eq!(measure(|| (0..10).for_each(|_| a2c.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
+}
+
+#[test]
+fn a2c_solves_identity_and_cannot_from_rewards_of_other_observations() {
+    let space = Space::discrete(4);
+    let optimizer = Optimizer::RmsProp { lr: 3e-3, alpha: 0.99, eps: 1e-5 };
+    let config = A2cConfig { gamma: 0.0, optimizer, ..Default::default() };
+    let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config.clone(), 3).unwrap();
+    a2c.train(16_000, |_| true).unwrap();
+    assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) > 9.5);
+    let mut a2c = A2c::new(paying::<i64>(&space, 4, true), two_networks, config, 3).unwrap();
+    a2c.train(16_000, |_| true).unwrap();
+    assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) < 6.0);
+}
+
+fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
+    let options = envs::MakeOptions {
+        num_envs,
+        seed: None,
+        autoreset_mode: AutoresetMode::SameStep,
+        max_episode_steps: None,
+        arguments: &[],
+    };
+    envs::make(id, &options).unwrap()
+}
+
+/// Weights after a short run.
+fn trained(seed: u64) -> NamedTensors {
+    let config =
+        PpoConfig { n_steps: 64, n_epochs: 2, normalize: Some(NormalizerOptions::default()), ..Default::default() };
+    let make_policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+    let mut ppo = Ppo::new(make("CartPole-v1", 8), make_policy, config, seed).unwrap();
+    ppo.train(2_000, |_| true).unwrap();
+    assert_eq!(ppo.timesteps(), 2048);
+    ppo.policy().tensors()
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    assert_eq!(trained(1), trained(1));
+    assert_ne!(trained(1), trained(2));
+}
+
+/// A sum that any changed bit changes.
+fn checksum(tensors: &NamedTensors) -> u64 {
+    let words = tensors.iter().flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
+    words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[test]
+fn weights_do_not_depend_on_the_number_of_threads() {
+    let name = "on_policy::weights_do_not_depend_on_the_number_of_threads";
+    assert_independent_of_threads(name, || format!("{:x}", checksum(&trained(1))));
+}
+
+#[test]
+fn updates_end_where_the_policy_has_moved_enough() {
+    let updates = |target_kl| {
+        let adam = Optimizer::adam(3e-3);
+        let config = PpoConfig { n_steps: 64, n_epochs: 10, target_kl, optimizer: adam, ..Default::default() };
+        let mut ppo = Ppo::new(make("CartPole-v1", 8), two_networks, config, 1).unwrap();
+        ppo.train(2_000, |_| true).unwrap().updates
+    };
+    assert_eq!(updates(None), 40);
+    assert!(updates(Some(1e-4)) < 20);
+}
+
+#[test]
+fn schedules_fall_and_callbacks_end_the_run() {
+    let config = PpoConfig { n_steps: 16, batch_size: 32, lr_schedule: Schedule::Linear, ..Default::default() };
+    let mut ppo = Ppo::new(make("Pendulum-v1", 2), two_networks, config, 1).unwrap();
+    let mut rates = Vec::new();
+    ppo.train(320, |metrics| {
+        rates.push(metrics.learned.learning_rate);
+        rates.len() < 5
+    })
+    .unwrap();
+    assert_eq!(rates.len(), 5);
+    assert!((rates[4] - 3e-4 * 0.6).abs() < 1e-9 && rates[0] == 3e-4, "{rates:?}");
+}
+
+#[test]
+fn rollouts_in_which_environments_only_reset_are_collected_again() {
+    let options = envs::MakeOptions {
+        num_envs: 2,
+        seed: None,
+        autoreset_mode: AutoresetMode::NextStep,
+        max_episode_steps: Some(Some(1)),
+        arguments: &[],
+    };
+    let env = envs::make("CartPole-v1", &options).unwrap();
+    let mut a2c = A2c::new(env, two_networks, A2cConfig { n_steps: 1, ..Default::default() }, 1).unwrap();
+    let metrics = a2c.train(8, |_| true).unwrap();
+    assert_eq!((metrics.timesteps, metrics.updates), (8, 4));
+}
+
+#[test]
+fn a_large_minibatch_is_learned_from_as_its_parts_are() {
+    let env = make("Pendulum-v1", 1);
+    let (mut large, rows) = (two_networks(env.spec(), &mut Pcg64::seed_from(1)).unwrap(), 2500_usize);
+    let mut rng = Pcg64::seed_from(2);
+    let mut draw = |len: usize| (0..len).map(|_| rng.uniform(-1.0, 1.0) as f32).collect::<Vec<_>>();
+    let [obs, actions] = [draw(3 * rows), draw(rows)];
+    let [log_probs, values, advantages, returns] = std::array::from_fn(|_| draw(rows));
+    let batch = |part: std::ops::Range<usize>| Minibatch {
+        obs: &obs[3 * part.start..3 * part.end],
+        actions: Actions::Continuous(&actions[part.clone()]),
+        masks: None,
+        log_probs: &log_probs[part.clone()],
+        values: &values[part.clone()],
+        advantages: &advantages[part.clone()],
+        returns: &returns[part],
+    };
+    let loss = ActorCriticLoss {
+        policy: PolicyLoss::Clipped { clip_coef: 0.2 },
+        clip_coef_vf: Some(0.3),
+        vf_coef: 0.5,
+        ent_coef: 0.01,
+    };
+    // All rows at once, which `evaluate` and `backward` take as they are.
+    let mut whole = large.clone();
+    let expected = whole.evaluate(&batch(0..rows), &loss).unwrap();
+    whole.backward().unwrap();
+    let norm = whole.step(&Optimizer::adam(1e-3), None).unwrap();
+    let said = large.update(&batch(0..rows), &loss, &Optimizer::adam(1e-3), None).unwrap();
+    for (a, b) in [
+        (said.policy_loss, expected.policy_loss),
+        (said.value_loss, expected.value_loss),
+        (said.entropy_loss, expected.entropy_loss),
+        (said.loss, expected.loss),
+        (said.approx_kl, expected.approx_kl),
+        (said.clip_fraction, expected.clip_fraction),
+        (said.grad_norm, norm),
+    ] {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
+    }
+    for (a, b) in large.tensors().iter().zip(&whole.tensors()) {
+        assert!(a.data.iter().zip(&b.data).all(|(a, b)| (a - b).abs() < 2e-5), "{}", a.name);
+    }
+}
+
+#[test]
+fn a_minibatch_that_is_refused_leaves_no_gradients() {
+    let env = make("CartPole-v1", 1);
+    let mut policy = two_networks(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
+    let obs = vec![0.1; 4 * 512];
+    let (zeros, ones) = (vec![0.0; 512], vec![1.0; 512]);
+    let mut actions = vec![0; 512];
+    actions[9] = 2;
+    let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.0 };
+    let mut update = |actions: &[i64]| {
+        let batch = Minibatch {
+            obs: &obs,
+            actions: Actions::Discrete(actions),
+            masks: None,
+            log_probs: &zeros,
+            values: &zeros,
+            advantages: &ones,
+            returns: &ones,
+        };
+        let said = policy.update(&batch, &loss, &Optimizer::adam(1e-3), None);
+        let left: f32 = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
+        (said, left)
+    };
+    let (said, left) = update(&actions);
+    assert!(said.unwrap_err().to_string().starts_with("actions: expected integers from 0 to 1, got 2 in row 9"));
+    assert_eq!(left, 0.0);
+    actions[9] = 1;
+    assert!(update(&actions).0.unwrap().grad_norm > 0.0);
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let default = PpoConfig::default();
+    for (config, name) in [
+        (PpoConfig { n_steps: 0, ..default.clone() }, "n_steps"),
+        (PpoConfig { batch_size: 0, ..default.clone() }, "batch_size"),
+        (PpoConfig { n_steps: 4, ..default.clone() }, "batch_size"),
+        (PpoConfig { gamma: 1.5, ..default.clone() }, "gamma"),
+        (PpoConfig { gae_lambda: f64::NAN, ..default.clone() }, "gae_lambda"),
+        (PpoConfig { clip_coef: -0.1, ..default.clone() }, "clip_coef"),
+        (PpoConfig { vf_coef: f32::INFINITY, ..default.clone() }, "vf_coef"),
+        (PpoConfig { optimizer: Optimizer::adam(f32::NAN), ..default.clone() }, "lr"),
+        (PpoConfig { optimizer: Optimizer::RmsProp { lr: 0.1, alpha: 1.0, eps: 1e-5 }, ..default }, "alpha"),
+    ] {
+        let error = Ppo::new(make("CartPole-v1", 8), two_networks, config, 0).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{name}: expected")), "{name}: {error}");
+    }
+    let mut ppo = Ppo::new(make("CartPole-v1", 8), two_networks, default, 0).unwrap();
+    assert!(ppo.iterate(1.5).unwrap_err().to_string().starts_with("progress: expected"));
+    let error = with_sde(make("CartPole-v1", 1).spec(), &mut Pcg64::seed_from(0)).unwrap_err();
+    assert!(error.to_string().starts_with("use_sde: expected a Box action space"), "{error}");
+}
+
+#[test]
+fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
+    let space = Space::discrete(4);
+    let config = PpoConfig { n_steps: 16, batch_size: 64, optimizer: Optimizer::adam(1e-3), ..Default::default() };
+    let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
+    ppo.train(256, |_| true).unwrap();
+    let mut weights = NamedTensors::default();
+    for tensor in &ppo.policy().tensors() {
+        weights.push(tensor.name.clone(), &tensor.shape, vec![3e38; tensor.data.len()]).unwrap();
+    }
+    ppo.policy_mut().load(&weights).unwrap();
+    let error = ppo.iterate(0.0).unwrap_err().to_string();
+    assert!(error.starts_with("logits: ") && error.contains(" in row 0, after 256 steps; "), "{error}");
+}
+
+const ENVS: usize = 2;
+
+/// A policy of `CartPole`'s actions that takes so many numbers.
+fn policy(inputs: usize) -> PolicyNetworks<Mlp> {
+    let observation = Space::uniform_box(-1.0, 1.0, &[inputs]);
+    let spec = EnvSpec { id: "none".into(), observation, action: Space::discrete(2), max_episode_steps: None };
+    PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap()
+}
+
+/// A finished rollout of `CartPole`.
+fn rollout() -> RolloutBuffer {
+    let mut env = VecEnv::new(ENVS, None, AutoresetMode::SameStep, envs::CartPole::default).unwrap();
+    let mut streams = IterationStreams::new(1, ENVS).unwrap();
+    let mut buffer = RolloutBuffer::for_env(16, &env).unwrap();
+    buffer.begin(&mut env, Seeds::Base(3), None).unwrap();
+    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let actions = &mut streams.actions;
+    collect_transitions(&mut env, &mut policy(4), actions, &mut buffer, None, how, &mut || false).unwrap();
+    buffer
+}
+
+#[test]
+fn observations_of_another_width_are_not_learned_from() {
+    let (mut buffer, mut policy) = (rollout(), policy(2));
+    let before = policy.tensors();
+    let mut minibatches = Minibatches::new(Encoding::Numbers(2));
+    let order = &mut Pcg64::seed_from(0);
+    let expected = "obs: expected rows of 2 numbers for Numbers(2), got 4";
+    let ppo = PpoConfig::default().learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false);
+    let a2c = A2cConfig::default().learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false);
+    let encoding = Encoding::OneHot(vec![1, 1]);
+    let estimated = estimate_advantages(&mut policy, &mut buffer, &encoding, &mut Vec::new(), 0.99, 0.95);
+    for error in [ppo.unwrap_err(), a2c.unwrap_err()] {
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+    let error = estimated.unwrap_err().to_string();
+    assert!(error.starts_with("obs: expected rows of 2 numbers for OneHot([1, 1]), got 4"), "{error}");
+    assert_eq!(policy.tensors(), before);
+}
+
+/// Actions of what was learned from last are not those of the next rollout, whatever their kind.
+#[test]
+fn minibatches_go_from_one_kind_of_actions_to_the_other() {
+    let mut minibatches = Minibatches::new(Encoding::Numbers(2));
+    let mut learn = |env: &mut dyn VectorEnv| {
+        let mut policy = PolicyNetworks::mlp(env.spec(), &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+        let mut buffer = RolloutBuffer::for_env(8, env).unwrap();
+        buffer.begin(env, Seeds::Base(0), None).unwrap();
+        let mut streams = IterationStreams::new(0, 1).unwrap();
+        let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let actions = &mut streams.actions;
+        collect_transitions(env, &mut policy, actions, &mut buffer, None, how, &mut || false).unwrap();
+        let config = PpoConfig { batch_size: 8, n_epochs: 1, ..PpoConfig::default() };
+        let order = &mut streams.order;
+        config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false).unwrap().updates
+    };
+    let mode = AutoresetMode::SameStep;
+    let mut discrete = VecEnv::new(1, None, mode, envs::MountainCar::default).unwrap();
+    let mut continuous = VecEnv::new(1, None, mode, envs::MountainCarContinuous::default).unwrap();
+    assert_eq!([learn(&mut discrete), learn(&mut continuous), learn(&mut discrete)], [1; 3]);
+}
+
+#[test]
+fn settings_out_of_range_are_refused_before_learning() {
+    let (buffer, mut policy) = (rollout(), policy(4));
+    let mut minibatches = Minibatches::new(Encoding::Numbers(4));
+    let order = &mut Pcg64::seed_from(0);
+    let config = PpoConfig { batch_size: 0, ..PpoConfig::default() };
+    let error = config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false).unwrap_err();
+    assert!(error.to_string().starts_with("batch_size: expected at least 1, got 0"), "{error}");
+    let config = A2cConfig { optimizer: Optimizer::rms_prop(f32::NAN), ..A2cConfig::default() };
+    let error = config.learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false).unwrap_err();
+    assert!(error.to_string().starts_with("lr: expected"), "{error}");
+}

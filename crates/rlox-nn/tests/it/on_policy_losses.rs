@@ -1,0 +1,566 @@
+//! The losses of PPO, A2C and IMPALA: gradients against finite differences for every distribution, and wrong arguments are
+//! refused before anything has changed.
+
+use proptest::prelude::*;
+use rlox_core::{Actions, ActionsMut, Ends, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space, Vtrace};
+use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Given, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    PolicyNetworks, Trajectories, VtraceTargets,
+};
+
+const OBS: usize = 3;
+const HIDDEN: usize = 9;
+const ENVS: usize = 2;
+const STEP: f32 = 5e-3;
+
+fn draws(count: usize, seed: u64, size: f64) -> Vec<f32> {
+    let mut rng = Pcg64::seed_from(seed.into());
+    (0..count).map(|_| rng.uniform(-size, size) as f32).collect()
+}
+
+/// What is tested: a space, whether something is masked, whether exploration depends on the state, and whether the
+/// trunk is shared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Categorical,
+    MultiCategorical,
+    Bernoulli,
+    Gaussian,
+    StateDependent,
+    Shared,
+    SharedStateDependent,
+}
+
+use Kind::{Bernoulli, Categorical, Gaussian, MultiCategorical, Shared, SharedStateDependent, StateDependent};
+
+const KINDS: [Kind; 7] =
+    [Categorical, MultiCategorical, Bernoulli, Gaussian, StateDependent, Shared, SharedStateDependent];
+
+impl Kind {
+    fn space(self) -> Space {
+        match self {
+            Categorical | Shared => Space::discrete(4),
+            MultiCategorical => Space::MultiDiscrete { nvec: vec![2, 3] },
+            Bernoulli => Space::MultiBinary { n: 3 },
+            _ => Space::uniform_box(-1.0, 1.0, &[2]),
+        }
+    }
+
+    /// Some flags are false, and one of each choice's is true.
+    fn masks(self, rows: usize, seed: u64) -> Option<Vec<bool>> {
+        let choices: &[usize] = match self {
+            Categorical | Shared => &[4],
+            MultiCategorical => &[2, 3],
+            Bernoulli => &[2, 2, 2],
+            _ => return None,
+        };
+        let mut rng = Pcg64::seed_from(seed.into());
+        let mut masks = Vec::new();
+        for choice in choices.iter().cycle().take(rows * choices.len()) {
+            let kept = rng.integers(0, *choice as i64) as usize;
+            masks.extend((0..*choice).map(|i| i == kept || rng.random() < 0.6));
+        }
+        Some(masks)
+    }
+
+    /// Weights of about 0.5, so that all chances differ.
+    fn policy(self, seed: u64) -> PolicyNetworks<Mlp> {
+        let (action, state_dependent) = (self.space(), matches!(self, StateDependent | SharedStateDependent));
+        let distribution = if state_dependent {
+            Distribution::state_dependent(&action, HIDDEN, -0.5).unwrap()
+        } else {
+            Distribution::new(&action, -0.5).unwrap()
+        };
+        let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+        let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+        let rng = &mut Pcg64::seed_from(0);
+        let mut policy = if matches!(self, Shared | SharedStateDependent) {
+            PolicyNetworks::shared_around(&spec, &[HIDDEN], Activation::Tanh, distribution, rng).unwrap()
+        } else {
+            PolicyNetworks::around(&spec, &[HIDDEN], Activation::Tanh, distribution, rng).unwrap()
+        };
+        let mut tensors = NamedTensors::default();
+        for (i, tensor) in policy.tensors().iter().enumerate() {
+            let data = draws(tensor.data.len(), seed ^ (i as u64) << 20, 0.8);
+            tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+        }
+        policy.load(&tensors).unwrap();
+        policy
+    }
+
+    /// Whether differences of a tensor say what the gradient does: state-dependent exploration takes its hidden layer for
+    /// a constant, which they do not.
+    fn tells(self, name: &str) -> bool {
+        match self {
+            StateDependent => !name.starts_with("actor.0."),
+            SharedStateDependent => !name.starts_with("trunk."),
+            _ => true,
+        }
+    }
+}
+
+/// The same tensors, with one number of one of them moved.
+fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors {
+    let mut all = NamedTensors::default();
+    for tensor in tensors {
+        let mut data = tensor.data.clone();
+        if tensor.name == name {
+            data[i] += by;
+        }
+        all.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    all
+}
+
+/// Every tensor's gradient, of one number of it, is between the differences to both sides.
+fn gradients_are_differences(
+    policy: &mut PolicyNetworks<Mlp>,
+    kind: Kind,
+    batch: &Minibatch<'_>,
+    loss: &ActorCriticLoss,
+    seed: u64,
+) {
+    let tensors = policy.tensors();
+    let there = f64::from(policy.evaluate(batch, loss).unwrap().loss);
+    policy.backward().unwrap();
+    let gradients = policy.gradients();
+    assert_eq!(gradients.len(), tensors.len());
+    for gradient in gradients.iter().filter(|gradient| kind.tells(&gradient.name)) {
+        let i = seed as usize % gradient.data.len();
+        let mut slope = |by: f32| {
+            policy.load(&moved(&tensors, &gradient.name, i, by)).unwrap();
+            (f64::from(policy.evaluate(batch, loss).unwrap().loss) - there) / f64::from(by)
+        };
+        let (above, below) = (slope(STEP), slope(-STEP));
+        let (got, margin) = (f64::from(gradient.data[i]), 2e-3 * (1.0 + above.abs()));
+        let between = above.min(below) - margin..=above.max(below) + margin;
+        assert!(between.contains(&got), "{kind:?}, {}[{i}]: {got} instead of {between:?}", gradient.name);
+    }
+    policy.load(&tensors).unwrap();
+}
+
+/// Actions that the policy draws, their log-probabilities and values.
+fn drawn(policy: &mut PolicyNetworks<Mlp>, obs: &[f32], masks: Option<&[bool]>, space: &Space) -> Drawn {
+    let rows = obs.len() / OBS;
+    let mut drawn = Drawn { log_probs: vec![0.0; rows], values: vec![0.0; rows], ..Drawn::default() };
+    let mut rngs: Vec<_> = (0..rows as u128).map(Pcg64::seed_from).collect();
+    let actions = if matches!(space, Space::Box { .. }) {
+        drawn.continuous.resize(rows * space.dim(), 0.0);
+        ActionsMut::Continuous(&mut drawn.continuous)
+    } else {
+        drawn.discrete.resize(rows * space.dim(), 0);
+        ActionsMut::Discrete(&mut drawn.discrete)
+    };
+    let out = PolicyOut { actions, log_probs: &mut drawn.log_probs, values: &mut drawn.values };
+    policy.act(obs, masks, &mut rngs, out).unwrap();
+    drawn
+}
+
+#[derive(Default)]
+struct Drawn {
+    discrete: Vec<i64>,
+    continuous: Vec<f32>,
+    log_probs: Vec<f32>,
+    values: Vec<f32>,
+}
+
+/// The numbers, each moved a little or much: what clipping leaves, and what it cuts, and nothing that is near its kinks.
+fn away(numbers: &[f32], seed: u64, [little, much]: [f32; 2]) -> Vec<f32> {
+    let mut rng = Pcg64::seed_from(seed.into());
+    let mut way = || [little, -little, much, -much][rng.integers(0, 4) as usize];
+    numbers.iter().map(|x| x + way()).collect()
+}
+
+impl Drawn {
+    fn actions(&self) -> Actions<'_> {
+        if self.continuous.is_empty() {
+            Actions::Discrete(&self.discrete)
+        } else {
+            Actions::Continuous(&self.continuous)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+    #[test]
+    fn losses_of_ppo_and_a2c(which in 0..KINDS.len(), masked: bool, ppo: bool, rows in 1_usize..7, seed: u64) {
+        let kind = KINDS[which];
+        let (mut policy, obs) = (kind.policy(seed), draws(rows * OBS, seed ^ 1, 1.0));
+        let masks = kind.masks(rows, seed ^ 2).filter(|_| masked);
+        let drawn = drawn(&mut policy, &obs, masks.as_deref(), &kind.space());
+        let (advantages, returns) = (draws(rows, seed ^ 4, 1.0), draws(rows, seed ^ 5, 1.0));
+        let batch = Minibatch {
+            obs: &obs,
+            actions: drawn.actions(),
+            masks: masks.as_deref(),
+            log_probs: &away(&drawn.log_probs, seed ^ 3, [0.05, 0.5]),
+            values: &away(&drawn.values, seed ^ 6, [0.1, 0.5]),
+            advantages: &advantages,
+            returns: &returns,
+        };
+        let loss = ActorCriticLoss {
+            policy: if ppo { PolicyLoss::Clipped { clip_coef: 0.2 } } else { PolicyLoss::Gradient },
+            clip_coef_vf: ppo.then_some(0.3),
+            vf_coef: 0.5,
+            ent_coef: 0.1,
+        };
+        gradients_are_differences(&mut policy, kind, &batch, &loss, seed);
+    }
+
+    #[test]
+    fn losses_of_impala(which in 0..KINDS.len(), masked: bool, steps in 1_usize..4, seed: u64) {
+        let kind = KINDS[which];
+        let rows = steps * ENVS;
+        let (mut policy, obs) = (kind.policy(seed), draws(rows * OBS, seed ^ 1, 1.0));
+        let masks = kind.masks(rows, seed ^ 2).filter(|_| masked);
+        let drawn = drawn(&mut policy, &obs, masks.as_deref(), &kind.space());
+        let ended: Vec<bool> = draws(rows, seed ^ 7, 1.0).iter().map(|x| *x > 0.5).collect();
+        let trajectories = Trajectories {
+            obs: &obs,
+            next_obs: &draws(ENVS * OBS, seed ^ 4, 1.0),
+            actions: drawn.actions(),
+            masks: masks.as_deref(),
+            log_probs: &away(&drawn.log_probs, seed ^ 3, [0.05, 0.5]),
+            rewards: &draws(rows, seed ^ 5, 1.0),
+            ends: Ends::dones(&ended),
+            num_envs: ENVS,
+        };
+        let mut targets = VtraceTargets::default();
+        let batch = targets.minibatch(&mut policy, &trajectories, Vtrace::default()).unwrap();
+        let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.1 };
+        gradients_are_differences(&mut policy, kind, &batch, &loss, seed);
+    }
+}
+
+const LOSS: ActorCriticLoss =
+    ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+
+fn spaces() -> [Space; 4] {
+    [
+        Space::discrete(2),
+        Space::MultiDiscrete { nvec: vec![2, 3] },
+        Space::MultiBinary { n: 2 },
+        Space::uniform_box(-1.0, 1.0, &[2]),
+    ]
+}
+
+fn policy(space: &Space) -> PolicyNetworks<Mlp> {
+    let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+    let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
+    PolicyNetworks::mlp(&spec, &[8], Activation::Relu, &mut Pcg64::seed_from(0)).unwrap()
+}
+
+/// The policy with weights that are finite, and outputs that overflow.
+fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
+    let mut policy = policy(space);
+    let mut tensors = NamedTensors::default();
+    for tensor in &policy.tensors() {
+        let huge = matches!(tensor.name.as_str(), "actor.0.weight" | "actor.2.weight");
+        let data = if huge { vec![f32::MAX; tensor.data.len()] } else { tensor.data.clone() };
+        tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    policy.load(&tensors).unwrap();
+    policy
+}
+
+fn starts(result: Result<impl Sized>, expected: &str) {
+    let Err(error) = result else { panic!("no error: {expected}") };
+    assert!(error.to_string().starts_with(expected), "{error} instead of {expected}");
+    assert!(matches!(error, Error::Config(_) | Error::NotFinite(_) | Error::Shape(_) | Error::Action(_)), "{error:?}");
+    let computed = expected.contains("expected finite numbers");
+    assert_eq!(matches!(error, Error::NotFinite(_)), computed, "{error:?}");
+}
+
+/// Room for the actions of two rows.
+fn with_actions(space: &Space, run: impl FnOnce(ActionsMut<'_>)) {
+    if matches!(space, Space::Box { .. }) {
+        let mut actions = vec![9.0; 2 * space.dim()];
+        run(ActionsMut::Continuous(&mut actions));
+        assert!(actions.iter().all(|x| *x == 9.0));
+    } else {
+        let mut actions = vec![9; 2 * space.dim()];
+        run(ActionsMut::Discrete(&mut actions));
+        assert!(actions.iter().all(|x| *x == 9));
+    }
+}
+
+#[test]
+fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
+    for space in spaces() {
+        let name = if matches!(space, Space::Box { .. }) { "mean" } else { "logits" };
+        let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
+        for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
+            let got = if row == 1 { "NaN" } else { "inf" };
+            // Of observations that are none themselves, they are to blame.
+            let (to_blame, fix) = if row == 1 { ("obs", "look at ") } else { (name, "look for ") };
+            let expected = format!("{to_blame}: expected finite numbers, got {got} in row {row}; {fix}");
+            let before = policy.tensors();
+            with_actions(&space, |actions| starts(policy.act_deterministic(&obs, None, actions), &expected));
+            let (mut rngs, mut log_probs, mut values) = ([0, 1].map(Pcg64::seed_from), [9.0; 2], [9.0; 2]);
+            with_actions(&space, |actions| {
+                let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
+                starts(policy.act(&obs, None, &mut rngs, out), &expected);
+            });
+            assert_eq!((log_probs, values, rngs), ([9.0; 2], [9.0; 2], [0, 1].map(Pcg64::seed_from)));
+            let (integers, numbers) = (vec![0; 2 * space.dim()], vec![0.0; 2 * space.dim()]);
+            let actions = if name == "mean" { Actions::Continuous(&numbers) } else { Actions::Discrete(&integers) };
+            starts(policy.evaluate_actions(&obs, None, actions, &mut log_probs, &mut values), &expected);
+            let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+            let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+            starts(policy.evaluate(&batch, &LOSS), &expected);
+            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            assert_eq!(policy.tensors(), before);
+            assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+        }
+    }
+}
+
+#[test]
+fn a_single_output_that_is_no_number_is_named() {
+    for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let said = format!(": expected finite numbers, got {wrong} in row 1");
+        let mut integers = [9; 4];
+        for (space, outputs) in [(Space::discrete(2), 2), (Space::MultiBinary { n: 2 }, 2)] {
+            let mut distribution = Distribution::new(&space, 0.0).unwrap();
+            let mut logits = vec![0.0; 2 * outputs];
+            logits[3] = wrong;
+            let allowed = [true; 8];
+            for masks in [None, Some(&allowed[..2 * outputs * if outputs == space.dim() { 2 } else { 1 }])] {
+                let given = Given { outputs: &logits, hidden: &[], masks };
+                let len = 2 * space.dim();
+                starts(distribution.mode(given, ActionsMut::Discrete(&mut integers[..len])), &format!("logits{said}"));
+            }
+        }
+        assert_eq!(integers, [9; 4]);
+        let mut normal = Distribution::new(&Space::uniform_box(-1.0, 1.0, &[1]), 0.0).unwrap();
+        let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
+        starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
+    }
+}
+
+#[test]
+fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
+    let mut policy = policy(&Space::discrete(2));
+    let before = policy.tensors();
+    for (at, name) in ["obs", "log_probs", "values", "advantages", "returns"].into_iter().enumerate() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let mut numbers = [2 * OBS, 2, 2, 2, 2].map(|len| vec![0.5; len]);
+            *numbers[at].last_mut().unwrap() = wrong;
+            let [obs, log_probs, values, advantages, returns] = [0, 1, 2, 3, 4].map(|i| &numbers[i][..]);
+            let actions = Actions::Discrete(&[0, 1]);
+            let batch = Minibatch { obs, actions, masks: None, log_probs, values, advantages, returns };
+            let expected = format!("{name}: expected finite numbers, got {wrong} in row 1; ");
+            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            starts(policy.evaluate(&batch, &LOSS), &expected);
+        }
+    }
+    assert_eq!(policy.tensors(), before);
+}
+
+#[test]
+fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
+    let space = Space::uniform_box(-1.0, 1.0, &[2]);
+    let one = |wrong: f32| [vec![0.5; 3], vec![wrong]].concat();
+    for wrong in [f32::NAN, f32::INFINITY] {
+        let (bad, good) = (one(wrong), one(0.5));
+        for sde in [false, true] {
+            let mut it =
+                if sde { Distribution::state_dependent(&space, 2, 0.0) } else { Distribution::new(&space, 0.0) }
+                    .unwrap();
+            let hidden = if sde { &good[..] } else { &[] };
+            let given = Given { outputs: &good, hidden, masks: None };
+            let (mut log_probs, mut entropies, mut out) = ([9.0; 2], [9.0; 2], [9.0; 4]);
+            let expected = format!("actions: expected finite numbers, got {wrong} in row 1; ");
+            let actions = Actions::Continuous(&bad);
+            starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
+            it.evaluate(given, Actions::Continuous(&good), &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+            starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+            assert!(it.parameters().unwrap().tensors().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+            if sde {
+                let (given, actions) = (Given { hidden: &bad, ..given }, Actions::Continuous(&good));
+                let expected = format!("hidden: expected finite numbers, got {wrong} in row 1; ");
+                starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
+                starts(it.mode(given, ActionsMut::Continuous(&mut out)), &expected);
+                let mut rngs = [0, 1].map(Pcg64::seed_from);
+                starts(it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs), &expected);
+                assert_eq!(rngs, [0, 1].map(Pcg64::seed_from));
+                it.evaluate(Given { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+                starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+            }
+            assert_eq!((log_probs, entropies, out), ([9.0; 2], [9.0; 2], [9.0; 4]));
+        }
+    }
+}
+
+#[test]
+fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
+    const ROWS: usize = 2000;
+    let mut policy = policy(&Space::discrete(2));
+    let mut actions = [1; ROWS];
+    actions[1500] = 2;
+    let (obs, numbers) = (vec![0.1; ROWS * OBS], vec![0.5; ROWS]);
+    let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
+    let actions = Actions::Discrete(&actions);
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let error = policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None).unwrap_err().to_string();
+    assert!(error.contains("got 2 in row 1500; "), "{error}");
+}
+
+#[test]
+fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
+    let space = Space::discrete(2);
+    let mut policy = policy(&space);
+    let before = policy.tensors();
+    let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+    let obs = [0.3; 2 * OBS];
+    let batch = Minibatch {
+        obs: &obs,
+        actions: Actions::Discrete(&[0, 1]),
+        masks: None,
+        log_probs,
+        values,
+        advantages,
+        returns,
+    };
+    for wrong in [f32::NAN, -0.1, f32::INFINITY] {
+        for (name, loss) in [
+            ("clip_coef", ActorCriticLoss { policy: PolicyLoss::Clipped { clip_coef: wrong }, ..LOSS }),
+            ("clip_coef_vf", ActorCriticLoss { clip_coef_vf: Some(wrong), ..LOSS }),
+            ("vf_coef", ActorCriticLoss { vf_coef: wrong, ..LOSS }),
+            ("ent_coef", ActorCriticLoss { ent_coef: wrong, ..LOSS }),
+        ] {
+            let expected = format!("{name}: expected a finite number, at least 0, got {wrong}");
+            starts(policy.evaluate(&batch, &loss), &expected);
+            starts(policy.update(&batch, &loss, &Optimizer::adam(1e-3), None), &expected);
+        }
+        starts(policy.update(&batch, &LOSS, &Optimizer::adam(wrong), None), "lr: expected");
+        starts(
+            clipped_policy_loss(&[0.0], &[0.0], &[1.0], wrong, &mut [0.0]),
+            &format!("clip_coef: expected a finite number, at least 0, got {wrong}"),
+        );
+        starts(value_loss(&[0.0], &[0.0], Some((&[0.0], wrong)), 0.5, &mut [0.0]), "clip_coef_vf: expected");
+        starts(value_loss(&[0.0], &[0.0], None, wrong, &mut [0.0]), "vf_coef: expected");
+        starts(Distribution::new(&space, f32::NAN), "log_std_init: expected a number from -20 to 20, got NaN");
+        let state_dependent = Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, f32::NEG_INFINITY);
+        starts(state_dependent, "log_std_init: expected a number from -20 to 20, got -inf");
+    }
+    assert_eq!(policy.tensors(), before);
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+}
+
+#[test]
+fn losses_refuse_slices_of_other_lengths() {
+    let (two, one, mut out) = (&[0.5, 3.0][..], &[1.0][..], [7.0; 2]);
+    starts(clipped_policy_loss(two, one, two, 0.2, &mut out), "old_log_probs: expected 2 elements, got 1");
+    starts(clipped_policy_loss(two, two, one, 0.2, &mut out), "advantages: expected 2 elements, got 1");
+    starts(clipped_policy_loss(two, two, two, 0.2, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
+    starts(policy_gradient_loss(two, one, &mut out), "advantages: expected 2 elements, got 1");
+    starts(policy_gradient_loss(two, two, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
+    starts(value_loss(two, one, None, 0.5, &mut out), "returns: expected 2 elements, got 1");
+    starts(value_loss(two, two, Some((one, 0.2)), 0.5, &mut out), "old_values: expected 2 elements, got 1");
+    starts(value_loss(two, two, None, 0.5, &mut out[..1]), "d_values: expected 2 elements, got 1");
+    starts(explained_variance(two, one), "returns: expected 2 elements, got 1");
+    starts(clipped_policy_loss(&[], &[], &[], 0.2, &mut []), "log_probs: expected at least one row, got none");
+    starts(policy_gradient_loss(&[], &[], &mut []), "log_probs: expected at least one row, got none");
+    starts(value_loss(&[], &[], None, 0.5, &mut []), "values: expected at least one row, got none");
+    assert_eq!(out, [7.0; 2]);
+}
+
+#[test]
+fn distributions_go_back_from_what_was_evaluated_last_alone() {
+    let discrete = Space::discrete(2);
+    let torque = Space::uniform_box(-1.0, 1.0, &[1]);
+    let cases: [(Distribution, usize, usize, bool); 4] = [
+        (Distribution::new(&discrete, 0.0).unwrap(), 2, 0, false),
+        (Distribution::new(&Space::MultiBinary { n: 1 }, 0.0).unwrap(), 1, 0, false),
+        (Distribution::new(&torque, 0.0).unwrap(), 1, 0, true),
+        (Distribution::state_dependent(&torque, 2, 0.0).unwrap(), 1, 2, true),
+    ];
+    for (mut distribution, width, hidden, continuous) in cases {
+        let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
+        let given = Given { outputs: &outputs, hidden: &hidden, masks: None };
+        let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
+        let expected = "backward: expected an evaluate of 2 rows before it, got an evaluate of ";
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        // One row is not two, and a sample is no evaluation.
+        let less = Given { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
+        let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
+        distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        let (mut integers, mut numbers) = ([0; 2], [0.0; 2]);
+        let out = if continuous { ActionsMut::Continuous(&mut numbers) } else { ActionsMut::Discrete(&mut integers) };
+        distribution.sample(given, &mut [0, 1].map(Pcg64::seed_from), out, &mut [0.0; 2]).unwrap();
+        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        if !continuous {
+            let wrong = Actions::Discrete(&[1, 7]);
+            starts(distribution.backward(given, wrong, &[1.0; 2], 0.0, &mut d_outputs), "actions: expected");
+        }
+        assert!(d_outputs.iter().all(|x| *x == 7.0));
+        distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
+        assert!(d_outputs.iter().all(|x| *x != 7.0));
+    }
+}
+
+#[test]
+fn actions_that_masks_forbid_are_not_evaluated() {
+    let multi = [true, true, true, false, true, true, false, true, true, true];
+    for (space, masks, good, wrong, said) in [
+        (Space::discrete(2), &[true, true, true, false][..], &[1, 0][..], &[1, 1][..], "1 in row 1"),
+        (Space::MultiDiscrete { nvec: vec![2, 3] }, &multi, &[0, 2, 0, 0], &[0, 1, 0, 0], "1 in row 0"),
+        (Space::MultiBinary { n: 1 }, &[true, true, false, true], &[0, 1], &[0, 0], "0 in row 1"),
+    ] {
+        let mut distribution = Distribution::new(&space, 0.0).unwrap();
+        let outputs = vec![0.1; 2 * distribution.outputs()];
+        let given = Given { outputs: &outputs, hidden: &[], masks: Some(masks) };
+        let (mut log_probs, mut entropies) = ([7.0; 2], [7.0; 2]);
+        let evaluated = distribution.evaluate(given, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
+        starts(evaluated, &format!("actions: expected actions that the masks allow, got {said}; "));
+        assert_eq!((log_probs, entropies), ([7.0; 2], [7.0; 2]));
+        distribution.evaluate(given, Actions::Discrete(good), &mut log_probs, &mut entropies).unwrap();
+        assert!(log_probs.iter().all(|x| x.is_finite()));
+    }
+}
+
+#[test]
+fn standard_deviations_begin_far_from_the_ends_of_f32() {
+    let space = Space::uniform_box(-1.0, 1.0, &[1]);
+    for wrong in [100.0, -21.0] {
+        let expected = format!("log_std_init: expected a number from -20 to 20, got {wrong}; ");
+        starts(Distribution::new(&space, wrong), &expected);
+        starts(Distribution::state_dependent(&space, 2, wrong), &expected);
+    }
+    for log_std_init in [-20.0, 20.0] {
+        let (mut actions, mut log_probs, rngs) = ([0.0], [0.0], &mut [Pcg64::seed_from(0)]);
+        for (mut distribution, hidden) in [
+            (Distribution::new(&space, log_std_init).unwrap(), &[][..]),
+            (Distribution::state_dependent(&space, 2, log_std_init).unwrap(), &[100.0, -3.0]),
+        ] {
+            let given = Given { outputs: &[0.0], hidden, masks: None };
+            distribution.sample(given, rngs, ActionsMut::Continuous(&mut actions), &mut log_probs).unwrap();
+            assert!(actions[0].is_finite() && log_probs[0].is_finite());
+        }
+    }
+}
+
+#[test]
+fn policies_go_back_from_what_the_weights_there_are_said() {
+    let mut policy = policy(&Space::discrete(2));
+    let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
+    let (obs, actions) = ([0.3; 2 * OBS], Actions::Discrete(&[0, 1]));
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let weights = policy.tensors();
+    for change in [0, 1] {
+        policy.evaluate(&batch, &LOSS).unwrap();
+        policy.backward().unwrap();
+        if change == 0 {
+            policy.step(&Optimizer::adam(1e-3), None).unwrap();
+        } else {
+            policy.load(&weights).unwrap();
+        }
+        starts(policy.backward(), "backward: expected an evaluate before it, got none; call evaluate first");
+    }
+}

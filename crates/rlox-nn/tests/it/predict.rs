@@ -1,0 +1,100 @@
+//! Actions for any number of observations are those for each of them.
+
+use rlox_core::{ActionsMut, EnvSpec, FieldData, Pcg64, Result, Space};
+use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
+use rlox_nn::{Activation, Mlp, PolicyNetworks};
+
+const DIM: usize = 3;
+/// More than are acted on at once.
+const MANY: usize = 9000;
+
+fn policy(action: &Space) -> PolicyNetworks<Mlp> {
+    let observation = Space::uniform_box(-1.0, 1.0, &[DIM]);
+    let spec = EnvSpec { id: "none".into(), observation, action: action.clone(), max_episode_steps: None };
+    PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap()
+}
+
+fn obs() -> Vec<f32> {
+    let mut rng = Pcg64::seed_from(1);
+    (0..DIM * MANY).map(|_| rng.uniform(-9.0, 9.0) as f32).collect()
+}
+
+fn predict(
+    space: &Space,
+    obs: &[f32],
+    masks: Option<&[bool]>,
+    seed: Option<u64>,
+    actions: ActionsMut<'_>,
+) -> Result<()> {
+    let encoding = Encoding::Numbers(DIM);
+    let obs = Observations { data: FieldData::F32(obs), encoding: &encoding, normalizer: None, masks };
+    predict_actions(&mut policy(space), obs, seed, space, &mut Vec::new(), actions)
+}
+
+#[test]
+fn many_are_what_each_is_and_in_the_space() {
+    let (space, obs) = (Space::Discrete { n: 3, start: 5 }, obs());
+    let mut all = vec![0; MANY];
+    predict(&space, &obs, None, None, ActionsMut::Discrete(&mut all)).unwrap();
+    assert!(all.iter().all(|action| (5..8).contains(action)));
+    assert!(all.iter().any(|action| *action != all[0]));
+    for i in [0, 1, 5000, MANY - 1] {
+        let mut one = [0];
+        predict(&space, &obs[DIM * i..][..DIM], None, None, ActionsMut::Discrete(&mut one)).unwrap();
+        assert_eq!(one[0], all[i], "{i}");
+    }
+    let space = Space::uniform_box(-0.1, 0.2, &[2]);
+    let mut samples = vec![0.0; 2 * MANY];
+    predict(&space, &obs, None, Some(4), ActionsMut::Continuous(&mut samples)).unwrap();
+    let at = |bound: f32| samples.iter().filter(|x| **x == bound).count();
+    assert!(samples.iter().all(|x| (-0.1..=0.2).contains(x)) && at(-0.1) > 100 && at(0.2) > 100);
+    let mut again = vec![0.0; 2 * MANY];
+    predict(&space, &obs, None, Some(4), ActionsMut::Continuous(&mut again)).unwrap();
+    assert_eq!(samples, again);
+}
+
+#[test]
+fn masks_go_with_their_rows() {
+    let (space, obs) = (Space::MultiDiscrete { nvec: vec![2, 3] }, obs());
+    assert_eq!(mask_width(&space).unwrap(), 5);
+    // Of the first component all but i % 2, of the second all but i % 3 are forbidden.
+    let masks: Vec<_> =
+        (0..MANY).flat_map(|i| [0, 1].map(|k| i % 2 == k).into_iter().chain([0, 1, 2].map(|k| i % 3 == k))).collect();
+    for seed in [None, Some(2)] {
+        let mut actions = vec![0; 2 * MANY];
+        predict(&space, &obs, Some(&masks), seed, ActionsMut::Discrete(&mut actions)).unwrap();
+        assert!(actions.chunks(2).enumerate().all(|(i, pair)| pair == [(i % 2) as i64, (i % 3) as i64]));
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused() {
+    let (space, mut obs) = (Space::discrete(2), obs());
+    obs[DIM * MANY - 1] = f32::NAN;
+    let said = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY])).unwrap_err();
+    // 5461 rows of 3 numbers are acted on at once.
+    let expected = format!("obs: expected finite numbers, got NaN in row {}; ", MANY - 1);
+    assert!(said.to_string().starts_with(&expected), "{said}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let space = Space::discrete(2);
+    let said = |obs, encoding: &Encoding, masks, actions: &mut [i64]| {
+        let obs = Observations { data: obs, encoding, normalizer: None, masks };
+        let actions = ActionsMut::Discrete(actions);
+        predict_actions(&mut policy(&space), obs, None, &space, &mut Vec::new(), actions).unwrap_err().to_string()
+    };
+    let (numbers, plain) = (Encoding::Numbers(DIM), FieldData::F32(&[0.0; DIM]));
+    let error = said(plain, &numbers, Some(&[true]), &mut [0]);
+    assert!(error.starts_with("masks: expected 2 elements, got 1"), "{error}");
+    let error = said(plain, &Encoding::Numbers(0), None, &mut [0]);
+    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
+    let error = said(FieldData::I64(&[0]), &Encoding::OneHot(vec![]), None, &mut [0]);
+    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
+    let wide = Space::MultiDiscrete { nvec: vec![2, 3] };
+    let obs = Observations { data: plain, encoding: &numbers, normalizer: None, masks: None };
+    let actions = ActionsMut::Discrete(&mut [0; 3]);
+    let error = predict_actions(&mut policy(&wide), obs, None, &wide, &mut Vec::new(), actions).unwrap_err();
+    assert!(error.to_string().starts_with("actions: expected 2 elements, got 3"), "{error}");
+}

@@ -1,0 +1,198 @@
+//! Weights and optimiser states, from files and from memory: valid ones restore a network, refused ones change nothing.
+
+use rlox_core::envs::CartPole;
+use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Result, Space, VecEnv};
+use rlox_nn::train::{A2c, A2cConfig};
+use rlox_nn::{
+    ActionValue, Activation, ActorCritic, Init, Learnable, Mlp, NamedTensors, Network, Optimizer, Parameters,
+    PolicyNetworks, Scratch,
+};
+
+use crate::support::learners::twin_critics;
+
+fn tensors() -> NamedTensors {
+    let mut tensors = NamedTensors::default();
+    // Neither in the order of the names.
+    tensors.push("b.weight", &[2, 3], vec![0.5, -1.0, 3e-9, 7.25, 0.0, -0.0]).unwrap();
+    tensors.push("a.bias", &[2], vec![1.0, 2.0]).unwrap();
+    tensors.push("a\r", &[], vec![4.0]).unwrap();
+    tensors.push("\"ä\\", &[0, 4], vec![]).unwrap();
+    tensors
+}
+
+/// A file of a header and numbers.
+fn file(header: &str, numbers: &[f32]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+    bytes
+}
+
+fn said(read: Result<NamedTensors>) -> String {
+    let error = read.unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_file_is_read_as_it_was_written_and_twice_the_same() {
+    let bytes = tensors().to_safetensors();
+    assert_eq!(NamedTensors::from_safetensors(&bytes).unwrap(), tensors());
+    assert_eq!(bytes, tensors().to_safetensors());
+    let none = NamedTensors::default();
+    assert_eq!(NamedTensors::from_safetensors(&none.to_safetensors()).unwrap(), none);
+}
+
+#[test]
+fn no_bit_can_be_turned_and_no_end_be_missing() {
+    let whole = tensors().to_safetensors();
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            let read = NamedTensors::from_safetensors(&damaged);
+            assert!(matches!(read, Err(Error::Corrupt(_))), "bit {bit} of byte {at}: {read:?}");
+        }
+        said(NamedTensors::from_safetensors(&whole[..at]));
+    }
+}
+
+#[test]
+fn files_of_others_have_no_checksum() {
+    let tensor = r#""b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#;
+    let header = format!(
+        r#"{{"__metadata__":{{"format":"pt"}}, {tensor}, "a":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#
+    );
+    let read = NamedTensors::from_safetensors(&file(&header, &[1.0, 2.0])).unwrap();
+    let there: Vec<_> = read.iter().map(|tensor| (&tensor.name[..], tensor.data[0])).collect();
+    assert_eq!(there, [("a", 1.0), ("b", 2.0)]);
+}
+
+#[test]
+fn a_name_stands_once_in_a_header() {
+    let tensor = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+    let text = said(NamedTensors::from_safetensors(&file(&format!("{{{tensor},{tensor}}}"), &[1.0])));
+    assert!(text.contains("two tensors named \"a\""), "{text}");
+}
+
+#[test]
+fn names_and_shapes_that_no_file_holds_are_refused() {
+    let mut tensors = NamedTensors::default();
+    for name in ["a\nb", "__metadata__"] {
+        let error = tensors.push(name, &[], vec![0.0]).unwrap_err().to_string();
+        assert!(error.starts_with("tensors: expected names without line breaks"), "{error}");
+    }
+    let error = tensors.push("a", &[1 << 63, 2], vec![]).unwrap_err().to_string();
+    assert!(error.starts_with("data: expected elements for the shape"), "{error}");
+    assert!(tensors.is_empty());
+}
+
+const ENDLESS: Optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 1e30 };
+
+fn net() -> Mlp {
+    Mlp::new(&[2, 3, 1], Activation::Tanh, Init::orthogonal(1.0), &mut Pcg64::seed_from(0)).unwrap()
+}
+
+fn step(net: &mut Mlp, x: [f32; 2], optimizer: &Optimizer) -> rlox_core::Result<()> {
+    net.forward(&x, 1, &mut [0.0]).unwrap();
+    net.backward(&[1.0], true, None).unwrap();
+    net.apply_gradients(optimizer, 1.0)
+}
+
+#[test]
+fn weights_that_are_loaded_over_nan_leave_nothing_of_it() {
+    let adam = Optimizer::adam(1e-3);
+    for (x, spoils) in [([f32::NAN, 1.0], adam), ([0.3, -0.4], ENDLESS)] {
+        let (mut good, mut broken) = (net(), net());
+        assert!(step(&mut broken, x, &spoils).is_err());
+        // Those that are refused are there still.
+        broken.zero_gradients();
+        broken.load(&good.tensors()).unwrap();
+        broken.load_optimizer_state(&good.optimizer_state()).unwrap();
+        let (mut expected, mut said, mut scratch) = ([0.0], [0.0], Scratch::default());
+        good.infer(&[0.3, -0.4], 1, &mut expected, &mut scratch).unwrap();
+        broken.infer(&[0.3, -0.4], 1, &mut said, &mut scratch).unwrap();
+        assert_eq!(said, expected);
+        for _ in 0..3 {
+            step(&mut good, [0.3, -0.4], &adam).unwrap();
+            step(&mut broken, [0.3, -0.4], &adam).unwrap();
+        }
+        assert_eq!((good.tensors(), good.optimizer_state()), (broken.tensors(), broken.optimizer_state()));
+    }
+    let good = Parameters::new("log_std", &[3], &[0.5; 3]).unwrap();
+    let mut broken = good.clone();
+    assert!(broken.step(&ENDLESS, 1.0).is_err());
+    broken.load(&good.tensors()).unwrap();
+    broken.load_optimizer_state(&good.optimizer_state()).unwrap();
+    broken.step(&adam, 1.0).unwrap();
+    assert_eq!(broken.tensors(), good.tensors());
+}
+
+fn trainer(optimizer: Optimizer) -> A2c<PolicyNetworks<Mlp>> {
+    let env = VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default).unwrap();
+    let policy = |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[4], Activation::Tanh, rng);
+    A2c::new(Box::new(env), policy, A2cConfig { optimizer, ..A2cConfig::default() }, 1).unwrap()
+}
+
+/// Numbers that are NaN are equal if their bits are.
+fn bits(trainer: &A2c<PolicyNetworks<Mlp>>) -> [Vec<u8>; 2] {
+    [trainer.policy().tensors().to_safetensors(), trainer.policy().optimizer_state().to_safetensors()]
+}
+
+#[test]
+fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itself() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (good, bad) = (scratch.path().join("good"), scratch.path().join("bad"));
+    let mut trainer = trainer(ENDLESS);
+    trainer.save(&good).unwrap();
+    trainer.save(&bad).unwrap();
+    let mut checkpoint = Checkpoint::read(&bad).unwrap();
+    let mut other = NamedTensors::default();
+    other.push("nonsense", &[1], vec![1.0]).unwrap();
+    checkpoint.put_safetensors("optimizer", other.to_safetensors()).unwrap();
+    checkpoint.write(&bad).unwrap();
+    assert!(trainer.iterate(0.0).is_err());
+    let before = bits(&trainer);
+    let error = trainer.load(&bad).unwrap_err().to_string();
+    assert!(error.contains("section optimizer, state: expected one named \"actor.0.weight.exp_avg\""), "{error}");
+    assert_eq!(bits(&trainer), before);
+    trainer.load(&good).unwrap();
+    let mut values = [0.0];
+    rlox_core::Policy::value(trainer.policy_mut(), &[0.1; 4], &mut values).unwrap();
+    assert!(values[0].is_finite());
+}
+
+/// A state in which everything has changed, and one tensor's numbers are `x`.
+fn with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
+    let mut changed = NamedTensors::default();
+    for tensor in state {
+        let here = if tensor.name == name { x } else { 1.0 };
+        changed.push(tensor.name.clone(), &tensor.shape, vec![here; tensor.data.len()]).unwrap();
+    }
+    changed
+}
+
+#[test]
+fn a_state_that_is_refused_in_a_later_part_leaves_the_earlier_ones() {
+    let [observation, action] = [Space::uniform_box(-1.0, 1.0, &[3]), Space::uniform_box(-1.0, 1.0, &[2])];
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    let mut policy = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+    let mut critics = twin_critics(8);
+    let before = (policy.optimizer_state(), critics.optimizer_state());
+    for (name, x, expected) in [
+        ("critic.step", 0.5, "state: expected a whole number, at least 0, in \"critic.step\", got 0.5"),
+        ("log_std.step", -1.0, "state: expected a whole number, at least 0, in \"log_std.step\", got -1"),
+        ("log_std.exp_avg_sq", -0.25, "state: expected numbers, at least 0, in \"log_std.exp_avg_sq\", got -0.25"),
+        ("critic.0.bias.exp_avg", f32::NAN, "state: expected finite numbers, got NaN in \"critic.0.bias.exp_avg\""),
+    ] {
+        let error = policy.load_optimizer_state(&with(&before.0, name, x)).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    for (name, x) in [("critic.qf1.step", 0.5), ("critic.qf1.0.weight.exp_avg_sq", -1e-9)] {
+        let error = critics.load_optimizer_state(&with(&before.1, name, x)).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    assert_eq!((policy.optimizer_state(), critics.optimizer_state()), before);
+    policy.load_optimizer_state(&with(&before.0, "", 0.0)).unwrap();
+    assert_eq!(policy.optimizer_state().find("critic.step").unwrap().data, [1.0]);
+}

@@ -1,0 +1,53 @@
+//! Small trainers with actors, and all that they save.
+
+use std::path::Path;
+
+use rlox_core::{Ahead, AutoresetMode, Checkpoint, EnvSpec, Pcg64, Result, VectorEnv, envs};
+use rlox_nn::train::{AsyncOnPolicy, Impala, ImpalaConfig, OnPolicyAlgorithm};
+use rlox_nn::{Activation, Mlp, PolicyNetworks};
+use serde_json::{Map, Value};
+
+pub(crate) type Policy = PolicyNetworks<Mlp>;
+pub(crate) type Trainer<A> = AsyncOnPolicy<A, Policy>;
+
+pub(crate) const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
+
+pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
+    let options =
+        envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: Some(Some(30)), arguments: &[] };
+    envs::make("CartPole-v1", &options).unwrap()
+}
+
+pub(crate) fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
+    PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng)
+}
+
+pub(crate) fn with<A: OnPolicyAlgorithm>(config: A, actors: usize, ahead: Ahead, seed: u64) -> Trainer<A> {
+    let envs = (0..actors).map(|_| cartpole(2, AutoresetMode::SameStep)).collect();
+    AsyncOnPolicy::new(envs, networks, config, ahead, seed).unwrap()
+}
+
+pub(crate) fn impala(actors: usize, ahead: Ahead, seed: u64) -> Impala<Policy> {
+    with(ImpalaConfig::default(), actors, ahead, seed)
+}
+
+pub(crate) fn iterate<A: OnPolicyAlgorithm>(trainer: &mut Trainer<A>, times: usize) {
+    for _ in 0..times {
+        trainer.iterate(0.0).unwrap();
+    }
+}
+
+/// All that a trainer saves, as bytes.
+pub(crate) type State = (Map<String, Value>, Vec<Option<Vec<u8>>>);
+
+pub(crate) fn read(path: &Path) -> State {
+    let read = Checkpoint::read(path).unwrap();
+    let bytes = ["networks", "optimizer", "environment"].map(|member| read.safetensors(member).map(<[u8]>::to_vec));
+    (read.manifest, bytes.into())
+}
+
+pub(crate) fn state<A: OnPolicyAlgorithm>(trainer: &mut Trainer<A>) -> State {
+    let scratch = tempfile::tempdir().unwrap();
+    trainer.save(scratch.path()).unwrap();
+    read(scratch.path())
+}

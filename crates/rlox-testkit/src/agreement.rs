@@ -1,0 +1,306 @@
+//! A backend computes what the built-in network does.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use rlox_core::{Actions, EnvSpec, Pcg64, Space};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    PolicyLoss, Scratch, clipped_step,
+};
+
+use crate::{ACTIVATIONS, Make, assert_all_near, assert_near, draws, pair, policy};
+
+pub fn passes_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() });
+    let cases = (proptest::collection::vec(1_usize..70, 2..6), 1_usize..70, 0_usize..4, any::<u64>());
+    let agree = |(sizes, rows, kind, seed): (Vec<_>, _, _, _)| {
+        passes_agree(make, &sizes, rows, kind, seed);
+        Ok(())
+    };
+    runner.run(&cases, agree).unwrap();
+}
+
+fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: usize, seed: u64) {
+    let (mut net, mut built_in) = pair(make, sizes, ACTIVATIONS[kind]);
+    let (input, output, hidden) = (built_in.in_dim(), built_in.out_dim(), built_in.hidden_dim());
+    assert_eq!((net.in_dim(), net.out_dim(), net.hidden_dim()), (input, output, hidden));
+    let (x, dy) = (draws(rows * input, seed.into()), draws(rows * output, u128::from(seed) + 1));
+    let zeros = |count: usize| vec![0.0; rows * count];
+    let (mut y, mut expected) = (zeros(output), zeros(output));
+    built_in.forward(&x, rows, &mut expected).unwrap();
+    net.forward(&x, rows, &mut y).unwrap();
+    assert_near(&y, &expected, "forward");
+    let (mut inferred, mut h, mut kept, mut there) = (zeros(output), zeros(hidden), zeros(hidden), zeros(hidden));
+    let mut scratch = Scratch::default();
+    net.infer(&x, rows, &mut inferred, &mut scratch).unwrap();
+    assert_near(&inferred, &expected, "infer");
+    inferred.fill(0.0);
+    net.infer_hidden(&x, rows, &mut inferred, &mut h, &mut scratch).unwrap();
+    assert_near(&inferred, &expected, "infer_hidden");
+    built_in.hidden(&mut there).unwrap();
+    net.hidden(&mut kept).unwrap();
+    assert_near(&h, &there, "the hidden layer of infer_hidden");
+    assert_near(&kept, &there, "hidden");
+    let (mut dx, mut expected) = (zeros(input), zeros(input));
+    built_in.backward(&dy, false, Some(&mut expected)).unwrap();
+    net.backward(&dy, false, Some(&mut dx)).unwrap();
+    assert_near(&dx, &expected, "dx");
+    // Without `params` there are none; with it they add up, backward after backward.
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.gradients(), built_in.gradients());
+    for times in 1..3 {
+        dx.fill(0.0);
+        net.backward(&dy, true, Some(&mut dx)).unwrap();
+        built_in.backward(&dy, true, None).unwrap();
+        assert_near(&dx, &expected, "dx");
+        assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
+        assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
+    }
+    // Dropped, they are as if there had been none.
+    net.zero_gradients();
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    net.backward(&dy, true, None).unwrap();
+    built_in.zero_gradients();
+    built_in.backward(&dy, true, None).unwrap();
+    assert_all_near(&net.gradients(), &built_in.gradients(), "gradients after they were dropped");
+    // With one of the last hidden layer besides they add up, too.
+    let dh = draws(rows * hidden, u128::from(seed) + 2);
+    net.backward_hidden(&dy, &dh).unwrap();
+    built_in.backward_hidden(&dy, &dh).unwrap();
+    assert_all_near(&net.gradients(), &built_in.gradients(), "gradients through the hidden layer");
+    assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
+}
+
+pub fn rows_do_not_depend_on_each_other<N: Network>(make: Make<N>) {
+    let (net, _) = pair(make, &[9, 70, 33, 5], Activation::Tanh);
+    let (mut x, mut y, mut scratch) = (draws(64 * 9, 1), vec![0.0; 64 * 5], Scratch::default());
+    // What one row spoils is its own.
+    x[9 * 20..9 * 21].fill(f32::NAN);
+    net.infer(&x, 64, &mut y, &mut scratch).unwrap();
+    for (row, (x, y)) in x.chunks_exact(9).zip(y.chunks_exact(5)).enumerate() {
+        let mut alone = [0.0; 5];
+        net.infer(x, 1, &mut alone, &mut scratch).unwrap();
+        for (together, alone) in y.iter().zip(alone) {
+            assert!((together - alone).abs() <= 1e-6 || (row == 20 && alone.is_nan() && together.is_nan()), "{row}");
+        }
+    }
+}
+
+fn optimizers() -> [Optimizer; 3] {
+    let eps = 1e-5;
+    [
+        Optimizer::Adam { lr: 0.01, beta1: 0.9, beta2: 0.999, eps },
+        Optimizer::AdamW { lr: 0.01, beta1: 0.8, beta2: 0.99, eps, weight_decay: 0.1 },
+        Optimizer::RmsProp { lr: 0.01, alpha: 0.99, eps },
+    ]
+}
+
+/// One clipped step towards numbers.
+fn learn(net: &mut impl Network, optimizer: &Optimizer) -> f32 {
+    let (x, target, mut y) = (draws(13 * 5, 1), draws(13 * 2, 2), [0.0; 26]);
+    net.forward(&x, 13, &mut y).unwrap();
+    let dy: Vec<f32> = y.iter().zip(&target).map(|(y, t)| (y - t) / 13.0).collect();
+    net.backward(&dy, true, None).unwrap();
+    clipped_step(&mut [("net", net)], optimizer, Some(0.1)).unwrap()
+}
+
+pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    for optimizer in optimizers() {
+        for activation in ACTIVATIONS {
+            let (mut net, mut built_in) = pair(make, &[5, 20, 17, 2], activation);
+            for _ in 0..5 {
+                assert_near(&[learn(&mut net, &optimizer)], &[learn(&mut built_in, &optimizer)], "norm");
+            }
+            let what = format!("{optimizer:?} {activation:?}");
+            assert_all_near(&net.tensors(), &built_in.tensors(), &what);
+            assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &what);
+            // Gradients are gone, and a step without any goes on with the means.
+            assert_eq!(net.grad_sq().unwrap(), 0.0);
+            net.apply_gradients(&optimizer, 1.0).unwrap();
+            built_in.apply_gradients(&optimizer, 1.0).unwrap();
+            assert_all_near(&net.tensors(), &built_in.tensors(), &what);
+        }
+    }
+}
+
+/// What torch's formulas say, in f64.
+fn exact(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
+    let [mut m, mut v] = [0.0; 2];
+    let steps = gradients.iter().zip(1..).map(|(g, t)| {
+        let g = f64::from(*g);
+        match *optimizer {
+            Optimizer::Adam { lr, beta1, beta2, eps } => {
+                let [lr, beta1, beta2, eps] = [lr, beta1, beta2, eps].map(f64::from);
+                m = beta1 * m + (1.0 - beta1) * g;
+                v = beta2 * v + (1.0 - beta2) * g * g;
+                let [first, second] = [beta1, beta2].map(|beta| 1.0 - beta.powi(t));
+                lr * (m / first) / ((v / second).sqrt() + eps)
+            }
+            Optimizer::RmsProp { lr, alpha, eps } => {
+                let [lr, alpha, eps] = [lr, alpha, eps].map(f64::from);
+                v = alpha * v + (1.0 - alpha) * g * g;
+                lr * g / (v.sqrt() + eps)
+            }
+            Optimizer::AdamW { .. } => unreachable!("not tested"),
+        }
+    });
+    steps.collect()
+}
+
+pub fn small_gradients_take_the_steps_of_torchs_formulas<N: Network>(make: Make<N>) {
+    for (g, eps) in [(1e-16_f32, 1e-8), (1e-16, 1e-20), (1e-15, 1e-30), (1e-18, 1e-30), (3e-19, 1e-35)] {
+        for optimizer in [Optimizer::adam(1e-2).with_eps(eps), Optimizer::rms_prop(1e-2).with_eps(eps)] {
+            let (mut net, _) = pair(make, &[1, 1], ACTIVATIONS[0]);
+            // A mean of squares that is no normal number need not outlive a step without a gradient.
+            let gradients = if g * g < 1e-37 { &[g; 3][..] } else { &[g, g, g, 0.0, 0.0, -g] };
+            for (gradient, step) in gradients.iter().zip(exact(&optimizer, gradients)) {
+                let parameter = |net: &N| f64::from(net.tensors().find("0.weight").unwrap().data[0]);
+                let before = parameter(&net);
+                net.forward(&[1.0], 1, &mut [0.0]).unwrap();
+                net.backward(&[*gradient], true, None).unwrap();
+                net.apply_gradients(&optimizer, 1.0).unwrap();
+                let moved = before - parameter(&net);
+                assert!((moved - step).abs() < 1e-5 + 1e-3 * step.abs(), "{optimizer:?}, {g}: {moved}, not {step}");
+            }
+        }
+    }
+}
+
+const ROWS: usize = 64;
+
+fn spec(action: Space) -> EnvSpec {
+    EnvSpec { id: "Test-v0".into(), observation: Space::uniform_box(-1.0, 1.0, &[4]), action, max_episode_steps: None }
+}
+
+/// Numbers of a minibatch.
+struct Drawn {
+    obs: Vec<f32>,
+    discrete: Option<Vec<i64>>,
+    continuous: Vec<f32>,
+    rest: [Vec<f32>; 4],
+}
+
+impl Drawn {
+    fn new(space: &Space, seed: u128) -> Self {
+        let mut rng = Pcg64::seed_from(seed);
+        let discrete = matches!(space, Space::Discrete { .. });
+        let discrete = discrete.then(|| (0..ROWS).map(|_| rng.integers(0, 2)).collect());
+        let mut rest = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
+        // Log-probabilities near those of a policy that knows nothing yet.
+        rest[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
+        Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), rest }
+    }
+
+    fn minibatch(&self) -> Minibatch<'_> {
+        let [log_probs, values, advantages, returns] = &self.rest;
+        let actions = self.discrete.as_deref().map_or(Actions::Continuous(&self.continuous), Actions::Discrete);
+        Minibatch { obs: &self.obs, actions, masks: None, log_probs, values, advantages, returns }
+    }
+}
+
+const LOSS: ActorCriticLoss = ActorCriticLoss {
+    policy: PolicyLoss::Clipped { clip_coef: 0.2 },
+    clip_coef_vf: Some(0.3),
+    vf_coef: 0.5,
+    ent_coef: 0.01,
+};
+
+pub fn policy_gradients_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
+    for (space, sde) in [(Space::discrete(2), false), (numbers.clone(), false), (numbers, true)] {
+        let distribution =
+            if sde { Distribution::state_dependent(&space, 17, -1.0) } else { Distribution::new(&space, 0.0) };
+        let distribution = distribution.unwrap();
+        let (spec, drawn) = (spec(space.clone()), Drawn::new(&space, 3));
+        let mut net = policy(make, &spec, distribution.clone(), 1);
+        let mut built_in = policy(Mlp::new, &spec, distribution, 1);
+        assert_eq!(net.tensors(), built_in.tensors());
+        let (said, expected) = (net.evaluate(&drawn.minibatch(), &LOSS), built_in.evaluate(&drawn.minibatch(), &LOSS));
+        assert_near(&[said.unwrap().loss], &[expected.unwrap().loss], "loss");
+        net.backward().unwrap();
+        built_in.backward().unwrap();
+        assert_all_near(&net.gradients(), &built_in.gradients(), &format!("{space:?}, sde {sde}"));
+    }
+}
+
+/// Rounding differs, and grows from step to step; so much of a loss, after a hundred of them, is allowed for it.
+const DRIFT: f32 = 1e-4;
+
+pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
+    let space = Space::discrete(2);
+    let (spec, distribution) = (spec(space.clone()), Distribution::new(&space, 0.0).unwrap());
+    let mut net = policy(make, &spec, distribution.clone(), 1);
+    let mut built_in = policy(Mlp::new, &spec, distribution, 1);
+    let adam = Optimizer::Adam { lr: 3e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
+    let minibatches: Vec<_> = (0..4).map(|i| Drawn::new(&space, 100 + i)).collect();
+    let loss = ActorCriticLoss { clip_coef_vf: None, ..LOSS };
+    let mut losses = Vec::new();
+    for i in 0..100 {
+        let batch = minibatches[i % 4].minibatch();
+        let got = net.update(&batch, &loss, &adam, Some(0.5)).unwrap();
+        let expected = built_in.update(&batch, &loss, &adam, Some(0.5)).unwrap();
+        let allowed = DRIFT * expected.loss.abs().max(0.01);
+        assert!((got.loss - expected.loss).abs() <= allowed, "{i}: {} instead of {}", got.loss, expected.loss);
+        losses.push(expected.loss);
+    }
+    // They learned something, so that they could have gone apart.
+    let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
+    assert!(mean(&losses[92..]) < mean(&losses[..8]) - 0.02, "{} {}", mean(&losses[..8]), mean(&losses[92..]));
+}
+
+pub fn weights_and_optimizer_states_go_there_and_back<N: Network>(make: Make<N>) {
+    let through = |tensors: NamedTensors| NamedTensors::from_safetensors(&tensors.to_safetensors()).unwrap();
+    for optimizer in optimizers() {
+        let (mut net, mut built_in) = pair(make, &[5, 20, 17, 2], ACTIVATIONS[0]);
+        learn(&mut net, &optimizer);
+        let (weights, state) = (through(net.tensors()), through(net.optimizer_state()));
+        built_in.load(&weights).unwrap();
+        built_in.load_optimizer_state(&state).unwrap();
+        assert_eq!((built_in.tensors(), built_in.optimizer_state()), (weights, state));
+        let mut other = make(&[5, 20, 17, 2], ACTIVATIONS[0], Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap();
+        other.load(&through(built_in.tensors())).unwrap();
+        other.load_optimizer_state(&through(built_in.optimizer_state())).unwrap();
+        assert_eq!((other.tensors(), other.optimizer_state()), (net.tensors(), net.optimizer_state()));
+        // What was loaded is what is learned on with.
+        learn(&mut net, &optimizer);
+        learn(&mut other, &optimizer);
+        assert_eq!((other.tensors(), other.optimizer_state()), (net.tensors(), net.optimizer_state()));
+    }
+}
+
+pub fn targets_follow_slowly<N: Network>(make: Make<N>) {
+    let (online, _) = pair(make, &[2, 4, 1], ACTIVATIONS[1]);
+    let mut target = make(&[2, 4, 1], ACTIVATIONS[1], Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap();
+    let before = target.tensors();
+    target.track(&online, 0.25).unwrap();
+    for ((new, old), to) in target.tensors().iter().zip(&before).zip(&online.tensors()) {
+        for ((new, old), to) in new.data.iter().zip(&old.data).zip(&to.data) {
+            assert!((new - (0.75 * old + 0.25 * to)).abs() < 1e-6);
+        }
+    }
+    target.track(&online, 1.0).unwrap();
+    assert_eq!(target.tensors(), online.tensors());
+    // What it computes with has moved too.
+    let (x, mut y, mut expected, mut scratch) = (draws(2, 1), [0.0], [0.0], Scratch::default());
+    target.infer(&x, 1, &mut y, &mut scratch).unwrap();
+    online.infer(&x, 1, &mut expected, &mut scratch).unwrap();
+    assert_eq!(y, expected);
+}
+
+pub fn clones_go_their_own_way<N: Network + Clone>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[5, 8, 2], ACTIVATIONS[2]);
+    let (x, dy, mut y) = (draws(15, 1), draws(6, 2), [0.0; 6]);
+    net.forward(&x, 3, &mut y).unwrap();
+    let mut copy = net.clone();
+    let (mut dx, mut again) = ([0.0; 15], [0.0; 15]);
+    copy.backward(&dy, true, Some(&mut again)).unwrap();
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    net.backward(&dy, true, Some(&mut dx)).unwrap();
+    assert_eq!(dx, again);
+    assert_eq!(net.gradients(), copy.gradients());
+    let before = net.tensors();
+    copy.apply_gradients(&Optimizer::adam(0.1), 1.0).unwrap();
+    assert_ne!(copy.tensors(), before);
+    assert_eq!(net.tensors(), before);
+}

@@ -1,0 +1,235 @@
+//! A backend refuses what the built-in network refuses, in the same words, and nothing has changed then.
+
+use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
+use rlox_nn::{
+    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    PolicyLoss, Scratch, clipped_step,
+};
+
+use crate::{Make, draws, pair, policy};
+
+/// Both refuse alike.
+fn alike<T>(got: Result<T>, expected: Result<T>, what: &str) {
+    let said = |result: Result<T>| match result {
+        Ok(_) => panic!("{what} is not refused"),
+        Err(error @ Error::Backend(_)) => panic!("{what}: {error}"),
+        // How much memory is free changes from call to call.
+        Err(Error::Memory(_)) => "too much memory".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(said(got), said(expected), "{what}");
+}
+
+/// The tensors with changes to their data.
+fn edited(tensors: &NamedTensors, edit: impl Fn(&str, &mut Vec<f32>)) -> NamedTensors {
+    let mut edited = NamedTensors::default();
+    for tensor in tensors {
+        let mut data = tensor.data.clone();
+        edit(&tensor.name, &mut data);
+        edited.push(tensor.name.clone(), &tensor.shape, data).unwrap();
+    }
+    edited
+}
+
+pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+    for sizes in [&[][..], &[3], &[3, 0, 2], &[usize::MAX, 2], &[1 << 20, 1 << 20]] {
+        let rng = &mut Pcg64::seed_from(0);
+        let expected = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ());
+        alike(make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()), expected, &format!("{sizes:?}"));
+    }
+    let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let before = (net.tensors(), net.optimizer_state());
+    macro_rules! both {
+        (|$net:ident| $call:expr) => {{
+            let $net = &mut net;
+            let got = $call;
+            let $net = &mut built_in;
+            alike(got, $call, stringify!($call));
+        }};
+    }
+    let (y, h, scratch) = (&mut [0.0; 4], &mut [0.0; 16], &mut Scratch::default());
+    both!(|net| net.backward(&[0.0; 2], true, None));
+    both!(|net| net.backward_hidden(&[0.0; 4], &[0.0; 16]));
+    both!(|net| net.forward(&[0.0; 5], 2, y));
+    both!(|net| net.forward(&[0.0; 6], 2, &mut y[..3]));
+    both!(|net| net.forward(&[], 0, &mut []));
+    both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
+    both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
+    both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
+    both!(|net| net.infer_hidden(&[], 0, &mut [], &mut [], scratch));
+    let error = net.infer_hidden(&[], 0, &mut [], &mut [], scratch).unwrap_err().to_string();
+    assert!(error.starts_with("rows: expected at least 1, got 0; "), "{error}");
+    both!(|net| net.hidden(&mut h[..8]));
+    net.forward(&[0.0; 6], 2, y).unwrap();
+    built_in.forward(&[0.0; 6], 2, y).unwrap();
+    both!(|net| net.hidden(&mut h[..15]));
+    both!(|net| net.backward(&[0.0; 3], true, None));
+    both!(|net| net.backward(&[0.0; 4], true, Some(&mut h[..5])));
+    for (dy, dh) in [(3, 16), (4, 15), (4, 0), (0, 0), (4, 17)] {
+        both!(|net| net.backward_hidden(&[0.0; 4][..dy], &[0.0; 17][..dh]));
+    }
+    let error = net.backward_hidden(&[0.0; 4], &[0.0; 15]).unwrap_err().to_string();
+    assert!(error.starts_with("dh: expected 16 elements, got 15"), "{error}");
+    both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    both!(|net| net
+        .backward(&[1.0; 4], true, None)
+        .and_then(|()| net.apply_gradients(&Optimizer::adam(1.0), f32::NAN)));
+    let gradients = net.gradients();
+    for scale in [f32::INFINITY, -1.0] {
+        both!(|net| net.apply_gradients(&Optimizer::adam(1e-3), scale));
+    }
+    assert_eq!((net.tensors(), net.optimizer_state(), net.gradients()), (before.0, before.1, gradients));
+}
+
+pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+    let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let (weights, state) = (net.tensors(), net.optimizer_state());
+    let (other, other_in) = pair(make, &[3, 9, 2], Activation::Tanh);
+    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another width");
+    let (other, other_in) = pair(make, &[3, 8, 2], Activation::Relu);
+    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another activation");
+    let (same, same_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    for tau in [-0.1, 1.5, f32::NAN] {
+        alike(net.track(&same, tau), built_in.track(&same_in, tau), "tau");
+    }
+    let (wide, _) = pair(make, &[3, 9, 2], Activation::Tanh);
+    let mut more = weights.clone();
+    more.push("4.weight", &[1], vec![0.0]).unwrap();
+    let spoiled = |name: &'static str, number: f32| {
+        move |here: &str, data: &mut Vec<f32>| {
+            if here == name {
+                let last = data.len() - 1;
+                data[last] = number;
+            }
+        }
+    };
+    assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a name stands twice");
+    let spoilt = edited(&weights, spoiled("0.weight", f32::NAN));
+    for (wrong, said) in [
+        (NamedTensors::default(), r#"one named "0.weight""#),
+        (wide.tensors(), r#""0.weight" of shape [8, 3]"#),
+        (more, r#"one more, "4.weight""#),
+        (spoilt, r#"NaN in "0.weight", row 7"#),
+    ] {
+        let error = net.load(&wrong).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        alike(Err::<(), _>(error), built_in.load(&wrong), "weights");
+    }
+    for wrong in [
+        weights.clone(),
+        wide.optimizer_state(),
+        edited(&state, spoiled("step", 0.5)),
+        edited(&state, spoiled("0.weight.exp_avg", f32::INFINITY)),
+        edited(&state, spoiled("2.bias.exp_avg_sq", -1e-9)),
+    ] {
+        alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
+    }
+    assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
+}
+
+/// What a backward would give of the forward of other parameters is no gradient of anything.
+pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<N>) {
+    let changes: [fn(&mut N, &N); 4] = [
+        |net, _| net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap(),
+        |net, other| net.load(&other.tensors()).unwrap(),
+        |net, other| net.track(other, 0.5).unwrap(),
+        |net, other| net.track(other, 1.0).unwrap(),
+    ];
+    let (other, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    for change in changes {
+        let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+        // As often as one likes, until then.
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+        change(&mut net, &other);
+        net.zero_gradients();
+        let through = net.backward_hidden(&[1.0, 0.0], &[0.0; 8]);
+        for error in [net.backward(&[1.0, 0.0], true, None), through, net.hidden(&mut [0.0; 8])].map(Result::unwrap_err)
+        {
+            assert!(error.to_string().contains("call forward first"), "{error}");
+        }
+        assert_eq!(net.grad_sq().unwrap(), 0.0);
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[1.0, 0.0], true, None).unwrap();
+    }
+}
+
+pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let (before, mut y) = (net.tensors(), [0.0; 2]);
+    net.forward(&draws(3, 1), 1, &mut y).unwrap();
+    net.backward(&[f32::NAN, 0.0], true, None).unwrap();
+    let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
+    assert!(error.to_string().contains("NaN in \"critic.0.weight\", row "), "{error}");
+    assert_eq!(net.tensors(), before);
+    assert_eq!(net.grad_sq().unwrap(), 0.0);
+}
+
+/// Means of them would stay infinite, and what they belong to would never move again.
+pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
+    for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
+        for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {
+            let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+            let before = (net.tensors(), net.optimizer_state());
+            net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+            net.backward(&[gradient, 0.0], true, None).unwrap();
+            let error = net.apply_gradients(&optimizer, scale).unwrap_err().to_string();
+            let said = format!(r#"gradients: expected finite numbers, got {gradient} in "2.bias", row 0"#);
+            assert!(error.starts_with(&said), "{error}");
+            assert_eq!((net.tensors(), net.optimizer_state()), before);
+            if scale > 1.0 {
+                // They are there still, and far from it without the scale.
+                net.apply_gradients(&optimizer, 1.0).unwrap();
+                assert_eq!(net.grad_sq().unwrap(), 0.0);
+                let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];
+                assert!(square > 0.0 && square.is_finite(), "{square}");
+            }
+        }
+        let (mut net, mut other) = pair(make, &[3, 8, 2], Activation::Tanh);
+        let before = (net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state());
+        other.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        other.backward(&[1.0, 0.0], true, None).unwrap();
+        net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+        net.backward(&[3e19, 0.0], true, None).unwrap();
+        let error = clipped_step(&mut [("actor", &mut other), ("critic", &mut net)], &optimizer, None).unwrap_err();
+        let said = r#"got 30000000000000000000 in "critic.2.bias", row 0, whose square overflows"#;
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!((net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state()), before);
+        assert_eq!([net.grad_sq().unwrap(), other.grad_sq().unwrap()], [0.0; 2]);
+    }
+}
+
+pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+    let [observation, action] = [3, 1].map(|n| Space::uniform_box(-1.0, 1.0, &[n]));
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    let mut policy = policy(make, &spec, Distribution::new(&spec.action, 0.0).unwrap(), 0);
+    let before = (policy.tensors(), policy.optimizer_state());
+    let (obs, actions, numbers) = (draws(6, 1), [0.1, f32::NAN], [0.5; 2]);
+    let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
+    let actions = Actions::Continuous(&actions);
+    let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
+    let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
+    let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
+    for error in [
+        policy.evaluate(&batch, &loss).unwrap_err(),
+        policy.update(&batch, &loss, &Optimizer::adam(1e-3), None).unwrap_err(),
+        policy.evaluate_actions(&obs, None, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotFinite(_)), "{error:?}");
+        assert!(error.to_string().starts_with("actions: expected finite numbers, got NaN in row 1"), "{error}");
+    }
+    assert_eq!((policy.tensors(), policy.optimizer_state()), before);
+    assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
+}
+
+pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {
+    let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
+    net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
+    net.backward(&[1.0, 0.0], true, None).unwrap();
+    let optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 1e30 };
+    let error = clipped_step(&mut [("critic", &mut net)], &optimizer, None).unwrap_err().to_string();
+    assert!(error.starts_with("parameters of critic: expected finite numbers, got "), "{error}");
+    assert!(error.contains(" in \"0.weight\", row 0"), "{error}");
+}

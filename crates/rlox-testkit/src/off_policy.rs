@@ -1,0 +1,100 @@
+//! Updates of off-policy methods equal those of the built-in network: same weights, minibatches and noise.
+
+use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
+use rlox_nn::train::{DqnConfig, DqnLearner, OffPolicyMethod, Replayed, SacConfig, SacLearner, Td3Config, Td3Learner};
+use rlox_nn::{
+    Activation, DeterministicActor, Discount, Dueling, Init, Mlp, NamedTensors, Network, Optimizer, QNetworks,
+    SquashedPolicy, TwinCritics,
+};
+
+use crate::{Make, assert_all_near, draws};
+
+const ROWS: usize = 32;
+const OBS: usize = 5;
+
+fn spec(action: Space) -> EnvSpec {
+    let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+    EnvSpec { id: "Drawn-v0".into(), observation, action, max_episode_steps: None }
+}
+
+/// Roots so large that gradients near 0 do not decide a step by their sign.
+fn optimizer() -> Optimizer {
+    Optimizer::adam(1e-2).with_eps(1e-2)
+}
+
+/// All tensors after three updates, by minibatches and noise that are always the same.
+fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &EnvSpec) -> NamedTensors {
+    M::gathering(&config, spec).unwrap();
+    let mut learner = M::new(config, networks, spec, 1).unwrap();
+    let mut rng = Pcg64::seed_from(9);
+    for update in 0..3_u64 {
+        let seed = u128::from(update);
+        let (numbers, integers) = (draws(ROWS * 3, 10 + seed), (0..ROWS as i64).map(|i| i % 4).collect::<Vec<_>>());
+        let discrete = matches!(spec.action, Space::Discrete { .. });
+        let terminated: Vec<_> = (0..ROWS).map(|i| i % 7 == 0).collect();
+        let batch = Replayed {
+            obs: &draws(ROWS * OBS, 20 + seed),
+            actions: if discrete { Actions::Discrete(&integers) } else { Actions::Continuous(&numbers) },
+            rewards: &draws(ROWS, 30 + seed),
+            next_obs: &draws(ROWS * OBS, 40 + seed),
+            terminated: &terminated,
+            discount: Discount::Same(0.9),
+            weights: None,
+            next_masks: None,
+        };
+        learner.learn(&batch, &mut rng, 0.0).unwrap();
+        learner.stepped(update..update + 1).unwrap();
+    }
+    learner.tensors()
+}
+
+/// What makes networks of a backend's own for a method.
+fn making<N: Network>(make: Make<N>) -> impl FnMut(&[usize], &mut Pcg64) -> Result<N> {
+    move |sizes, rng| make(sizes, Activation::Relu, Init::Kaiming, rng)
+}
+
+fn dqn<N: Network>(make: Make<N>, dueling: bool) -> NamedTensors {
+    let spec = spec(Space::discrete(4));
+    let config = DqnConfig { optimizer: optimizer(), double: true, target_update_interval: 2, ..DqnConfig::default() };
+    let mut rng = Pcg64::seed_from(3);
+    if dueling {
+        let q = QNetworks::<Dueling<N>>::dueling_with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
+        return updated::<DqnLearner<_>>(config, q, &spec);
+    }
+    let q = QNetworks::with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
+    updated::<DqnLearner<_>>(config, q, &spec)
+}
+
+fn sac<N: Network>(make: Make<N>, use_sde: bool) -> NamedTensors {
+    let spec = spec(Space::uniform_box(-2.0, 1.0, &[3]));
+    let config = SacConfig { optimizer: optimizer(), use_sde, tau: 0.1, ..SacConfig::default() };
+    let mut rng = Pcg64::seed_from(3);
+    let policy = SquashedPolicy::with(&spec, &[20, 17], use_sde.then_some(-1.0), &mut rng, making(make)).unwrap();
+    let critics = TwinCritics::with(&spec, &[20, 17], 2, &mut rng, making(make)).unwrap();
+    updated::<SacLearner<_, _>>(config, (policy, critics), &spec)
+}
+
+fn td3<N: Network>(make: Make<N>) -> NamedTensors {
+    let spec = spec(Space::uniform_box(-2.0, 1.0, &[3]));
+    let config = Td3Config { optimizer: optimizer(), policy_delay: 2, tau: 0.1, ..Td3Config::default() };
+    let mut rng = Pcg64::seed_from(3);
+    let policy = DeterministicActor::with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
+    let critics = TwinCritics::with(&spec, &[20, 17], 2, &mut rng, making(make)).unwrap();
+    updated::<Td3Learner<_, _>>(config, (policy, critics), &spec)
+}
+
+pub fn updates_of_dqn_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    for dueling in [false, true] {
+        assert_all_near(&dqn(make, dueling), &dqn::<Mlp>(Mlp::new, dueling), &format!("dueling: {dueling}"));
+    }
+}
+
+pub fn updates_of_sac_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    for use_sde in [false, true] {
+        assert_all_near(&sac(make, use_sde), &sac::<Mlp>(Mlp::new, use_sde), &format!("use_sde: {use_sde}"));
+    }
+}
+
+pub fn updates_of_td3_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+    assert_all_near(&td3(make), &td3::<Mlp>(Mlp::new), "td3");
+}
