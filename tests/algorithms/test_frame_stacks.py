@@ -140,8 +140,12 @@ def test_frames_may_be_a_part_of_the_first_axis():
 
 @pytest.mark.parametrize(
     ("env", "frames", "error"),
-    [(stacked, 3, ValueError), (BitFlip, 2, ValueError), (stacked, 0, ValueError)]
-    + [(stacked, 2.0, TypeError)],
+    [
+        (stacked, 3, ValueError),
+        (BitFlip, 2, ValueError),
+        (stacked, 0, ValueError),
+        (stacked, 2.0, TypeError),
+    ],
     ids=["no divisor", "Dict", "0", "float"],
 )
 def test_other_numbers_of_frames_are_rejected(env, frames, error):
