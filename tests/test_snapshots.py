@@ -1,4 +1,4 @@
-"""Environments that are not native tell where they stand, and go on from there, bit for bit."""
+"""The state of Gymnasium's environments: saved, restored and resumed exactly."""
 
 import re
 
@@ -14,10 +14,7 @@ from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
 from support.envs import Echo, Imitate
 
 CLASSIC = (
-    "CartPole-v1",
-    "Pendulum-v1",
-    "Acrobot-v1",
-    "MountainCar-v0",
+    *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"),
     "MountainCarContinuous-v0",
 )
 MUJOCO = ("Ant-v5", "InvertedDoublePendulum-v5", "Pusher-v5")
@@ -27,8 +24,8 @@ MORE_MUJOCO = (
 )
 
 
-class Told(Imitate):
-    """Says where it stands."""
+class Restorable(Imitate):
+    """Have the two methods that save and restore the state."""
 
     def get_state(self):
         return {"number": self.number, "steps": self.steps, "more": [1, {"pi": 3.5}]}
@@ -38,12 +35,12 @@ class Told(Imitate):
 
 
 class Masked(gym.Env):
-    """Allows all but one action, another one in each step; the reward is the action."""
+    """Forbid one action, another one in each step; the reward is the action."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (1,))
     action_space = gym.spaces.Discrete(4)
 
-    def _told(self):
+    def _observe(self):
         mask = np.ones(4, np.int8)
         mask[self.forbidden] = 0
         return np.full(1, self.forbidden / 4, np.float32), {"action_mask": mask}
@@ -51,12 +48,12 @@ class Masked(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.forbidden = int(self.np_random.integers(4))
-        return self._told()
+        return self._observe()
 
     def step(self, action):
         assert action != self.forbidden
         self.forbidden = int(self.np_random.integers(4))
-        obs, info = self._told()
+        obs, info = self._observe()
         return obs, float(action), False, self.forbidden == 0, info
 
     def get_state(self):
@@ -70,8 +67,8 @@ def steps(env, actions):
     return [tuple(map(np.copy, env.step(action)[:4])) for action in actions]
 
 
-def goes_on(make, before=60, after=150):
-    """Whether new environments go on as those whose state they get."""
+def resumes(make, before=60, after=150):
+    """Return whether new environments continue as those whose state they get."""
     first, second = make(), make()
     try:
         first.action_space.seed(0)
@@ -95,31 +92,29 @@ def goes_on(make, before=60, after=150):
 
 
 @pytest.mark.parametrize("env_id", CLASSIC)
-def test_classic_control_goes_on_where_it_stood(env_id):
-    assert goes_on(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
+def test_classic_control_resumes(env_id):
+    assert resumes(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
 
 
 @pytest.mark.parametrize(
     "env_id", [*MUJOCO, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MUJOCO)]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_mujoco_goes_on_where_it_stood(env_id):
+def test_mujoco_resumes(env_id):
     pytest.importorskip("mujoco", reason="needs MuJoCo: pip install 'gymnasium[mujoco]'")
-    assert goes_on(lambda: make_vec(env_id, 2, seed=3))
+    assert resumes(lambda: make_vec(env_id, 2, seed=3))
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
-def test_an_episode_that_has_just_ended_goes_on_as_its_mode_says(mode):
-    assert goes_on(lambda: make_vec(Told, 3, seed=1, autoreset_mode=mode), before=10)
+def test_environments_resume_after_the_end_of_an_episode(mode):
+    assert resumes(lambda: make_vec(Restorable, 3, seed=1, autoreset_mode=mode), before=10)
 
 
-def test_worker_processes_tell_where_they_stand():
-    make = lambda: make_vec(lambda: gym.make("CartPole-v1"), 2, vectorization_mode="async")  # noqa: E731
-    assert goes_on(make)
-    made = make_vec("Acrobot-v1", 2, vectorization_mode="async")
-    made.reset(seed=0)
-    assert made.get_state()
-    made.close()
+@pytest.mark.parametrize(
+    "env", ["Acrobot-v1", lambda: gym.make("CartPole-v1")], ids=["id", "function"]
+)
+def test_worker_processes_resume(env):
+    assert resumes(lambda: make_vec(env, 2, vectorization_mode="async"))
 
 
 WRAPPERS = {
@@ -136,40 +131,54 @@ WRAPPERS = {
 
 @pytest.mark.parametrize("name", WRAPPERS)
 @pytest.mark.filterwarnings("ignore")
-def test_wrappers_go_on_too(name):
-    assert goes_on(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
+def test_wrappers_resume(name):
+    assert resumes(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
 
 
 def changed(env):
     return wrappers.TransformObservation(env, lambda obs: obs, env.observation_space)
 
 
-class Unplain(Told):
+class Unplain(Restorable):
     def get_state(self):
         return {"space": self.action_space}
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: make_vec(Echo, 2), r"Echo has no get_state\(\) and set_state\(state\)"),
-        (lambda: make_vec("Pendulum-v1", wrappers=[changed]), "TransformObservation has no get_st"),
-        (lambda: make_vec(Unplain), r"Unplain: state\['layers'\]\[0\]\['space'\] is a Box"),
-        (
-            lambda: make_vec(wrappers.vector.DictInfoToList(gym.make_vec("CartPole-v1", 1))),
-            "DictInfoToList has no get_state",
-        ),
-    ],
-)
+def asynchronous(**kwargs):
+    return gym.vector.AsyncVectorEnv([Restorable], **kwargs)
+
+
+WITHOUT_STATE = {
+    "no methods": (lambda: make_vec(Echo, 2), r"Echo has no get_state\(\) and set_state\(state\)"),
+    "wrapper": (
+        lambda: make_vec("Pendulum-v1", wrappers=[changed]),
+        "^TransformObservation has no",
+    ),
+    "not plain": (lambda: make_vec(Unplain), r"state\['layers'\]\[0\]\['space'\] is a Box"),
+    "vector wrapper": (
+        lambda: make_vec(wrappers.vector.DictInfoToList(gym.make_vec("CartPole-v1", 1))),
+        "DictInfoToList cannot be saved",
+    ),
+    "own workers": (
+        lambda: make_vec(asynchronous(autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)),
+        "rlox has not made",
+    ),
+    "workers in NEXT_STEP mode": (lambda: make_vec(asynchronous()), "NEXT_STEP"),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_STATE)
 @pytest.mark.filterwarnings("ignore")
-def test_who_cannot_tell_says_why(make, words):
+def test_environments_whose_state_is_unknown_give_the_reason(case):
+    make, reason = WITHOUT_STATE[case]
     env = make()
     env.reset(seed=0)
     assert env.get_state() == {}
-    assert re.search(words, env.inexact)
+    env.close()
+    assert re.search(reason, env.inexact)
 
 
-def test_plain_data_goes_to_arrays_and_back():
+def test_plain_data_is_encoded_and_decoded():
     value = {"a": [1, -2.5, float("inf"), None, True, "x"], "b": (np.arange(3), np.float32(1))}
     got = from_arrays(to_arrays(value))
     assert got["a"] == value["a"]
@@ -179,9 +188,9 @@ def test_plain_data_goes_to_arrays_and_back():
     again = from_arrays(to_arrays(stream))
     assert again.integers(2**60) == stream.integers(2**60)
     for bad in (object(), {1: 2}, np.array(["a"]), np.random.Generator(np.random.MT19937(0))):
-        with pytest.raises(ValueError, match="state is a"):
+        with pytest.raises(ValueError, match=r"^state is a"):
             to_arrays(bad)
-    with pytest.raises(ValueError, match="expected what was saved of environments"):
+    with pytest.raises(ValueError, match="damaged data"):
         from_arrays({"tree": np.zeros(3, np.uint8)})
 
 
@@ -190,15 +199,15 @@ DQN = {"num_envs": 2, "learning_starts": 20, "buffer_size": 100, "batch_size": 8
 SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8, "net_arch": (8,)}
 CASES = {
     "ppo, classic control": (PPOTrainer, lambda: gym.make("CartPole-v1"), PPO),
-    "ppo, own": (PPOTrainer, Told, PPO | {"normalize_obs": True, "normalize_reward": True}),
+    "ppo, own": (PPOTrainer, Restorable, PPO | {"normalize_obs": True, "normalize_reward": True}),
     "ppo, masks": (PPOTrainer, Masked, PPO | {"action_masks": True}),
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
-    "sac, own": (SACTrainer, Told, SAC | {"normalize_obs": True}),
+    "sac, own": (SACTrainer, Restorable, SAC | {"normalize_obs": True}),
 }
 MODES = ("SameStep", "NextStep", "Disabled")
 
 
-def same(a, b):
+def assert_same(a, b):
     assert (a.counters, a.streams) == (b.counters, b.streams)
     for name in ("networks", "optimizer", "normalizer", "environment", "replay"):
         mine, theirs = getattr(a, name), getattr(b, name)
@@ -210,7 +219,7 @@ def same(a, b):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, case, backend, mode):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode):
     kind, env, settings = CASES[case]
     make = lambda: make_vec(env, settings["num_envs"], autoreset_mode=mode)  # noqa: E731
     how = {"seed": 1, "backend": backend, "runs_dir": None, **settings}
@@ -222,18 +231,18 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, case, backend, mode):
     assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
     second = kind.load(tmp_path / "half", env=make(), runs_dir=None)
     second.train()
-    same(second.learner.state(), whole.learner.state())
+    assert_same(second.learner.state(), whole.learner.state())
 
 
-def test_where_environments_cannot_tell_is_said_once(tmp_path):
+def test_resuming_with_new_episodes_warns_once(tmp_path):
     with PPOTrainer(Echo, 1, runs_dir=None, **PPO) as trainer:
         trainer.save(tmp_path / "new")
         trainer.train(32)
         trainer.save(tmp_path / "saved")
     assert read_checkpoint(tmp_path / "new").manifest["environment"] == "exact"
-    said = read_checkpoint(tmp_path / "saved").manifest
-    assert said["environment"] == "approximate"
-    assert said["environment_reason"] == "Echo has no get_state() and set_state(state)"
+    manifest = read_checkpoint(tmp_path / "saved").manifest
+    assert manifest["environment"] == "approximate"
+    assert manifest["environment_reason"] == "Echo has no get_state() and set_state(state)"
     loaded = PPOTrainer.load(tmp_path / "saved", env=Echo, runs_dir=None)
     with pytest.warns(UserWarning, match="environment: .*: Echo has no get_state.*new episodes"):
         loaded.train(32)
@@ -241,19 +250,19 @@ def test_where_environments_cannot_tell_is_said_once(tmp_path):
     PPOTrainer.load(tmp_path / "new", env=Echo, runs_dir=None).train(32)
 
 
-def test_other_environments_begin_new_episodes(tmp_path):
+def test_other_environments_start_new_episodes(tmp_path):
     trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=None, **PPO)
     trainer.train(32)
     trainer.save(tmp_path / "saved")
     other = lambda: wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))  # noqa: E731
-    for env, why in {other: "other environments than", "CartPole-v1": "of another kind"}.items():
+    for env, why in {other: "other environments", "CartPole-v1": "of another kind"}.items():
         loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
         with pytest.warns(UserWarning, match=why):
             loaded.train(32)
 
 
-def test_a_damaged_state_is_refused_and_changes_nothing():
-    env = make_vec(Told, 2, seed=0)
+def test_a_damaged_state_is_rejected_and_changes_nothing():
+    env = make_vec(Restorable, 2, seed=0)
     env.reset()
     state = env.get_state()
     before = steps(env, [np.zeros((2, 1), np.float32)] * 3)

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeVectorEnv
 from rlox.ids import PLUGINS
 
@@ -55,9 +56,11 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     """
     own, size = np.asarray(state), _STATE_SIZES[env_id]
     if own.shape != (size,) or own.dtype.kind not in "biuf":
-        raise ValueError(
-            f"state: expected {size} real numbers, got shape {own.shape} of dtype {own.dtype}; "
-            f"pass a state of {env_id}"
+        raise ArgumentError(
+            "state",
+            f"{size} real numbers",
+            f"shape {own.shape} of dtype {own.dtype}",
+            f"pass a state of {env_id}",
         )
     single = own.dtype == np.float32
     # The marks of precision, and the pendulum's last torque, which is not known.
@@ -117,11 +120,9 @@ class GymnasiumAttributes:
         env_id = self._native.env_id
         if name in _constants(env_id):
             argument = _ARGUMENTS.get(env_id, {}).get(name)
-            fix = (
-                f"pass {argument}= to the constructor"
-                if argument
-                else (f"make Gymnasium's environment with gymnasium.make({env_id!r}) to change it")
-            )
+            fix = f"make Gymnasium's environment with gymnasium.make({env_id!r}) to change it"
+            if argument is not None:
+                fix = f"pass {argument}= to the constructor"
             raise AttributeError(f"{name}: expected {getattr(self, name)!r}, got {value!r}; {fix}")
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
