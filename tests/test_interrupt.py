@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlox._rlox import network_backends
-from rlox.interrupt import stop_on_interrupt
+from rlox._concurrency import stop_on_interrupt
 
 
 def test_the_first_one_stops_and_the_second_one_raises():

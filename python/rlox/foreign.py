@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rlox import contract, spaces, standing, streams, workers
+from rlox._concurrency import CallGuard, synchronized
 from rlox._rlox import ClosedError, Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
@@ -15,7 +16,6 @@ from rlox.mask_source import MaskSource, keep_masks
 from rlox.misfits import refuse_misfit
 from rlox.resets import autoreset_mode_of, by_key, expect_resets, put_final, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
-from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -60,7 +60,8 @@ class ForeignVecEnv(Wrapper):
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
         contract.expect_vector(env)
-        self._turns, self._mode = Turns(), autoreset_mode_of(env)
+        self._guard = CallGuard()
+        self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
         self._seeds = streams.GivenSeeds(seed, env.num_envs)
@@ -80,7 +81,7 @@ class ForeignVecEnv(Wrapper):
         """The stream that uniformly random actions come from; the last seed given decides it."""
         return self._seeds.actions
 
-    @in_turn
+    @synchronized
     def reset(
         self,
         *,
@@ -109,7 +110,7 @@ class ForeignVecEnv(Wrapper):
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
-    @in_turn
+    @synchronized
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """The wrapped environment's `step`.
 
@@ -119,8 +120,8 @@ class ForeignVecEnv(Wrapper):
             ValueError: A call before the first reset; actions of another shape, out of range or not
                 finite, before anything has moved; observations or rewards that are not finite, with
                 the environment and step; one that does not reset as its autoreset mode says.
-            RuntimeError: A worker process of an asynchronous environment has died, or belongs to
-                the process that this one was forked from. What one raises is raised here.
+            RuntimeError: A worker process of an asynchronous environment has died, or this process
+                was forked from the one that made the environment. What one raises is raised here.
         """
         self._expect_open()
         if self._obs is None:
@@ -159,11 +160,11 @@ class ForeignVecEnv(Wrapper):
         Raises:
             rlox.ClosedError, RuntimeError: As `step`.
         """
-        with self._turns.lock:
+        with self._guard:
             self._expect_open()
             return bool(self._guarded(self._masks.tells, self._infos))
 
-    @in_turn
+    @synchronized
     def action_masks(self) -> Flags:
         """Which actions are allowed where the environments stand, (num_envs, n); see `MaskSource`.
 
@@ -188,16 +189,8 @@ class ForeignVecEnv(Wrapper):
     def _expect_open(self) -> None:
         if self._closed:
             raise ClosedError("env: expected an open one, got a closed one; make a new one")
-        if self._inherited():
-            raise RuntimeError(
-                "env: expected the process that made asynchronous environments, got one forked "
-                "from it, whose messages to the workers would meet; make others here"
-            )
 
-    def _inherited(self) -> bool:
-        return self._turns.inherited and isinstance(self.unwrapped, AsyncVectorEnv)
-
-    @in_turn
+    @synchronized
     def render(self) -> Any:
         """What the wrapped environment draws."""
         self._expect_open()
@@ -209,15 +202,15 @@ class ForeignVecEnv(Wrapper):
         A call in another thread ends first, with `terminate=True` because its workers have ended.
         """
         inner = self.unwrapped
-        if self._inherited():
-            self._closed = inner.closed = True  # the workers are another's
+        if self._guard.inherited:
+            self._closed = inner.closed = True  # worker processes belong to the parent
             return
         if kwargs.get("terminate"):
             workers.terminate(inner)
-        with self._turns.lock:
+        with self._guard:
             self._closed = True
             # A signal handler may close in the middle of a step.
-            forced = kwargs.get("terminate") or self._failed or self._turns.busy
+            forced = kwargs.get("terminate") or self._failed or self._guard.in_call
             self.env.close(**kwargs | workers.ended(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -226,9 +219,11 @@ class ForeignVecEnv(Wrapper):
         Raises:
             rlox.ClosedError: From within another such call, or it was closed meanwhile.
         """
+        if self._guard.in_call:
+            raise ClosedError("env was called again from inside its own step() or reset()")
+        self._guard.in_call = True
         try:
-            with self._turns.alone():
-                return call(*args, **kwargs)
+            return call(*args, **kwargs)
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):
@@ -241,8 +236,10 @@ class ForeignVecEnv(Wrapper):
             if isinstance(error, Exception):
                 refuse_misfit(self.env, error)
             raise
+        finally:
+            self._guard.in_call = False
 
-    @in_turn
+    @synchronized
     def begin_rollout(
         self,
         buffer: RolloutBuffer,
@@ -260,7 +257,7 @@ class ForeignVecEnv(Wrapper):
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         buffer.begin(self._current(), fresh, normalizer, ended)
 
-    @in_turn
+    @synchronized
     def step_rollout(
         self,
         buffer: RolloutBuffer,
@@ -330,7 +327,7 @@ class ForeignVecEnv(Wrapper):
         expect_finite(name, array, self._steps, wide=name == "rewards")
         return array
 
-    @in_turn
+    @synchronized
     def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
         finished, self._finished = self._finished, []
@@ -338,13 +335,13 @@ class ForeignVecEnv(Wrapper):
         counts = np.concatenate([np.empty(0, np.int64), *lengths])
         return np.concatenate([np.empty(0), *returns]), counts
 
-    @in_turn
+    @synchronized
     def get_state(self) -> dict[str, Array]:
         """What the environments remember, see `rlox.standing`; empty if they cannot tell."""
         self._expect_open()
         return standing.taken(self)
 
-    @in_turn
+    @synchronized
     def set_state(self, state: dict[str, Array]) -> bool:
         """Goes back to what `get_state` gave, see `rlox.standing.put`; False for that of others."""
         return standing.put(self, state)

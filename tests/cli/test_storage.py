@@ -57,7 +57,7 @@ def test_trials_share_the_cpus_that_control_groups_grant(plan, monkeypatch):
 
     monkeypatch.setattr(machine, "allowed_cpus", lambda: 64)
     monkeypatch.setattr(machine, "quota", lambda: 6.0)
-    monkeypatch.setattr(study, "trial_workers", asked)
+    monkeypatch.setattr(study, "Pool", asked)
     with pytest.raises(Asked) as raised:
         Sweep(plan, runs_dir=None).run(4, jobs=2)
     assert raised.value.args == (2, 3)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from rlox._processes import Pool
 from rlox.cli.config_file import read_yaml
+from rlox.many._jobs import TrialJob
 from rlox.sweep import Plan, Sweep, default_space
-from rlox.sweep.study import trial_workers
-from rlox.sweep.worker import Job
+from rlox.trainers import PPOTrainer
 
 optuna = pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
 
@@ -183,17 +184,18 @@ def test_a_sweep_that_was_killed_goes_on_with_the_trials_that_it_has(rlox, space
     assert [trial["seed"] for trial in said.json["trials"]] == list(range(1, ended + 2))
 
 
-def test_a_process_that_dies_is_a_trial_that_failed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    job = Job("ppo", "CartPole-v1", 1, 10**9, 10**9, 1, runs_dir=None)
-    with trial_workers(1, 1) as workers:
-        workers.begin(job, "a")
-        (process,) = workers._processes.values()
+def test_pool_reports_worker_that_died():
+    job = TrialJob(PPOTrainer, "CartPole-v1", 1, 10**9, {"runs_dir": None}, eval_every=10**9)
+    with Pool(1, 1) as pool:
+        pool.submit(job, "a")
+        (process,) = pool._processes.values()
         time.sleep(0.1)
-        process.kill()
-        ((label, said, _),) = workers.told()
-        assert (label, said.error) == ("a", "process: expected to end, died with -9")
-        assert workers.free == 1
+        process._process.kill()
+        ((label, is_result, error, _),) = pool.wait()
+        assert (label, is_result) == ("a", True)
+        assert isinstance(error, RuntimeError)
+        assert "exit code -9" in str(error)
+        assert pool.free == 1
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_every_algorithm_has_a_space_whose_settings_it_takes(algorithm, tmp_path
     sweep = Sweep(plan, runs_dir=None)
     for index in range(20):
         job = plan.job(index, _sampled(sweep, index), None)
-        job.trainer().close()
+        job.make_trainer().close()
 
 
 def _sampled(sweep, index):

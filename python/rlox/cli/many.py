@@ -14,7 +14,7 @@ from rlox.cli.mistakes import UsageError
 from rlox.cli.output import say, say_json
 from rlox.cli.saved import trainer_of
 from rlox.many import Runs, RunsFailedError, runs
-from rlox.many.job import Came, Job
+from rlox.many._jobs import Outcome, TrainJob
 from rlox.results import TrainResult
 from rlox.scores import Score, score
 from rlox.settings import shown
@@ -94,7 +94,7 @@ def train(
     tell = partial(_tell, asked.jobs, to) if progress or not as_json else None
     came = _ended(asked, tell)
     _sum_up({"algorithm": algorithm, "env": env}, seeds, came, as_json)
-    if asked.group.stopping:
+    if asked.scope.stopping:
         return INTERRUPTED
     return FAILED if any(isinstance(one, BaseException) for one in came) else DONE
 
@@ -105,7 +105,7 @@ def _callbacks(around: Around) -> list[Callback]:
     return made
 
 
-def _ended(asked: Runs, tell: Any) -> list[Came]:
+def _ended(asked: Runs, tell: Any) -> list[Outcome]:
     """What each run came to."""
     try:
         return [*asked.train(tell)]
@@ -114,7 +114,7 @@ def _ended(asked: Runs, tell: Any) -> list[Came]:
         return [failed.errors[n] if one is None else one for n, one in results]
 
 
-def _tell(jobs: list[Job], to: Any, number: int, came: Came) -> None:
+def _tell(jobs: list[TrainJob], to: Any, number: int, came: Outcome) -> None:
     seed = jobs[number].seed
     if isinstance(came, BaseException):
         say(f"seed {seed}: failed: {in_a_line(came)}", to=sys.stderr)
@@ -126,7 +126,7 @@ def _tell(jobs: list[Job], to: Any, number: int, came: Came) -> None:
     say(f"seed {seed}: {said}, {steps}{folder}", to=to)
 
 
-def _sum_up(about: dict[str, Any], seeds: list[int], came: list[Came], as_json: bool) -> None:
+def _sum_up(about: dict[str, Any], seeds: list[int], came: list[Outcome], as_json: bool) -> None:
     results = [one for one in came if not isinstance(one, BaseException)]
     means = [one["mean_reward"] for one in results if not math.isnan(one["mean_reward"])]
     all_of = score(means) if means else None
@@ -148,7 +148,7 @@ def _sum_up(about: dict[str, Any], seeds: list[int], came: list[Came], as_json: 
         )
 
 
-def _told(came: Came) -> TrainResult | dict[str, str]:
+def _told(came: Outcome) -> TrainResult | dict[str, str]:
     return {"error": in_a_line(came)} if isinstance(came, BaseException) else came
 
 
