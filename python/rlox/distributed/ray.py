@@ -25,7 +25,7 @@ from rlox.results import TrainResult
 from rlox.rollout import RolloutEnv
 from rlox.trainer import EnvLike, Trainer
 
-# Times that Ray restarts an actor, or repeats the task of an actor or of a run that was lost.
+# Times that Ray repeats a rollout or a run whose process or machine was lost.
 _RETRIES = 3
 # Seconds between two checks whether to go on waiting.
 _POLL = 0.2
@@ -100,7 +100,7 @@ class RayActor:
         self._ray, self._weights = ray, weights
         self._buffers, self._statistics = buffers, statistics
         self._normalizer = plan.normalizer
-        options = {"num_cpus": 1, "max_restarts": _RETRIES, "max_task_retries": _RETRIES}
+        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": _RETRIES}
         self._actor = ray.remote(**options)(_Worker).remote(plan.pickled())
         self._pending = self._actor.prepare.remote()
         self._buffer = 0
