@@ -241,6 +241,7 @@ for call in calls:
         ours, theirs = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
         np.testing.assert_array_equal(ours[0], theirs[0])
     np.testing.assert_equal(env.get_state(), twin.get_state())
+    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))  # `get_state` asks the worker again
     here = twin.get_state()
 print("on", flush=True)
 """
@@ -252,19 +253,19 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
     """In a process of its own, for the signal; the call is done when the worker goes on."""
     with worker() as (process, address):
         command = [sys.executable, "-c", HANGING, address]
-        program = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
-        for _ in range(3):
-            assert program.stdout.readline() == "hang\n"
-            process.send_signal(signal.SIGSTOP)
-            program.stdin.write("go\n")
-            time.sleep(0.5)
-            program.send_signal(signal.SIGINT)
-            start = time.monotonic()
-            assert program.stdout.readline() == "left\n"
-            assert time.monotonic() - start < 2
-            process.send_signal(signal.SIGCONT)
-            program.stdin.write("go\n")
-        assert program.communicate(timeout=30)[0] == "on\n"
+        with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1) as program:
+            for _ in range(3):
+                assert program.stdout.readline() == "hang\n"
+                process.send_signal(signal.SIGSTOP)
+                program.stdin.write("go\n")
+                time.sleep(0.5)
+                program.send_signal(signal.SIGINT)
+                start = time.monotonic()
+                assert program.stdout.readline() == "left\n"
+                assert time.monotonic() - start < 2
+                process.send_signal(signal.SIGCONT)
+                program.stdin.write("go\n")
+            assert program.communicate(timeout=30)[0] == "on\n"
 
 
 def test_forked_process_is_told_to_connect_anew(two):
