@@ -1,33 +1,28 @@
-"""What processes that learn together do in tests: `python ddp_runs.py CASE FOLDER`.
+"""Functions that the ranks of DDP tests run, and `run_ranks`, which starts the ranks.
 
-Under torchrun, or by processes forked from this one, so that torch is imported once, any cases at
-the same time: `python ddp_runs.py forked raise die FOLDER`. What rank 1 says of the first one is in
-`raise-1.txt`, at the end its exit status.
+`python ddp_runs.py FAULT FOLDER` is the script that torchrun starts.
 """
 
-import faulthandler
-import json
+import multiprocessing
 import os
 import signal
 import socket
 import sys
-import time
-from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-import ddp_unlike
-from ddp_processes import SIZES
 from resume_runs import digest
 from rlox import make_vec
 from rlox.distributed import ddp
 from rlox.policies import MlpPolicy
 from rlox.replaying import ReplayBatch
 
+TIMEOUT = 60.0
 ON_POLICY = {"num_envs": 4, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
 OFF_POLICY = {"num_envs": 4, "learning_starts": 40, "buffer_size": 200, "batch_size": 16}
 SETTINGS = {
@@ -36,35 +31,72 @@ SETTINGS = {
     "sac": ("Pendulum-v1", {**OFF_POLICY, "net_arch": (16,), "normalize_obs": True}),
 }
 STEPS = {"ppo": 128, "a2c": 128, "sac": 64}
+SMALL = {"num_envs": 4, "n_steps": 16, "batch_size": 16, "runs_dir": None}
 
 
-class Bad(gym.Env):
-    """Does in its third step what it is told by the name of a file, if that is this rank's."""
+class Outcome(NamedTuple):
+    """What a rank came to."""
 
-    def __init__(self, do, rank):
-        self.observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
-        self.action_space = gym.spaces.Discrete(2)
-        self.do = do if os.environ["RANK"] == str(rank) else None
-        self.made = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.made += 1
-        if self.made == 70 and self.do == "raise":
-            raise OSError("the simulator is gone")
-        if self.made == 70 and self.do == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.made == 70 and self.do == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if self.made == 70 and self.do == "press":
-            os.kill(os.getpid(), signal.SIGINT)
-        return np.zeros(1, np.float32), float("nan") if self.do == "nan" else 1.0, False, False, {}
+    result: Any
+    error: str  # type and message
+    exit_code: int
 
 
-def made(group, algorithm, **kwargs):
+def run_ranks(function, *args, size=2, hang=False):
+    """Run a function on `size` ranks, forked from one process that has imported torch.
+
+    With `hang`, rank 1 does not end by itself and is killed after rank 0 has ended.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ddp_runs"])
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    ranks = []
+    usual, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
+    try:
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
+            variables = {name: str(x) for name, x in about.items()}
+            variables |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+            process = context.Process(target=_rank, args=(variables, theirs, function, args))
+            process.start()
+            theirs.close()
+            ranks.append((process, ours))
+    finally:
+        os.environ.pop("PYTHONPATH")
+        os.environ.update({} if usual is None else {"PYTHONPATH": usual})
+    outcomes = []
+    for rank, (process, pipe) in enumerate(ranks):
+        if hang and rank == 1:
+            process.kill()
+        process_ended = pipe.poll(TIMEOUT + 20)
+        try:
+            result, error = pipe.recv() if process_ended else (None, "still running")
+        except EOFError:
+            result, error = None, ""
+        process.join(10)
+        process.kill()
+        process.join()
+        outcomes.append(Outcome(result, error, process.exitcode))
+    return outcomes
+
+
+def _rank(variables, pipe, function, args):
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result, error = function(*args), ""
+    except BaseException as raised:
+        result, error = None, f"{type(raised).__name__}: {raised}"
+    pipe.send((result, error))
+    sys.exit(1 if error else 0)
+
+
+def make(group, algorithm, **kwargs):
     env, settings = SETTINGS[algorithm]
     return group.trainer(algorithm, env, seed=3, runs_dir=None, **settings | kwargs)
 
@@ -73,88 +105,8 @@ def rows_of(batch):
     return {name: x.numpy(force=True) for name, x in batch._asdict().items() if x is not None}
 
 
-def gradients(group, folder):
-    """Rollouts that the ranks collect, and the averaged gradients of their losses."""
-    for algorithm in ("ppo", "a2c"):
-        learner = made(group, algorithm, normalize_obs=False, normalize_reward=False).learner
-        with learner.seeded(), learner._own():
-            assert learner.collect()
-        half = learner.unpacked(learner.rows)
-        coef = (0.2,) if algorithm == "ppo" else ()
-        # Weights other than those that collected, so that ratios are not all 1.
-        with torch.no_grad():
-            for i, p in enumerate(learner.policy.parameters()):
-                p += 0.03 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
-        loss = learner.loss(learner.evaluate, half, learner.config, *coef)[0]
-        gradient = learner.optimizer.gradient(loss).numpy()
-        weights = torch.nn.utils.parameters_to_vector(learner.policy.parameters())
-        arrays = {"gradient": gradient, "weights": weights.detach().numpy(), **rows_of(half)}
-        np.savez(folder / f"{algorithm}-{group.rank}.npz", **arrays)
-    learner = made(group, "sac", normalize_obs=False).learner
-    stream = np.random.default_rng(5)
-    whole = {
-        "obs": stream.normal(size=(16, 3)),
-        "actions": stream.uniform(-1, 1, (16, 1)),
-        "rewards": stream.normal(size=16),
-        "next_obs": stream.normal(size=(16, 3)),
-    }
-    mine = {n: torch.tensor(x[8 * group.rank :][:8], dtype=torch.float32) for n, x in whole.items()}
-    batch = ReplayBatch(**mine, terminated=torch.arange(8) % 3 == 0, discounts=0.9)
-    state, seen = learner.generator.get_state(), []
-    for optimizer in learner.optimizers:
-        optimizer.step = lambda gradient, rate: seen.append(gradient.numpy().copy())
-    learner.update(batch, 1e-3)
-    arrays = {"critic": seen[0], "actor": seen[1], "alpha": seen[2], "generator": state.numpy()}
-    parameters = {n: x.numpy() for n, x in learner.modules.state_dict().items()}
-    names = {"terminated": batch.terminated.numpy(), **{n: x.numpy() for n, x in mine.items()}}
-    np.savez(folder / f"sac-{group.rank}.npz", **arrays, **parameters, **names)
-
-
-def statistics(group, folder):
-    """What normalisers have seen, and hold."""
-    trainer = made(group, "ppo")
-    learner = trainer.learner
-    step = learner.env.step_rollout
-    seen = []
-    begin = learner.env.begin_rollout
-
-    def noting_begin(*args):
-        begin(*args)
-        if not seen:
-            seen.append(learner.env.get_state()["states"][:, :4].astype(np.float32))
-
-    def noting(*args):
-        step(*args)
-        seen.append(learner.env.get_state()["states"][:, :4].astype(np.float32))
-
-    learner.env.begin_rollout, learner.env.step_rollout = noting_begin, noting
-    trainer.train(256)
-    raw = {"raw": np.concatenate(seen)}
-    np.savez(folder / f"statistics-{group.rank}.npz", **raw, **learner.normalizer.state())
-
-
-def resumed(group, folder, algorithm):
-    """A run that is saved half way and goes on, and one that is not."""
-    steps = STEPS[algorithm]
-    straight = made(group, algorithm)
-    straight.train(2 * steps)
-    first = made(group, algorithm)
-    saved = folder / f"{algorithm}-saved"
-
-    def save(trainer, metrics):
-        if trainer.timesteps == steps:
-            trainer.save(saved)
-
-    result = first.train(2 * steps, callbacks=[save])
-    again = group.load(saved, runs_dir=None)
-    assert again.timesteps == steps, again.timesteps
-    again.train()
-    told = [own_digest(trainer) for trainer in (straight, first, again)]
-    return {"digests": told, "result": result, "timesteps": again.timesteps}
-
-
-def own_digest(trainer):
-    """What a rank holds; rank 0's learner would ask the others."""
+def local_digest(trainer):
+    """The digest of what a rank holds. Rank 0's learner would ask the others for their states."""
     leads, trainer.learner.ranks.leads = trainer.learner.ranks.leads, False
     try:
         return digest(trainer)
@@ -162,161 +114,247 @@ def own_digest(trainer):
         trainer.learner.ranks.leads = leads
 
 
-def refusals(group):
-    """What is refused on every rank alike, before anything is made."""
-    said, cases = (
-        {},
-        {
-            "num_envs": {"num_envs": 3},
-            "batch_size": {"num_envs": 4, "batch_size": 33, "n_steps": 32},
-            "backend": {"backend": "native"},
-            "setting": {"num_env": 4},
-        },
-    )
-
-    def asked(**kwargs):
-        return group.trainer("ppo", "CartPole-v1", runs_dir=None, **kwargs)
-
-    calls = {name: partial(asked, **kwargs) for name, kwargs in cases.items()} | {
-        "algorithm": lambda: group.trainer("dqn", "CartPole-v1"),
-        "next_step": lambda: group.trainer(
-            "ppo", gym.make_vec("CartPole-v1", 1, vectorization_mode="sync"), runs_dir=None
-        ),
-        "steps": lambda: made(group, "ppo").train(0),
-        "second": lambda: ddp.group().__enter__(),
-    }
-    for name, call in calls.items():
-        with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
-            call()
-        said[name] = f"{type(refused.value).__name__}: {refused.value}"
-    return said
+def on_policy_gradient(group, algorithm):
+    """A rollout of this rank, and the averaged gradient of its loss."""
+    learner = make(group, algorithm, normalize_obs=False, normalize_reward=False).learner
+    with learner.seeded(), learner._local_episodes():
+        assert learner.collect()
+    half = learner.unpacked(learner.rows)
+    clip = (0.2,) if algorithm == "ppo" else ()
+    # Other weights than those that collected, so that ratios are not all 1.
+    with torch.no_grad():
+        for i, p in enumerate(learner.policy.parameters()):
+            p += 0.03 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
+    loss = learner.loss(learner.evaluate, half, learner.config, *clip)[0]
+    gradient = learner.optimizer.gradient(loss).numpy()
+    weights = torch.nn.utils.parameters_to_vector(learner.policy.parameters()).detach().numpy()
+    return {"gradient": gradient, "weights": weights, **rows_of(half)}
 
 
-def stops(group):
-    """A callback of rank 0 stops all, and so does Ctrl-C on rank 1, in its environment."""
-    trainer = made(group, "ppo")
-    told = trainer.train(10_000, callbacks=[lambda t, m: t.stop("enough")])
-    pressed = group.trainer(
-        "ppo", lambda: Bad("press", 1), num_envs=2, n_steps=64, batch_size=32, runs_dir=None
-    )
-    began = time.monotonic()
-    interrupted = pressed.train(10_000_000)
-    assert time.monotonic() - began < 30
-    kl = made(group, "ppo", target_kl=1e-9, n_epochs=4, learning_rate=0.01)
-    kl.train(64)
-    return {"told": told, "interrupted": interrupted, "updates": kl.learner.optimizer.steps}
+def sac_gradients(group):
+    """Half of a minibatch, and the averaged gradients of an update from it."""
+    learner = make(group, "sac", normalize_obs=False).learner
+    stream = np.random.default_rng(5)
+    shapes = {"obs": (16, 3), "actions": (16, 1), "rewards": (16,), "next_obs": (16, 3)}
+    whole = {name: stream.uniform(-1, 1, shape) for name, shape in shapes.items()}
+    own = {n: torch.tensor(x[8 * group.rank :][:8], dtype=torch.float32) for n, x in whole.items()}
+    batch = ReplayBatch(**own, terminated=torch.arange(8) % 3 == 0, discounts=0.9)
+    generator = learner.generator.get_state()
+    gradients = []
+    for optimizer in learner.optimizers:
+        optimizer.step = lambda gradient, rate: gradients.append(gradient.numpy().copy())
+    learner.update(batch, 1e-3)
+    arrays = {name: x.numpy() for name, x in learner.modules.state_dict().items()}
+    arrays |= {name: x.numpy() for name, x in own.items()}
+    arrays |= zip(("critic", "actor", "alpha"), gradients, strict=True)
+    return {**arrays, "generator": generator.numpy(), "terminated": batch.terminated.numpy()}
 
 
-def checks(folder):
-    with ddp.group(timeout=60) as group:
-        gradients(group, folder)
-        statistics(group, folder)
-        said = {algorithm: resumed(group, folder, algorithm) for algorithm in SETTINGS}
-        said["refusals"], said["stops"] = refusals(group), stops(group)
+def normalizer_statistics(group):
+    """All observations of this rank, and the statistics of its normalizer after training."""
+    trainer = make(group, "ppo")
+    env = trainer.learner.env
+    begin, step, rows = env.begin_rollout, env.step_rollout, []
+
+    def note():
+        rows.append(env.get_state()["states"][:, :4].astype(np.float32))
+
+    def noting_begin(*args):
+        begin(*args)
+        if not rows:
+            note()
+
+    def noting_step(*args):
+        step(*args)
+        note()
+
+    env.begin_rollout, env.step_rollout = noting_begin, noting_step
+    trainer.train(256)
+    return {"raw": np.concatenate(rows), **trainer.learner.normalizer.state()}
+
+
+def resumed(group, folder, algorithm):
+    """Digests of a straight run, of one that is saved half way, and of one loaded from there."""
+    steps = STEPS[algorithm]
+    straight = make(group, algorithm)
+    straight.train(2 * steps)
+    first = make(group, algorithm)
+    saved = folder / f"{algorithm}-saved"
+
+    def save(trainer, metrics):
+        if trainer.timesteps == steps:
+            trainer.save(saved)
+
+    first.train(2 * steps, callbacks=[save])
+    again = group.load(saved, runs_dir=None)
+    assert again.timesteps == steps
+    again.train()
+    assert again.timesteps == 2 * steps
+    return [local_digest(trainer) for trainer in (straight, first, again)]
+
+
+def smoke(folder):
+    """The checks of the default run: a gradient, a resumed run, a run folder, stops."""
+    with ddp.group(timeout=TIMEOUT) as group:
+        found = {"ppo": on_policy_gradient(group, "ppo"), "resumed": resumed(group, folder, "ppo")}
         trainer = group.trainer("ppo", "CartPole-v1", seed=4, runs_dir=folder / "runs", num_envs=8)
-        said["run"] = trainer.train(512)
-        said["evaluated"] = trainer.evaluate(2)
-        said["seed"], said["whole"] = trainer.seed, trainer.config.num_envs
+        found["result"] = trainer.train(512)
+        found["evaluation"] = trainer.evaluate(2)
+        found["num_envs"] = trainer.config.num_envs
         if group.rank == 0:
-            trainer.save(folder / "alone")  # the other one serves it where it leaves
-        (folder / f"said-{group.rank}.json").write_text(json.dumps(said))
+            trainer.save(folder / "alone")  # the other rank sends its state where it leaves
+        return found
+
+
+def further(folder):
+    """All other checks that end well."""
+    with ddp.group(timeout=TIMEOUT) as group:
+        found = {"a2c": on_policy_gradient(group, "a2c"), "sac": sac_gradients(group)}
+        found["statistics"] = normalizer_statistics(group)
+        found["resumed"] = {name: resumed(group, folder, name) for name in ("a2c", "sac")}
+        found["callback"] = make(group, "ppo").train(
+            10_000, callbacks=[lambda trainer, metrics: trainer.stop("solved")]
+        )
+        interrupting = group.trainer("ppo", lambda: Faulty("interrupt", 1), **FAULTY)
+        found["interrupt"] = interrupting.train(10_000_000)
+        limited = make(group, "ppo", target_kl=1e-9, n_epochs=4, learning_rate=0.01)
+        limited.train(64)
+        found["updates"] = limited.learner.optimizer.steps
+    with ddp.group(timeout=TIMEOUT) as group:  # a second one in the same processes
+        found["second"] = make(group, "ppo").train(64)["timesteps"]
+    return found
+
+
+def refusals(folder):
+    """The errors of calls that no rank can make, and of calls that differ between ranks."""
+    errors = {}
+    with ddp.group(timeout=TIMEOUT) as group:
+        rank = group.rank
+
+        def ppo(algorithm="ppo", env="CartPole-v1", **kwargs):
+            return group.trainer(algorithm, env, **SMALL | kwargs)
+
+        trainer = ppo(seed=rank, env_kwargs={"render_mode": (None, "rgb_array")[rank]})
+        errors["seed"] = trainer.seed  # rank 0's counts
+        for name in ("early", "late"):
+            trainer.train(64)
+            trainer.save(folder / name)
+        other = ("CartPole-v1", "Acrobot-v1")[rank]
+        next_step = gym.make_vec("CartPole-v1", 1, vectorization_mode="sync")
+        calls = {
+            "num_envs": lambda: ppo(num_envs=3),
+            "batch_size": lambda: ppo(batch_size=33, n_steps=32),
+            "backend": lambda: ppo(backend="native"),
+            "unknown setting": lambda: ppo(num_env=4),
+            "unknown algorithm": lambda: ppo("dqn"),
+            "next step": lambda: group.trainer("ppo", next_step, runs_dir=None),
+            "no steps": lambda: trainer.train(0),
+            "second group": lambda: ddp.group().__enter__(),
+            "setting": lambda: ppo(n_steps=(16, 32)[rank]),
+            "algorithm": lambda: ppo(**{} if rank else {"algorithm": "sac", "n_steps": 5}),
+            "env": lambda: ppo(env=other),
+            "made": lambda: ppo(env=make_vec("CartPole-v1", 4) if rank else "CartPole-v1"),
+            "spaces": lambda: group.trainer("a2c", make_vec(other, 2), n_steps=8, runs_dir=None),
+            "policy": lambda: ppo(policy=Wide),
+            "steps": lambda: trainer.train((64, 128)[rank]),
+            "checkpoint": lambda: group.load(folder / ("early", "late")[rank], runs_dir=None),
+        }
+        for name, call in calls.items():
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
+                call()
+            errors[name] = f"{type(refused.value).__name__}: {refused.value}"
+    return errors
 
 
 def fault(folder, what, rank=1):
-    with ddp.group(timeout=60) as group:
-        about = {"runs_dir": folder / what, "normalize_obs": True}
-        trainer = group.trainer(
-            "ppo", lambda: Bad(what, rank), num_envs=2, n_steps=64, batch_size=32, **about
-        )
-        trainer.train(10_000)
+    with ddp.group(timeout=TIMEOUT if what != "stop" else 4) as group:
+        settings = {**FAULTY, "runs_dir": folder, "normalize_obs": True}
+        group.trainer("ppo", lambda: Faulty(what, rank), **settings).train(10_000)
 
 
-def differently(folder):
-    with ddp.group(timeout=60) as group:
-        trainer = made(group, "ppo")
+def different_calls():
+    with ddp.group(timeout=TIMEOUT) as group:
+        trainer = make(group, "ppo")
         if group.rank == 1:
             trainer.train(64)
 
 
-class Changing(MlpPolicy):
-    """Notes what it sees in a buffer, as batch norms do: on each rank something else."""
-
-    def __init__(self, *spaces):
-        super().__init__(*spaces)
-        self.register_buffer("seen", torch.zeros(4))
-
-    def act(self, obs, mask=None):
-        self.seen += obs.sum(0)
-        return super().act(obs, mask)
+def absent():
+    """Rank 1 does not join."""
+    if os.environ["RANK"] == "0":
+        ddp.group(timeout=2).__enter__()
 
 
-def three(folder):
-    """Environments of each rank's own, which somebody resets, and a policy with a buffer."""
-    with ddp.group(timeout=60) as group:
+def three():
+    """Environments made by each rank in mode DISABLED, and a policy with a buffer."""
+    with ddp.group(timeout=TIMEOUT) as group:
         env = make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
-        how = {"n_steps": 16, "batch_size": 24, "runs_dir": None}
-        trainer = group.trainer("ppo", env, policy=Changing, **how)
+        trainer = group.trainer(
+            "ppo", env, policy=Changing, n_steps=16, batch_size=24, runs_dir=None
+        )
         trainer.train(300)
-        told = own_digest(trainer) | {"num_envs": trainer.config.num_envs, "seed": trainer.seed}
-        told["timesteps"] = trainer.timesteps
-        (folder / f"three-{group.rank}.json").write_text(json.dumps(told))
+        config = {"num_envs": trainer.config.num_envs, "timesteps": trainer.timesteps}
+        return local_digest(trainer) | config | {"seed": trainer.seed}
 
 
-def solve(folder, average):
-    with ddp.group() as group:
+def solve(average):
+    with ddp.group(timeout=600) as group:
         trainer = group.trainer("ppo", "CartPole-v1", seed=1, runs_dir=None)
-        if not average:  # the control: everybody learns the opposite
+        if not average:  # the control: every rank learns the opposite
             mean = trainer.learner.optimizer.average
             trainer.learner.optimizer.average = lambda gradient: -mean(gradient)
         trainer.train(100_000)
-        if group.rank == 0:
-            score = trainer.evaluate(30)
-            (folder / f"score-{average}.json").write_text(json.dumps(score))
+        return trainer.evaluate(30)["mean_reward"]
 
 
-CASES = {
-    "checks": checks,
-    "differently": differently,
-    "three": three,
-    "solve": lambda folder: solve(folder, True),
-    "control": lambda folder: solve(folder, False),
-    "lead": lambda folder: fault(folder / "lead", "raise", 0),
-    **{what: partial(fault, what=what) for what in ("raise", "die", "stop", "nan")},
-    **ddp_unlike.CASES,
-}
+FAULTY = {"num_envs": 2, "n_steps": 64, "batch_size": 32, "runs_dir": None}
 
 
-def forked(cases, folder):
-    """Has processes do each of the cases, all at the same time."""
-    children = []
-    for case in cases:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = str(free.getsockname()[1])
-        size = SIZES.get(case, 2)
-        for rank in range(size):
-            if (child := os.fork()) == 0:
-                about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
-                os.environ.update({name: str(x) for name, x in about.items()})
-                os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port)
-                file = os.open(folder / f"{case}-{rank}.txt", os.O_WRONLY | os.O_CREAT)
-                os.dup2(file, 2)
-                if case not in ("solve", "control"):
-                    faulthandler.dump_traceback_later(60, exit=True)
-                CASES[case](folder)
-                return
-            children.append((child, folder / f"{case}-{rank}.txt"))
-    for child, file in children:
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with file.open("a") as said:
-            said.write(f"exit status {status}\n")
+class Faulty(gym.Env):
+    """Fails in its 70th step on one rank."""
+
+    def __init__(self, fault, rank):
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = gym.spaces.Discrete(2)
+        self.fault = fault if os.environ["RANK"] == str(rank) else None
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        signals = {"die": signal.SIGKILL, "stop": signal.SIGSTOP, "interrupt": signal.SIGINT}
+        reward = 1.0
+        if self.steps == 70 and self.fault is not None:
+            if self.fault == "raise":
+                raise OSError("the simulator is gone")
+            if self.fault == "nan":
+                reward = float("nan")
+            elif self.fault in signals:
+                os.kill(os.getpid(), signals[self.fault])
+        return np.zeros(1, np.float32), reward, False, False, {}
+
+
+class Wide(MlpPolicy):
+    """A network whose width depends on the rank."""
+
+    def __init__(self, *spaces):
+        super().__init__(*spaces, net_arch=(8 * (1 + int(os.environ["RANK"])),))
+
+
+class Changing(MlpPolicy):
+    """Changes a buffer in forward passes, as batch norms do: on each rank in another way."""
+
+    def __init__(self, *spaces):
+        super().__init__(*spaces)
+        self.register_buffer("total", torch.zeros(4))
+
+    def act(self, obs, mask=None):
+        self.total += obs.sum(0)
+        return super().act(obs, mask)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    *words, folder = sys.argv[1:]
-    if words[0] == "forked":
-        forked(words[1:], Path(folder))
-    else:
-        faulthandler.dump_traceback_later(100, exit=True)
-        CASES[words[0]](Path(folder))
+    fault(Path(sys.argv[2]), sys.argv[1])

@@ -1,4 +1,4 @@
-"""Actors: what they are refused for, and that they end."""
+"""Actors in threads and processes: equal rollouts, errors, stops, and that they end."""
 
 import gc
 import os
@@ -14,117 +14,166 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import ClosedError, VecEnv, make_vec
+from rlox import ClosedError, VecEnv, make_vec, train_many
 from rlox.actors import blank_policy, in_threads
-from rlox.configs import IMPALAConfig
+from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
-from rlox.trainers import IMPALATrainer
-from support.envs import Echo
+from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
+from support.envs import Breaking, Echo, Slow, cartpole
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def refused(match, env="CartPole-v1", **settings):
-    with pytest.raises(ValueError, match=match):
-        IMPALATrainer(env=env, seed=0, runs_dir=None, **settings)
+def trained(env="CartPole-v1", kind=IMPALATrainer, steps=640, **settings):
+    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    with kind(env=env, **how | settings) as trainer:
+        trainer.train(steps)
+        return trainer.learner.state()
 
 
-def test_what_actors_cannot_do_is_named_with_the_way_out():
-    turns = "set lockstep=True, max_lag=0 and num_actors=1"
-    said = f"env: expected an id, or a function.*ForeignVecEnv already made; pass what.*{turns}"
-    refused(said, env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync"))
-    turns = {"lockstep": True, "max_lag": 0}
-    refused("actors: expected 'auto' where actor and learner take turns", actors="ray", **turns)
-    refused("num_actors: expected at least 2, one for each worker, got 1", actors="grpc://a:1,b:1")
-    refused("max_lag: expected at least 1 where", max_lag=0)
-    said = "actors: expected 'processes' or 'ray' where environments are not native, got 'threads'"
-    refused(said, env=Echo, actors="threads")
-    refused("actors: expected 'auto', .*or workers such as 'grpc://.*, got 'grpc'", actors="grpc")
-    for wrong in ("a", "a:", ":1", "a:x", "a:0", "a:65536", "b:1,a"):
-        said = "actors: expected workers as host:port, such as 'grpc://host:50051,host:50052', got"
-        refused(f"{said} '{wrong.split(',')[-1]}' in 'grpc", actors=f"grpc://{wrong}", num_actors=2)
-    refused("max_lag: expected at least 1 where actors do not wait.*lockstep=True", max_lag=0)
-    refused("max_lag: expected at least num_actors = 4, got 2", num_actors=4, max_lag=2)
-    refused("num_actors: expected a divisor of num_envs = 8, got 3", num_actors=3)
-    refused("num_actors: expected a divisor of num_envs = 8, got 16", num_actors=16)
-    refused("num_actors: expected an integer of at least 1, got 0", num_actors=0)
-    refused("num_actors: expected 1 beside normalize_obs", num_actors=2, normalize_obs=True)
+def iterate(learner, times):
+    for _ in range(times):
+        learner.iterate()
 
 
-def working():
+# Settings of `IMPALATrainer`, the argument that the error names, and a part of the fix.
+REFUSALS = [
+    ({"env": gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")}, "env", "lockstep=True"),
+    ({"actors": "ray", "lockstep": True, "max_lag": 0}, "actors", "'auto'"),
+    ({"actors": "grpc://a:1,b:1"}, "num_actors", "at least 2"),
+    ({"env": Echo, "actors": "threads"}, "actors", "'processes'"),
+    ({"actors": "grpc"}, "actors", "grpc://"),
+    ({"max_lag": 0}, "max_lag", "lockstep=True"),
+    ({"num_actors": 4, "max_lag": 2}, "max_lag", "at least num_actors = 4"),
+    ({"num_actors": 3}, "num_actors", "divisor of num_envs = 8"),
+    ({"num_actors": 16}, "num_actors", "divisor of num_envs = 8"),
+    ({"num_actors": 0}, "num_actors", "at least 1"),
+    ({"num_actors": 2, "normalize_obs": True}, "num_actors", "expected 1"),
+    *(
+        ({"actors": f"grpc://{address}", "num_actors": 2}, "actors", "host:port")
+        for address in ("a", "a:", ":1", "a:x", "a:0", "a:65536", "b:1,a")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument", "fix"), REFUSALS, ids=[f"{i}-{x[1]}" for i, x in enumerate(REFUSALS)]
+)
+def test_settings_that_actors_cannot_have_are_refused(settings, argument, fix):
+    with pytest.raises(ValueError, match=rf"^{argument}: .*{fix}"):
+        IMPALATrainer(**{"env": "CartPole-v1", "seed": 0, "runs_dir": None, **settings})
+
+
+def test_minibatches_are_at_most_one_actors_rollout():
+    config = {"num_envs": 8, "n_steps": 16, "async_collect": True, "num_actors": 4}
+    assert PPOConfig(**config).batch_size == 32
+    with pytest.raises(ValueError, match=r"^batch_size: .* = 32 steps, got 64"):
+        PPOConfig(**config, batch_size=64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved", "loaded", "error", "message"),
+    [
+        (PPOTrainer, {"n_steps": 32}, {"actors": "threads"}, ValueError, "async_collect is False"),
+        (
+            IMPALATrainer,
+            {"lockstep": True, "max_lag": 0},
+            {"actors": "threads"},
+            ValueError,
+            "take turns",
+        ),
+        (DQNTrainer, {"buffer_size": 100}, {"actors": "threads"}, ValueError, "no such setting"),
+        (IMPALATrainer, {}, {"actors": "grpc"}, ValueError, "'auto'"),
+        (IMPALATrainer, {}, {"actors": 3}, TypeError, "a str"),
+        (IMPALATrainer, {}, {"actors": "grpc://a:1,b:1"}, ValueError, "num_actors: .* at least 2"),
+        (IMPALATrainer, {"env": Echo}, {"env": Echo, "actors": "threads"}, ValueError, "'ray'"),
+    ],
+)
+def test_actors_that_a_loaded_run_cannot_have_are_refused(
+    tmp_path, kind, saved, loaded, error, message
+):
+    with kind(**{"env": "CartPole-v1", "seed": 1, "runs_dir": None, **saved}) as trainer:
+        trainer.save(tmp_path / "saved")
+    with pytest.raises(error, match=rf"^(num_)?actors: .*{message}|^{message}"):
+        kind.load(tmp_path / "saved", runs_dir=None, **loaded)
+
+
+# Threads
+
+
+def actor_threads():
     """Whether this process has threads of actors."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
             names.append(path.read_text())
     return any(name.startswith("rlox-actor") for name in names)
 
 
-def ended():
-    """Whether they end soon: the system takes its time."""
+def threads_end():
     until = time.monotonic() + 5
-    while working() and time.monotonic() < until:
+    while actor_threads() and time.monotonic() < until:
         time.sleep(0.01)
-    return not working()
+    return not actor_threads()
 
 
-def made(config=CONFIG):
+def make(config=CONFIG):
     env = VecEnv(config.num_envs)
     policy = blank_policy(env, config)
     return policy, in_threads(env, config, policy, None, 1, np.random.default_rng(0))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@LINUX
 def test_threads_end_with_their_owner():
-    _, actors = made()
+    _, actors = make()
     assert actors.next(EpisodeStatistics()) is not None
-    assert working()
+    assert actor_threads()
     actors.close()
     actors.close()
-    assert ended()
-    with pytest.raises(ClosedError, match="NativeActors"):
+    assert threads_end()
+    with pytest.raises(ClosedError):
         actors.next(EpisodeStatistics())
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
-    assert working()
+    assert actor_threads()
     del learner
     gc.collect()
-    assert ended()
+    assert threads_end()
 
 
-def test_what_an_actor_fails_of_is_raised_once_and_ends_all():
-    policy, actors = made()
+def test_error_of_an_actor_is_raised_once_and_ends_all():
+    policy, actors = make()
     spoiled = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
     actors.next(EpisodeStatistics())
     actors.publish(spoiled)
 
-    def many():
+    def take_all():
         for _ in range(5):
             actors.next(EpisodeStatistics())
 
     with pytest.raises((ValueError, FloatingPointError), match="finite"):
-        many()
-    with pytest.raises(ClosedError, match="collector: expected one whose actors work"):
+        take_all()
+    with pytest.raises(ClosedError):
         actors.next(EpisodeStatistics())
     actors.close()
 
 
-def test_weights_are_published_for_a_rollout_that_was_taken_alone():
-    policy, actors = made()
+def test_weights_are_published_only_after_a_rollout_was_taken():
+    policy, actors = make()
     for weights in (policy, policy.tensors()):
-        with pytest.raises(
-            ValueError, match="publish: expected a rollout that was taken with next"
-        ):
+        with pytest.raises(ValueError, match=r"^publish:"):
             actors.publish(weights)
     actors.next(EpisodeStatistics())
     actors.publish(policy)
-    with pytest.raises(ValueError, match="publish: expected a rollout that was taken with next"):
+    with pytest.raises(ValueError, match=r"^publish:"):
         actors.publish(policy)
     actors.close()
 
 
-def test_a_learner_whose_actors_failed_begins_with_new_ones():
+def test_learner_whose_actors_failed_starts_new_ones():
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
     learner.actors.close()
@@ -134,9 +183,9 @@ def test_a_learner_whose_actors_failed_begins_with_new_ones():
     assert learner.iterate()["time/total_timesteps"] == 40
 
 
-def test_episodes_of_all_actors_are_told_of():
+def test_episodes_of_all_actors_are_counted():
     config = IMPALAConfig(num_envs=4, n_steps=50, num_actors=2, net_arch=(8,))
-    policy, actors = made(config)
+    policy, actors = make(config)
     episodes, steps = EpisodeStatistics(), 0
     for _ in range(40):
         taken = actors.next(episodes)
@@ -149,29 +198,28 @@ def test_episodes_of_all_actors_are_told_of():
     assert list(episodes.returns) == list(episodes.lengths)
 
 
-def test_weights_that_stay_make_the_same_rollouts_however_far_actors_are_ahead():
-    seen = []
+def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
+    states = []
     for lag in (0, 1, 3):
         config = IMPALAConfig(num_envs=4, lockstep=True, max_lag=lag, learning_rate=0.0)
         learner = NativeIMPALA(make_vec("CartPole-v1", 4), config, 3)
-        for _ in range(60):
-            learner.iterate()
-        seen.append((learner.episodes.state(), learner.timesteps))
+        iterate(learner, 60)
+        states.append((learner.episodes.state(), learner.timesteps))
         learner.stop_actors()
-    assert seen[0] == seen[1] == seen[2]
-    assert seen[0][0]["count"] > 10
+    assert states[0] == states[1] == states[2]
+    assert states[0][0]["count"] > 10
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_refused_what_has_no_threads_there():
-    _, actors = made()
+@FORKS
+def test_forked_child_cannot_use_threads_of_its_parent():
+    _, actors = make()
     actors.next(EpisodeStatistics())
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        with pytest.raises(ClosedError, match="forked"):
+        with pytest.raises(ClosedError):
             actors.next(EpisodeStatistics())
-        with pytest.raises(ClosedError, match="forked"):
+        with pytest.raises(ClosedError):
             actors.metrics()
         actors.close()
         os._exit(0)
@@ -180,42 +228,26 @@ def test_a_forked_child_is_refused_what_has_no_threads_there():
     actors.close()
 
 
-def test_ctrl_c_ends_a_run_and_the_process_ends():
-    code = """
-import os, signal, threading
-from rlox.results import CTRL_C
-from rlox.trainers import IMPALATrainer
-trainer = IMPALATrainer(env="CartPole-v1", seed=1, runs_dir=None)
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-result = trainer.train(10**9)
-print(result["stopped_by"] == CTRL_C, result["interrupted"], trainer.timesteps > 0)
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-3:] == ["True"] * 3, done.stdout
-
-
 def test_learners_in_several_threads_count_their_own_steps():
-    told = []
+    timesteps = []
 
     def work(seed):
         learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, seed)
-        for _ in range(50):
-            learner.iterate()
-        told.append(learner.timesteps)
+        iterate(learner, 50)
+        timesteps.append(learner.timesteps)
 
-    all_of_them = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in all_of_them:
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
         thread.start()
-    for thread in all_of_them:
+    for thread in threads:
         thread.join(60)
-    assert told == [1000] * 4
+    assert timesteps == [1000] * 4
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@LINUX
 def test_memory_stays_flat_over_ten_million_transitions():
     def resident():
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -223,10 +255,219 @@ def test_memory_stays_flat_over_ten_million_transitions():
 
     config = IMPALAConfig(num_envs=16, n_steps=20, num_actors=2)
     learner = NativeIMPALA(make_vec("CartPole-v1", 16), config, 0)
-    seen = []
+    sizes = []
     while learner.timesteps < 11_000_000:
         learner.iterate()
-        if learner.timesteps >= (len(seen) + 1) * 1_000_000:
-            seen.append(resident())
+        if learner.timesteps >= (len(sizes) + 1) * 1_000_000:
+            sizes.append(resident())
     learner.stop_actors()
-    assert max(seen[1:]) / seen[0] < 1.01, seen
+    assert max(sizes[1:]) / sizes[0] < 1.01, sizes
+
+
+# Processes
+
+
+def children():
+    """Processes of this one that live."""
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return {int(pid) for pid in path.read_text().split()}
+
+
+def test_processes_collect_what_threads_do():
+    threads, processes = trained(), trained(cartpole)
+    np.testing.assert_equal(threads.networks, processes.networks)
+    assert threads.counters == processes.counters
+
+
+@pytest.mark.processes
+def test_custom_policy_acts_in_processes_and_runs_are_repeatable():
+    pytest.importorskip("torch")
+    from toy_policies import Coin
+
+    how = {"num_envs": 4, "n_steps": 16, "policy": Coin, "steps": 320, "num_actors": 1}
+    one, other = (trained(**how) for _ in range(2))
+    np.testing.assert_equal(one.networks, other.networks)
+    env = make_vec("CartPole-v1")
+    policy = Coin(env.single_observation_space, env.single_action_space)
+    before = {name: x.numpy().copy() for name, x in policy.state_dict().items()}
+    how |= {"async_collect": True, "batch_size": 32, "policy": policy}
+    learned = trained(kind=PPOTrainer, **how).networks
+    assert all((learned[name] != before[name]).any() for name in before)
+
+
+@pytest.mark.processes
+def test_identity_is_learned_from_processes():
+    how = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
+    with IMPALATrainer(env=Echo, **how) as trainer:
+        trainer.train(20_000)
+        assert trainer.evaluate(10)["mean_reward"] == 10.0
+
+
+@pytest.mark.processes
+def test_normalizer_statistics_come_back_from_processes(tmp_path):
+    how = {"normalize_obs": True, "normalize_reward": True, "async_collect": True}
+    how |= {"num_envs": 4, "n_steps": 8, "runs_dir": None}
+    with A2CTrainer(env=cartpole, seed=1, **how) as trainer:
+        trainer.train(320)
+        statistics = trainer.learner.normalizer.state()
+        # Of every rollout that was learned from, with the observations after the last step.
+        assert statistics["obs_count"].round() == 320 + 4
+        trainer.save(tmp_path / "saved")
+        trainer.learner.stop_actors()
+        again = A2CTrainer.load(tmp_path / "saved", env=cartpole, runs_dir=None)
+        with again, pytest.warns(UserWarning, match="rollouts under way are not saved"):
+            again.train(320)
+        later = again.learner.normalizer.state()
+        assert later["obs_count"].round() == 2 * (320 + 4)
+
+
+@pytest.mark.processes
+def test_actors_work_in_worker_processes_and_start_processes_themselves():
+    how = {"async_collect": True, "n_steps": 8, "num_envs": 2, "runs_dir": None}
+    results = train_many("a2c", cartpole, [1, 2], 64, processes=True, backend="native", **how)
+    assert [result["timesteps"] for result in results] == [64, 64]
+    asynchronous = {"env_kwargs": {"vectorization_mode": "async"}, **how}
+    with A2CTrainer(env=cartpole, seed=1, **asynchronous) as trainer:
+        assert trainer.train(64)["timesteps"] == 64
+
+
+@pytest.mark.processes
+def test_stop_ends_the_wait_for_actors_that_start():
+    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:
+        threading.Timer(1.0, trainer.stop).start()
+        start = time.monotonic()
+        assert trainer.train(1_000)["timesteps"] == 0
+        assert time.monotonic() - start < 8
+
+
+@pytest.mark.processes
+@FORKS
+def test_forked_child_leaves_processes_of_its_parent_alone():
+    with IMPALATrainer(env=cartpole, seed=0, runs_dir=None) as trainer:
+        trainer.train(80)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            trainer.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert trainer.train(80)["timesteps"] == 160
+
+
+@pytest.mark.processes
+@LINUX
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("raise", ArithmeticError, "the environment broke"),
+        pytest.param("kill", RuntimeError, "exit code -9", marks=pytest.mark.kills),
+    ],
+)
+def test_error_of_an_environment_is_raised_and_ends_all_processes(how, error, message):
+    before = children()
+    config = IMPALAConfig(num_envs=2, net_arch=(4,))
+    learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
+    with pytest.raises(error, match=message):
+        iterate(learner, 10)
+    assert children() == before
+    assert learner.actors is None
+
+
+@pytest.mark.processes
+@LINUX
+def test_step_that_does_not_end_holds_nobody_up():
+    before = children()
+    config = IMPALAConfig(num_envs=2, net_arch=(4,))
+    learner = NativeIMPALA(make_vec(Breaking, 2, how="sleep"), config, 0)
+    threading.Timer(3.0, setattr, (learner, "stopping", True)).start()
+    while learner.iterate():
+        pass
+    assert learner.timesteps == 30  # 19 steps before the one that lasts are three whole rollouts
+    start = time.monotonic()
+    learner.stop_actors()
+    assert time.monotonic() - start < 6
+    assert children() == before
+
+
+@pytest.mark.processes
+def test_environments_that_a_process_cannot_make_alike_are_refused():
+    parent, lock = os.getpid(), threading.Lock()
+
+    def only_here():
+        if os.getpid() != parent:
+            raise LookupError("only at home")
+        return cartpole()
+
+    def locked():
+        with lock:
+            return cartpole()
+
+    def other():
+        return gym.make("CartPole-v1" if os.getpid() == parent else "Acrobot-v1")
+
+    learner = NativeIMPALA(make_vec(only_here, 2), IMPALAConfig(num_envs=2, net_arch=(4,)), 0)
+    with pytest.raises(LookupError, match="only at home"):
+        learner.iterate()
+    assert learner.actors is None
+    with pytest.raises(TypeError, match=r"^env: .*pickled"):
+        trained(locked)
+    with pytest.raises(ValueError, match=r"^env: .*\(4,\).*, got Box.*\(6,\)"):
+        trained(other)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_loaded_run_goes_on_with_actors_elsewhere(tmp_path, backend):
+    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **how) as trainer:
+        trainer.train(320)
+        trainer.save(tmp_path / "saved")
+    states, before = [], children()
+    for actors in (None, "threads", "processes"):
+        with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as loaded:
+            with pytest.warns(UserWarning, match="rollouts under way are not saved"):
+                loaded.train(320)
+            assert loaded.config.actors == actors or actors is None
+            assert bool(children() - before) == (actors == "processes")
+            states.append(loaded.learner.state())
+            loaded.save(tmp_path / "again")
+    assert IMPALATrainer.load(tmp_path / "again", runs_dir=None).config.actors == "processes"
+    np.testing.assert_equal(states[0].networks, states[1].networks)
+    if backend == "native":  # on torch, processes draw from torch's generator
+        np.testing.assert_equal(states[0].networks, states[2].networks)
+    assert states[0].counters["timesteps"] == states[2].counters["timesteps"] == 640
+
+
+SCRIPT = """
+import os, signal, threading
+import gymnasium as gym
+from rlox.results import CTRL_C
+from rlox.trainers import IMPALATrainer, PPOTrainer
+
+if __name__ == "__main__":
+    how = {"async_collect": True, "num_envs": 2, "n_steps": 16, "seed": 1, "runs_dir": None}
+    for trainer in (
+        IMPALATrainer(env="CartPole-v1", seed=1, runs_dir=None),
+        PPOTrainer(env=lambda: gym.make("CartPole-v1"), **how),
+    ):
+        trainer.train(64)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        result = trainer.train(10**9)
+        print(result["stopped_by"] == CTRL_C, result["interrupted"], trainer.timesteps > 64)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.serial
+def test_ctrl_c_ends_a_script_with_its_threads_and_processes(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"] * 6, done.stdout
+    assert "Traceback" not in done.stderr

@@ -1,68 +1,61 @@
-"""One object in several threads, and in a forked process: it works or raises, and never hangs."""
+"""Environments and kernels in several threads and forked processes: right results, no hangs."""
 
+import copy
 import os
-import subprocess
+import signal
 import sys
-import textwrap
 import threading
+import time
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from rlox import ClosedError, VecEnv
+from rlox import ClosedError, VecEnv, make_vec
+from thread_runs import join, run_program, run_threads, start_threads
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+BOTH = pytest.mark.parametrize("how", ["sync", "async"])
+# Gymnasium logs what happened in a worker through warnings.
+pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
-def test_eight_threads_on_one_object_step_it_one_after_the_other():
+# Native environments
+
+
+@pytest.mark.parametrize("n", [2, 256])
+def test_threads_step_a_native_environment_one_after_the_other(n):
     """All send the same actions, so that the order cannot matter."""
-    for n in (2, 256):
-        env, alone = VecEnv(n, 0), VecEnv(n, 0)
-        env.reset(), alone.reset()
-        actions, errors = np.arange(n) % 2, []
-
-        def work(env=env, actions=actions, errors=errors):
-            try:
-                for _ in range(100):
-                    env.step(actions)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
-        assert not any(thread.is_alive() for thread in threads)
-        assert errors == []
-        for _ in range(800):
-            alone.step(actions)
-        assert np.array_equal(env.step(actions)[0], alone.step(actions)[0])
-        assert env.drain_episodes()[1].tolist() == alone.drain_episodes()[1].tolist()
+    env, alone = VecEnv(n, 0), VecEnv(n, 0)
+    env.reset(), alone.reset()
+    actions = np.arange(n) % 2
+    assert run_threads(lambda: [env.step(actions) for _ in range(100)], 8) == []
+    for _ in range(800):
+        alone.step(actions)
+    assert np.array_equal(env.step(actions)[0], alone.step(actions)[0])
+    assert env.drain_episodes()[1].tolist() == alone.drain_episodes()[1].tolist()
 
 
-def test_closing_while_others_step_ends_them_with_an_error():
+def test_closing_a_native_environment_ends_threads_that_step_it():
     env = VecEnv(512, 0)
     env.reset()
-    outcomes, begun = [], threading.Barrier(5)
+    begin = threading.Barrier(5)
 
     def work():
-        begun.wait()
-        try:
-            while True:
-                env.step(np.zeros(512, int))
-        except ClosedError as error:
-            outcomes.append(error)
+        begin.wait()
+        while True:
+            env.step(np.zeros(512, int))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    begun.wait()
+    threads, errors = start_threads(work, 4)
+    begin.wait()
     env.close()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(outcomes) == 4
+    join(threads)
+    assert [type(error) for error in errors] == [ClosedError] * 4
 
 
-def test_threads_writing_into_the_same_arrays_are_refused_or_take_turns():
+def test_threads_that_write_into_the_same_arrays_are_refused_or_take_turns():
     env = VecEnv(512, 0)
     obs = env.reset_all()
     flags = np.zeros(512, bool), np.zeros(512, bool)
@@ -74,21 +67,14 @@ def test_threads_writing_into_the_same_arrays_are_refused_or_take_turns():
         except ValueError as error:
             return error
 
-    def work():
-        outcomes.extend(step() for _ in range(50))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    assert run_threads(lambda: outcomes.extend(step() for _ in range(50)), 8) == []
     assert len(outcomes) == 400
     assert all(got is None or isinstance(got, ValueError) for got in outcomes)
     assert None in outcomes
 
 
 FORK = """
-    import os, threading
+    import os, signal, sys, threading
     import numpy as np
     from rlox import VecEnv
     env = VecEnv(1024, 0)
@@ -96,49 +82,42 @@ FORK = """
     actions = np.arange(1024) % 2
     for _ in range(10):
         env.step(actions)
-    if BUSY:
-        def work():
-            while True:
-                env.step(actions)
-        threading.Thread(target=work, daemon=True).start()
-    for _ in range(5):
+
+    def fork():
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 env.step(actions)
-                told = b"stepped"
+                outcome = b"stepped"
             except ValueError as error:
-                told = repr(error).encode()
-            os.write(write, told)
+                outcome = repr(error).encode()
+            os.write(write, outcome)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        print(os.read(read, 1000).decode(), flush=True)
+        return os.read(read, 1000).decode()
+
+    for _ in range(5):
+        assert fork() == "stepped"
+
+    def work():
+        while True:
+            env.step(actions)
+
+    threading.Thread(target=work, daemon=True).start()
+    for _ in range(5):
+        outcome = fork()
+        assert outcome.startswith(("stepped", "ClosedError")), outcome
     os._exit(0)
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "stepping"])
-def test_a_forked_child_works_or_raises(busy):
-    code = textwrap.dedent(FORK).replace("BUSY", str(busy))
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    told = done.stdout.split("\n")[:5]
-    allowed = ("stepped", "ClosedError") if busy else ("stepped",)
-    assert all(line.startswith(allowed) for line in told), told
-
-
-FORK_INSIDE = """
+FORK_INSIDE_A_CALL = """
     import faulthandler, os, signal, threading
-    import numpy as np, rlox
+    import rlox
     child = []
-    def fork(*_):
-        child.append(os.fork())
-    signal.signal(signal.SIGALRM, fork)
+    signal.signal(signal.SIGALRM, lambda *_: child.append(os.fork()))
     env = rlox.VecEnv(8, 0, "Acrobot-v1")
     signal.setitimer(signal.ITIMER_REAL, 0.05)
-    env.collect_n_steps(100_000)  # the handler runs in the middle of it
+    env.collect_n_steps(100_000)  # the handler runs in the middle of this call
     assert child
     if child[0]:
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child[0], 0)[1]))
@@ -150,15 +129,6 @@ FORK_INSIDE = """
         env._native.observe()
     os._exit(0)
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_child_forked_inside_a_call_works():
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK_INSIDE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 WAITING = """
     import os, signal, threading, time
     import numpy as np, rlox
@@ -182,17 +152,8 @@ WAITING = """
         print(time.perf_counter() - pressed)
     os._exit(0)
 """
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_reaches_a_call_that_waits_for_another():
-    command = [sys.executable, "-c", textwrap.dedent(WAITING)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert float(done.stdout) < 0.25
-
-
 EXIT = """
-    import atexit, threading, time
+    import atexit, sys, threading, time
     import numpy as np
     done = threading.Event()
     late = threading.Thread(target=lambda: (done.wait(), call()), daemon=True)
@@ -207,8 +168,7 @@ EXIT = """
         def __array__(self, dtype=None, copy=None):
             sum(range(1000))
             return np.ones(64)
-    def call():
-        CALL
+    call = eval("lambda: " + sys.argv[1])
     def work():
         while True:
             call()
@@ -217,21 +177,301 @@ EXIT = """
     late.start()
     time.sleep(0.1)
 """
+LISTS = "rlox.compute_gae(numbers[:200].tolist(), numbers[:200].tolist(), [0] * 200, [0.0])"
+CONVERTED = "rlox.compute_gae(np.ones(64, '>f8'), np.ones(64, 'f2'), np.zeros(64, '>f4'), 0.0)"
+
+
+@FORKS
+def test_forked_child_steps_native_environments_or_raises():
+    run_program(FORK)
+
+
+@FORKS
+@pytest.mark.processes
+def test_child_forked_inside_a_call_works():
+    run_program(FORK_INSIDE_A_CALL)
+
+
+@POSIX
+@pytest.mark.processes
+@pytest.mark.serial
+def test_ctrl_c_reaches_a_call_that_waits_for_another():
+    assert float(run_program(WAITING)) < 0.25
 
 
 @pytest.mark.parametrize(
     "call",
     [
         "env.step(actions)",
-        "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
-        "rlox.compute_gae(numbers.astype('f4'), numbers, numbers > 0.9, 0.0)",
-        "rlox.compute_gae(numbers[:200].tolist(), numbers[:200].tolist(), [0] * 200, [0.0])",
-        "rlox.compute_gae(Slow(), Slow(), Slow(), 0.0)",
-        "rlox.compute_gae(np.ones(64, '>f8'), np.ones(64, 'f2'), np.zeros(64, '>f4'), 0.0)",
+        *(
+            pytest.param(call, marks=pytest.mark.processes)
+            for call in (
+                "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
+                "rlox.compute_gae(numbers.astype('f4'), numbers, numbers > 0.9, 0.0)",
+                LISTS,
+                "rlox.compute_gae(Slow(), Slow(), Slow(), 0.0)",
+                CONVERTED,
+            )
+        ),
     ],
 )
-def test_the_interpreter_exits_cleanly_under_threads_that_still_call(call):
-    code = textwrap.dedent(EXIT).replace("CALL", call)
-    for _ in range(4):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stderr.decode()
+def test_interpreter_exits_cleanly_under_threads_that_still_call(call):
+    for _ in range(1 if call == "env.step(actions)" else 4):
+        run_program(EXIT, call)
+
+
+# Kernels
+
+
+SHAPES = """
+import hashlib, numpy as np, rlox
+rng = np.random.default_rng(0)
+digest = hashlib.sha256()
+for shape in [(64, 5000), (3000, 93), (400_000,), (300_000, 1)]:
+    for dtype in "f4", "f8":
+        r, v, f = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
+        terminated, truncated = (rng.random(shape) < 0.1 for _ in range(2))
+        ends = dict(terminated=terminated, truncated=truncated, final_values=f)
+        last = rng.standard_normal(shape[1:]).astype(dtype)[()]
+        results = [
+            *rlox.compute_gae(r, v, None, last, **ends),
+            *rlox.compute_gae(r, v, terminated.astype(dtype), last),
+            *rlox.compute_vtrace(f / 9, r, v, None, last, 0.99, **ends),
+            rlox.compute_lambda_returns(r, v, None, last, **ends),
+            rlox.token_kl(-abs(r), -abs(v), estimator="k3"),
+            rlox.policy_ratios(r / 9, v / 9),
+        ]
+        if len(shape) == 2:
+            flat = {name: array.ravel() for name, array in ends.items()}
+            rows = np.zeros(shape[0], dtype)
+            results += rlox.compute_gae_batched(r.ravel(), v.ravel(), None, rows, shape[1], **flat)
+            results += [rlox.token_kl(-abs(r), -abs(v), reduction="sum")]
+            results += [rlox.policy_ratios(r / 9, v / 9, level="sequence")]
+        for result in results:
+            digest.update(np.ascontiguousarray(result).tobytes())
+"""
+FORKED = """
+import os, signal
+in_parent = digest.hexdigest()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a child that hangs is killed
+SHAPES
+if child == 0:
+    os._exit(digest.hexdigest() != in_parent)
+assert digest.hexdigest() == in_parent
+assert os.waitpid(child, 0)[1] == 0
+""".replace("SHAPES", SHAPES)
+
+
+@FORKS
+@pytest.mark.processes
+def test_results_depend_neither_on_the_number_of_threads_nor_on_a_fork():
+    code = SHAPES + "print(digest.hexdigest())"
+    digests = [run_program(code, RLOX_NUM_THREADS=str(threads)) for threads in (1, 2, 5)]
+    assert len(digests[0].strip()) == 64
+    assert digests == [digests[0]] * 3
+    run_program(SHAPES + FORKED, RLOX_NUM_THREADS="2")
+
+
+# Environments of Gymnasium
+
+
+class Slow(gym.Env):
+    """Counts its steps, each of which takes a hundredth of a second."""
+
+    observation_space = gym.spaces.Box(0, np.inf, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, pause=0.01):
+        self.pause = pause
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        before = self.steps
+        time.sleep(self.pause)
+        self.steps = before + 1  # two at a time would count as one
+        return np.full(1, self.steps, np.float32), 1.0, False, False, {}
+
+    def action_masks(self):
+        return [True, False]
+
+
+def no_worker_lives(env):
+    return not any(worker.is_alive() for worker in env.unwrapped.processes)
+
+
+@BOTH
+def test_threads_step_an_environment_one_after_the_other(how):
+    env = make_vec(Slow, 2, vectorization_mode=how, pause=0.001)
+    env.reset()
+    assert run_threads(lambda: [env.step([0, 1]) for _ in range(20)], 8) == []
+    assert env.step([0, 1])[0].tolist() == [[161.0], [161.0]]
+    env.close()
+
+
+@BOTH
+def test_closing_waits_for_a_step_and_ends_other_threads(how):
+    env = make_vec(Slow, 2, vectorization_mode=how)
+    env.reset()
+
+    def work():
+        while True:
+            env.step([0, 1])
+
+    threads, errors = start_threads(work, 4)
+    time.sleep(0.1)
+    env.close()
+    join(threads)
+    assert [type(error) for error in errors] == [ClosedError] * 4
+    if how == "async":
+        assert no_worker_lives(env)
+    for ask in (lambda: env.tells_masks, env.action_masks):
+        with pytest.raises(ClosedError):
+            ask()
+
+
+def test_closing_with_terminate_does_not_wait_for_a_step():
+    env = make_vec(Slow, 2, vectorization_mode="async", pause=0.0)
+    env.reset()
+    env.step([0, 1])
+    env.unwrapped.set_attr("pause", [0.0, 1000.0])
+    threads, errors = start_threads(lambda: env.step([0, 1]))
+    time.sleep(0.2)
+    start = time.monotonic()
+    env.close(terminate=True)
+    assert time.monotonic() - start < 10
+    join(threads)
+    assert [type(error) for error in errors] == [RuntimeError]
+    assert no_worker_lives(env)
+
+
+@pytest.mark.parametrize("name", ["tells_masks", "action_masks", None])
+def test_environments_with_dead_workers_raise_and_can_be_closed(name):
+    env = make_vec(Slow, 2, vectorization_mode="async")
+    env.reset()
+    env.unwrapped.processes[0].kill()
+    env.unwrapped.processes[0].join()
+    if name is not None:
+        with pytest.raises(RuntimeError, match="worker"):
+            getattr(env, name)()
+    env.close()
+    assert no_worker_lives(env)
+
+
+@POSIX
+@pytest.mark.serial
+@pytest.mark.parametrize("how", [{"terminate": True}, {}])
+def test_signal_handler_may_close_in_the_middle_of_a_step(how):
+    env = make_vec(Slow, 2, vectorization_mode="async", pause=20.0)
+    env.reset()
+    before = signal.signal(signal.SIGALRM, lambda *_: env.close(**how))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(ClosedError):
+            env.step([0, 1])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert env.unwrapped.closed
+    assert no_worker_lives(env)
+
+
+def test_step_within_a_step_is_refused():
+    class Inner(Slow):
+        def step(self, action):
+            if within:
+                within.pop()()
+            return super().step(action)
+
+    env = make_vec(Inner, 2, pause=0.0)
+    calls = [lambda: env.step([0, 0]), env.reset, env.render, env.action_masks]
+    for call in calls:
+        env.reset()
+        within = [call]
+        with pytest.raises(ClosedError, match="from inside its own"):
+            env.step([0, 0])
+        env.reset()
+        assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]
+
+
+def test_environments_and_their_copies_have_locks_of_their_own():
+    asking, go_on = threading.Event(), threading.Event()
+
+    class Waits(SyncVectorEnv):
+        def call(self, name, *args, **kwargs):
+            asking.set()
+            assert go_on.wait(60)
+            return super().call(name, *args, **kwargs)
+
+    slow, other = make_vec(Waits([Slow])), make_vec(Slow, 1, pause=0.0)
+    slow.reset()
+    other.reset()
+    threads, errors = start_threads(lambda: slow.tells_masks)
+    assert asking.wait(60)
+    assert run_threads(lambda: other.tells_masks) == []
+    go_on.set()
+    join(threads)
+    assert errors == []
+    twin = copy.deepcopy(other)
+    with other._guard:
+        assert run_threads(lambda: twin.step([0])) == []
+
+
+FORK_DURING_A_STEP = """
+    import os, sys, threading, time
+    from rlox import make_vec
+    from test_threads import Slow
+
+    for how in ("sync", "async"):
+        env = make_vec(Slow, 2, vectorization_mode=how)
+        env.reset()
+        stop = threading.Event()
+        def work():
+            while not stop.is_set():
+                env.step([0, 1])
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.05)
+        child = os.fork()
+        if child == 0:
+            calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
+            for call in calls:
+                try:
+                    call()
+                    os._exit(1)
+                except RuntimeError as error:
+                    if "'spawn'" not in str(error):
+                        os._exit(2)
+            env.close()
+            os._exit(0)  # an ordinary exit would end the workers of the parent
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        stop.set()
+        thread.join()
+        before = env.step([0, 1])[0]
+        assert (env.step([0, 1])[0] == before + 1).all()
+        env.close()
+"""
+
+
+@FORKS
+@pytest.mark.processes
+def test_forked_child_cannot_use_environments_of_its_parent():
+    run_program(FORK_DURING_A_STEP)
+
+
+def test_threads_of_an_asynchronous_environment_do_everything_at_once():
+    env = make_vec("CartPole-v1", 2, seed=0, vectorization_mode="async")
+    assert isinstance(env.unwrapped, AsyncVectorEnv)
+    env.reset()
+    calls = [
+        lambda: env.step([0, 1]),
+        lambda: env.reset(seed=3),
+        lambda: env.tells_masks,
+        env.drain_episodes,
+    ]
+    assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
+    env.close()

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import finalize
 
 import numpy as np
+import numpy.typing as npt
 
 from rlox import native_shapes, spaces
 from rlox._errors import ArgumentError
-from rlox._rlox import NativeActors, NativePolicy, Normalizer, RolloutBuffer
+from rlox._rlox import NativeActors, NativePolicy, Normalizer, RolloutBuffer, read_rollout
 from rlox.backends import torch_needs
 from rlox.layouts import Layout
 from rlox.learner import Arrays, EpisodeStatistics
@@ -19,6 +20,12 @@ from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 from rlox.streams import state_for_native, to_numpy
 from rlox.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from rlox.collector import Rollout, WorkerPlan
+
+# Returns and lengths of episodes, and the number of further ones.
+Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
 
 INEXACT = (
     "actors collect ahead of the learner: rollouts under way are not saved; "
@@ -242,44 +249,94 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
         MemoryError: They do not fit into memory.
     """
     width = mask_width(env.single_action_space) if config.action_masks else None
-    how: Any = {"normalize_obs": config.normalize_obs, "mask_width": width}
-    how["num_envs"] = config.num_envs // config.num_actors
-    buffers, lag = [make_buffer(env, config.n_steps, **how)], lag_bound(config)
-    first = buffers[0]
+
+    def make() -> RolloutBuffer:
+        return make_buffer(
+            env,
+            config.n_steps,
+            normalize_obs=config.normalize_obs,
+            mask_width=width,
+            num_envs=config.num_envs // config.num_actors,
+        )
+
+    lag = lag_bound(config)
+    first = make()
     each = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
     check_memory("max_lag", lag, (lag + 1) * each)
-    buffers += [make_buffer(env, config.n_steps, **how) for _ in range(lag)]
-    return buffers
+    return [first, *(make() for _ in range(lag))]
 
 
-def called(
-    made: Sequence[Any],
+class RemoteActor(Protocol):
+    """Actor outside of this process; threads of `NativeActors.calling` call its methods.
+
+    Methods raise what the environments or the policy raise.
+    """
+
+    def is_ready(self) -> bool:
+        """Wait a moment; whether the environments and the policy are made."""
+
+    def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
+        """Start to fill a buffer with the weights of a version."""
+
+    def wait(self, seconds: float) -> Episodes | None:
+        """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
+
+
+def store(
+    rollout: "Rollout", buffers: Sequence[RolloutBuffer], statistics: list[Arrays], number: int
+) -> Episodes:
+    """Put the rollout of a remote actor into a buffer, by its number; return its episodes."""
+    read_rollout(buffers[number], rollout.data)
+    statistics[number] = rollout.normalizer
+    return rollout.returns, rollout.lengths, rollout.dropped
+
+
+def start_remote(
+    make: "Callable[[WorkerPlan, Sequence[RolloutBuffer], list[Arrays]], RemoteActor]",
+    *,
+    env: RolloutEnv,
     config: Any,
+    plan: "WorkerPlan",
     weights: Arrays,
     stream: np.random.Generator,
     stopping: Callable[[], bool],
-    tire: Callable[[int], object],
-) -> NativeActors | None:
-    """Threads that call actors in Python, once these are ready.
+    end: Callable[[], object],
+) -> Actors | None:
+    """Start actors outside of this process, and wait until they are ready.
 
     Args:
-        made: As `NativeActors.calling` calls them; `is_ready` waits a moment.
-        config: Has `num_actors`, `max_lag` and `lockstep`.
-        weights: To begin with, by name.
-        stream: Where each rollout's seed comes from.
-        stopping: Whether not to wait for them any longer: None is given then.
-        tire: Called with the number of one that is not ready, time and again; it may raise.
+        make: Starts an actor that fills these buffers and writes these statistics.
+        env: The learner's environments; the actors' environments have the same spaces.
+        config: Settings of the learner.
+        plan: Plan of the first actor; the others have the seeds after its own.
+        weights: Weights of the policy by name.
+        stream: Stream of the rollouts' seeds.
+        stopping: Whether to stop waiting; the function returns None then.
+        end: Ends the actors.
 
     Raises:
-        Whatever actors fail of.
+        MemoryError: The rollouts do not fit into memory.
+            Environments and policy raise errors of their own.
     """
-    for number, actor in enumerate(made):
-        while not actor.is_ready():
-            if stopping():
-                return None
-            tire(number)
-    how = lag_bound(config), config.lockstep
-    return NativeActors.calling(made, weights, state_for_native(stream), *how)
+    buffers = ring(env, config)
+    statistics: list[Arrays] = [{} for _ in buffers]
+    num_envs = plan.config.num_envs
+    try:
+        actors = [
+            make(plan._replace(seed=plan.seed + i * num_envs), buffers, statistics)
+            for i in range(config.num_actors)
+        ]
+        for actor in actors:
+            while not actor.is_ready():
+                if stopping():
+                    end()
+                    return None
+        words = state_for_native(stream)
+        native = NativeActors.calling(actors, weights, words, lag_bound(config), config.lockstep)
+    except BaseException:
+        end()
+        raise
+    return Actors(native, buffers, statistics, end)
 
 
 def in_threads(
@@ -314,15 +371,15 @@ def in_threads(
         one.begin_rollout(buffers[0], normalizer, seed + i * each)
     native = NativeActors(
         [one._native for one in envs],
-        [blank_policy(env, config) for _ in range(count)],
-        buffers,
-        as_policy(env, config, weights),
-        state_for_native(stream),
-        normalizer,
-        lag_bound(config),
-        config.lockstep,
-        config.gamma,
-        gae_lambda(config),
-        max(config.sde_sample_freq, 0),
+        policies=[blank_policy(env, config) for _ in range(count)],
+        buffers=buffers,
+        weights=as_policy(env, config, weights),
+        stream=state_for_native(stream),
+        normalizer=normalizer,
+        max_lag=lag_bound(config),
+        lockstep=config.lockstep,
+        gamma=config.gamma,
+        gae_lambda=gae_lambda(config),
+        sde_sample_freq=max(config.sde_sample_freq, 0),
     )
     return Actors(native, buffers)

@@ -1,48 +1,68 @@
-"""`Collector`: a learner that only collects, in another process than the one that learns."""
+"""`Collector`: environments and a policy that collect rollouts for a learner elsewhere."""
 
-from dataclasses import replace
-from multiprocessing.connection import Connection
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import write_rollout
-from rlox.interrupt import stop_on_interrupt
 from rlox.learner import Arrays
-from rlox.processes import sendable, serving
 from rlox.recipes import Recipe
 
-# How long a step may take when all ends, in seconds.
-_PATIENCE = 10.0
+# Seconds that a step may take after the actor was told to stop.
+_GRACE = 10.0
 
 
-class Plan(NamedTuple):
-    """What a collector is made of."""
+class WorkerPlan(NamedTuple):
+    """Arguments of a `Collector`."""
 
     learner: type[Any]
     env: Recipe
-    config: Any  # of one that collects and learns by turns, with as many environments as it has
-    seed: int  # of its first environment
-    own: tuple[Any, ...]  # what the class takes besides
+    config: Any  # of a learner that collects itself, with the environments of one actor
+    seed: int  # of the first environment
+    own: tuple[Any, ...]  # further arguments of the learner class
     normalizer: Arrays
     spaces: tuple[Any, Any]  # of observations and actions, as the learner has them
 
+    def pickled(self) -> CloudpickleWrapper:
+        """Return the plan for another process.
 
-class Collected(NamedTuple):
-    """What it sends."""
+        Raises:
+            TypeError: Environments or policy cannot be pickled.
+        """
+        wrapper = CloudpickleWrapper(self)  # type: ignore[arg-type]  # accepts anything
+        try:
+            wrapper.__getstate__()
+        except Exception as error:
+            raise ArgumentTypeError(
+                "env",
+                "environments and a policy that another process can make",
+                f"something that cannot be pickled ({error})",
+                "make locks, files and connections within the function or class that makes the "
+                "environment",
+            ) from error
+        return wrapper
 
-    data: npt.NDArray[np.uint8]  # of `write_rollout`
-    returns: npt.NDArray[np.float64]  # of episodes that ended meanwhile
+
+class Rollout(NamedTuple):
+    """One rollout as an actor sends it."""
+
+    data: npt.NDArray[np.uint8]  # from `write_rollout`
+    returns: npt.NDArray[np.float64]  # of episodes that ended in the rollout
     lengths: npt.NDArray[np.int64]
-    dropped: int  # how many more there were
-    normalizer: Arrays  # the statistics after it
+    dropped: int  # number of further episodes
+    normalizer: Arrays  # statistics after the rollout
 
 
 def alone(config: Any, num_envs: int) -> Any:
-    """The settings of a learner that collects as one of these actors does, by turns.
+    """Return the settings of a learner that collects by itself as one actor does.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
     >>> from rlox.actors import in_turn
@@ -59,7 +79,7 @@ def alone(config: Any, num_envs: int) -> Any:
     }
     if hasattr(config, "async_collect"):
         changes |= {"async_collect": False, "max_lag": None, "lockstep": False}
-    # Of what does not matter, the cheapest.
+    # Only shapes matter for these, so use the cheapest settings.
     for name, cheap in {"compile": False, "device": "cpu", "batch_size": None}.items():
         if hasattr(config, name):
             changes[name] = cheap
@@ -70,115 +90,93 @@ class Collector:
     """Environments and a policy; `collect` fills rollouts with them.
 
     Args:
-        plan: What it is made of.
+        plan: What to make.
 
     Raises:
-        Whatever environments, or a policy, fail of.
+        ValueError: The environments have other spaces than the learner's.
+            Environments and policy raise errors of their own.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        env, config = plan.env.make(plan.config.num_envs, plan.seed), plan.config
-        self._env: Any = env
+    def __init__(self, plan: WorkerPlan) -> None:
+        env: Any = plan.env.make(plan.config.num_envs, plan.seed)
+        self._env = env
         try:
-            _expect_spaces(env, plan.spaces)
-            self._learner: Any = plan.learner(env, config, 0, *plan.own)
-            if self._learner.normalizer is not None and plan.normalizer:
-                self._learner.normalizer.load_state(plan.normalizer)
+            _check_spaces(env, plan.spaces)
+            self._learner: Any = plan.learner(env, plan.config, 0, *plan.own)
+            self._load(plan.normalizer)
         except BaseException:
             self.close()
             raise
         self._learner.started = True  # with the seed of the plan
 
     def stop(self) -> None:
-        """Ends a `collect` in another thread after its step."""
+        """End a `collect` in another thread after its step."""
         self._learner.stopping = True
 
-    def collect(self, seed: int, weights: Arrays | None) -> Collected | None:
-        """A rollout whose random numbers come from `seed`; None where it was stopped.
+    def collect(
+        self, seed: int, weights: Arrays | None, normalizer: Arrays | None = None
+    ) -> Rollout | None:
+        """Return a rollout whose random numbers come from `seed`; None if `stop` was called.
 
         Args:
             seed: Below 2**64.
-            weights: Of the policy, by name; None: those of the call before.
-
-        Raises:
-            Whatever environments, or a policy, fail of.
+            weights: Weights of the policy by name; None: those of the call before.
+            normalizer: Statistics to go on from; None: the collector's own.
         """
         learner, env = self._learner, self._env
         if weights is not None:
             learner.take(weights)
+        self._load(normalizer)
         if not learner.gather(seed):
             return None
-        learner.timesteps += learner.buffer.n_transitions  # which errors tell
+        learner.timesteps += learner.buffer.n_transitions  # errors name the step
         returns, lengths = env.drain_episodes()
-        normalizer = {} if learner.normalizer is None else dict(learner.normalizer.state())
+        statistics = {} if learner.normalizer is None else dict(learner.normalizer.state())
         dropped = getattr(env, "episodes_dropped", 0)
-        return Collected(write_rollout(learner.buffer), returns, lengths, dropped, normalizer)
+        return Rollout(write_rollout(learner.buffer), returns, lengths, dropped, statistics)
+
+    def _load(self, normalizer: Arrays | None) -> None:
+        if self._learner.normalizer is not None and normalizer:
+            self._learner.normalizer.load_state(normalizer)
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self._env.close()
 
 
-def _expect_spaces(env: Any, expected: tuple[Any, Any]) -> None:
-    """Environments are as the learner's.
-
-    Raises:
-        ValueError: They have other spaces.
-    """
-    there = env.single_observation_space, env.single_action_space
-    for kind, one, other in zip(("observation", "action"), expected, there, strict=True):
-        if one != other:
+def _check_spaces(env: Any, expected: tuple[Any, Any]) -> None:
+    actual = env.single_observation_space, env.single_action_space
+    for name, space, other in zip(("observation", "action"), expected, actual, strict=True):
+        if space != other:
             raise ArgumentError(
                 "env",
-                f"the {kind} space of the learner's environments, {one}, where an actor makes its "
-                "own",
+                f"the {name} space of the learner's environments, {space}, where an actor makes "
+                "its own",
                 str(other),
                 "have env make the same everywhere",
             )
 
 
-def sent(plan: Plan) -> CloudpickleWrapper:
-    """A plan on its way to another process.
+@dataclass(frozen=True)
+class CollectTask:
+    """Task of a worker process that collects rollouts until the learner's process ends it."""
 
-    Raises:
-        TypeError: It holds what cannot be sent.
-    """
-    wrapped = CloudpickleWrapper(plan)  # type: ignore[arg-type]  # it takes anything
-    try:
-        wrapped.__getstate__()
-    except Exception as error:
-        raise ArgumentTypeError(
-            "env",
-            "environments and policy that another process can make",
-            f"something in what makes them that cannot be sent there ({error})",
-            "make locks, files and connections within the function or class that makes the "
-            "environment",
-        ) from error
-    return wrapped
+    plan: CloudpickleWrapper  # of a `WorkerPlan`
 
+    def run(self, report: Callable[[Any], Any]) -> None:
+        """Report None when ready, then a rollout for each answer, which is (seed, weights)."""
+        collector = Collector(self.plan.fn)  # type: ignore[arg-type]  # a plan, see `pickled`
 
-def serve(connection: Connection, ended: Connection) -> None:
-    """What a process of `rlox.processes` does that collects, until nobody asks any more."""
-    with serving(ended, _PATIENCE):
+        def stop() -> None:
+            collector.stop()
+            timer = threading.Timer(_GRACE, os._exit, (1,))
+            timer.daemon = True
+            timer.start()
+
         try:
-            sent: Any = connection.recv()  # a CloudpickleWrapper
-            collector = Collector(sent.fn)
-        except Exception as error:
-            connection.send(sendable(error))
-            return
-        try:
-            with stop_on_interrupt(collector.stop):
-                _serve(connection, collector)
+            with stop_on_interrupt(stop):
+                request = report(None)
+                while True:
+                    request = report(collector.collect(*request))
         finally:
             collector.close()
-
-
-def _serve(connection: Connection, collector: Collector) -> None:
-    connection.send(None)
-    while True:
-        seed, weights = connection.recv()
-        try:
-            said: object = collector.collect(seed, weights)
-        except Exception as error:
-            said = sendable(error)
-        connection.send(said)

@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from rlox import spaces, standing, streams, workers
+from rlox._concurrency import CallGuard, synchronized
 from rlox._errors import ArgumentError, ClosedError
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.contract import CopyFinalObs, check_observations
@@ -22,7 +17,6 @@ from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
 from rlox.resets import autoreset_mode_of, by_key, expect_resets, put_final, split_options
 from rlox.storage import expect_storage, expect_turn, numbers
-from rlox.turns import Turns, in_turn
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -66,7 +60,7 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        self._turns = Turns()
+        self._guard = CallGuard()
         self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
         spaces.action_dtype(env.single_action_space)
@@ -90,7 +84,7 @@ class ForeignVecEnv(Wrapper):
         """The stream that uniformly random actions come from; the last seed given decides it."""
         return self._seeds.actions
 
-    @in_turn
+    @synchronized
     def reset(
         self,
         *,
@@ -117,7 +111,7 @@ class ForeignVecEnv(Wrapper):
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
-    @in_turn
+    @synchronized
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """The wrapped environment's `step`.
 
@@ -127,8 +121,8 @@ class ForeignVecEnv(Wrapper):
             ValueError: A call before the first reset; actions of another shape, out of range or not
                 finite, before anything has moved; observations or rewards that are not finite, with
                 the environment and step; one that does not reset as its autoreset mode says.
-            RuntimeError: A worker process of an asynchronous environment has died, or belongs to
-                the process that this one was forked from. What one raises is raised here.
+            RuntimeError: A worker process of an asynchronous environment has died, or this process
+                was forked from the one that made the environment. What one raises is raised here.
         """
         self._expect_open()
         if self._obs is None:
@@ -179,11 +173,11 @@ class ForeignVecEnv(Wrapper):
         Raises:
             rlox.ClosedError, RuntimeError: As `step`.
         """
-        with self._turns.lock:
+        with self._guard:
             self._expect_open()
             return bool(self._guarded(self._masks.tells, self._infos))
 
-    @in_turn
+    @synchronized
     def action_masks(self) -> Flags:
         """Which actions are allowed where the environments stand, (num_envs, n); see `MaskSource`.
 
@@ -195,7 +189,7 @@ class ForeignVecEnv(Wrapper):
         said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
         return said
 
-    @in_turn
+    @synchronized
     def final_action_masks(self, ended: Flags) -> Flags:
         """Return the action masks of the last states of episodes that the last step ended.
 
@@ -229,17 +223,9 @@ class ForeignVecEnv(Wrapper):
 
     def _expect_open(self) -> None:
         if self._closed:
-            raise ClosedError("env", "an open one", "a closed one", "make a new one")
-        if self._inherited():
-            raise RuntimeError(
-                "env: expected the process that made asynchronous environments, got one forked "
-                "from it, whose messages to the workers would meet; make others here"
-            )
+            raise ClosedError("env", None, "is closed", "create a new one")
 
-    def _inherited(self) -> bool:
-        return self._turns.inherited and isinstance(self.unwrapped, AsyncVectorEnv)
-
-    @in_turn
+    @synchronized
     def render(self) -> Any:
         """What the wrapped environment draws."""
         self._expect_open()
@@ -251,15 +237,15 @@ class ForeignVecEnv(Wrapper):
         A call in another thread ends first, with `terminate=True` because its workers have ended.
         """
         inner = self.unwrapped
-        if self._inherited():
-            self._closed = inner.closed = True  # the workers are another's
+        if self._guard.inherited:
+            self._closed = inner.closed = True  # worker processes belong to the parent
             return
         if kwargs.get("terminate"):
             workers.terminate(inner)
-        with self._turns.lock:
+        with self._guard:
             self._closed = True
             # A signal handler may close in the middle of a step.
-            forced = kwargs.get("terminate") or self._failed or self._turns.busy
+            forced = kwargs.get("terminate") or self._failed or self._guard.in_call
             self.env.close(**kwargs | workers.ended(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -268,9 +254,13 @@ class ForeignVecEnv(Wrapper):
         Raises:
             rlox.ClosedError: From within another such call, or it was closed meanwhile.
         """
+        if self._guard.in_call:
+            raise ClosedError(
+                "env", None, "was called again from inside its own step() or reset()", None
+            )
+        self._guard.in_call = True
         try:
-            with self._turns.alone():
-                return call(*args, **kwargs)
+            return call(*args, **kwargs)
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):
@@ -283,8 +273,10 @@ class ForeignVecEnv(Wrapper):
             if isinstance(error, LookupError | TypeError | ValueError):
                 check_observations(self.unwrapped)
             raise
+        finally:
+            self._guard.in_call = False
 
-    @in_turn
+    @synchronized
     def begin_rollout(
         self,
         buffer: RolloutBuffer,
@@ -302,7 +294,7 @@ class ForeignVecEnv(Wrapper):
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         buffer.begin(self._current(), fresh, normalizer, ended)
 
-    @in_turn
+    @synchronized
     def step_rollout(
         self,
         buffer: RolloutBuffer,
@@ -374,7 +366,7 @@ class ForeignVecEnv(Wrapper):
         expect_finite(name, array, self._steps, wide=name == "rewards")
         return array
 
-    @in_turn
+    @synchronized
     def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
         finished, self._finished = self._finished, []
@@ -382,13 +374,13 @@ class ForeignVecEnv(Wrapper):
         counts = np.concatenate([np.empty(0, np.int64), *lengths])
         return np.concatenate([np.empty(0), *returns]), counts
 
-    @in_turn
+    @synchronized
     def get_state(self) -> dict[str, Array]:
         """What the environments remember, see `rlox.standing`; empty if they cannot tell."""
         self._expect_open()
         return standing.get_env_state(self)
 
-    @in_turn
+    @synchronized
     def set_state(self, state: dict[str, Array]) -> bool:
         """Goes back to what `get_state` gave, see `rlox.standing`; False for that of others."""
         return standing.set_env_state(self, state)

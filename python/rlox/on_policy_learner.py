@@ -9,13 +9,13 @@ from rlox._errors import ClosedError
 from rlox._rlox import NativePolicy
 from rlox.actor_processes import in_processes
 from rlox.base_learner import BaseLearner
-from rlox.collector import Plan, alone
+from rlox.collector import WorkerPlan, alone
 from rlox.phases import enter
 from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 
 # Imported where they are asked for.
-_IN_RAY = "rlox.distributed.ray_actors:in_ray"
+_IN_RAY = "rlox.distributed.ray:in_ray"
 _IN_WORKERS = "rlox.distributed.remote:in_workers"
 
 
@@ -106,7 +106,7 @@ class OnPolicyLearner(BaseLearner):
         assert recipe is not None  # as `expect_actors` has seen
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
         known = {} if self.normalizer is None else dict(self.normalizer.state())
-        plan = Plan(type(self), recipe, config, seed, self._sent(), known, self.spaces)
+        plan = WorkerPlan(type(self), recipe, config, seed, self._sent(), known, self.spaces)
         made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
         how = plan, self._networks(), stream, lambda: self.stopping
         begun: actors.Actors | None = made(env, self.config, *how)

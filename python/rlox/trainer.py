@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ClosedError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
@@ -19,7 +20,6 @@ from rlox.callbacks.states import Saved
 from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS
 from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed
-from rlox.interrupt import stop_on_interrupt
 from rlox.keywords import refuse_unknown
 from rlox.logger import Logger, RunFolder, as_loggers, expect_root
 from rlox.loop import Loop, plan

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import pytest
 
 from rlox import machine
+from rlox._processes import Pool
 from rlox.cli._args import read_yaml
+from rlox.many._jobs import TrialJob
 from rlox.sweep import Plan, Sweep, default_space, study
 from rlox.sweep.space import Range
-from rlox.sweep.study import trial_workers
-from rlox.sweep.worker import Job
+from rlox.trainers import PPOTrainer
 
 optuna = pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
 
@@ -185,17 +186,18 @@ def test_study_continues_after_a_kill(rlox, space, tmp_path):
     assert [trial["seed"] for trial in result.json["trials"]] == list(range(1, ended + 2))
 
 
-def test_trial_whose_process_dies_has_failed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    job = Job("ppo", "CartPole-v1", 1, 10**9, 10**9, 1, runs_dir=None)
-    with trial_workers(1, 1) as workers:
-        workers.begin(job, "a")
-        (process,) = workers._processes.values()
+def test_pool_reports_worker_that_died():
+    job = TrialJob(PPOTrainer, "CartPole-v1", 1, 10**9, {"runs_dir": None}, eval_every=10**9)
+    with Pool(1, 1) as pool:
+        pool.submit(job, "a")
+        (process,) = pool._processes.values()
         time.sleep(0.1)
-        process.kill()
-        ((label, result, _),) = workers.told()
-        assert (label, result.error) == ("a", "process: expected to end, died with -9")
-        assert workers.free == 1
+        process._process.kill()
+        ((label, is_result, error, _),) = pool.wait()
+        assert (label, is_result) == ("a", True)
+        assert isinstance(error, RuntimeError)
+        assert "exit code -9" in str(error)
+        assert pool.free == 1
 
 
 def test_study_of_another_plan_is_rejected(rlox, space):
@@ -222,7 +224,7 @@ def test_default_space_holds_valid_settings_of_every_algorithm(algorithm, tmp_pa
         found = {name: values.of(name, trial) for name, values in sweep.plan.space.items()}
         if algorithm == "ppo":
             found["batch_size"] = min(found["batch_size"], found["n_steps"])
-        plan.job(index, found, None).trainer().close()
+        plan.job(index, found, None).make_trainer().close()
 
 
 @pytest.fixture
@@ -271,12 +273,12 @@ def test_trials_share_the_cpus_of_the_control_group(plan, monkeypatch):
     class Called(Exception):  # noqa: N818
         pass
 
-    def trial_workers(count, threads):
+    def pool(count, threads):
         raise Called(count, threads)
 
     monkeypatch.setattr(machine, "allowed_cpus", lambda: 64)
     monkeypatch.setattr(machine, "quota", lambda: 6.0)
-    monkeypatch.setattr(study, "trial_workers", trial_workers)
+    monkeypatch.setattr(study, "Pool", pool)
     with pytest.raises(Called) as raised:
         Sweep(plan, runs_dir=None).run(4, jobs=2)
     assert raised.value.args == (2, 3)

@@ -1,19 +1,23 @@
-"""Processes that learn together do what one would, hold the same, and end together."""
+"""DDP: several processes learn what one process does, hold the same weights, and end together."""
 
-import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import ddp_runs  # noqa: E402
 import rlox  # noqa: E402
-from ddp_processes import torchrun  # noqa: E402
-from ddp_runs import SETTINGS  # noqa: E402
-from rlox import RunningMeanStd, make_vec, trainers  # noqa: E402
+from ddp_runs import SETTINGS, run_ranks  # noqa: E402
+from rlox import RunningMeanStd, trainers  # noqa: E402
 from rlox.algorithms.a2c import a2c_loss  # noqa: E402
 from rlox.algorithms.ppo import ppo_loss  # noqa: E402
 from rlox.algorithms.sac import actor_loss, critic_loss, sac_targets  # noqa: E402
@@ -23,14 +27,27 @@ from rlox.distributed import ddp  # noqa: E402
 from rlox.replaying import ReplayBatch  # noqa: E402
 
 
+def results(function, *args, **kwargs):
+    outcomes = run_ranks(function, *args, **kwargs)
+    assert [one.error for one in outcomes] == [""] * len(outcomes)
+    return [one.result for one in outcomes]
+
+
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory):
-    """What two processes did in one run of many checks, by rank."""
+def smoke(tmp_path_factory):
+    """What two ranks found in `ddp_runs.smoke`, and their folder."""
     folder = tmp_path_factory.mktemp("ddp")
-    text, status = torchrun(2, "checks", str(folder))
-    assert status == 0, text
-    said = [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(2)]
-    return folder, said
+    return folder, results(ddp_runs.smoke, folder)
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory):
+    return results(ddp_runs.further, tmp_path_factory.mktemp("ddp"))
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    return results(ddp_runs.refusals, tmp_path_factory.mktemp("ddp"))
 
 
 def reference(algorithm):
@@ -40,44 +57,124 @@ def reference(algorithm):
     return kind(env, 0, backend="torch", runs_dir=None, **settings).learner
 
 
-def halves(folder, algorithm):
-    return [dict(np.load(folder / f"{algorithm}-{rank}.npz")) for rank in range(2)]
-
-
 def close(gradient, expected):
     """Equal to 1e-6, relative to the length of the whole vector."""
     gap = np.linalg.norm(gradient.astype(np.float64) - expected.astype(np.float64))
     return gap <= 1e-6 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_averaged_gradients_are_those_of_one_process_on_the_whole_rollout(checked, algorithm):
-    one, two = halves(checked[0], algorithm)
+def check_on_policy_gradient(algorithm, one, two):
     assert np.array_equal(one["gradient"], two["gradient"])
     assert not np.array_equal(one["obs"], two["obs"])
     fields = [name for name in Batch._fields if name in one]
     rows = {name: torch.from_numpy(np.concatenate([one[name], two[name]])) for name in fields}
     learner = reference(algorithm)
-    loss, rest, config = ppo_loss, (0.2,), learner.config
-    if algorithm == "a2c":
-        loss, rest = a2c_loss, ()
+    loss, clip = (ppo_loss, (0.2,)) if algorithm == "ppo" else (a2c_loss, ())
     weights = torch.from_numpy(one["weights"])
     torch.nn.utils.vector_to_parameters(weights, learner.policy.parameters())
 
     def gradient(config):
-        whole = loss(learner.evaluate, Batch(**rows), config, *rest)[0]
+        whole = loss(learner.evaluate, Batch(**rows), config, *clip)[0]
         return learner.optimizer.gradient(whole).numpy()
 
-    assert close(one["gradient"], gradient(config))
-    # Each rank's own mean and deviation would have been noticed.
-    plain = replace(config, normalize_advantage=False)
-    parts = [rows["advantages"][:32], rows["advantages"][32:]]
-    rows["advantages"] = torch.cat([(x - x.mean()) / (x.std() + 1e-8) for x in parts])
+    assert close(one["gradient"], gradient(learner.config))
+    # The control: advantages normalised by each rank alone give another gradient.
+    plain = replace(learner.config, normalize_advantage=False)
+    halves = [rows["advantages"][:32], rows["advantages"][32:]]
+    rows["advantages"] = torch.cat([(x - x.mean()) / (x.std() + 1e-8) for x in halves])
     assert not close(one["gradient"], gradient(plain))
 
 
-def test_averaged_gradients_of_sac_are_those_of_one_process_on_the_whole_batch(checked):
-    ranks = halves(checked[0], "sac")
+def check_resumed(one, two):
+    straight, interrupted, again = one
+    assert straight == interrupted == again
+    assert two[0] == two[1] == two[2]
+    for name, value in straight["arrays"].items():
+        own = name.split(".")[0] in ("environment", "replay") or name == "normalizer.returns"
+        assert own or two[0]["arrays"][name] == value, name
+    # Each rank has steps of its own.
+    assert two[0]["arrays"]["environment.states"] != straight["arrays"]["environment.states"]
+    assert two[0]["streams"] != straight["streams"]
+
+
+def test_ppo_gradient_of_two_ranks_equals_gradient_of_one_process(smoke):
+    check_on_policy_gradient("ppo", *(rank["ppo"] for rank in smoke[1]))
+
+
+def test_ranks_hold_the_same_weights_and_resume_exactly(smoke):
+    check_resumed(*(rank["resumed"] for rank in smoke[1]))
+
+
+def test_result_is_the_same_on_all_ranks_and_rank_0_writes_the_run_folder(smoke):
+    folder, (one, two) = smoke
+    assert one["result"] == two["result"]
+    assert one["result"]["timesteps"] == 512
+    assert one["evaluation"] == two["evaluation"]
+    assert one["num_envs"] == two["num_envs"] == 8
+    (rows,) = folder.glob("runs/*/*/*/metrics.csv")
+    names, *_, last = (line.split(",") for line in rows.read_text().splitlines())
+    assert last[names.index("time/total_timesteps")] == "512"
+    assert (rows.parent / "checkpoint").is_dir()
+    assert read_checkpoint(folder / "alone").manifest["counters"]["timesteps"] == 512
+
+
+def test_checkpoint_predicts_anywhere_and_trains_only_with_as_many_ranks(smoke):
+    saved = smoke[0] / "ppo-saved"
+    assert rlox.load(saved).predict(np.zeros(4)) in (0, 1)
+    with pytest.raises(ValueError, match=r"^path: .*world size"):
+        trainers.PPOTrainer.load(saved, runs_dir=None)
+    manifest = read_checkpoint(saved).manifest
+    assert manifest["settings"]["num_envs"] == 4
+    assert manifest["counters"]["timesteps"] == 128
+    assert manifest["environment"] == "exact"
+    assert [own["counters"]["timesteps"] for own in manifest["ranks"]] == [64, 64]
+
+
+def test_group_of_one_learns_what_a_trainer_does(monkeypatch, tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "normalize_obs": True}
+    plain = trainers.PPOTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **settings)
+    plain.train(128)
+    expected = plain.learner.state().networks
+    with ddp.group() as group:
+        trainer = group.trainer("ppo", "CartPole-v1", seed=1, runs_dir=None, **settings)
+        trainer.train(128)
+        trainer.save(tmp_path / "saved")
+        again = group.load(tmp_path / "saved", runs_dir=None)
+        for one in (trainer, again):
+            networks = one.learner.state().networks
+            for name, x in expected.items():
+                np.testing.assert_allclose(networks[name], x, rtol=1e-5, atol=1e-6)
+    assert trainers.PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 128
+    with pytest.raises(RuntimeError, match=r"^group:"):
+        type(trainer)("CartPole-v1")
+    for arguments, name in (({"backend": "mpi"}, "backend"), ({"timeout": 0}, "timeout")):
+        with pytest.raises(ValueError, match=f"^{name}:"):
+            ddp.group(**arguments)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"^backend:"):
+            ddp.group(backend="nccl").__enter__()
+
+
+def test_group_outside_of_torchrun_names_the_command(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RuntimeError, match="torchrun --nproc-per-node"):
+        ddp.group()
+
+
+@pytest.mark.distributed
+def test_a2c_gradient_of_two_ranks_equals_gradient_of_one_process(further):
+    check_on_policy_gradient("a2c", *(rank["a2c"] for rank in further))
+
+
+@pytest.mark.distributed
+def test_sac_gradients_of_two_ranks_equal_gradients_of_one_process(further):
+    ranks = [rank["sac"] for rank in further]
     learner = reference("sac")
     names = learner.modules.state_dict()
     learner.modules.load_state_dict({n: torch.from_numpy(ranks[0][n]) for n in names})
@@ -86,23 +183,20 @@ def test_averaged_gradients_of_sac_are_those_of_one_process_on_the_whole_batch(c
         ReplayBatch(**{n: torch.from_numpy(rank[n]) for n in keys}, discounts=0.9) for rank in ranks
     ]
     alpha, drawn = learner.temperature.log_alpha.detach().exp(), []
-    for rank, half in zip(ranks, batches, strict=True):  # each has noise of its own
+    for rank, half in zip(ranks, batches, strict=True):  # each rank has noise of its own
         learner.generator.set_state(torch.from_numpy(rank["generator"]))
-        said = learner.policy.get_action_and_logprob(half.obs)
-        target = sac_targets(learner.policy, learner.critic_target, half, alpha)
-        drawn.append((*said, target))
+        sample = learner.policy.get_action_and_logprob(half.obs)
+        drawn.append((*sample, sac_targets(learner.policy, learner.critic_target, half, alpha)))
     actions, log_probs, targets = (torch.cat(x) for x in zip(*drawn, strict=True))
     whole = ReplayBatch(
         **{n: torch.cat([getattr(b, n) for b in batches]) for n in keys}, discounts=0.9
     )
-    critic, (actor_optimizer, critic_optimizer, temperature) = (
-        learner.policy.critic,
-        learner.optimizers,
-    )
-    gradient = critic_optimizer.gradient(critic_loss(critic, whole, targets))
+    critic = learner.policy.critic
+    actor_optimizer, critic_optimizer, temperature = learner.optimizers
     excess = (log_probs + learner.target_entropy).detach()
+    critic_gradient = critic_optimizer.gradient(critic_loss(critic, whole, targets))
     expected = {
-        "critic": gradient,
+        "critic": critic_gradient,
         "actor": actor_optimizer.gradient(actor_loss(critic, whole, actions, log_probs, alpha)),
         "alpha": temperature.gradient(-(learner.temperature.log_alpha * excess).mean()),
     }
@@ -112,141 +206,142 @@ def test_averaged_gradients_of_sac_are_those_of_one_process_on_the_whole_batch(c
         assert not close(1.001 * ranks[0][name], one.numpy())
 
 
-def test_statistics_of_normalisers_are_those_of_one_process_over_all_data(checked):
-    ranks = halves(checked[0], "statistics")
+@pytest.mark.distributed
+def test_normalizer_statistics_equal_those_of_one_process_over_all_data(further):
+    ranks = [rank["statistics"] for rank in further]
     for name in ("obs_mean", "obs_var", "obs_count", "return_mean", "return_var", "return_count"):
         assert np.array_equal(ranks[0][name], ranks[1][name])
     whole = RunningMeanStd((4,))
     for rank in ranks:
         whole.update(rank["raw"].reshape(-1, 4))
-    assert np.allclose(ranks[0]["obs_mean"], whole.mean, rtol=1e-12, atol=1e-14)
-    assert np.allclose(ranks[0]["obs_var"], whole.var, rtol=1e-12)
+    np.testing.assert_allclose(ranks[0]["obs_mean"], whole.mean, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(ranks[0]["obs_var"], whole.var, rtol=1e-12)
     assert ranks[0]["obs_count"] == pytest.approx(whole.count, rel=1e-12)
     assert whole.count > 256
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac"])
-def test_all_hold_the_same_weights_and_resuming_is_exact(checked, algorithm):
-    one, two = (said[algorithm]["digests"] for said in checked[1])
-    straight, interrupted, again = one
-    assert straight == interrupted == again
-    assert two[0] == two[1] == two[2]
-    for name, digest in straight["arrays"].items():
-        own = name.split(".")[0] in ("environment", "replay") or name == "normalizer.returns"
-        assert own or two[0]["arrays"][name] == digest, name
-    # They are not one process's: each has steps of its own.
-    assert two[0]["arrays"]["environment.states"] != straight["arrays"]["environment.states"]
-    assert two[0]["streams"] != straight["streams"]
-    assert {said[algorithm]["timesteps"] for said in checked[1]} == {
-        128 if algorithm == "sac" else 256
-    }
+@pytest.mark.distributed
+@pytest.mark.parametrize("algorithm", ["a2c", "sac"])
+def test_ranks_resume_exactly(further, algorithm):
+    check_resumed(*(rank["resumed"][algorithm] for rank in further))
 
 
-def test_a_checkpoint_predicts_anywhere_and_trains_on_as_many_processes_only(checked):
-    folder = checked[0]
-    for algorithm, kind in (("ppo", trainers.PPOTrainer), ("sac", trainers.SACTrainer)):
-        saved = folder / f"{algorithm}-saved"
-        env = {"ppo": "CartPole-v1", "sac": "Pendulum-v1"}[algorithm]
-        obs = np.zeros(make_vec(env, 1).single_observation_space.shape)
-        assert np.isfinite(rlox.load(saved).predict(obs)).all()
-        with pytest.raises(ValueError, match="expected world size 1, got a checkpoint of 2; load"):
-            kind.load(saved, runs_dir=None)
-    manifest = read_checkpoint(folder / "ppo-saved").manifest
-    assert manifest["settings"]["num_envs"] == 4
-    assert manifest["counters"]["timesteps"] == 128
-    assert manifest["environment"] == "exact"
-    assert [own["counters"]["timesteps"] for own in manifest["ranks"]] == [64, 64]
-    assert read_checkpoint(folder / "alone").manifest["counters"]["timesteps"] == 512
+@pytest.mark.distributed
+def test_stop_on_one_rank_stops_all(further):
+    for rank in further:
+        assert rank["callback"]["stopped_by"] == "solved"
+        assert rank["callback"]["timesteps"] == 64
+        assert rank["interrupt"]["interrupted"]
+        assert rank["interrupt"]["timesteps"] < 1000
+        # The KL of the first minibatch is 0, that of the second one is above the target.
+        assert rank["updates"] == 1
+        assert rank["second"] == 64
 
 
-def test_the_run_is_rank_0s_and_its_result_everybodys(checked):
-    folder, (one, two) = checked
-    assert one["run"] == two["run"]
-    assert one["run"]["timesteps"] == 512
-    assert one["evaluated"] == two["evaluated"]
-    (rows,) = folder.glob("runs/*/*/*/metrics.csv")
-    names, *_, last = (line.split(",") for line in rows.read_text().splitlines())
-    assert last[names.index("time/total_timesteps")] == "512"
-    assert (rows.parent / "checkpoint").is_dir()
-    assert (one["seed"], one["whole"]) == (two["seed"], two["whole"]) == (4, 8)
-
-
-def test_a_stop_on_one_rank_stops_all(checked):
-    for said in checked[1]:
-        told, interrupted = said["stops"]["told"], said["stops"]["interrupted"]
-        assert told["stopped_by"] == "enough"
-        assert told["timesteps"] == 64
-        assert interrupted["interrupted"]
-        assert interrupted["stopped_by"] == "stop()"
-        assert interrupted["timesteps"] < 1000
-        # The KL of the first minibatch is 0: the second one's is too large, on both.
-        assert said["stops"]["updates"] == 1
-
-
+@pytest.mark.distributed
 @pytest.mark.parametrize(
-    ("case", "message"),
+    ("case", "error"),
     [
-        (
-            "num_envs",
-            "num_envs: expected a multiple of the 2 processes that share it, got 3; pass 2",
-        ),
-        ("batch_size", "batch_size: expected a multiple of the 2 processes .* got 33; pass 32"),
-        ("backend", "backend: expected 'torch', .* got 'native'; leave it out"),
-        ("setting", "no setting 'num_env'; did you mean 'num_envs'"),
-        ("algorithm", "algorithm: expected one of ppo, a2c, sac, got 'dqn'"),
-        ("next_step", "env: expected .* SAME_STEP or DISABLED .*, got NEXT_STEP; make them"),
-        ("steps", "total_timesteps: expected an integer of at least 1, got 0"),
-        ("second", "group: expected the only process group .*; leave that first"),
+        ("num_envs", "ValueError: num_envs: .* got 3; pass 2"),
+        ("batch_size", "ValueError: batch_size: .* got 33; pass 32"),
+        ("backend", "ValueError: backend:"),
+        ("unknown setting", "TypeError: .*'num_env'"),
+        ("unknown algorithm", "ValueError: algorithm:"),
+        ("next step", "ValueError: env: .*NEXT_STEP"),
+        ("no steps", "ValueError: total_timesteps:"),
+        ("second group", "RuntimeError: group:"),
+        ("setting", "ValueError: n_steps: .* 16 on rank 0, 32 on rank 1;"),
+        ("algorithm", "ValueError: algorithm: .* sac on rank 0, ppo on rank 1;"),
+        ("env", "ValueError: env: .* CartPole-v1 on rank 0, Acrobot-v1 on rank 1;"),
+        ("made", "ValueError: env: .* CartPole-v1 on rank 0, environments already made on rank 1;"),
+        ("spaces", "ValueError: observation space:"),
+        ("policy", "ValueError: policy:"),
+        ("steps", "ValueError: total_timesteps: .* 64 on rank 0, 128 on rank 1;"),
+        ("checkpoint", "ValueError: path:"),
     ],
 )
-def test_what_cannot_be_done_is_refused_on_all_ranks(checked, case, message):
-    for said in checked[1]:
-        assert re.search(message, said["refusals"][case])
+def test_wrong_or_different_arguments_raise_the_same_error_on_all_ranks(refusals, case, error):
+    assert refusals[0]["seed"] == refusals[1]["seed"] == 0
+    assert refusals[0][case] == refusals[1][case]
+    assert re.match(error, refusals[0][case])
 
 
-def test_outside_of_torchrun_the_message_says_how_to_start(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(RuntimeError, match=r"got no .*RANK.*start it with: torchrun --nproc-per"):
-        ddp.group()
+@pytest.mark.distributed
+@pytest.mark.kills
+@pytest.mark.parametrize(
+    ("fault", "rank", "error", "exit_code"),
+    [
+        ("raise", 1, "OSError: the simulator is gone", 1),
+        ("raise", 0, "OSError: the simulator is gone", 1),
+        ("nan", 1, "ValueError: rewards:", 1),
+        ("die", 1, "", -signal.SIGKILL),
+        ("stop", 1, "", -signal.SIGKILL),
+    ],
+)
+def test_rank_that_fails_ends_the_others_and_rank_0_saves(tmp_path, fault, rank, error, exit_code):
+    outcomes = run_ranks(ddp_runs.fault, tmp_path, fault, rank, hang=fault == "stop")
+    failed, other = outcomes[rank], outcomes[1 - rank]
+    assert failed.error.startswith(error)
+    assert failed.exit_code == exit_code
+    assert other.error.startswith("PeerError: ")
+    (saved,) = tmp_path.glob("*/*/*/checkpoint")
+    manifest = read_checkpoint(saved).manifest
+    assert manifest["counters"]["timesteps"] == 128
+    assert len(manifest["ranks"]) == 2
+    assert manifest["ranks"][0]["streams"] != manifest["ranks"][1]["streams"]
+    assert manifest["environment"] == "approximate"
+    assert rlox.load(saved).predict([0.0]) in (0, 1)
 
 
-def alone(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    about = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
-    for name, value in {**about, "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.distributed
+@pytest.mark.kills
+@pytest.mark.parametrize("fault", ["die", "raise"])
+def test_torchrun_ends_the_other_rank_only_after_it_has_saved(tmp_path, fault):
+    script = Path(ddp_runs.__file__)
+    path = os.pathsep.join([str(Path(rlox.__file__).parents[1]), str(script.parent)])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    done = subprocess.run(
+        [*launcher, script, fault, tmp_path],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "PeerError" in done.stderr
+    (saved,) = tmp_path.glob("*/*/*/checkpoint")
+    assert read_checkpoint(saved).manifest["counters"]["timesteps"] == 128
 
 
-def test_a_group_of_one_learns_what_a_trainer_does(monkeypatch, tmp_path):
-    alone(monkeypatch)
-    with pytest.raises(ValueError, match="backend: expected 'gloo' or 'nccl', got 'mpi'"):
-        ddp.group(backend="mpi")
-    with pytest.raises(ValueError, match="timeout: expected"):
-        ddp.group(timeout=0)
-    how = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "normalize_obs": True, "runs_dir": None}
-    plain = trainers.PPOTrainer("CartPole-v1", 1, backend="torch", **how)
-    plain.train(128)
-    with ddp.group() as group:
-        trainer = group.trainer("ppo", "CartPole-v1", seed=1, **how)
-        trainer.train(128)
-        trainer.save(tmp_path / "saved")
-        again = group.load(tmp_path / "saved", runs_dir=None)
-        expected = plain.learner.state().networks
-        for one in (trainer, again):
-            networks = one.learner.state().networks
-            assert all(
-                np.allclose(networks[n], x, rtol=1e-5, atol=1e-6) for n, x in expected.items()
-            )
-        assert again.timesteps == 128
-    assert trainers.PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 128
-    with pytest.raises(RuntimeError, match="group: expected to be within"):
-        type(trainer)("CartPole-v1")
+@pytest.mark.distributed
+def test_different_calls_and_absent_ranks_raise():
+    _, one = run_ranks(ddp_runs.different_calls)
+    assert one.error.startswith("PeerError: expected the same calls")
+    zero, one = run_ranks(ddp_runs.absent)
+    assert one.exit_code == 0
+    assert zero.exit_code == 1
+    assert "Error: " in zero.error
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_nccl_is_refused_without_a_gpu(monkeypatch):
-    alone(monkeypatch)
-    with pytest.raises(ValueError, match="backend: expected 'gloo' without a GPU"):
-        ddp.group(backend="nccl").__enter__()
+@pytest.mark.distributed
+def test_three_ranks_with_environments_of_their_own_hold_the_same():
+    ranks = results(ddp_runs.three, size=3)
+    assert {one["num_envs"] for one in ranks} == {6}
+    assert len({one["seed"] for one in ranks}) == 1
+    assert {one["timesteps"] for one in ranks} == {384}
+    assert "networks.total" in ranks[0]["arrays"]
+    for name, value in ranks[0]["arrays"].items():
+        if not name.startswith("environment"):
+            assert ranks[1]["arrays"][name] == ranks[2]["arrays"][name] == value, name
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_ranks_solve_cartpole_and_the_control_does_not(monkeypatch):
+    monkeypatch.setattr(ddp_runs, "TIMEOUT", 800.0)
+    scores = [results(ddp_runs.solve, average)[0] for average in (True, False)]
+    assert scores[0] >= 475
+    assert scores[1] < 200

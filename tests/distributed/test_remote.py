@@ -1,4 +1,4 @@
-"""Workers of `rlox worker`: what they do is what is done here, also where one is killed."""
+"""Workers of `rlox worker`: their rollouts and steps are those made here, also if one is killed."""
 
 import os
 import signal
@@ -16,13 +16,14 @@ from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 
 WORKER = [sys.executable, "-m", "rlox", "worker"]
 TOKEN = "0123456789abcdef"
+DISTRIBUTED = pytest.mark.distributed
+ACTORS = {"lockstep": True, "max_lag": 2, "num_actors": 2}
 
 
 @contextmanager
-def worker(*words, **variables):
+def worker(*words):
     """A worker's process and address."""
-    env = {**os.environ, **variables}
-    process = subprocess.Popen([*WORKER, *words], stdout=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen([*WORKER, *words], stdout=subprocess.PIPE, text=True)
     try:
         yield process, process.stdout.readline().split()[3].removeprefix("http://").rstrip(",")
     finally:
@@ -36,18 +37,31 @@ def two():
         yield [one, other]
 
 
-def plain(said):
-    """Without arrays of arrays, which NumPy does not compare."""
-    if isinstance(said, dict):
-        return {name: plain(x) for name, x in said.items()}
-    if isinstance(said, tuple | list):
-        return [plain(x) for x in said]
-    return list(said) if getattr(said, "dtype", None) == np.object_ else said
+def plain(value):
+    """Convert arrays of arrays, which NumPy does not compare."""
+    if isinstance(value, dict):
+        return {name: plain(x) for name, x in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(x) for x in value]
+    return list(value) if getattr(value, "dtype", None) == np.object_ else value
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
-@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
-def test_trajectories_are_those_of_environments_here(two, env_id, mode):
+def trained(kind=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **settings):
+    with kind(env=env, seed=3, runs_dir=None, **settings) as trainer:
+        trainer.train(steps, callbacks=callbacks)
+        return trainer.learner.state()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "mode"),
+    [
+        ("CartPole-v1", "SameStep"),
+        pytest.param("CartPole-v1", "NextStep", marks=DISTRIBUTED),
+        pytest.param("Pendulum-v1", "SameStep", marks=DISTRIBUTED),
+        pytest.param("Acrobot-v1", "NextStep", marks=DISTRIBUTED),
+    ],
+)
+def test_remote_trajectories_equal_local_ones(two, env_id, mode):
     how = {"autoreset_mode": mode, "max_episode_steps": 15}
     here = VecEnv(5, 3, env_id, **how)
     with closing(RemoteVecEnv(two, 5, 3, env_id, **how)) as there:
@@ -62,14 +76,26 @@ def test_trajectories_are_those_of_environments_here(two, env_id, mode):
             np.testing.assert_equal(there.reset(options=options), here.reset(options=options))
 
 
-def trained(kind=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **settings):
-    with kind(env=env, seed=3, runs_dir=None, **settings) as trainer:
-        trainer.train(steps, callbacks=callbacks)
-        return trainer.learner.state()
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        (IMPALATrainer, "native"),
+        pytest.param(IMPALATrainer, "torch", marks=DISTRIBUTED),
+        pytest.param(A2CTrainer, "native", marks=DISTRIBUTED),
+        pytest.param(A2CTrainer, "torch", marks=DISTRIBUTED),
+    ],
+)
+def test_remote_actors_collect_what_threads_do(two, kind, backend):
+    how = {**ACTORS, "backend": backend, "num_envs": 8}
+    how |= {} if kind is IMPALATrainer else {"async_collect": True}
+    here, there = (trained(kind, **how, actors=x) for x in ("auto", f"grpc://{','.join(two)}"))
+    np.testing.assert_equal(here.networks, there.networks)
+    assert here.counters == there.counters
 
 
+@DISTRIBUTED
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_learning_from_remote_environments_is_learning_from_those_here(two, backend):
+def test_learning_from_remote_environments_equals_learning_from_local_ones(two, backend):
     how = {"num_envs": 4, "n_steps": 32, "backend": backend}
     here = trained(PPOTrainer, VecEnv(4, 9), **how)
     there = trained(PPOTrainer, RemoteVecEnv(two, 4, 9), **how)
@@ -77,28 +103,19 @@ def test_learning_from_remote_environments_is_learning_from_those_here(two, back
     np.testing.assert_equal(here.environment, there.environment)
 
 
-@pytest.mark.parametrize("kind", [IMPALATrainer, A2CTrainer])
-@pytest.mark.parametrize("backend", ["native", "torch"])
-def test_workers_collect_what_threads_do(two, kind, backend):
-    how = {"lockstep": True, "max_lag": 2, "num_actors": 2, "backend": backend, "num_envs": 8}
-    how |= {} if kind is IMPALATrainer else {"async_collect": True}
-    here, there = (trained(kind, **how, actors=x) for x in ("auto", f"grpc://{','.join(two)}"))
-    np.testing.assert_equal(here.networks, there.networks)
-    assert here.counters == there.counters
-
-
+@DISTRIBUTED
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
-def test_a_loaded_run_goes_on_with_workers_that_have_other_addresses(two, tmp_path):
-    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+def test_loaded_run_goes_on_with_workers_at_other_addresses(two, tmp_path):
+    how = {"seed": 3, **ACTORS, "runs_dir": None}
     with worker() as (_, gone), IMPALATrainer("CartPole-v1", actors=f"grpc://{gone}", **how) as old:
         old.train(320)
         old.save(tmp_path / "saved")
-    went = []
+    weights = []
     for actors in (f"grpc://{','.join(two)}", "threads"):
         with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as trainer:
             trainer.train(320)
-            went.append(trainer.learner.state().networks)
-    np.testing.assert_equal(went[0], went[1])
+            weights.append(trainer.learner.state().networks)
+    np.testing.assert_equal(weights[0], weights[1])
     with (
         IMPALATrainer.load(tmp_path / "saved", runs_dir=None) as trainer,
         pytest.raises(RuntimeError, match=gone),
@@ -106,25 +123,26 @@ def test_a_loaded_run_goes_on_with_workers_that_have_other_addresses(two, tmp_pa
         trainer.train(320)
 
 
-def test_a_killed_worker_changes_nothing(two):
-    killed, told = [], []
+@DISTRIBUTED
+@pytest.mark.kills
+def test_killed_worker_changes_nothing(two):
+    killed, recovered = [], []
 
     def killing(process):
         def after(trainer, metrics):
-            told.append(metrics.get("workers/recovered", 0))
+            recovered.append(metrics.get("workers/recovered", 0))
             if trainer.timesteps >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 killed.append(process.wait())
 
         return after
 
-    how = {"lockstep": True, "max_lag": 2, "num_actors": 2}
     with worker() as (process, dying):
         named = f"grpc://{dying},{two[0]}"
-        there = trained(**how, actors=named, callbacks=[killing(process)])
-    np.testing.assert_equal(there.networks, trained(**how).networks)
-    assert told[0] == 0
-    assert told[-1] == 1
+        there = trained(**ACTORS, actors=named, callbacks=[killing(process)])
+    np.testing.assert_equal(there.networks, trained(**ACTORS).networks)
+    assert recovered[0] == 0
+    assert recovered[-1] == 1
     with worker() as (process, dying):
         env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=12)
         there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
@@ -137,24 +155,59 @@ def test_a_killed_worker_changes_nothing(two):
     assert killed == [-signal.SIGKILL] * 2
 
 
-def test_clear_errors(two, tmp_path, monkeypatch):
+WAITS = (
+    "reply_timeout",
+    "reply_timeout=soon",
+    "patience=3",
+    "reply_timeout=1&&",
+    "reply_timeout=0",
+)
+WAITS += ("reply_timeout=nan", "reply_timeout=1e9", "reply_timeout=2&reply_timeout=2")
+# Calls with the arguments of `RemoteVecEnv` or of a trainer, by argument.
+REMOTE_REFUSALS = [
+    ({"addresses": "127.0.0.1:50051"}, TypeError, "addresses"),
+    ({"addresses": None}, TypeError, "addresses"),
+    ({"addresses": [1]}, TypeError, "addresses"),
+    ({"addresses": ["worker.example:50051"], "token": TOKEN}, ValueError, "token"),
+    ({"max_episode_steps": 0}, ValueError, "max_episode_steps"),
+    ({"n": 1}, ValueError, "num_envs"),
+    *(({"reply_timeout": x}, ValueError, "reply_timeout") for x in (float("nan"), -1.0, 0.0, 1e9)),
+]
+ACTOR_REFUSALS = [
+    ({"actors": "grpc://127.0.0.1:1", "normalize_obs": True}, "normalize_obs"),
+    ({"actors": "grpc://"}, "actors"),
+    *(({"actors": f"grpc://127.0.0.1:1?{wait}"}, "actors") for wait in WAITS),
+    *(
+        ({"actors": f"grpc://{address}"}, "actors")
+        for address in ("127.0.0.1:\N{ARABIC-INDIC DIGIT THREE}", "127.0.0.1:0", "127.0.0.1", ":1")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "name"), REMOTE_REFUSALS, ids=[str(x[0]) for x in REMOTE_REFUSALS]
+)
+def test_remote_environments_refuse_wrong_arguments(two, arguments, error, name):
+    with pytest.raises(error, match=f"^{name}:"):
+        RemoteVecEnv(**{"addresses": two, "n": 2, "seed": 0, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"), ACTOR_REFUSALS, ids=[str(x[0]["actors"]) for x in ACTOR_REFUSALS]
+)
+def test_trainers_refuse_wrong_workers(settings, name):
+    with pytest.raises(ValueError, match=f"^{name}:"):
+        trained(**settings)
+
+
+@DISTRIBUTED
+def test_errors_name_the_worker_and_tokens_are_checked(two, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:1\b"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0, connect_timeout=0.5)
-    for wrong in ("127.0.0.1:50051", None, [1], 7):
-        with pytest.raises(TypeError, match="addresses: expected a list of workers' addresses, go"):
-            RemoteVecEnv(wrong, 2, 0)
-    with pytest.raises(ValueError, match="token: expected an address with https"):
-        RemoteVecEnv(["worker.example:50051"], 2, 0, token=TOKEN)
-    with pytest.raises(ValueError, match="max_episode_steps: expected at least 1, got 0"):
-        RemoteVecEnv(two, 2, 0, max_episode_steps=0)
-    with pytest.raises(ValueError, match="num_envs: expected at least 2, one for each worker"):
-        RemoteVecEnv(two, 1, 0)
     with pytest.raises(ValueError, match=r'got "gravity" \(worker http://127'):
         RemoteVecEnv(two, 2, 0, gravity=1)
-    with pytest.raises(ValueError, match="normalize_obs: expected False where workers collect"):
-        trained(actors="grpc://127.0.0.1:1", normalize_obs=True)
-    with pytest.raises(ValueError, match=r"actors: expected 'auto', .* or workers such as"):
-        trained(actors="grpc://")
+    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
+    np.testing.assert_equal(there.networks, trained(lockstep=True).networks)
     (tmp_path / "token").write_text(TOKEN)
     with worker("--token-file", str(tmp_path / "token")) as (_, address):
         with pytest.raises(ValueError, match="token"):
@@ -164,10 +217,7 @@ def test_clear_errors(two, tmp_path, monkeypatch):
         assert RemoteVecEnv([address], 2, 0).num_envs == 2
 
 
-@pytest.mark.parametrize("asked", ["step(np.array([0, 1]))", "get_state()", "set_state(here)"])
-def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs(asked):
-    """As a process, for the signal; what was left is taken in when the worker goes on."""
-    told = """
+HANGING = """
 import signal, sys, time
 import numpy as np
 from rlox import VecEnv
@@ -175,40 +225,50 @@ from rlox.distributed.remote import RemoteVecEnv
 how = {"keepalive_timeout": 60, "recovery_timeout": 60}
 env, twin = RemoteVecEnv([sys.argv[1]], 2, 0, **how), VecEnv(2, 0)
 env.reset(seed=3), twin.reset(seed=3)
-for _ in range(5):
-    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
 here = twin.get_state()
-print("hang", flush=True)
-sys.stdin.readline()
-try:
-    env.ASKED
-except KeyboardInterrupt:
-    print("left", flush=True)
-sys.stdin.readline()
-if "ASKED".startswith("step"):
-    twin.step(np.array([0, 1]))
-for _ in range(20):
-    ours, theirs = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
-    np.testing.assert_array_equal(ours[0], theirs[0])
-np.testing.assert_equal(env.get_state(), twin.get_state())
+calls = (lambda: env.step(np.array([0, 1])), env.get_state, lambda: env.set_state(here))
+for call in calls:
+    print("hang", flush=True)
+    sys.stdin.readline()
+    try:
+        call()
+    except KeyboardInterrupt:
+        print("left", flush=True)
+    sys.stdin.readline()
+    if call is calls[0]:
+        twin.step(np.array([0, 1]))
+    for _ in range(20):
+        ours, theirs = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
+        np.testing.assert_array_equal(ours[0], theirs[0])
+    np.testing.assert_equal(env.get_state(), twin.get_state())
+    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))  # `get_state` asks the worker again
+    here = twin.get_state()
 print("on", flush=True)
-""".replace("ASKED", asked)
+"""
+
+
+@DISTRIBUTED
+@pytest.mark.serial
+def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
+    """In a process of its own, for the signal; the call is done when the worker goes on."""
     with worker() as (process, address):
-        command = [sys.executable, "-c", told, address]
-        trainer = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
-        assert trainer.stdout.readline() == "hang\n"
-        process.send_signal(signal.SIGSTOP)
-        trainer.stdin.write("go\n")
-        time.sleep(0.5)
-        trainer.send_signal(signal.SIGINT)
-        start = time.monotonic()
-        assert trainer.stdout.readline() == "left\n"
-        assert time.monotonic() - start < 2
-        process.send_signal(signal.SIGCONT)
-        assert trainer.communicate("go\n", timeout=30)[0] == "on\n"
+        command = [sys.executable, "-c", HANGING, address]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1) as program:
+            for _ in range(3):
+                assert program.stdout.readline() == "hang\n"
+                process.send_signal(signal.SIGSTOP)
+                program.stdin.write("go\n")
+                time.sleep(0.5)
+                program.send_signal(signal.SIGINT)
+                start = time.monotonic()
+                assert program.stdout.readline() == "left\n"
+                assert time.monotonic() - start < 2
+                process.send_signal(signal.SIGCONT)
+                program.stdin.write("go\n")
+            assert program.communicate(timeout=30)[0] == "on\n"
 
 
-def test_a_forked_process_is_told_to_connect_anew(two):
+def test_forked_process_is_told_to_connect_anew(two):
     with closing(RemoteVecEnv(two, 2, 0)) as env:
         env.reset(seed=1)
         child = os.fork()
@@ -224,36 +284,20 @@ def test_a_forked_process_is_told_to_connect_anew(two):
         env.step(np.array([0, 1]))
 
 
-def test_waits_stand_behind_the_addresses(two):
-    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
-    np.testing.assert_equal(there.networks, trained(lockstep=True).networks)
-    waits = ("reply_timeout", "reply_timeout=soon", "patience=3", "reply_timeout=1&&")
-    seconds = ("reply_timeout=0", "reply_timeout=nan", "reply_timeout=inf", "reply_timeout=1e9")
-    for wrong in (*waits, *seconds, "reply_timeout=2&reply_timeout=2"):
-        with pytest.raises(ValueError, match="actors: expected seconds for connect_timeout, keep"):
-            trained(actors=f"grpc://{two[0]}?{wrong}")
-    most = "reply_timeout: expected more than 0 and at most a day"
-    for wrong in (float("nan"), float("inf"), -1.0, 0.0, 1e9):
-        with pytest.raises(ValueError, match=most):
-            RemoteVecEnv(two, 2, 0, reply_timeout=wrong)
-    for wrong in ("127.0.0.1:\N{ARABIC-INDIC DIGIT THREE}", "127.0.0.1:0", "127.0.0.1", ":1"):
-        with pytest.raises(ValueError, match="actors: expected workers as host:port"):
-            trained(actors=f"grpc://{wrong}")
-
-
-def test_the_command_serves_until_it_is_told_to_end():
+@DISTRIBUTED
+def test_worker_command_serves_until_it_is_told_to_end():
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
         with worker() as (process, address):
             RemoteVecEnv([address], 2, 0).close()
             process.send_signal(number)
             assert process.wait(10) == code
-    for words, said in (
-        (["--bind", "0.0.0.0:0"], "bind: expected a loopback address, or TLS and a token"),
+    for words, message in (
+        (["--bind", "0.0.0.0:0"], "bind: "),
         (["--colour", "blue"], "--colour"),
     ):
         done = subprocess.run([*WORKER, *words], capture_output=True, text=True, timeout=30)
         assert done.returncode == 2
-        assert said in done.stderr
+        assert message in done.stderr
     done = subprocess.run([*WORKER, "--help"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0
     assert "--tls-cert" in done.stdout

@@ -8,8 +8,7 @@ is lost or doubled.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +143,22 @@ class RemoteVecEnv(VecEnv):
                 'pass for example ["127.0.0.1:50051"]',
             )
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
-        self._told: list[Callable[[], dict[str, float]]] = []
-        self._kind = partial(_native, self._told, extension(), self.addresses, reach)
+        remote_env = extension().remote_env
+
+        def make(env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: Any) -> Any:
+            native, self._faults = remote_env(
+                self.addresses,
+                env_id,
+                num_envs=n,
+                seed=seed,
+                autoreset_mode=mode,
+                max_episode_steps=limit,
+                kwargs=kwargs,
+                reach=reach,
+            )
+            return native
+
+        self._kind = make
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
         super().__init__(n, seed, env_id, **kwargs)
@@ -157,25 +170,8 @@ class RemoteVecEnv(VecEnv):
             "lost", sessions; "recovered", those that went on elsewhere; "replayed", requests made
             again for it; "longest", the seconds of the longest recovery.
         """
-        return self._told[0]()
-
-
-def _native(
-    told: list[Callable[[], dict[str, float]]],
-    grpc: Any,
-    addresses: Sequence[str],
-    reach: dict[str, Any],
-    env_id: object,
-    n: int,
-    seed: int,
-    mode: str,
-    limit: int | None,
-    kwargs: dict[str, float],
-) -> Any:
-    """As `NativeVectorEnv` is called."""
-    native, faults = grpc.remote_env(addresses, env_id, n, seed, mode, limit, kwargs, reach)
-    told[:] = [faults]
-    return native
+        faults: dict[str, float] = self._faults()
+        return faults
 
 
 def in_workers(
@@ -200,26 +196,27 @@ def in_workers(
         RuntimeError: One that does not answer.
     """
     buffers = ring(env, config)
-    made, named = dict(env._made), worker_addresses(config.actors)
+    arguments = dict(env._made)
+    named = worker_addresses(config.actors)
     assert named is not None, "the configuration has been checked"
     addresses, waits = named
     native, faults = extension().remote_actors(
         addresses,
-        made.pop("env_id"),
-        config.num_actors,
-        env._native,
-        buffers,
-        as_policy(env, config, weights),
-        seed,
-        state_for_native(stream),
-        lag_bound(config),
-        config.lockstep,
-        config.gamma,
-        gae_lambda(config),
-        max(config.sde_sample_freq, 0),
-        env.metadata["autoreset_mode"].value,
-        made.pop("max_episode_steps"),
-        made,
-        reach_by() | waits,
+        arguments.pop("env_id"),
+        num_actors=config.num_actors,
+        env=env._native,
+        buffers=buffers,
+        weights=as_policy(env, config, weights),
+        seed=seed,
+        stream=state_for_native(stream),
+        max_lag=lag_bound(config),
+        lockstep=config.lockstep,
+        gamma=config.gamma,
+        gae_lambda=gae_lambda(config),
+        sde_sample_freq=max(config.sde_sample_freq, 0),
+        autoreset_mode=env.metadata["autoreset_mode"].value,
+        max_episode_steps=arguments.pop("max_episode_steps"),
+        kwargs=arguments,
+        reach=reach_by() | waits,
     )
     return Actors(native, buffers, faults=faults)

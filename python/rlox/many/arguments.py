@@ -11,7 +11,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.callbacks import as_callbacks
 from rlox.keywords import hint
 from rlox.logger import as_loggers
-from rlox.many.job import Job
+from rlox.many._jobs import TrainJob
 from rlox.settings import plain_seed, shown
 from rlox.trainer import Trainer
 from rlox.trainers import TRAINERS
@@ -130,14 +130,13 @@ def expect_loggers(loggers: Any, *, folder: bool) -> None:
     as_loggers(loggers, folder=folder)
 
 
-def expect_pickled(job: Job, told: str | None) -> None:
+def expect_pickled(job: TrainJob, prefix: str) -> None:
     """Refuses what other processes cannot be sent."""
     try:
         pickle.dumps(job)
     except Exception as error:
-        where = "" if told is None else f"{told}: "
         raise ArgumentTypeError(
-            f"{where}processes",
+            f"{prefix}processes",
             "an env, callbacks and settings that processes can be sent, which are functions of a "
             "module's own",
             f"some that cannot ({error})",

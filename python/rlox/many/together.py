@@ -1,16 +1,17 @@
 """Many runs side by side: seeds, settings, or both, each equal to the same run done alone."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlox._concurrency import InterruptScope, stop_on_interrupt
 from rlox._errors import ArgumentTypeError, StructuredError
 from rlox.backends import Backend
 from rlox.callbacks import Callback
-from rlox.interrupt import Group, stop_on_interrupt
 from rlox.machine import threads
+from rlox.many._jobs import Outcome, Outcomes, TrainJob, run_in_processes, run_in_threads
 from rlox.many.arguments import (
     checked_seeds,
     checked_variants,
@@ -20,16 +21,13 @@ from rlox.many.arguments import (
     expect_shareable,
     known_trainer,
 )
-from rlox.many.in_processes import in_processes
-from rlox.many.in_threads import in_threads
-from rlox.many.job import Came, Job
 from rlox.results import CTRL_C, TrainResult
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
 
-Every = Callable[[Sequence[Job], int, Group], Generator[tuple[int, Came], None, None]]
+Runner = Callable[[Sequence[TrainJob], int, InterruptScope], Outcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
-Tell = Callable[[int, Came], object]
+Tell = Callable[[int, Outcome], object]
 
 
 class RunsFailedError(RuntimeError):
@@ -48,28 +46,32 @@ class RunsFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Runs:
-    """What `train_many` trains, checked; `train` does it."""
+    """Checked runs of `train_many`."""
 
-    jobs: list[Job]
+    jobs: list[TrainJob]
     workers: int
-    every: Every  # how they are trained side by side
-    group: Group = field(default_factory=Group)
+    runner: Runner  # runs the jobs side by side
+    scope: InterruptScope = field(default_factory=InterruptScope)
 
     def train(self, tell: Tell | None = None) -> list[TrainResult]:
-        """As `train_many`."""
-        ended: dict[int, Came] = {}
-        running = closing(self.every(self.jobs, self.workers, self.group))
-        with stop_on_interrupt(self.group.stop), running as ended_runs:
-            for number, came in ended_runs:
-                ended[number] = came
+        """Train as `train_many` does."""
+        outcomes: dict[int, Outcome] = {}
+        running = closing(self.runner(self.jobs, self.workers, self.scope))
+        with stop_on_interrupt(self.scope.stop), running as finished:
+            for number, outcome in finished:
+                outcomes[number] = outcome
                 if tell is not None:
-                    tell(number, came)
-        results = [ended.get(number, not_begun()) for number in range(len(self.jobs))]
-        errors = {n: one for n, one in enumerate(results) if isinstance(one, BaseException)}
-        whole_ones = [None if isinstance(one, BaseException) else one for one in results]
+                    tell(number, outcome)
+        results: list[TrainResult | None] = []
+        errors: dict[int, BaseException] = {}
+        for number in range(len(self.jobs)):
+            outcome = outcomes.get(number, not_started())
+            if isinstance(outcome, BaseException):
+                errors[number] = outcome
+            results.append(None if isinstance(outcome, BaseException) else outcome)
         if errors:
-            raise RunsFailedError(_failures(self.jobs, errors), whole_ones, errors)
-        return [one for one in whole_ones if one is not None]
+            raise RunsFailedError(_failures(self.jobs, errors), results, errors)
+        return [result for result in results if result is not None]
 
 
 def train_many(
@@ -133,8 +135,7 @@ def train_many(
     >>> [result["timesteps"] for result in results]
     [512, 512]
     """
-    about = {"backend": backend, "runs_dir": runs_dir, **common}
-    asked = runs(
+    checked = runs(
         algorithm,
         env,
         seeds,
@@ -144,11 +145,13 @@ def train_many(
         processes=processes,
         callbacks=callbacks,
         loggers=loggers,
-        **about,
+        backend=backend,
+        runs_dir=runs_dir,
+        **common,
     )
     if tell is not None and not callable(tell):
         raise ArgumentTypeError("tell", "a function or None", shown(tell), "pass print")
-    return asked.train(tell)
+    return checked.train(tell)
 
 
 def runs(
@@ -162,39 +165,45 @@ def runs(
     processes: bool | None = None,
     callbacks: Callbacks | None = None,
     loggers: Sequence[str] = (),
-    every: Every | None = None,
+    runner: Runner | None = None,
     **common: Any,
 ) -> Runs:
-    """What `train_many` is to do, checked; the arguments are those of it.
+    """Check the arguments of `train_many` and return its runs.
 
-    What trains side by side may be another than threads or processes: `every`.
+    Args:
+        runner: What runs the jobs side by side; None: threads or processes.
     """
-    kind, steps = known_trainer(algorithm), whole("total_timesteps", total_timesteps, 1)
-    each, variants = checked_seeds(seeds), checked_variants(settings, common)
+    trainer_class = known_trainer(algorithm)
+    steps = whole("total_timesteps", total_timesteps, 1)
+    seeds = checked_seeds(seeds)
+    variants = checked_variants(settings, common)
     count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
-    apart = None if processes is None else flag("processes", processes, fix="pass one of them")
+    if processes is not None:
+        processes = flag("processes", processes, fix="pass one of them")
     expect_shareable(env)
     expect_callbacks(callbacks)
     expect_loggers(loggers, folder=common.get("runs_dir", "runs") is not None)
-    on_torch = False
+    variant_jobs = {}  # the first job of each variant, by a prefix for errors
+    jobs = []
     for number, variant in enumerate(variants):
-        told = None if settings is None else f"settings[{number}]"
-        on_torch |= _backend_of(kind, env, each[0], {**common, **variant}, told) == "torch"
-    jobs = [
-        Job(kind, env, seed, steps, {**common, **variant}, callbacks, tuple(loggers))
-        for variant in variants
-        for seed in each
-    ]
-    apart = on_torch if apart is None else apart
-    if apart:
-        for number, job in enumerate(jobs[:: len(each)]):
-            expect_pickled(job, None if settings is None else f"settings[{number}]")
-    every = every or (in_processes if apart else in_threads)
-    return Runs(jobs, min(count, threads(), len(jobs)), every)
+        arguments = {**common, **variant}
+        names = tuple(loggers)
+        own = [
+            TrainJob(trainer_class, env, seed, steps, arguments, callbacks, names) for seed in seeds
+        ]
+        variant_jobs["" if settings is None else f"settings[{number}]: "] = own[0]
+        jobs += own
+    backends = {_backend_of(job, prefix) for prefix, job in variant_jobs.items()}
+    if "torch" in backends if processes is None else processes:
+        processes = True
+        for prefix, job in variant_jobs.items():
+            expect_pickled(job, prefix)
+    runner = runner or (run_in_processes if processes else run_in_threads)
+    return Runs(jobs, min(count, threads(), len(jobs)), runner)
 
 
-def not_begun() -> TrainResult:
-    """The result of a run that an interrupt came before."""
+def not_started() -> TrainResult:
+    """Return the result of a run that an interrupt kept from starting."""
     nan = float("nan")
     nothing: TrainResult = {
         "mean_reward": nan,
@@ -211,30 +220,27 @@ def not_begun() -> TrainResult:
     return nothing
 
 
-def _backend_of(
-    kind: type[Trainer], env: Any, seed: int, about: dict[str, Any], told: str | None
-) -> str:
-    """The backend on which such a trainer trains; what it refuses is refused."""
+def _backend_of(job: TrainJob, prefix: str) -> str:
+    """Return the backend of a job's trainer, and raise what the trainer refuses."""
     try:
-        with kind(env, seed, **about) as trainer:
+        with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
     except (TypeError, ValueError) as error:
-        if told is None or type(error) not in (TypeError, ValueError):
-            if told is not None and isinstance(error, StructuredError):
-                error.argument = f"{told}: {error.argument}"
+        if not prefix or type(error) not in (TypeError, ValueError):
+            if prefix and isinstance(error, StructuredError):
+                error.argument = f"{prefix}{error.argument}"
             raise
-        raise type(error)(f"{told}: {error}") from error
+        raise type(error)(f"{prefix}{error}") from error
 
 
-def _failures(jobs: Sequence[Job], errors: Mapping[int, BaseException]) -> str:
-    several = len({repr(sorted(job.about.items(), key=str)) for job in jobs}) > 1
-    said = []
+def _failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
+    several = len({job.seed for job in jobs}) < len(jobs)
+    failures = []
     for number, error in errors.items():
-        which = (
-            f"run {number}, seed {jobs[number].seed}" if several else f"seed {jobs[number].seed}"
-        )
-        said.append(f"{which}: {type(error).__name__}: {' '.join(str(error).split())}")
+        run = f"run {number}, " if several else ""
+        text = " ".join(str(error).split())
+        failures.append(f"{run}seed {jobs[number].seed}: {type(error).__name__}: {text}")
     return (
-        f"runs: expected all {len(jobs)} to end, got {len(errors)} that failed "
-        f"({'; '.join(said)}); `results` of this error has the others"
+        f"{len(errors)} of {len(jobs)} runs failed ({'; '.join(failures)}); `results` of this "
+        "error has the others"
     )

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from rlox._errors import ArgumentError
+from rlox._processes import Pool
 from rlox.extras import load_extra
 from rlox.files import locked
 from rlox.machine import threads as cpus
+from rlox.many._jobs import TrialJob, TrialResult
 from rlox.noise import ActionNoise
 from rlox.presets import preset
-from rlox.processes import Workers
 from rlox.settings import chosen_seed, flag, whole
 from rlox.sweep.space import Space
-from rlox.sweep.worker import Job, Outcome, Score, serve
+from rlox.trainers import TRAINERS
 
 _PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
@@ -68,11 +69,27 @@ class Plan:
         del kept["seed"]
         return kept
 
-    def job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> Job:
-        """The run of a trial."""
-        given = {f.name: getattr(self, f.name) for f in fields(Job) if hasattr(self, f.name)}
-        given |= {"seed": seed, "settings": {**self.settings, **settings}, "runs_dir": runs_dir}
-        return Job(**given)
+    def fitted(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return settings whose minibatch is at most as large as a rollout."""
+        all_settings = {"num_envs": 1, **preset(self.algorithm, self.env), **settings}
+        size = all_settings.get("batch_size")
+        if self.algorithm != "ppo" or not isinstance(size, int):
+            return settings
+        rollout = all_settings["num_envs"] * all_settings.get("n_steps", 2048)
+        return {**settings, "batch_size": rollout} if size > rollout else settings
+
+    def job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
+        """Return the run of a trial."""
+        arguments = {"backend": self.backend, "runs_dir": runs_dir, "env_kwargs": self.env_kwargs}
+        return TrialJob(
+            TRAINERS[self.algorithm],
+            self.env,
+            seed,
+            self.total_timesteps,
+            arguments={**arguments, **self.settings, **settings},
+            eval_every=self.eval_every,
+            eval_episodes=self.eval_episodes,
+        )
 
 
 class Sweep:
@@ -104,7 +121,7 @@ class Sweep:
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         self.plan = plan
         self._runs_dir = None if runs_dir is None else os.fspath(runs_dir)
-        plan.job(0, {}, self._runs_dir).trainer().close()
+        plan.job(0, {}, self._runs_dir).make_trainer().close()
         self.name = name or f"{plan.algorithm}-{plan.env}"
         self._storage = storage
         self.study: Any = self._optuna.create_study(
@@ -179,21 +196,23 @@ class Sweep:
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}
         left = (i for i in count() if i not in used)
-        threads = max(1, cpus() // jobs)
-        with trial_workers(min(jobs, max(missing, 1)), threads) as workers:
+        workers = min(jobs, max(missing, 1))
+        with Pool(workers, max(1, cpus() // jobs)) as pool:
             try:
-                while missing > 0 or workers.busy:
-                    while missing > 0 and workers.free:
+                while missing > 0 or pool.free < workers:
+                    while missing > 0 and pool.free:
                         missing -= 1
-                        self._begin(workers, next(left))
-                    for trial, said, connection in workers.told():
-                        if isinstance(said, Score):
-                            trial.report(said.mean, said.step)
-                            connection.send(bool(trial.should_prune()))
-                        else:
-                            self._end(trial, said)
-                            if tell is not None:
-                                tell(self.study.trials[trial.number])
+                        self._begin(pool, next(left))
+                    for trial, is_result, value, process in pool.wait():
+                        if not is_result:
+                            trial.report(value.mean, value.step)
+                            process.send(bool(trial.should_prune()))
+                            continue
+                        if isinstance(value, BaseException):
+                            value = TrialResult(error=f"{type(value).__name__}: {value}")
+                        self._end(trial, value)
+                        if tell is not None:
+                            tell(self.study.trials[trial.number])
             except BaseException:
                 self._abandon()
                 raise
@@ -204,34 +223,32 @@ class Sweep:
         for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
             self.study.tell(trial.number, state=states.FAIL)
 
-    def _begin(self, workers: Workers, index: int) -> None:
+    def _begin(self, pool: Pool, index: int) -> None:
         # A stream of its own for each trial, so that a sweep that goes on tries the same.
         state = np.random.SeedSequence((self.seed, index)).generate_state(1)
-        first = self.plan.startup_trials
         self.study.sampler = self._optuna.samplers.TPESampler(
-            n_startup_trials=first, seed=int(state[0])
+            n_startup_trials=self.plan.startup_trials, seed=int(state[0])
         )
         trial = self.study.ask()
-        found = {name: one.of(name, trial) for name, one in self.plan.space.items()}
-        job = self.plan.job(self.seed + index, found, self._runs_dir)
-        settings = _fitting(job)
+        sampled = {name: one.of(name, trial) for name, one in self.plan.space.items()}
+        settings = self.plan.fitted({**self.plan.settings, **sampled})
         plain = {n: asdict(x) if isinstance(x, ActionNoise) else x for n, x in settings.items()}
-        about = {_INDEX: index, "seed": job.seed, "settings": plain}
-        for name, value in about.items():
-            trial.set_user_attr(name, value)
-        workers.begin(Job(**{**vars(job), "settings": settings}), trial)
+        trial.set_user_attr(_INDEX, index)
+        trial.set_user_attr("seed", self.seed + index)
+        trial.set_user_attr("settings", plain)
+        pool.submit(self.plan.job(self.seed + index, settings, self._runs_dir), trial)
 
-    def _end(self, trial: Any, outcome: Outcome) -> None:
+    def _end(self, trial: Any, result: TrialResult) -> None:
         states = self._optuna.trial.TrialState
         for name in ("run_dir", "timesteps", _ERROR):
-            if (value := getattr(outcome, name)) is not None:
+            if (value := getattr(result, name)) is not None:
                 trial.set_user_attr(name, value)
-        if outcome.error is not None:
+        if result.error is not None:
             self.study.tell(trial, state=states.FAIL)
-        elif outcome.score is None:
+        elif result.score is None:
             self.study.tell(trial, state=states.PRUNED)
         else:
-            self.study.tell(trial, outcome.score)
+            self.study.tell(trial, result.score)
 
     def config(self, trial: Any) -> dict[str, Any]:
         """What repeats a trial, as `rlox train --config` takes it."""
@@ -243,24 +260,6 @@ class Sweep:
         names = ("total_timesteps", "eval_every", "eval_episodes")
         told |= {name: getattr(plan, name) for name in names}
         return {**told, "settings": trial.user_attrs["settings"]}
-
-
-def _fitting(job: Job) -> dict[str, Any]:
-    """A trial's settings; a minibatch larger than a rollout is as large as that."""
-    all_of = {"num_envs": 1, **preset(job.algorithm, job.env), **job.settings}
-    if job.algorithm != "ppo" or not isinstance(size := all_of.get("batch_size"), int):
-        return job.settings
-    rollout = all_of["num_envs"] * all_of.get("n_steps", 2048)
-    return {**job.settings, "batch_size": rollout} if size > rollout else job.settings
-
-
-def trial_workers(count: int, threads: int) -> Workers:
-    """Processes for trials."""
-
-    def died(code: int | None) -> Outcome:
-        return Outcome(error=f"process: expected to end, died with {code}")
-
-    return Workers(count, threads, serve, ends=lambda said: isinstance(said, Outcome), died=died)
 
 
 @contextmanager

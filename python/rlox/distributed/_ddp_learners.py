@@ -1,0 +1,280 @@
+"""PPO, A2C and SAC on torch as one of several processes that learn the same weights.
+
+Each process is a learner with its share of the settings and with environments, replay buffer and
+random streams of its own. Where an algorithm takes the mean over a minibatch, the gradient is
+averaged over the ranks. Advantages are normalised over all ranks, statistics are merged, and all
+ranks stop at the same place.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from rlox import algorithms, learner, spaces
+from rlox._errors import ArgumentError
+from rlox.distributed import _ddp_state
+from rlox.distributed.ddp import current_group
+from rlox.resets import autoreset_mode_of
+
+_EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
+
+if TYPE_CHECKING:
+    from rlox.base_learner import BaseLearner as _Learner
+else:  # the learner class brings the base
+    _Learner = object
+
+
+class DDPMixin(_Learner):
+    """Makes a torch learner one rank of a group; stands before the learner among the bases.
+
+    Args:
+        env: Environments of this rank.
+        config: This rank's share of the settings.
+        seed: Seed of the run.
+        policy, features_extractor: As for the learner.
+
+    Raises:
+        ValueError: Environments in autoreset mode NEXT_STEP, in which ranks would have different
+            numbers of transitions; environments or networks that differ between ranks.
+    """
+
+    optimizer: Any
+    optimizers: Any
+    built_in: bool
+    module_names: tuple[str, ...] = ("policy",)  # attributes whose tensors all ranks share
+    may_cut_rollouts = True  # whether a rank may end its own steps before the others do
+
+    def __init__(
+        self,
+        env: Any,
+        config: Any,
+        seed: int,
+        policy: Any = None,
+        features_extractor: Any = None,
+    ) -> None:
+        self.ranks = current_group().ranks
+        self.world_size = self.ranks.size
+        mode = getattr(env, "_mode", None) or autoreset_mode_of(env)
+        if mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
+            raise ArgumentError(
+                "env",
+                "environments in autoreset mode SAME_STEP or DISABLED where several processes "
+                "learn together",
+                "NEXT_STEP",
+                "make them with autoreset_mode='SameStep'",
+            )
+        self._stop_requested = False  # by this rank
+        self.stop_agreed = False  # known on all ranks
+        self._may_stop_alone = self.ranks.leads
+        self.run_ended = False  # by rank 0
+        self._base = learner.Arrays()  # normalizer state after the last merge
+        own_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
+        super().__init__(env, config, own_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
+        self._own_episodes, self.episodes = self.episodes, learner.EpisodeStatistics()
+        for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
+            optimizer.average = self._average
+        shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
+        values = {
+            "observation space": spaces.describe(self.env.single_observation_space),
+            "action space": spaces.describe(self.env.single_action_space),
+            "policy": shapes,
+        }
+        hint = "make the same environments and policy on every rank"
+        self.ranks.check_consistent(values, hint)
+        self._share_weights()
+
+    # Ranks that ended a loop at different places would wait for each other until the timeout.
+    @property
+    def stopping(self) -> bool:
+        """Whether to return early; within common work, only if all ranks know."""
+        return self.stop_agreed or (self._may_stop_alone and self._stop_requested)
+
+    @stopping.setter
+    def stopping(self, value: bool) -> None:
+        self._stop_requested = value
+        self.stop_agreed = self.stop_agreed and value
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Run one iteration of all ranks; empty if rank 0 ended the run. See `Learner`.
+
+        Metrics are the means over ranks; those of episodes are of the last 100 of all ranks.
+
+        Raises:
+            PeerError: Another rank failed.
+        """
+        ranks = self.ranks
+        if ranks.leads:
+            ranks.command("iterate", number=progress)
+        else:
+            command, progress = ranks.next_command("iterate", "end")
+            self.run_ended = command == "end"
+            if self.run_ended:
+                return {}
+        try:
+            with self._local_episodes():
+                metrics: dict[str, float] = super().iterate(progress)  # type: ignore[misc]  # the learner's
+            return self._merge_metrics(metrics)
+        except BaseException as error:
+            ranks.fail(error)
+            raise
+        finally:
+            self._may_stop_alone = ranks.leads
+
+    def collect(self, *args: Any) -> Any:
+        """Collect with this rank's environments; then agree whether to go on, merge statistics."""
+        self._may_stop_alone = self.may_cut_rollouts
+        try:
+            collected = super().collect(*args)  # type: ignore[misc]  # the learner's
+        finally:
+            self._may_stop_alone = False
+        normalizer = self.normalizer
+        own: Any = [] if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
+        rows = self.ranks.all_gather([float(self._stop_requested), *own])
+        self.stop_agreed = bool(rows[:, 0].any())
+        if normalizer is not None:
+            merged = _ddp_state.merge_statistics(self._base, rows[:, 1:])
+            normalizer.load_state(normalizer.state() | merged)
+            self._base = normalizer.state()
+        return collected and not self.stop_agreed if self.may_cut_rollouts else collected
+
+    def state(self, replay: bool = True) -> learner.LearnerState:
+        """Return the state of the run on rank 0, which asks the others; their own on the others."""
+        with self._local_episodes():
+            own = super().state(replay)
+        ranks = self.ranks
+        if not ranks.leads or self.world_size == 1:
+            return own
+        if ranks.failure:
+            return _ddp_state.degraded_state(own, self.world_size, ranks.failure)
+        ranks.command("state", current_group().trainer_number(self), float(replay))
+        _, *others = ranks.gather_objects(None)
+        return _ddp_state.merge_states([own, *others])
+
+    def send_state(self, replay: bool) -> None:
+        """Send rank 0 what this rank has of its own."""
+        own = replace(self.state(replay), networks={}, optimizer={})
+        self.ranks.gather_objects(own)
+
+    def load_state(self, state: learner.LearnerState) -> None:
+        """Restore a state of all ranks, on each of them; see `Learner`."""
+        learner.expect_state(state)
+        episodes = learner.EpisodeStatistics()
+        episodes.load_state(state.counters.get("episodes", {}))
+        with self._local_episodes():
+            own = _ddp_state.shard_state(state, self.ranks.rank) if state.ranks else state
+            super().load_state(own)
+            self._own_episodes = self.episodes
+        self.episodes = episodes
+        self._share_weights()
+
+    @contextmanager
+    def _local_episodes(self) -> Iterator[None]:
+        """Make `episodes` those of this rank within the context; they are all ranks' otherwise."""
+        merged, self.episodes = self.episodes, self._own_episodes
+        try:
+            yield
+        finally:
+            self.episodes = merged
+
+    def _share_weights(self) -> None:
+        """Take rank 0's parameters and buffers, and note the statistics that all begin with."""
+        self.ranks.broadcast_tensors(self._tensors())
+        self._base = {} if self.normalizer is None else self.normalizer.state()
+
+    def _tensors(self) -> Iterator[Tensor]:
+        modules = [getattr(self, name) for name in self.module_names]
+        return chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules)
+
+    def _average(self, gradient: Tensor) -> Tensor:
+        """Return the mean gradient of all ranks, and learn whether a rank wants to stop."""
+        flag = gradient.new_full((1,), float(self._stop_requested))
+        total = self.ranks.all_reduce(torch.cat((gradient, flag)))
+        self.stop_agreed = self.stop_agreed or bool(total[-1] > 0)
+        return total[:-1].div_(self.world_size)
+
+    def _merge_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return the metrics of all ranks. If one rank has none, no rank has."""
+        rows = self.ranks.all_gather_objects((metrics, self._own_episodes.state()))
+        self.episodes = _ddp_state.merge_episodes([episodes for _, episodes in rows])
+        if not self.built_in:  # forward passes may change buffers, as batch norms do
+            modules = [getattr(self, name) for name in self.module_names]
+            self.ranks.broadcast_tensors(x for module in modules for x in module.buffers())
+        if not metrics:
+            return {}
+        merged = {}
+        for name in metrics:
+            values = np.array([own[name] for own, _ in rows])
+            finite = values[np.isfinite(values)]
+            merged[name] = float(finite.mean()) if finite.size else np.nan
+        merged |= zip(
+            _EPISODES, (self.episodes.mean_return, self.episodes.mean_length), strict=True
+        )
+        merged["time/total_timesteps"] = int(metrics["time/total_timesteps"]) * self.world_size
+        merged["train/n_updates"] = int(metrics["train/n_updates"])
+        return merged
+
+
+class _OnPolicy(DDPMixin):
+    """Losses with advantages normalised over the minibatches of all ranks."""
+
+    loss: Any
+
+    def __init__(
+        self,
+        env: Any,
+        config: Any,
+        seed: int,
+        policy: Any = None,
+        features_extractor: Any = None,
+    ) -> None:
+        super().__init__(env, config, seed, policy, features_extractor)
+        self.loss = self._normalizing(self.loss)
+
+    def _normalizing(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        plain_config = replace(self.config, normalize_advantage=False)
+
+        def normalized(evaluate: Any, batch: Any, config: Any, *rest: Any) -> Any:
+            if not config.normalize_advantage:
+                return loss(evaluate, batch, config, *rest)
+            batch = batch._replace(advantages=self._standardize(batch.advantages))
+            return loss(evaluate, batch, plain_config, *rest)
+
+        return normalized
+
+    def _standardize(self, numbers: Tensor) -> Tensor:
+        """Subtract the mean of all ranks' numbers and divide by their deviation."""
+        var, mean = torch.var_mean(numbers.double(), correction=0)
+        rows = self.ranks.all_gather([mean.item(), var.item(), float(len(numbers))])
+        parts = [(row[:1], row[1:2], float(row[2])) for row in rows]
+        all_mean, all_var, count = _ddp_state.merge_moments(*parts)
+        if count < 2:
+            return numbers
+        std = np.sqrt(all_var[0] * count / (count - 1))
+        return (numbers - float(all_mean[0])) / (float(std) + 1e-8)
+
+
+class PPO(_OnPolicy, algorithms.PPO):
+    """PPO as one of several processes."""
+
+    def divergence(self, log_ratio: Tensor) -> float:
+        """Return the mean over ranks, so that `target_kl` ends the updates of all."""
+        return float(self.ranks.all_gather([super().divergence(log_ratio)]).mean())
+
+
+class A2C(_OnPolicy, algorithms.A2C):
+    """A2C as one of several processes."""
+
+
+class SAC(DDPMixin, algorithms.SAC):
+    """SAC as one of several processes, each with a replay buffer of its own."""
+
+    module_names = ("modules",)
+    # Steps count as soon as they are in the buffer: all ranks make as many.
+    may_cut_rollouts = False

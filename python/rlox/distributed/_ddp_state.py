@@ -1,0 +1,224 @@
+"""Shares of one run: settings, seeds, states and statistics of each rank, and their merges."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rlox._errors import ArgumentError
+from rlox.learner import Arrays, EpisodeStatistics, LearnerState, stream_from_state, stream_state
+
+F64 = npt.NDArray[np.float64]
+Moments = tuple[F64, F64, float]  # mean, population variance, count
+
+# A spawn key of the seed that nothing else uses: learners use the first ones, evaluations the last.
+_RANKS = 2**32 - 3
+_STATISTICS = ("obs", "return")
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return the seed of a rank's learner: the run's own for rank 0, else a child of that.
+
+    >>> rank_seed(7, 0), rank_seed(7, 1) == rank_seed(7, 1) != rank_seed(7, 2)
+    (7, True)
+    """
+    if rank == 0:
+        return seed
+    words = np.random.SeedSequence(seed, spawn_key=(_RANKS, rank)).generate_state(4)
+    return int.from_bytes(words.tobytes(), "little")
+
+
+def shard_config(config: Any, size: int, *, own_envs: bool, device: str | None) -> tuple[Any, Any]:
+    """Return the settings of all ranks together, and those of each rank.
+
+    Environments, minibatches, replay buffer and random steps are divided by the number of ranks. If
+    minibatches are counted by transitions, each rank counts the transitions of all ranks.
+
+    Args:
+        config: The settings.
+        size: Number of ranks.
+        own_envs: Whether `num_envs` counts environments that the rank has made itself.
+        device: Device of networks that are on a GPU; None: the CPU.
+
+    Raises:
+        ValueError: A number cannot be divided.
+
+    >>> from rlox.configs import PPOConfig
+    >>> settings = PPOConfig(num_envs=4, n_steps=8, batch_size=16)
+    >>> shard_config(settings, 2, own_envs=False, device=None)[1]
+    PPOConfig(num_envs=2, n_steps=8, batch_size=8, ...)
+    """
+    if device is not None and config.device.partition(":")[0] == "cuda":
+        config = replace(config, device=device)
+    if getattr(config, "async_collect", False):
+        raise ArgumentError(
+            "async_collect", "False where several processes learn together", "True", "leave it out"
+        )
+    if own_envs:
+        config = replace(config, num_envs=config.num_envs * size)
+    changes: dict[str, Any] = {}
+    for name in ("num_envs", "batch_size"):
+        total = getattr(config, name, 0)
+        if total % size:
+            near = max(total - total % size, size)
+            raise ArgumentError(
+                name,
+                f"a multiple of the {size} processes that share it",
+                str(total),
+                f"pass {near}, or start another number of processes",
+            )
+        changes |= {name: total // size} if total else {}
+    if hasattr(config, "buffer_size"):
+        changes["buffer_size"] = config.buffer_size // size
+        changes["learning_starts"] = -(-config.learning_starts // size)
+        ratio = config.utd_ratio if config.gradient_steps != -1 else 1.0
+        if ratio is not None:
+            changes |= {"utd_ratio": ratio * size, "gradient_steps": 1}
+    return config, replace(config, **changes)
+
+
+def merge_moments(first: Moments, *others: Moments) -> Moments:
+    """Return mean, population variance and count of several streams (Chan et al. 1979).
+
+    >>> first, second = (np.array([1.0]), np.array([0.0]), 1), (np.array([4.0]), np.array([1.0]), 2)
+    >>> merge_moments(first, second)
+    (array([3.]), array([2.66666667]), 3)
+    """
+    mean, var, count = first
+    for other_mean, other_var, other_count in others:
+        total = count + other_count
+        if other_count <= 0:
+            continue
+        delta = other_mean - mean
+        squares = var * count + other_var * other_count
+        squares = squares + delta**2 * (count * other_count / total)
+        mean, var, count = mean + delta * (other_count / total), squares / total, total
+    return mean, var, count
+
+
+def moments_since(base: Moments, now: Moments) -> Moments:
+    """Return the moments of what a stream saw after `base`: the inverse of `merge_moments`."""
+    mean, var, count = base
+    now_mean, now_var, now_count = now
+    new = now_count - count
+    if new <= 0:
+        return mean, var, 0.0
+    new_mean = mean + (now_mean - mean) * (now_count / new)
+    squares = now_var * now_count - var * count - (new_mean - mean) ** 2 * (count * new / now_count)
+    return new_mean, np.maximum(squares / new, 0.0), new
+
+
+def _moments(state: Mapping[str, npt.NDArray[Any]], name: str) -> Moments:
+    return state[f"{name}_mean"], state[f"{name}_var"], float(state[f"{name}_count"][0])
+
+
+def flatten_statistics(state: Arrays) -> F64:
+    """Return the statistics of a normalizer state as one row of numbers."""
+    return np.concatenate([np.r_[_moments(state, name)] for name in _STATISTICS])
+
+
+def merge_statistics(base: Arrays, rows: F64) -> Arrays:
+    """Return the statistics of a process that had seen the data of all ranks.
+
+    Args:
+        base: The normalizer state that all ranks went on from.
+        rows: The statistics of each rank now, as `flatten_statistics` returns them.
+    """
+    merged: dict[str, Any] = {}
+    begin = 0
+    for name in _STATISTICS:
+        before = _moments(base, name)
+        dim = len(before[0])
+        parts = rows[:, begin : begin + 2 * dim + 1]
+        begin += 2 * dim + 1
+        news = [
+            moments_since(before, (row[:dim], row[dim : 2 * dim], float(row[2 * dim])))
+            for row in parts
+        ]
+        mean, var, count = merge_moments(before, *news)
+        merged |= {f"{name}_mean": mean, f"{name}_var": var, f"{name}_count": np.array([count])}
+    return merged
+
+
+def merge_episodes(states: Sequence[Mapping[str, Any]]) -> EpisodeStatistics:
+    """Return the episodes of all ranks; the last ones are as many of each rank.
+
+    >>> one, two = EpisodeStatistics(), EpisodeStatistics()
+    >>> one.add(np.array([1.0, 2.0]), np.array([1, 2]))
+    >>> two.add(np.array([3.0]), np.array([3]))
+    >>> merged = merge_episodes([one.state(), two.state()])
+    >>> merged.count, [*merged.returns]
+    (3, [1.0, 2.0, 3.0])
+    """
+    newest = [[*zip(x["returns"], x["lengths"], strict=True)][::-1] for x in states]
+    rounds = zip_longest(*newest)
+    last = [one for each in rounds for one in each[::-1] if one is not None][:100][::-1]
+    merged = EpisodeStatistics(count=sum(x["count"] for x in states))
+    merged.returns.extend(r for r, _ in last)
+    merged.lengths.extend(n for _, n in last)
+    return merged
+
+
+def merge_states(ranks: list[LearnerState]) -> LearnerState:
+    """Return the state of the run; its `ranks` are what each rank has of its own.
+
+    Parameters, environments and replay buffer are those of rank 0. Counts, running returns and
+    noise are those of all ranks, so that the checkpoint predicts as any other.
+    """
+    first = ranks[0]
+    normalizer: Arrays = dict(first.normalizer)
+    if normalizer:
+        normalizer["returns"] = np.concatenate([x.normalizer["returns"] for x in ranks])
+    counters = dict(first.counters)
+    counters["timesteps"] = sum(x.counters["timesteps"] for x in ranks)
+    counters["episodes"] = merge_episodes([x.counters["episodes"] for x in ranks]).state()
+    if "noise" in counters:
+        counters["noise"] = [number for x in ranks for number in x.counters["noise"]]
+    inexact = next((f"rank {k}: {x.inexact}" for k, x in enumerate(ranks) if x.inexact), None)
+    return replace(
+        first, normalizer=normalizer, counters=counters, inexact=inexact, ranks=list(ranks)
+    )
+
+
+def degraded_state(own: LearnerState, size: int, reason: str) -> LearnerState:
+    """Return the state of a run of which only rank 0 is there: no environments, no replay buffer.
+
+    Args:
+        own: State of rank 0.
+        size: Number of ranks.
+        reason: What happened to the others.
+    """
+    first = replace(own, environment={}, replay=None, inexact=reason)
+    if own.normalizer:  # episodes begin anew
+        zeros = np.zeros_like(own.normalizer["returns"])
+        first = replace(first, normalizer={**own.normalizer, "returns": zeros})
+    ranks = [first]
+    for rank in range(1, size):
+        streams = {}
+        for name, state in own.streams.items():
+            entropy = [*stream_from_state(state).integers(2**32, size=4), rank]
+            streams[name] = stream_state(np.random.default_rng(entropy))
+        ranks.append(replace(first, streams=streams))
+    merged = merge_states(ranks)
+    merged.counters["episodes"] = own.counters["episodes"]
+    return merged
+
+
+def shard_state(state: LearnerState, rank: int) -> LearnerState:
+    """Return the state of one rank from what `merge_states` returned."""
+    own = state.ranks[rank]
+    normalizer = dict(state.normalizer)
+    if normalizer:
+        normalizer["returns"] = np.split(normalizer["returns"], len(state.ranks))[rank]
+    return replace(
+        state,
+        normalizer=normalizer,
+        environment=own.environment,
+        replay=own.replay,
+        counters=own.counters,
+        streams=own.streams,
+        ranks=[],
+    )

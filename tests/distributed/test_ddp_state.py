@@ -1,0 +1,90 @@
+"""Shares of a run and their merges: settings, seeds, statistics, episodes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlox import Normalizer
+from rlox.configs import A2CConfig, PPOConfig, SACConfig
+from rlox.distributed._ddp_state import (
+    flatten_statistics,
+    merge_episodes,
+    merge_moments,
+    merge_statistics,
+    moments_since,
+    rank_seed,
+    shard_config,
+)
+from rlox.learner import EpisodeStatistics
+
+
+def normalizer(state=None):
+    result = Normalizer(1, (2,))
+    if state is not None:
+        result.load_state(state)
+    return result
+
+
+@settings(max_examples=20)
+@given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_merged_statistics_equal_those_of_one_normalizer(rounds):
+    stream, one = np.random.default_rng(1), normalizer()
+    ranks = [normalizer() for _ in range(3)]
+    base = one.state()
+    for counts in rounds:
+        for rank, count in zip(ranks, counts, strict=True):
+            if count:  # some ranks see nothing
+                rows = stream.normal(100, 3, (count, 2)).astype(np.float32)
+                rank.update_obs(rows)
+                one.update_obs(rows)
+        rows = np.stack([flatten_statistics(rank.state()) for rank in ranks])
+        merged = merge_statistics(base, rows)
+        ranks = [normalizer(rank.state() | merged) for rank in ranks]
+        base = ranks[0].state()
+    for name, expected in one.state().items():
+        np.testing.assert_allclose(base[name], expected, rtol=1e-11)
+
+
+def test_moments_since_invert_merge_moments():
+    base = np.array([2.0]), np.array([3.0]), 10.0
+    new = np.array([-1.0]), np.array([0.5]), 4.0
+    mean, var, count = moments_since(base, merge_moments(base, new))
+    np.testing.assert_allclose([mean[0], var[0], count], [-1.0, 0.5, 4.0])
+
+
+def test_merged_episodes_are_the_last_ones_of_every_rank():
+    ranks = [EpisodeStatistics(), EpisodeStatistics()]
+    for k, episodes in enumerate(ranks):
+        episodes.add(np.arange(90.0) + 1000 * k, np.arange(90))
+    merged = merge_episodes([episodes.state() for episodes in ranks])
+    assert merged.count == 180
+    assert len(merged.returns) == 100
+    assert sum(x >= 1000 for x in merged.returns) == 50
+    assert [*merged.returns][-2:] == [89.0, 1089.0]
+    EpisodeStatistics().load_state(merged.state())
+
+
+def test_settings_are_divided_by_the_number_of_ranks():
+    config = SACConfig(
+        num_envs=4, batch_size=64, buffer_size=1001, learning_starts=101, gradient_steps=-1
+    )
+    whole, own = shard_config(config, 2, own_envs=False, device=None)
+    assert whole == config
+    assert (own.num_envs, own.batch_size, own.buffer_size, own.learning_starts) == (2, 32, 500, 51)
+    # A minibatch for each transition of all ranks: two for each transition of a rank's own.
+    assert (own.utd_ratio, own.gradient_steps) == (2.0, 1)
+    assert shard_config(A2CConfig(num_envs=3), 3, own_envs=False, device=None)[1].num_envs == 1
+    whole, own = shard_config(PPOConfig(num_envs=2), 2, own_envs=True, device=None)
+    assert (whole.num_envs, own.num_envs, own.batch_size) == (4, 2, 32)
+    config = PPOConfig(num_envs=2, device="cuda")
+    moved = shard_config(config, 2, own_envs=False, device="cuda:1")
+    assert [one.device for one in moved] == ["cuda:1", "cuda:1"]
+    with pytest.raises(ValueError, match=r"^num_envs: .*, got 1; pass 2"):
+        shard_config(PPOConfig(), 2, own_envs=False, device=None)
+
+
+def test_ranks_have_different_seeds():
+    seeds = {rank_seed(seed, rank) for seed in range(50) for rank in range(4)}
+    assert len(seeds) == 200
+    assert rank_seed(3, 0) == 3

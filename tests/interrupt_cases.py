@@ -1,0 +1,464 @@
+"""Long calls that Ctrl-C interrupts: `python interrupt_cases.py '["token_kl"]' '[0.05, 0.2]'`.
+
+A case is a function that returns `make` and `state`: `make(n)` returns a call whose time grows with
+n, and the call must leave what `state()` returns as it was. The script prints the error of each
+case as JSON; "" where there is none.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+
+import numpy as np
+
+import rlox
+from rlox._rlox import NativeVectorEnv
+
+# Seconds after which Ctrl-C has ended any call.
+PROMISED = 0.25
+
+
+def press(after):
+    """Have SIGINT come in `after` seconds, whoever holds the GIL then; return when that will be."""
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    due = time.perf_counter() + after
+    signal.setitimer(signal.ITIMER_REAL, after)
+    return due
+
+
+def lateness(call, after):
+    """Seconds after Ctrl-C at which a call ends by it; None if the call ended before."""
+    due = press(after)
+    try:
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return time.perf_counter() - due
+    return None
+
+
+def machine_lateness():
+    """The same of an empty loop: what else the machine is busy with."""
+
+    def loop():
+        while True:
+            pass
+
+    return max(lateness(loop, 0.02) for _ in range(5))
+
+
+def long_call(make):
+    """The call `make(n)` with n so large that the call takes over 0.5 s, and its time."""
+    n = 2**6
+    while n < 2**40:
+        call = make(n)
+        began = time.perf_counter()
+        result = call()
+        took = time.perf_counter() - began
+        del result
+        if took > 0.5:
+            return call, took
+        # Double while the time is too short to be measured.
+        n = 2 * n if took < 0.1 else int(n * 0.65 / took) + 1
+    raise AssertionError("no call took long enough")
+
+
+def check(make, state, shares=None, tries=3):
+    """Press Ctrl-C in a long call: after 0.1 s, or after these shares of the time it takes.
+
+    A late end may be the machine's fault, but the call itself is late at every try.
+    """
+    call, took = long_call(make)
+    before = str(state())
+    for after in [took * share for share in shares] if shares else [0.1]:
+        found = []
+        for _ in range(tries):
+            slack, late = machine_lateness(), lateness(call, after)
+            assert late is not None, f"ended by itself within {after} s, and took {took} s before"
+            assert str(state()) == before
+            found.append((late, max(slack, machine_lateness())))
+            if late < PROMISED + found[-1][1]:
+                break
+        else:
+            raise AssertionError(f"seconds after Ctrl-C, and the machine's own: {found}")
+
+
+def no_state():
+    pass
+
+
+def on(arguments, call):
+    """A case of `call`, whose arguments are made before."""
+    return lambda: (lambda n: partial(call, *arguments(n)), no_state)
+
+
+def noisy_acrobots(n):
+    return NativeVectorEnv("Acrobot-v1", n, 0, None, None, {"torque_noise_max": 0.1})
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+def gae_of_integers(n):
+    x = zeros(2 * n, 64, dtype=np.int64)[:, ::2].T
+    return x, x, zeros(32, 2 * n, dtype=bool), zeros(2 * n)
+
+
+def orthogonal_weights():
+    from rlox.configs import PPOConfig
+    from rlox.native import NativePPO
+
+    def make(n):
+        width = int(40 * n ** (1 / 3))  # the time goes with its cube
+        config = PPOConfig(net_arch=(width, width))
+        return lambda: NativePPO(rlox.make_vec("CartPole-v1", 1), config, seed=1)
+
+    return make, no_state
+
+
+def running_mean():
+    statistics = [rlox.RunningMeanStd(())]
+
+    def make(n):
+        statistics[0] = rlox.RunningMeanStd(())
+        rows = np.arange(n, dtype=np.float64)
+        return lambda: statistics[0].update(rows)
+
+    return make, lambda: (statistics[0].mean, statistics[0].var, statistics[0].count)
+
+
+def environments(call, state, env_id="CartPole-v1"):
+    def case():
+        env = []
+
+        def make(n):
+            env[:] = [rlox.VecEnv(n, seed=0, env_id=env_id)]
+            env[0].reset()
+            return call(env[0])
+
+        return make, lambda: state(env[0])
+
+    return case
+
+
+def set_states(env):
+    one = env.get_state()
+    other = {**one, "episode_returns": np.ones(env.num_envs)}
+    return lambda: [env.set_state(one), env.set_state(other)]
+
+
+def reset_with_a_long_seed():
+    env = rlox.VecEnv(2, seed=0)
+    env.reset()
+
+    def make(n):
+        seed = 1 << 8 * n
+        return lambda: env._native.reset(seed)
+
+    return make, env._native.rng_states
+
+
+def steps_into():
+    def make(n):
+        env, steps = NativeVectorEnv("CartPole-v1", n, 0), 20
+        env.reset()
+        obs, final_obs = zeros(2, steps, n, 4)
+        rewards, (terminated, truncated) = np.zeros((steps, n)), zeros(2, steps, n, dtype=bool)
+        actions = zeros(steps, n, dtype=int)
+        return lambda: env.steps_into(actions, obs, rewards, terminated, truncated, final_obs)
+
+    return make, no_state
+
+
+ROWS = 3_000_000
+
+
+def filled(kind=rlox.ReplayBuffer):
+    column, off = np.arange(ROWS, dtype=np.float32), zeros(ROWS, dtype=bool)
+    obs = np.repeat(column, 4).reshape(-1, 4)
+    buffer = kind(ROWS, 4, 1, seed=0)
+    buffer.push_batch(obs, obs, column[:, None], column, off, off)
+    return buffer
+
+
+def stream_of(buffer):
+    """What a sample would have drawn from."""
+    return lambda: (len(buffer), buffer.state()["stream"].tolist())
+
+
+def sample_stacks():
+    stacks, rewards, off = zeros(2001, 4, 84, 84, dtype=np.uint8), np.zeros(2000), zeros(2000) > 0
+    buffer = rlox.ReplayBuffer(40_000, (4, 84, 84), (), obs_dtype="uint8", frame_stack=4, seed=0)
+    for _ in range(20):
+        buffer.push_batch(stacks[:-1], stacks[1:], rewards, rewards, off, off, in_order=True)
+    return lambda n: lambda: buffer.sample(min(n, 40_000)), stream_of(buffer)
+
+
+def sample_by_priority():
+    buffer = filled(rlox.PrioritizedReplayBuffer)
+    state = lambda: (buffer.beta, buffer.state()["stream"].tolist())  # noqa: E731
+    return lambda n: lambda: buffer.sample(min(n, ROWS), beta=0.7), state
+
+
+def sample_from_a_file():
+    rows = 1_000_000
+    column, off = np.arange(rows, dtype=np.float32), zeros(rows, dtype=bool)
+    path = os.path.join(tempfile.mkdtemp(), "replay")
+    buffer = rlox.MmapReplayBuffer(1000, rows, 1, 1, path, seed=0)
+    buffer.push_batch(column[:, None], column[:, None], column[:, None], column, off, off)
+    os.remove(path)
+    os.rmdir(os.path.dirname(path))
+    return lambda n: lambda: buffer.sample(min(n, rows)), stream_of(buffer)
+
+
+def sample_one_long_sequence():
+    buffer = rlox.ReplayBuffer(1000, 1, 1, seed=0)
+    for i in range(1000):
+        buffer.push([i], [0.0], 0.0, False, False, [i + 1])
+    return lambda n: lambda: buffer.sample_sequences(1, n), stream_of(buffer)
+
+
+def replay_states():
+    buffer = filled()
+    return lambda n: lambda: [buffer.state() for _ in range(n // ROWS + 1)], lambda: len(buffer)
+
+
+def refused_replay_state():
+    buffer, more = rlox.ReplayBuffer(10, 4, 1, seed=0), filled().state()
+
+    def refuse():
+        try:
+            buffer.load_state(more)
+        except ValueError:
+            return
+
+    return lambda n: lambda: [refuse() for _ in range(n // ROWS + 1)], stream_of(buffer)
+
+
+def training(kind, call, expected):
+    """Training that would take hours: Ctrl-C ends `train` in order and `iterate` by an error."""
+
+    def case(backend="native"):
+        from rlox.trainers import PPOTrainer
+
+        how = {"collect": {"n_steps": 2_000_000}, "learn": {"n_steps": 64, "n_epochs": 10_000_000}}
+        found = []
+        for _ in range(3):  # the machine may be busy elsewhere
+            slack = machine_lateness()
+            settings = {"num_envs": 2, "runs_dir": None, "backend": backend, **how[kind]}
+            trainer = PPOTrainer("CartPole-v1", 1, **settings)
+            due = press(0.4)
+            try:
+                if call == "iterate":  # nobody else listens
+                    result = trainer.learner.iterate()
+                else:
+                    result = trainer.train(10**9)["interrupted"], trainer.timesteps
+            except KeyboardInterrupt:
+                result = "raised"
+            found.append((time.perf_counter() - due, max(slack, machine_lateness())))
+            assert result == expected, result
+            if found[-1][0] < PROMISED + found[-1][1]:
+                return
+        raise AssertionError(f"seconds after Ctrl-C, and the machine's own: {found}")
+
+    return case
+
+
+CALLS = {
+    "making environments": on(lambda n: ("CartPole-v1", n, 0), NativeVectorEnv),
+    "a reset of copies": lambda: (lambda n: noisy_acrobots(n).reset, no_state),
+    "compute_lambda_returns of integers": on(gae_of_integers, rlox.compute_lambda_returns),
+    "orthogonal weights": orthogonal_weights,
+    "token_kl": on(lambda n: [zeros(64, n)] * 2, rlox.token_kl),
+    "pack_sequences": on(lambda n: ([np.zeros(300, np.int64)] * n, 1024), rlox.pack_sequences),
+    "pack_lengths into a long row": on(lambda n: ([n], n), rlox.pack_lengths),
+    "RunningMeanStd.update": running_mean,
+    "weighted rewards": on(
+        lambda n: (zeros(n, 2), 1),
+        partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0]),
+    ),
+    "a long seed": on(lambda n: (2, 1 << 8 * n), rlox.VecEnv),
+    "extra fields": on(
+        lambda n: ({f"field {i}": ((), "bool") for i in range(n)},),
+        lambda extra: rlox.RolloutBuffer(1, 1, (1,), extra=extra),
+    ),
+}
+# Cases that are long to make, take up to 6 GiB, or do much the same as one above.
+SLOW = {
+    "get_state": environments(lambda env: env.get_state, lambda env: env._native.observe()),
+    "reset": environments(
+        lambda env: lambda: env._native.reset(5),
+        lambda env: (env._native.observe(), env._native.rng_states()),
+        "Acrobot-v1",
+    ),
+    "set_state": environments(
+        set_states,
+        lambda env: len(np.unique(env.get_state()["episode_returns"])),  # never that of some only
+    ),
+    "half precision": on(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
+    "long sequences": on(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
+    "normalize_obs": on(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
+    "groups of which one has no reward": on(
+        lambda n: (np.r_[np.nan, np.arange(2.0 * n - 1)], 2),
+        partial(rlox.compute_batch_group_advantages, scale="batch"),
+    ),
+    "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
+    "a reset with a long seed": reset_with_a_long_seed,
+    "steps_into": steps_into,
+    "compute_gae": on(lambda n: (zeros(n), zeros(n), zeros(n) > 0, 0.0), rlox.compute_gae),
+    "compute_gae of columns": on(
+        lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
+    ),
+    "compute_vtrace": on(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
+    "policy_ratios": on(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
+    "samples of stacks": sample_stacks,
+    "samples by priority": sample_by_priority,
+    "samples from a file": sample_from_a_file,
+}
+# Each in one piece until all is there, so that the time in it does not matter.
+ONCE = {
+    "a sample of one long sequence": sample_one_long_sequence,
+    "a replay state": replay_states,
+    "a replay state that is refused": refused_replay_state,
+}
+TRAINING = {
+    "collect by train": training("collect", "train", (True, 0)),  # half a rollout does not count
+    "learn by train": training("learn", "train", (True, 128)),
+    "collect by iterate": training("collect", "iterate", "raised"),
+    "learn by iterate": training("learn", "iterate", "raised"),
+}
+
+
+def held():
+    """The control: a call that holds the GIL is late."""
+    return lambda n: lambda: sum(range(n)), no_state
+
+
+# Handlers that run in the middle of a call of half a second, on up to 2 GiB.
+
+
+class InHandler:
+    """A long call of `compute_gae`, and a signal in the middle of it."""
+
+    def __init__(self):
+        for power in range(22, 28):
+            x, y, z = zeros(3, 2**power)
+            self.x, self.f, self.out = x, zeros(2**power, dtype=bool), (y, z)
+            rlox.compute_gae(x, x, self.f, 0.0, out=self.out)
+            began = time.perf_counter()
+            rlox.compute_gae(x, x, self.f, 0.0, out=self.out)
+            if time.perf_counter() - began > 0.3:
+                break
+        self.ran = False
+
+    def interrupt(self, handler):
+        def once(*_):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.ran = True
+            handler()
+
+        signal.signal(signal.SIGALRM, once)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+
+def handler_changes_arrays():
+    long = InHandler()
+    x, f, out = long.x, long.f, long.out
+
+    def change():
+        x.dtype = np.uint8
+        f.shape = (2, -1)
+        out[0].dtype = np.uint8
+
+    x[:] = 1.0
+    long.interrupt(change)
+    _, returns = rlox.compute_gae(x, x, f, 0.0, gamma=0.5, lam=0.0, out=out)
+    assert long.ran
+    assert returns.dtype == np.float32
+    assert (returns[0], returns[-1]) == (1.5, 1.0)
+
+
+def handler_uses_the_object_of_the_call():
+    errors, long = [], InHandler()
+
+    def use():
+        try:
+            buffer.final_index  # noqa: B018
+        except rlox.ClosedError as error:
+            errors.append(error)
+
+    steps, n = 600, 100_000
+    buffer = rlox.RolloutBuffer(steps, n, (1,), obs_dtype="uint8")
+    obs, x, flags = zeros(n, 1, dtype=np.uint8), zeros(n), zeros(n, dtype=bool)
+    buffer.begin(obs)
+    for t in range(steps):
+        buffer.record(t, zeros(n, dtype=np.int64), x, x, obs, x, flags, flags)
+    buffer.finish(x, 0.99, 0.95)
+    long.interrupt(use)
+    buffer.finish(x, 0.99, 0.95)
+    assert long.ran
+    assert len(errors) == 1
+    assert buffer.final_index is not None
+
+
+def handler_forks():
+    children, long = [], InHandler()
+
+    def fork():
+        children.append(os.fork())
+        if children[0] == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)
+
+    x, f = long.x.reshape(-1, 64), long.f.reshape(-1, 64)
+    long.interrupt(fork)
+    try:
+        rlox.compute_gae(x, x, f, zeros(64))
+    except rlox.ClosedError:
+        assert children == [0]
+    if children == [0]:
+        os._exit(0)
+    if children:  # else the call was over sooner
+        assert os.waitpid(children[0], 0)[1] == 0
+
+
+HANDLERS = {
+    one.__name__: one
+    for one in (
+        handler_changes_arrays,
+        handler_uses_the_object_of_the_call,
+        handler_forks,
+    )
+}
+
+
+def run(name, shares):
+    """Run a case; raise what is wrong."""
+    if name == "held":
+        check(*held(), tries=1)
+    elif name in TRAINING:
+        TRAINING[name](*shares)  # the backend
+    elif name in HANDLERS:
+        HANDLERS[name]()
+    else:
+        check(*{**CALLS, **SLOW, **ONCE}[name](), shares)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    names, shares = (json.loads(argument) for argument in sys.argv[1:])
+    found = {}
+    for name in names:
+        assert threading.current_thread() is threading.main_thread()
+        try:
+            run(name, shares)
+            found[name] = ""
+        except BaseException as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(found))

@@ -1,0 +1,50 @@
+"""Runs functions in threads and programs in child processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+
+def start_threads(work, count=1):
+    """Start threads that run `work`; return them, and the list of what they raise."""
+    errors = []
+
+    def guarded():
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, errors
+
+
+def join(threads, seconds=60):
+    for thread in threads:
+        thread.join(seconds)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def run_threads(work, count=1):
+    """Run `work` in threads to the end; return what they raise."""
+    threads, errors = start_threads(work, count)
+    join(threads)
+    return errors
+
+
+def run_program(code, *arguments, **variables):
+    """Run code in a process of its own; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
