@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import gymnasium as gym
 
-from rlox._errors import ClosedError, CorruptFileError
+from rlox._errors import StructuredError
 from rlox._rlox import __version__
 from rlox.keywords import hint
 
@@ -40,10 +40,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "check the installation and name the fix of each problem"),
 }
 # Errors whose text is complete without the name of the type.
-_EXPLAINED = (
-    *(ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, FloatingPointError),
-    *(ClosedError, CorruptFileError, gym.error.Error),
-)
+_EXPLAINED = (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, gym.error.Error)
 
 
 class UsageError(Exception):
@@ -100,22 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def usage_errors(options: Iterable[str]) -> Iterator[None]:
     """Raise a UsageError instead of an error about one of these options.
 
+    >>> from rlox import ArgumentError
     >>> with usage_errors({"seed"}):
-    ...     raise ValueError("seed: expected 0 or more, got -1; pass 0")
+    ...     raise ArgumentError("seed", "0 or more", "-1", "pass 0")
     Traceback (most recent call last):
     rlox.cli.UsageError: seed: expected 0 or more, got -1; pass 0
     """
     try:
         yield
-    except (ValueError, TypeError) as error:
-        if _argument_of(error) in {*options}:
+    except StructuredError as error:
+        if error.argument in {*options} and isinstance(error, ValueError | TypeError):
             raise UsageError(str(error)) from error
         raise
-
-
-def _argument_of(error: Exception) -> str:
-    """Return the argument that an error is about. To be replaced by `error.argument`."""
-    return str(error).partition(":")[0]
 
 
 def describe_error(error: BaseException) -> str:

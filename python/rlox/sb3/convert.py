@@ -354,8 +354,7 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
                 "policy.pth",
                 f"{name} of shape {shapes[0]}",
                 str(shapes[1]),
-                "networks of actor and critic have the same hidden layers, and there are two "
-                "critics",
+                "actor and critic have the same hidden layers, and there are two critics",
             )
     normalizer = dict(state.normalizer)
     for name, old in normalizer.items():

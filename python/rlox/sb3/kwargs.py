@@ -340,10 +340,12 @@ def check_policy(policy: Any) -> None:
         TypeError, ValueError: The policy is not 'MlpPolicy' or 'CnnPolicy'.
     """
     if not isinstance(policy, str) or policy.startswith("MultiInput"):
-        error = ValueError if isinstance(policy, str) else TypeError
+        error = ArgumentError if isinstance(policy, str) else ArgumentTypeError
         raise error(
-            f"policy: expected 'MlpPolicy' or 'CnnPolicy', got {shown(policy)}; rlox.trainers take "
-            "Dict observations, and torch modules as policy="
+            "policy",
+            "'MlpPolicy' or 'CnnPolicy'",
+            shown(policy),
+            "rlox.trainers take Dict observations, and torch modules as policy=",
         )
     text("policy", policy, ("MlpPolicy", "CnnPolicy"))
 

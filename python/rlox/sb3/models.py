@@ -177,7 +177,7 @@ def all_keywords(
     by_place = dict(zip(defaults, args, strict=False))
     if twice := [name for name in by_place if name in keywords]:
         raise ArgumentTypeError(
-            str(twice[0]),
+            twice[0],
             "one value",
             "one by its place and one by its name",
             "leave one of them out",
@@ -433,9 +433,11 @@ class Model:
             TypeError: Another keyword.
         """
         if keywords:
-            raise TypeError(
-                f"{cls.__name__}.load has no argument {min(keywords)!r}; settings are those that "
-                "were saved, make a new model to change them"
+            raise ArgumentTypeError(
+                min(keywords),
+                "no such argument of load",
+                shown(keywords[min(keywords)]),
+                "settings are those that were saved, make a new model to change them",
             )
         path = _checkpoint_path(Path(path))
         if env is not None:
