@@ -1,4 +1,4 @@
-"""Settings of all tests: threads, signals, a dummy video driver and one Hypothesis profile."""
+"""Settings of all tests: threads, signals, a dummy video driver and Hypothesis profiles."""
 
 import os
 import signal
@@ -16,5 +16,9 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # pytest-timeout limits the time. Derandomised examples repeat a failure.
-hypothesis.settings.register_profile("rlox", deadline=None, derandomize=True, max_examples=50)
-hypothesis.settings.load_profile("rlox")
+# `pytest --hypothesis-profile thorough` chooses the second profile.
+for profile, examples in {"quick": 20, "thorough": 100}.items():
+    hypothesis.settings.register_profile(
+        profile, deadline=None, derandomize=True, max_examples=examples
+    )
+hypothesis.settings.load_profile("quick")

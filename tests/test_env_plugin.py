@@ -28,6 +28,7 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "rust" / "env_plugin"
 BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 MATURIN = shutil.which("maturin", path=BESIDE)
 pytestmark = [
+    pytest.mark.build,
     pytest.mark.timeout(900),
     pytest.mark.skipif(MATURIN is None or shutil.which("cargo") is None, reason="builds a module"),
     pytest.mark.usefixtures("courier"),

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parent.parent / "examples" / "python"
 
 
+@pytest.mark.slow
 def test_an_environment_of_ones_own_is_learned():
     command = [sys.executable, EXAMPLES / "custom_env.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -124,19 +124,20 @@ except AttributeError as error:
     ]
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
-@pytest.mark.parametrize("kind", ["PPOTrainer", "A2CTrainer"])
-def test_training_is_native_from_the_first_step_to_the_checkpoint(tmp_path, kind, env):
+def test_training_is_native_from_the_first_step_to_the_checkpoint(tmp_path):
     said = run(f"""
-from rlox.trainers import {kind}
-with {kind}({env!r}, 0, num_envs=4, n_steps=64, runs_dir={str(tmp_path)!r}) as trainer:
-    result = trainer.train(1024)
-    trainer.evaluate(2)
-    loaded = {kind}.load(trainer.run.path / "checkpoint", runs_dir=None)
-    print(trainer.learner.backend, loaded.learner.backend, loaded.timesteps == result["timesteps"])
+from rlox.trainers import A2CTrainer, PPOTrainer
+for kind in A2CTrainer, PPOTrainer:
+    for env in "CartPole-v1", "FrozenLake-v1":
+        with kind(env, 0, num_envs=4, n_steps=64, runs_dir={str(tmp_path)!r}) as trainer:
+            result = trainer.train(1024)
+            trainer.evaluate(2)
+            loaded = kind.load(trainer.run.path / "checkpoint", runs_dir=None)
+            backends = trainer.learner.backend, loaded.learner.backend
+            print(*backends, loaded.timesteps == result["timesteps"])
 assert "torch" not in sys.modules
 """)
-    assert said == ["native native True"]
+    assert said == ["native native True"] * 4
 
 
 def test_no_torch_is_imported_where_it_is_installed_and_not_asked_for():

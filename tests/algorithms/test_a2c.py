@@ -119,8 +119,9 @@ def test_the_optimizer_is_the_one_asked_for(name, kind, tf_like):
 
 
 def test_a_discrete_identity_is_learned():
-    trainer = A2CTrainer(env=Echo, seed=0, backend="torch", num_envs=8, gamma=0.0, runs_dir=None)
-    trainer.train(20_000)
+    how = {"num_envs": 8, "gamma": 0.0, "learning_rate": 2e-3, "runs_dir": None}
+    trainer = A2CTrainer(env=Echo, seed=0, backend="torch", **how)
+    trainer.train(5_000)
     assert trainer.evaluate(10)["mean_reward"] == 10.0
 
 
@@ -130,7 +131,7 @@ def test_a_continuous_identity_is_learned(sde):
         env=Imitate,
         seed=0,
         backend="torch",
-        num_envs=16,
+        num_envs=8,
         learning_rate=2e-3,
         lr_schedule="linear",
         gamma=0.0,
@@ -138,16 +139,17 @@ def test_a_continuous_identity_is_learned(sde):
         use_sde=sde,
         runs_dir=None,
     )
-    trainer.train(40_000)
+    trainer.train(5_000)
     assert trainer.evaluate(10)["mean_reward"] > -0.2  # 10 steps; doing nothing gives -3.3
 
 
 def value_of_a_constant_reward(terminate):
-    config = A2CConfig(num_envs=4, n_steps=20, gamma=0.9, learning_rate=2e-3, net_arch=(8,))
+    rate = {"learning_rate": 8e-3, "lr_schedule": "linear"}
+    config = A2CConfig(num_envs=4, n_steps=20, gamma=0.9, net_arch=(8,), **rate)
     env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
     a2c = learner(env, config)
-    for i in range(600):
-        a2c.iterate(i / 600)
+    for i in range(150):
+        a2c.iterate(i / 150)
     return float(a2c.values(np.zeros((1, 1), np.float32))[0])
 
 

@@ -1,5 +1,7 @@
 """Every kind of action is learned by every algorithm, and what is sent is in the action space."""
 
+import itertools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -19,28 +21,42 @@ SPACES = {
     "Box": (Box(np.float32([-3, 0]), np.float32([1, 2])), -0.4),
     "Box of two dimensions": (Box(-2.0, 2.0, (2, 1)), -0.3),
 }
-BACKENDS = ("auto", "torch", *network_backends()[1:])
+BACKENDS = ("native", "torch", *network_backends()[1:])
 LINEAR = {"gamma": 0.0, "lr_schedule": "linear", "runs_dir": None}
-PPO = {**LINEAR, "num_envs": 8, "n_steps": 64, "learning_rate": 3e-3, "log_std_init": -1.0}
-A2C = {**LINEAR, "num_envs": 16, "learning_rate": 2e-3, "log_std_init": -1.5}
-TRAINERS = {"PPO": (PPOTrainer, 15_000, PPO), "A2C": (A2CTrainer, 40_000, A2C)}
+PPO = {**LINEAR, "num_envs": 4, "n_steps": 64, "n_epochs": 5, "learning_rate": 5e-3}
+A2C = {**LINEAR, "num_envs": 8, "learning_rate": 3e-3}
+TRAINERS = {
+    "PPO": (PPOTrainer, PPO | {"log_std_init": -1.0}),
+    "A2C": (A2CTrainer, A2C | {"log_std_init": -1.5}),
+}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", SPACES)
-@pytest.mark.parametrize("name", TRAINERS)
+def alternating(*lists):
+    """Return the product of the lists with `BACKENDS`; every other case is marked slow."""
+    return [
+        pytest.param(*case, marks=pytest.mark.slow if sum(indices) % 2 else ())
+        for indices, case in zip(
+            itertools.product(*(range(len(each)) for each in (*lists, BACKENDS))),
+            itertools.product(*lists, BACKENDS),
+            strict=True,
+        )
+    ]
+
+
+EVERY_SPACE = pytest.mark.parametrize(("name", "kind", "backend"), alternating(TRAINERS, SPACES))
+
+
+@EVERY_SPACE
 def test_an_answer_of_every_kind_is_learned(name, kind, backend):
     space, enough = SPACES[kind]
-    make, steps, settings = TRAINERS[name]
+    make, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
     trainer = make(env=env, seed=0, backend=backend, **settings)
-    trainer.train(steps)
+    trainer.train(5_000)
     assert trainer.evaluate(30)["mean_reward"] >= enough
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", TRAINERS)
-@pytest.mark.parametrize("kind", SPACES)
+@EVERY_SPACE
 def test_minibatches_may_be_smaller_than_those_before(name, kind, backend):
     """The last one of an epoch, and those of rollouts in which environments only reset."""
     space, _ = SPACES[kind]
@@ -53,19 +69,18 @@ def test_minibatches_may_be_smaller_than_those_before(name, kind, backend):
         assert trainer.timesteps >= 600
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", TRAINERS)
-@pytest.mark.parametrize("use_sde", [False, True])
+BOXES = [
+    Box(-1e-3, 1e-3, (2,)),
+    Box(5.0, 6.0, (1, 2)),
+    Box(np.float32([-1e30, 0]), np.float32([1e30, 0])),
+    Box(-0.1, 0.1, (2,), np.float64),
+    Box(-1, 3, (2,), np.int32),
+    Box(0, 255, (2, 2), np.uint8),
+]
+
+
 @pytest.mark.parametrize(
-    "space",
-    [
-        Box(-1e-3, 1e-3, (2,)),
-        Box(5.0, 6.0, (1, 2)),
-        Box(np.float32([-1e30, 0]), np.float32([1e30, 0])),
-        Box(-0.1, 0.1, (2,), np.float64),
-        Box(-1, 3, (2,), np.int32),
-        Box(0, 255, (2, 2), np.uint8),
-    ],
+    ("space", "use_sde", "name", "backend"), alternating(BOXES, [False, True], TRAINERS)
 )
 def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde, backend):
     seen = []
@@ -98,12 +113,10 @@ def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde, backe
         assert space.contains(trainer.predict(np.zeros(1), deterministic=deterministic))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", TRAINERS)
-@pytest.mark.parametrize("kind", SPACES)
+@EVERY_SPACE
 def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind, backend):
     space, _ = SPACES[kind]
-    make, _, settings = TRAINERS[name]
+    make, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
     trainer = make(env=env, seed=0, backend=backend, **settings)
     trainer.train(1)

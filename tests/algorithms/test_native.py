@@ -1,6 +1,6 @@
 """The learners in Rust agree with those in torch, and with themselves in other processes."""
 
-import hashlib
+import inspect
 import os
 import subprocess
 import sys
@@ -180,34 +180,35 @@ def test_masks_are_obeyed():
         native.predict(obs, action_masks=np.zeros((50, 2), bool))
 
 
-def trained(seed=3):
+def trained_digest(seed=3):
+    import hashlib
+
+    from rlox import make_vec
+    from rlox.configs import PPOConfig
+    from rlox.native import NativePPO
+
     config = PPOConfig(num_envs=4, n_steps=64, n_epochs=2, normalize_obs=True)
     learner = NativePPO(make_vec("CartPole-v1", 4), config, seed=seed)
     for _ in range(3):
         learner.iterate()
-    return b"".join(x.tobytes() for x in learner.policy.tensors().values())
-
-
-SCRIPT = """
-import hashlib
-from test_native import trained
-print(hashlib.sha256(trained()).hexdigest())
-"""
+    weights = b"".join(x.tobytes() for x in learner.policy.tensors().values())
+    return hashlib.sha256(weights).hexdigest()
 
 
 def test_weights_are_the_same_in_other_processes_on_one_and_on_two_threads():
-    here = os.path.dirname(__file__)
+    program = inspect.getsource(trained_digest) + "print(trained_digest())"
     said = []
     for threads in "12":
-        env = {**os.environ, "RLOX_NUM_THREADS": threads}
-        env["PYTHONPATH"] = os.pathsep.join([here, os.path.dirname(here), *sys.path])
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True
+            [sys.executable, "-c", program],
+            env={**os.environ, "RLOX_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.strip())
-    assert said == [hashlib.sha256(trained()).hexdigest()] * 2
-    assert trained(seed=4) != trained()
+    assert said == [trained_digest()] * 2
+    assert trained_digest(seed=4) != trained_digest()
 
 
 def test_the_two_halves_are_the_whole():

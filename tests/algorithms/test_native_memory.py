@@ -12,56 +12,54 @@ from rlox.native import NativePPO
 
 pytest.importorskip("resource")
 
-CALL = """
-import resource, sys
+CALLS = """
+import os, resource, sys
 import numpy as np
 from rlox import make_vec
 from rlox.configs import PPOConfig
 from rlox.native import NativePPO
 
-kind, spare = sys.argv[1], int(sys.argv[2])
-env = make_vec("CartPole-v1", 8)
 config = PPOConfig(num_envs=8, n_steps=256, batch_size=2048, n_epochs=1, net_arch=(512, 512))
+calls = {
+    "make": lambda learner: NativePPO(learner.env, config, seed=0),
+    "iterate": lambda learner: learner.iterate(),
+    "predict": lambda learner: learner.predict(np.zeros((50_000, 4), np.float32)),
+}
 
-def limit():
+def outcome(call, mebibytes):
+    learner = NativePPO(make_vec("CartPole-v1", 8), config, seed=0)
+    before = learner.policy.tensors()
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + spare, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + (mebibytes << 20), resource.RLIM_INFINITY))
+    try:
+        call(learner)
+        return "done"
+    except MemoryError:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    after = learner.policy.tensors()
+    assert all(np.array_equal(x, after[name]) for name, x in before.items())
+    assert learner.timesteps == 0
+    return "refused"
 
-try:
-    if kind == "make":
-        limit()
-        NativePPO(env, config, seed=0)
-    else:
-        learner = NativePPO(env, config, seed=0)
-        obs, before = np.zeros((50_000, 4), np.float32), learner.policy.tensors()
-        limit()
-        if kind == "iterate":
-            learner.iterate()
-        else:
-            learner.predict(obs)
-    print("done")
-except MemoryError as error:
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-    if kind != "make":
-        after = learner.policy.tensors()
-        assert all(np.array_equal(x, after[name]) for name, x in before.items())
-        assert learner.timesteps == 0
-    print("refused", error)
+for name, call in calls.items():
+    for mebibytes in (1, 8, 16, 200):
+        child = os.fork()  # a process that has no free memory of earlier cases
+        if child == 0:
+            print(name, outcome(call, mebibytes), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, (name, mebibytes)
 """
 
 
 @pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("kind", ["make", "iterate", "predict"])
-def test_refused_memory_is_an_error_and_changes_nothing(kind):
-    said = []
-    for mebibytes in (1, 8, 16, 200):
-        command = [sys.executable, "-c", CALL, kind, str(mebibytes << 20)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert run.returncode == 0, (mebibytes, run.stderr[-2000:])
-        said.append(run.stdout.split()[0])
-    assert said[0] == "refused"
-    assert said[-1] == "done"
+def test_refused_memory_is_an_error_and_changes_nothing():
+    run = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr[-2000:]
+    said = [line.split() for line in run.stdout.splitlines()]
+    for name in ("make", "iterate", "predict"):
+        outcomes = [outcome for call, outcome in said if call == name]
+        assert (len(outcomes), outcomes[0], outcomes[-1]) == (4, "refused", "done"), name
 
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "environment"])

@@ -74,7 +74,7 @@ def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path
 @pytest.mark.parametrize("train_freq", [1, 8])
 def test_random_actions_become_rarer_with_every_step(train_freq, num_envs):
     how = {"train_freq": train_freq, "num_envs": num_envs, "exploration_fraction": 0.5}
-    how["exploration_final_eps"] = 0.05
+    how |= {"exploration_final_eps": 0.05, "gradient_steps": 1}
     trainer = DQNTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **SMALL, **how)
     one, rates = trainer.learner, []
     explored = one.explored

@@ -19,11 +19,11 @@ FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir":
 BACKENDS = ["native", "torch"]
 
 
-def discrete_identity(backend, **settings):
+def discrete_identity(backend, steps=1_000, **settings):
     """The mean return of ten episodes after training: 10 at best, a third of it by chance."""
     given = {**FAST, "train_freq": 1, "target_update_interval": 50, **settings}
     trainer = DQNTrainer(Echo, 0, backend=backend, **given)
-    trainer.train(1_000)
+    trainer.train(steps)
     assert trainer.learner.backend == backend
     return trainer.evaluate(10)["mean_reward"]
 
@@ -44,14 +44,14 @@ def test_a_discrete_identity_is_learned(settings, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_discrete_identity_is_not_met_without_learning(backend):
-    assert discrete_identity(backend, learning_rate=0.0) < 7
+    assert discrete_identity(backend, 200, learning_rate=0.0) < 7
 
 
-def continuous_identity(trainer, backend, **settings):
+def continuous_identity(trainer, backend, steps=1_000, **settings):
     """The mean return of ten episodes after training: 0 at best, -3.3 for doing nothing."""
     how = {**FAST, "net_arch": (32, 32), "batch_size": 64, **settings}
     made = trainer(Imitate, 0, backend=backend, **how)
-    made.train(1_000)
+    made.train(steps)
     assert made.learner.backend == backend
     return made.evaluate(10)["mean_reward"]
 
@@ -74,7 +74,7 @@ def test_a_continuous_identity_is_learned(trainer, settings, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
 def test_a_continuous_identity_is_not_met_without_learning(trainer, backend):
-    assert continuous_identity(trainer, backend, learning_rate=0.0) < -2
+    assert continuous_identity(trainer, backend, 200, learning_rate=0.0) < -2
 
 
 class Bars(gym.Env):

@@ -1,6 +1,7 @@
 """PPO: the seed decides everything, for policies of one's own, too."""
 
 import hashlib
+import inspect
 import subprocess
 import sys
 import threading
@@ -25,30 +26,40 @@ def learner(env, config=SMALL, seed=0, policy=None):
     return PPO(make_vec(env, config.num_envs), config, seed, policy)
 
 
-WEIGHTS = """
-import hashlib, random, sys
-import numpy as np, torch
-random.seed({outside}); np.random.seed({outside}); torch.manual_seed({outside})
-from rlox.trainers import PPOTrainer
-for env in ("CartPole-v1", "Pendulum-v1"):
-    trainer = PPOTrainer(env=env, seed={seed}, n_steps=64, runs_dir=None, backend="torch")
-    trainer.train(600)
-    torch.rand({outside}), np.random.rand({outside})
-    weights = b"".join(p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters())
-    print(hashlib.sha256(weights).hexdigest())
-"""
+def digests(seed, outside):
+    """Return digests of trained weights. The global generators are seeded with `outside`."""
+    import hashlib
+    import random
+
+    import numpy as np
+    import torch
+
+    from rlox.trainers import PPOTrainer
+
+    random.seed(outside)
+    np.random.seed(outside)  # noqa: NPY002
+    torch.manual_seed(outside)
+    made = []
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        trainer = PPOTrainer(env, seed, n_steps=64, runs_dir=None, backend="torch")
+        trainer.train(600)
+        torch.rand(outside)
+        weights = b"".join(
+            p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters()
+        )
+        made.append(hashlib.sha256(weights).hexdigest())
+    return made
 
 
 def test_a_seed_decides_the_weights_whatever_the_global_generators_say():
-    programs = [WEIGHTS.format(outside=o, seed=s) for o, s in ((1, 7), (2, 7), (1, 8))]
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        for code in programs
-    ]
-    first, again, other = (process.communicate(timeout=110)[0].split() for process in started)
+    program = inspect.getsource(digests) + "print(*digests(7, 1))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    first = done.stdout.split()
     assert [len(digest) for digest in first] == [64, 64]
-    assert first == again
-    assert set(first).isdisjoint(other)
+    assert first == digests(7, 1) == digests(7, 2)
+    assert set(first).isdisjoint(digests(8, 1))
 
 
 def weights_of(ppo):

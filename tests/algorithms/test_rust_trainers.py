@@ -19,6 +19,7 @@ from rlox.vector import make_vec
 ROOT = Path(__file__).parents[2]
 TRAINERS = {"dqn": DQNTrainer, "sac": SACTrainer, "td3": TD3Trainer}
 pytestmark = [
+    pytest.mark.build,
     pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("cargo") is None, reason="trains in Rust"),
 ]
