@@ -90,6 +90,23 @@ class OutOfMemoryError(StructuredError, MemoryError):
     """More memory is needed than is available."""
 
 
+def in_section(error: Exception, section: str) -> ArgumentError:
+    """Return the error of a section of a state, which names the section."""
+    if not isinstance(error, StructuredError):
+        return ArgumentError(section, "what `state` returned", f"other ({error})", "use that")
+    inner = section if error.section is None else f"{section}, {error.section}"
+    return ArgumentError(
+        error.argument,
+        error.expected,
+        error.got,
+        error.hint,
+        env=error.env,
+        row=error.row,
+        step=error.step,
+        section=inner,
+    )
+
+
 for _name in __all__:
     globals()[_name].__module__ = "rlox"  # tracebacks show the public name
 del _name

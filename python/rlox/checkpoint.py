@@ -29,7 +29,7 @@ from typing import Any
 import safetensors
 import safetensors.numpy
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, StructuredError
 from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
@@ -142,10 +142,8 @@ def _signed(content: Mapping[str, Any]) -> bytes:
     try:
         digest = hashlib.sha256(_canonical(content)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"manifest: expected what JSON can hold, got other ({error}); leave it out"
-        ) from error
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise kind("manifest", "what JSON can hold", f"other ({error})", "leave it out") from error
     return _canonical({**content, "sha256": digest})
 
 
@@ -182,15 +180,15 @@ def _is_empty(path: Path) -> bool:
 
 
 def _folder(path: object) -> Path:
-    wrong = f"path: expected the path of a folder, got {path!r}; pass one as str or Path"
+    wrong = ("path", "the path of a folder", repr(path), "pass one as str or Path")
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise TypeError(wrong)
+        raise ArgumentTypeError(*wrong)
     if not os.fspath(path):  # which pathlib takes for the folder that the process is in
-        raise ValueError(wrong)
+        raise ArgumentError(*wrong)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise ValueError(wrong) from error
+        raise ArgumentError(*wrong) from error
     return Path(path)
 
 
@@ -343,6 +341,17 @@ def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
     """The error that names a file and the section of it that is not as rlox writes it."""
     hint = "the file is damaged or not a checkpoint's, use another copy"
     return CorruptFileError(str(file), "what rlox wrote", got, hint, section=section)
+
+
+def of_state(
+    error: Exception, path: str | os.PathLike[str], kind: type[StructuredError]
+) -> StructuredError:
+    """Return the error of a state that was read from a file, which names file and section."""
+    if not isinstance(error, StructuredError):
+        return kind(str(path), "what rlox wrote", f"other ({error})", "use another copy")
+    argument = error.argument
+    section = argument if error.section is None else f"{error.section}, {argument}"
+    return kind(str(path), error.expected, error.got, error.hint, section=section)
 
 
 def _beside(path: Path, what: str) -> Path:

@@ -137,8 +137,8 @@ def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
             f"are not stored, {failed}; compute rewards along the last axis, from goals alone"
         ) from error
     warn(
-        f"her: expected a compute_reward that can do with any goals, {failed}; if it only needs an "
-        "environment that was reset, all is well: else the first minibatch fails",
+        f"her: expected a compute_reward that can do with any goals, got {failed}; if it only "
+        "needs an environment that was reset, all is well: else the first minibatch fails",
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.learner import Arrays, stream_from_state, stream_state
 
 # The name of the array that holds the JSON.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rlox._errors import ClosedError
+from rlox._errors import ArgumentError, ClosedError, in_section
 from rlox.learner import Arrays
 from rlox.plain import TREE, from_arrays, to_arrays
 from rlox.rollout import RolloutEnv
@@ -50,7 +50,7 @@ def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
     try:
         return env.set_state(arrays) is not False
     except (TypeError, ValueError) as error:
-        raise ValueError(f"environment: {error}") from error
+        raise in_section(error, "environment") from error
 
 
 def get_env_state(env: "ForeignVecEnv") -> Arrays:
