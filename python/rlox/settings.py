@@ -27,7 +27,8 @@ def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str 
     8
     >>> whole("total_timesteps", 1e5, low=1)
     Traceback (most recent call last):
-    rlox.ArgumentTypeError: total_timesteps: expected an integer of at least 1, got 100000.0; pass 100000
+    rlox.ArgumentTypeError: total_timesteps: expected an integer of at least 1, got 100000.0; \
+pass 100000
     """
     expected = f"an integer of at least {low}"
     if also is not None:
