@@ -29,7 +29,7 @@ from typing import Any
 import safetensors
 import safetensors.numpy
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
@@ -341,17 +341,6 @@ def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
     """The error that names a file and the section of it that is not as rlox writes it."""
     hint = "the file is damaged or not a checkpoint's, use another copy"
     return CorruptFileError(str(file), "what rlox wrote", got, hint, section=section)
-
-
-def of_state(
-    error: Exception, path: str | os.PathLike[str], kind: type[StructuredError]
-) -> StructuredError:
-    """Return the error of a state that was read from a file, which names file and section."""
-    if not isinstance(error, StructuredError):
-        return kind(str(path), "what rlox wrote", f"other ({error})", "use another copy")
-    argument = error.argument
-    section = argument if error.section is None else f"{error.section}, {argument}"
-    return kind(str(path), error.expected, error.got, error.hint, section=section)
 
 
 def _beside(path: Path, what: str) -> Path:

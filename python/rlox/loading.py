@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, in_file
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
-from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, of_state, read_checkpoint
+from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
 from rlox.collector import alone
 from rlox.learner import MEMBERS, LearnerState
 from rlox.manifest import expect_code, settings_on, trainer_manifest
@@ -123,7 +123,7 @@ def load(
         )
     except ValueError as error:
         same = policy is None and chosen == saved["backend"]
-        raise of_state(error, path, CorruptFileError if same else ArgumentError) from error
+        raise in_file(error, path, CorruptFileError if same else ArgumentError) from error
     return Policy(learner, saved)
 
 
