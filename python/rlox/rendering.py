@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.attributes import to_gymnasium_state
 
 State = npt.NDArray[np.float64]
