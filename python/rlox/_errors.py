@@ -1,5 +1,7 @@
 """Exceptions of rlox, with the rejected argument and its location as attributes."""
 
+import os
+
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
@@ -88,6 +90,34 @@ class CorruptFileError(StructuredError, ValueError):
 
 class OutOfMemoryError(StructuredError, MemoryError):
     """More memory is needed than is available."""
+
+
+def in_section(error: Exception, section: str) -> ArgumentError:
+    """Return the error of a section of a state, which names the section."""
+    if not isinstance(error, StructuredError):
+        return ArgumentError(section, "what `state` returned", f"other ({error})", "use that")
+    inner = section if error.section is None else f"{section}, {error.section}"
+    return ArgumentError(
+        error.argument,
+        error.expected,
+        error.got,
+        error.hint,
+        env=error.env,
+        row=error.row,
+        step=error.step,
+        section=inner,
+    )
+
+
+def in_file(
+    error: Exception, path: str | os.PathLike[str], kind: type[StructuredError]
+) -> StructuredError:
+    """Return the error of a state that was read from a file, with the file as argument."""
+    if not isinstance(error, StructuredError):
+        return kind(str(path), "what rlox wrote", f"other ({error})", "use another copy")
+    parts = (error.section, error.argument)
+    section = ", ".join(part for part in parts if part is not None)
+    return kind(str(path), error.expected, error.got, error.hint, section=section)
 
 
 for _name in __all__:

@@ -35,7 +35,7 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
 
     >>> expect_actions_for("dqn", gym.spaces.MultiBinary(2))
     Traceback (most recent call last):
-    ValueError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
+    rlox.ArgumentError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
     name = algorithm.upper()
     real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"

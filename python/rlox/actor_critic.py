@@ -121,14 +121,15 @@ def check_policy(
                 evaluated = zip(names, module.evaluate_actions(obs, action), strict=True)
                 said |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
     except Exception as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         raise kind(
-            "policy: expected get_action_and_logprob(obs, mask=None, action=None) to give action, "
-            "log_prob and entropy, of a given action too, get_value(obs) to give values, "
-            "act(obs), if there is one, action, log_prob and value, evaluate_actions(obs, action) "
-            "log_prob, entropy and value; "
-            f"{type(policy).__name__} failed with {type(error).__name__}: {error}; see "
-            "rlox.policies.ActorCritic"
+            "policy",
+            "get_action_and_logprob(obs, mask=None, action=None) to give action, log_prob and "
+            "entropy, of a given action too, get_value(obs) to give values, act(obs), if there is "
+            "one, action, log_prob and value, evaluate_actions(obs, action) log_prob, entropy and "
+            "value",
+            f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}",
+            "see rlox.policies.ActorCritic",
         ) from error
     said["log_prob of a given action"] = again
     integer = not isinstance(action_space, spaces.Box)
@@ -175,20 +176,22 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
             "leave it out",
         )
     shape = (len(logits), sum(counts))
-    expected = f"action_masks: expected flags of shape {shape}"
+    expected = f"flags of shape {shape}"
     if not isinstance(mask, Tensor):
-        mask = torch.from_numpy(as_flags(mask, expected))
+        mask = torch.from_numpy(as_flags("action_masks", expected, mask))
     if mask.is_complex():
-        raise TypeError(f"{expected}, got {mask.dtype}; convert it to bool")
+        raise ArgumentTypeError("action_masks", expected, str(mask.dtype), "convert it to bool")
     if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(f"{expected}, got numbers other than 0 and 1; convert it to bool")
+        got = "numbers other than 0 and 1"
+        raise ArgumentError("action_masks", expected, got, "convert it to bool")
     flags: Tensor = mask.to(logits.device, torch.bool)
     fits = flags.shape == shape
     if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
-        raise ValueError(
-            f"{expected}, with an action (of each component) that is allowed in each row, got "
-            f"shape {tuple(flags.shape)}{' and rows without' if fits else ''}; pass a flag for "
-            "each action"
+        raise ArgumentError(
+            "action_masks",
+            f"{expected}, with an action (of each component) that is allowed in each row",
+            f"shape {tuple(flags.shape)}{' and rows without' if fits else ''}",
+            "pass a flag for each action",
         )
     return flags
 
@@ -279,9 +282,11 @@ def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
         TypeError: It has no `mode`, or one that takes no mask where there is one.
     """
     if not hasattr(policy, "mode"):
-        raise TypeError(
-            f"policy: expected a method mode(obs) for greedy actions, {type(policy).__name__} has "
-            "none; add it or pass deterministic=False"
+        raise ArgumentTypeError(
+            "policy",
+            "a method mode(obs) for greedy actions",
+            f"{type(policy).__name__} without",
+            "add it or pass deterministic=False",
         )
     actions: Tensor = _with_mask(policy.mode)(obs, mask=mask)
     return actions

@@ -110,7 +110,8 @@ def resolve_backend(backend: str, need: Need | None) -> str:
     'native'
     >>> resolve_backend("native", Need("device", "'cpu'", "'cuda'", "device is 'cuda'"))
     Traceback (most recent call last):
-    ValueError: device: expected 'cpu' on the native backend, got 'cuda'; pass backend="torch"
+    rlox.ArgumentError: device: expected 'cpu' on the native backend, got 'cuda'; pass \
+backend="torch"
     """
     asked = text("backend", backend, BACKENDS)
     if asked == "auto":

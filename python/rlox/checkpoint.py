@@ -142,10 +142,8 @@ def _signed(content: Mapping[str, Any]) -> bytes:
     try:
         digest = hashlib.sha256(_canonical(content)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"manifest: expected what JSON can hold, got other ({error}); leave it out"
-        ) from error
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise kind("manifest", "what JSON can hold", f"other ({error})", "leave it out") from error
     return _canonical({**content, "sha256": digest})
 
 
@@ -182,15 +180,15 @@ def _is_empty(path: Path) -> bool:
 
 
 def _folder(path: object) -> Path:
-    wrong = f"path: expected the path of a folder, got {path!r}; pass one as str or Path"
+    wrong = ("path", "the path of a folder", repr(path), "pass one as str or Path")
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise TypeError(wrong)
+        raise ArgumentTypeError(*wrong)
     if not os.fspath(path):  # which pathlib takes for the folder that the process is in
-        raise ValueError(wrong)
+        raise ArgumentError(*wrong)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise ValueError(wrong) from error
+        raise ArgumentError(*wrong) from error
     return Path(path)
 
 

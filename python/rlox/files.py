@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rlox._errors import ArgumentError
+
 _log = logging.getLogger("rlox")
 
 _flock: Any = None
@@ -55,7 +57,7 @@ def read_small(file: Path, largest: int) -> bytes:
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
-        raise ValueError(f"expected at most {largest:,} bytes, got more in {file}; pass another")
+        raise ArgumentError("path", f"at most {largest:,} bytes", f"more in {file}", "pass another")
     return data
 
 

@@ -28,8 +28,8 @@ def expect_finite(name: str, array: npt.NDArray[Any], step: int, *, wide: bool =
 
     >>> expect_finite("obs", np.array([[0.0], [1e300]]), step=7)
     Traceback (most recent call last):
-    ValueError: obs: expected finite numbers that float32 holds, got 1e+300 from environment 1 at \
-step 7; look at that environment's dynamics
+    rlox.NonFiniteError: obs: expected finite numbers that float32 holds, got 1e+300 in \
+environment 1 at step 7; look at that environment's dynamics
     """
     if array.dtype.kind != "f":
         return
@@ -40,11 +40,11 @@ step 7; look at that environment's dynamics
         at = tuple(np.argwhere(~good)[0])
         raise NonFiniteError(
             name,
-            f"finite numbers{('' if kept else ' that float32 holds')}",
+            "finite numbers" if kept else "finite numbers that float32 holds",
             str(array[at]),
             "look at that environment's dynamics",
             step=step,
-            env=at[0],
+            env=int(at[0]),
         )
 
 
@@ -61,7 +61,7 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
 
     >>> refuse_nan("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
-    FloatingPointError: rewards: expected finite numbers, got inf from environment 0 at its step \
+    rlox.NonFiniteError: rewards: expected finite numbers, got inf in environment 0 at step \
 41; look at the environment's dynamics
     """
     finite = np.isfinite(array)
@@ -71,9 +71,9 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
             name,
             "finite numbers",
             str(array[(t, env, *rest)]),
-            str(_FIXES.get(name, _POLICY)),
+            _FIXES.get(name, _POLICY),
             step=steps_before + t,
-            env=env,
+            env=int(env),
         )
 
 
@@ -125,8 +125,9 @@ def refuse_nan_policy(
                 name,
                 "finite numbers",
                 "NaN or infinity in this parameter of the policy, which then failed for all "
-                f"environments at their step {step}",
+                "environments",
                 _POLICY,
+                step=step,
             )
 
 
@@ -141,7 +142,8 @@ def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
             raise NonFiniteError(
                 name,
                 "finite numbers",
-                f"{loss} in the update after step {timesteps}",
+                f"{loss} in the update",
                 "go back to a checkpoint, lower learning_rate, or set normalize_obs and "
                 "normalize_reward",
+                step=timesteps,
             )

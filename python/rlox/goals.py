@@ -130,15 +130,17 @@ def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
     It may have failed because the environment was not reset, which its error does not tell: then
     the first minibatch fails.
     """
-    failed = f"got {error!r} for goals of shape {shape} and the info {{}}"
+    failed = f"{error!r} for goals of shape {shape} and the info {{}}"
     if isinstance(error, _PERMANENT):
-        raise ValueError(
-            "her: expected a compute_reward of many goals at once, and of an empty info, as infos "
-            f"are not stored, {failed}; compute rewards along the last axis, from goals alone"
+        raise ArgumentError(
+            "her",
+            "a compute_reward of many goals at once, and of an empty info, as infos are not stored",
+            failed,
+            "compute rewards along the last axis, from goals alone",
         ) from error
     warn(
-        f"her: expected a compute_reward that can do with any goals, {failed}; if it only needs an "
-        "environment that was reset, all is well: else the first minibatch fails",
+        f"her: expected a compute_reward that can do with any goals, got {failed}; if it only "
+        "needs an environment that was reset, all is well: else the first minibatch fails",
     )
 
 

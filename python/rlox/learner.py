@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError
+from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError, in_section
 from rlox._rlox import Normalizer
 from rlox.layouts import Layout
 from rlox.rollout import RolloutEnv
@@ -314,7 +314,7 @@ def make_normalizer(
         try:
             made.load_state(arrays)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"normalizer: {error}") from error
+            raise in_section(error, "normalizer") from error
     return made
 
 
@@ -328,7 +328,7 @@ def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> f
     return float(1 - (returns - values).var() / spread) if spread > 0 else float("nan")
 
 
-def _damaged(part: str, expected: str, got: object) -> ValueError:
-    shown = repr(got)
-    shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
-    return ArgumentError(part, expected, str(shown), "use what `state` gave")
+def _damaged(part: str, expected: str, got: object) -> ArgumentError:
+    text = repr(got)
+    text = text if len(text) <= 200 else f"{text[:200]}..."
+    return ArgumentError(part, expected, text, "use what `state` gave")

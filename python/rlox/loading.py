@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox._errors import ArgumentError, CorruptFileError
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, in_file
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
 from rlox.collector import alone
@@ -123,8 +123,7 @@ def load(
         )
     except ValueError as error:
         same = policy is None and chosen == saved["backend"]
-        kind_of = CorruptFileError if same else ArgumentError
-        raise kind_of(f"{path},", None, f"section {error}", None) from error
+        raise in_file(error, path, CorruptFileError if same else ArgumentError) from error
     return Policy(learner, saved)
 
 
@@ -176,7 +175,9 @@ class _Nowhere:
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        raise TypeError("policy: expected one to predict with; load it with its trainer to train")
+        raise ArgumentTypeError(
+            "policy", None, "can only predict", "load it with its trainer to train"
+        )
 
     begin_rollout = step_rollout = step = reset = drain_episodes = _refuse
     action_stream = None

@@ -203,7 +203,7 @@ def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
         raise ArgumentError("path", f"{what} {wanted}", f"a checkpoint of {saved}", fix)
 
 
-class NoEnvironmentError(ValueError):
+class NoEnvironmentError(ArgumentError):
     """A checkpoint says no id, and no environment was passed."""
 
 
@@ -220,11 +220,9 @@ def expect_code(saved: Mapping[str, Any], **given: object) -> None:
     }
     for what, thing in given.items():
         if thing is None and needed[what]:
-            kind = NoEnvironmentError if what == "env" else ValueError
-            raise kind(
-                f"{what}: expected what the trainer was made with, as a checkpoint holds no code, "
-                f"got None; pass {what}="
-            )
+            kind = NoEnvironmentError if what == "env" else ArgumentError
+            expected = "what the trainer was made with, as a checkpoint holds no code"
+            raise kind(what, expected, "None", f"pass {what}=")
 
 
 def settings_on(

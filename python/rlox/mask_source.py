@@ -188,5 +188,5 @@ def _rows(given: Any, said: Flags, width: int) -> tuple[Flags, Flags]:
                 "mend the environment",
             )
         # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
-        masks[i] = as_flags(flags, f"action_mask: expected flags of environment {i}, each 0 or 1")
+        masks[i] = as_flags("action_mask", "flags, each 0 or 1", flags, env=int(i))
     return masks, reported

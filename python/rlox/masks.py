@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv
 from rlox.settings import shown
 
@@ -190,29 +190,30 @@ def final_mask_infos(native: NativeVectorEnv, cut: Flags) -> dict[str, Any]:
     return {"action_mask": masks.view(np.int8), "_action_mask": cut}
 
 
-def as_flags(given: npt.ArrayLike, expected: str) -> Flags:
+def as_flags(argument: str, expected: str, given: npt.ArrayLike, env: int | None = None) -> Flags:
     """What is given, as an array of bools.
 
     Raises:
         TypeError: No flags.
         ValueError: Rows of different lengths, or numbers other than 0 and 1.
 
-    >>> as_flags([[1, 0]], "mask: expected flags of shape (1, 2)")
+    >>> as_flags("mask", "flags of shape (1, 2)", [[1, 0]])
     array([[ True, False]])
     """
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{expected}, got what NumPy makes no array of ({error}); pass a flag for each action"
-        ) from error
+        got = f"what NumPy makes no array of ({error})"
+        hint = "pass a flag for each action"
+        raise ArgumentError(argument, expected, got, hint, env=env) from error
+    hint = "pass True or False for each action"
     if array.dtype.kind not in "biuf":
-        came = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
-        raise TypeError(f"{expected}, got {came}; pass True or False for each action")
+        got = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
+        raise ArgumentTypeError(argument, expected, got, hint, env=env)
     flags = array.astype(np.bool_)
     if (array != flags).any():
         other = array[array != flags].flat[0]
-        raise ValueError(f"{expected}, got {other}; pass True or False for each action")
+        raise ArgumentError(argument, expected, str(other), hint, env=env)
     return flags
 
 
@@ -224,11 +225,12 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
         ValueError: Another shape, or nothing is allowed.
     """
     shape = (n, mask_width(space))
-    expected = f"action_masks: expected flags of shape {shape}"
-    masks = as_flags(given, expected)
+    expected = f"flags of shape {shape}"
+    masks = as_flags("action_masks", expected, given)
     masks = masks[None] if masks.ndim == 1 else masks
     if masks.shape != shape:
-        raise ValueError(f"{expected}, got shape {np.shape(given)}; pass a flag for each action")
+        got = f"shape {np.shape(given)}"
+        raise ArgumentError("action_masks", expected, got, "pass a flag for each action")
     allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
     if not allowed.all():
         raise ArgumentError(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import finite, learner, native_shapes, settings, spaces, standing
-from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, in_section
 from rlox._rlox import NativePolicy
 from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
@@ -160,9 +160,9 @@ class NativeLearner(OnPolicyLearner):
         """What a native update says; where something is not finite, after which step."""
         try:
             return dict(call(self.buffer, given))
-        except FloatingPointError as error:
-            said = f"{error}; it was in the update after step {self.timesteps}"
-            raise FloatingPointError(said) from error
+        except NonFiniteError as error:
+            error.step = self.timesteps
+            raise
 
     def predict(
         self,
@@ -270,4 +270,4 @@ def _part(part: str, check: Any, arrays: learner.Arrays) -> None:
     try:
         check(arrays)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{part}: {error}") from error
+        raise in_section(error, part) from error

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import learner
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, in_section
 from rlox._rlox import NativeAgent
 from rlox.streams import state_for_native, to_numpy
 
@@ -116,4 +116,4 @@ def expect_part(part: str, check: Callable[[Any], object], arrays: learner.Array
     try:
         check(arrays)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{part}: {error}") from error
+        raise in_section(error, part) from error

@@ -159,7 +159,8 @@ def expect_lengths(noise: ActionNoise, dim: int) -> None:
 
     >>> expect_lengths(GaussianNoise([0.1, 0.2]), dim=3)
     Traceback (most recent call last):
-    ValueError: action_noise: expected sigma as one number or 3, as actions have, got 2; pass 3
+    rlox.ArgumentError: action_noise: expected sigma as one number or 3, as actions have, got 2; \
+pass 3
     """
     for name in ("sigma", *_PLACES):
         numbers = getattr(noise, name, None)

@@ -85,16 +85,19 @@ def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArra
 
 def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """A float32 copy. Numbers too large for float32 become infinite."""
-    expected = f"{name}: expected an array of real numbers"
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TypeError(
-            f"{expected}, got {type(obs).__name__} that NumPy cannot make one of ({why}); give all "
-            "rows the same length, and copy tensors to the CPU with .detach().cpu()"
+        raise ArgumentTypeError(
+            name,
+            "an array of real numbers",
+            f"{type(obs).__name__} that NumPy cannot make one of ({why})",
+            "give all rows the same length, and copy tensors to the CPU with .detach().cpu()",
         ) from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{expected}, got dtype {array.dtype}; convert it to float32")
+        raise ArgumentTypeError(
+            name, "an array of real numbers", f"dtype {array.dtype}", "convert it to float32"
+        )
     with np.errstate(over="ignore"):
         return array.astype(np.float32)

@@ -129,11 +129,9 @@ def _expect_said(
         with torch.no_grad(), evaluating(policy):
             said = ask(zeros(observation_space, 2, device))
     except Exception as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"policy: expected one that takes observations, {type(policy).__name__} failed with "
-            f"{type(error).__name__}: {error}; {_SEE}"
-        ) from error
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        got = f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}"
+        raise kind("policy", "one that takes observations", got, _SEE) from error
     for name, (tensor, shape) in said.items():
         known = isinstance(tensor, Tensor)
         if not known or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:

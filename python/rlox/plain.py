@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rlox._errors import ArgumentError
 from rlox.learner import Arrays, stream_from_state, stream_state
 
 # The name of the array that holds the JSON.
@@ -39,10 +40,9 @@ def from_arrays(arrays: Arrays) -> Any:
     try:
         return _decode(json.loads(arrays[TREE].astype(np.uint8).tobytes()), arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"expected the saved state of environments, got damaged data ({error}); use another "
-            "copy"
-        ) from error
+        got = f"damaged data ({error})"
+        expected = "the saved state of environments"
+        raise ArgumentError("state", expected, got, "use another copy") from error
 
 
 def _encode(value: Any, path: str, arrays: Arrays) -> Any:
@@ -64,7 +64,8 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
         return {cls.__name__: [_encode(x, f"{path}[{i}]", arrays) for i, x in enumerate(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {k: _encode(x, f"{path}[{k!r}]", arrays) for k, x in value.items()}}
-    raise ValueError(f"{path} is a {cls.__name__}, which is not plain data")
+    got = f"is a {cls.__name__}, which is not plain data"
+    raise ArgumentError(path, None, got, None)
 
 
 def _decode(tree: Any, arrays: Arrays) -> Any:

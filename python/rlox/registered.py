@@ -89,16 +89,16 @@ def count_of(env: object) -> Any:
 
 def _import(module: str, env_id: str) -> None:
     """Imports the module that registers an id; what it raises itself is left as it is."""
-    expected = f"env: expected the id {env_id!r} to begin with a module that can be imported"
+    expected = f"the id {env_id!r} to begin with a module that can be imported"
     if module.startswith("."):
-        raise ValueError(f"{expected}, got {module!r}; write its full name")
+        raise ArgumentError("env", expected, repr(module), "write its full name")
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ModuleNotFoundError(
-            f"{expected}, got {module!r} ({error}); install it, or correct its name",
+            f"env: expected {expected}, got {module!r} ({error}); install it, or correct its name",
             name=error.name,
         ) from error
 
@@ -161,7 +161,9 @@ def make_registered(
     except gym.error.DependencyNotInstalled:
         raise
     except gym.error.Error as error:
-        raise ValueError(
-            f"env: expected {spec.id!r} to make environments, it failed with "
-            f"{type(error).__name__}: {error}; look at its arguments"
+        raise ArgumentError(
+            "env",
+            f"{spec.id!r} to make environments",
+            f"{type(error).__name__}: {error}",
+            "look at its arguments",
         ) from error

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.attributes import to_gymnasium_state
 
 State = npt.NDArray[np.float64]
@@ -22,8 +23,8 @@ def expect_render_mode(mode: object, known: Sequence[str]) -> None:
     if mode is None or (isinstance(mode, str) and mode in known):
         return
     expected = " or ".join(["None", *map(repr, known)])
-    error = ValueError if isinstance(mode, str) else TypeError
-    raise error(f"render_mode: expected {expected}, got {mode!r}; pass one of them")
+    kind = ArgumentError if isinstance(mode, str) else ArgumentTypeError
+    raise kind("render_mode", expected, repr(mode), "pass one of them")
 
 
 class Renderer:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rlox import learner
+from rlox._errors import in_section
 from rlox._rlox import Normalizer
 from rlox.actor_critic import torch_dtype
 from rlox.goals import GoalFunctions
@@ -226,4 +227,4 @@ class Replay:
         try:
             buffer.load_state(self.empty if arrays is None else arrays)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"replay: {error}") from error
+            raise in_section(error, "replay") from error

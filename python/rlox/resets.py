@@ -149,20 +149,18 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     others = dict(options)
     if "reset_mask" not in others:
         return None, others
-    mask = others.pop("reset_mask")
+    mask, name = others.pop("reset_mask"), "`options['reset_mask']`"
     if not isinstance(mask, np.ndarray):
-        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+        raise ArgumentTypeError(name, None, f"must be a numpy array, got {type(mask)}", None)
     if mask.shape != (num_envs,):
-        raise ValueError(
-            f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}"
-        )
+        got = f"must have shape `({num_envs},)`, got {mask.shape}"
+        raise ArgumentError(name, None, got, None)
     if mask.dtype != np.bool_:
-        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+        got = f"must have `dtype=np.bool_`, got {mask.dtype}"
+        raise ArgumentTypeError(name, None, got, None)
     if not mask.any():
-        raise ValueError(
-            "`options['reset_mask']` must contain a boolean array with at least one True value, "
-            f"got reset_mask={mask}"
-        )
+        got = f"must contain a boolean array with at least one True value, got reset_mask={mask}"
+        raise ArgumentError(name, None, got, None)
     return mask, others
 
 

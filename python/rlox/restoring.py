@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentError, CorruptFileError, OutOfMemoryError
+from rlox._errors import ArgumentError, CorruptFileError, OutOfMemoryError, in_file
 from rlox.callbacks.states import KEY, saved_states, states_of
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
@@ -197,8 +197,7 @@ def restore(
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
-        kind_of = CorruptFileError if same else ArgumentError
-        raise kind_of(f"{path},", None, f"section {error}", None) from error
+        raise in_file(error, path, CorruptFileError if same else ArgumentError) from error
     trainer.sources = saved["sources"]
     trainer.start_timesteps, trainer.target_timesteps = (
         saved["run"]["start"],

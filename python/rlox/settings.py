@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlox._errors import ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 
 FIX = "change the setting"
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
@@ -27,7 +27,8 @@ def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str 
     8
     >>> whole("total_timesteps", 1e5, low=1)
     Traceback (most recent call last):
-    TypeError: total_timesteps: expected an integer of at least 1, got 100000.0; pass 100000
+    rlox.ArgumentTypeError: total_timesteps: expected an integer of at least 1, got 100000.0; \
+pass 100000
     """
     expected = f"an integer of at least {low}"
     if also is not None:
@@ -35,7 +36,7 @@ def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str 
     if isinstance(value, bool) or not isinstance(value, Integral):
         if isinstance(value, float | np.floating) and float(value).is_integer():
             fix = f"pass {int(value)}"
-        raise _wrong(name, expected, value, fix, TypeError)
+        raise _wrong(name, expected, value, fix, ArgumentTypeError)
     plain = int(value)
     if plain < low and plain != also:
         raise _wrong(name, expected, value, fix)
@@ -60,7 +61,7 @@ def number(
     elif low > -math.inf:
         expected += f" of at least {low}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _wrong(name, expected, value, fix, TypeError)
+        raise _wrong(name, expected, value, fix, ArgumentTypeError)
     try:
         plain = float(value)
     except OverflowError:
@@ -118,7 +119,7 @@ def text(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     if len(choices) > 2:
         names = "one of " + ", ".join(choices)
     if not isinstance(value, str):
-        raise _wrong(name, names or "a str", value, FIX, TypeError)
+        raise _wrong(name, names or "a str", value, FIX, ArgumentTypeError)
     if choices and value not in choices:
         raise _wrong(name, names, value, FIX)
     return str(value)
@@ -133,7 +134,9 @@ def path_or_none(name: str, value: Any) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
-        raise _wrong(name, "a path or None", value, "pass a str or a pathlib.Path", TypeError)
+        raise _wrong(
+            name, "a path or None", value, "pass a str or a pathlib.Path", ArgumentTypeError
+        )
     return Path(value)
 
 
@@ -189,9 +192,9 @@ def shown(value: object) -> str:
 
 
 def _wrong(
-    name: str, expected: str, value: object, fix: str, error: type[Exception] = ValueError
-) -> Exception:
-    return error(f"{name}: expected {expected}, got {shown(value)}; {fix}")
+    name: str, expected: str, value: object, fix: str, kind: type[StructuredError] = ArgumentError
+) -> StructuredError:
+    return kind(name, expected, shown(value), fix)
 
 
 def plain_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> int:
@@ -206,7 +209,7 @@ def plain_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> i
     """
     expected = "None or an integer of at least 0"
     if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise _wrong("seed", expected, seed, fix, TypeError)
+        raise _wrong("seed", expected, seed, fix, ArgumentTypeError)
     if seed < 0:
         raise _wrong("seed", expected, seed, fix)
     return int(seed)
@@ -234,17 +237,19 @@ def json_keywords(name: str, value: Any, taken: Sequence[str] = ()) -> dict[str,
     {'g': 0.5, 'size': [8, 8]}
     """
     if not isinstance(value, Mapping):
-        raise _wrong(name, "a dict of keywords", value, "pass a dict or None", TypeError)
+        raise _wrong(name, "a dict of keywords", value, "pass a dict or None", ArgumentTypeError)
     for key in taken:
         if key in value:
-            raise _wrong(name, f"no {key!r}", value, f"leave {key!r} to the trainer", TypeError)
+            raise _wrong(
+                name, f"no {key!r}", value, f"leave {key!r} to the trainer", ArgumentTypeError
+            )
     return {key: _json(f"{name}[{key!r}]", content) for key, content in _str_items(name, value)}
 
 
 def _str_items(name: str, value: Mapping[Any, Any]) -> list[tuple[str, Any]]:
     for key in value:
         if not isinstance(key, str):
-            raise _wrong(name, "keys that are str", key, "rename the key", TypeError)
+            raise _wrong(name, "keys that are str", key, "rename the key", ArgumentTypeError)
     return list(value.items())
 
 
@@ -261,7 +266,7 @@ def _json(name: str, value: Any) -> Any:
             return plain
     expected = "what JSON can hold (str, finite numbers, bools, None, lists, dicts)"
     fix = "make the environments in a function of your own and pass that as env"
-    raise _wrong(name, expected, value, fix, TypeError)
+    raise _wrong(name, expected, value, fix, ArgumentTypeError)
 
 
 # A setting, and the one it is given in place of.

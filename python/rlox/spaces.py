@@ -303,5 +303,9 @@ def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
         raise ArgumentError(
-            "actions", expected, str(actions[at]), "keep actions inside the action space", env=at[0]
+            "actions",
+            expected,
+            str(actions[at]),
+            "keep actions inside the action space",
+            env=int(at[0]),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rlox._errors import ClosedError
+from rlox._errors import ArgumentError, ClosedError, in_section
 from rlox.learner import Arrays
 from rlox.plain import TREE, from_arrays, to_arrays
 from rlox.rollout import RolloutEnv
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlox.foreign import ForeignVecEnv
 
 _MASKS = ("action_mask", "_action_mask")
+_EXPECTED = "the saved state of environments"
 
 
 def environment_state(env: RolloutEnv) -> Arrays:
@@ -50,7 +51,7 @@ def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
     try:
         return env.set_state(arrays) is not False
     except (TypeError, ValueError) as error:
-        raise ValueError(f"environment: {error}") from error
+        raise in_section(error, "environment") from error
 
 
 def get_env_state(env: "ForeignVecEnv") -> Arrays:
@@ -95,19 +96,19 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
     inner: Any = env.env
     own = from_arrays({name: x for name, x in arrays.items() if "." not in name})
     if not isinstance(own, dict) or "layers" not in own:
-        raise ValueError("expected the saved state of environments, got other data; use a copy")
+        raise ArgumentError("state", _EXPECTED, "other data", "use a copy")
     env.inexact = _unsupported(env)
     if env.inexact is None and own["layers"] != _layers(inner):
         env.inexact = "these are other environments than those that were saved"
     if env.inexact:
         return False
     if not _fits(env, own):
-        raise ValueError("expected the saved state of environments, got other data; use a copy")
+        raise ArgumentError("state", _EXPECTED, "other data", "use a copy")
     before = {} if env._obs is None else get_env_state(env)
     if reason := _restore_each(inner, arrays):
         if before:
             _restore_each(inner, before)
-        raise ValueError(f"expected the saved state of environments, got damaged data ({reason})")
+        raise ArgumentError("state", _EXPECTED, f"damaged data ({reason})", "use a copy")
     env._obs, env._ended = own["rows"], own["ended"]
     env._returns, env._lengths, env._steps = own["returns"], own["lengths"], own["steps"]
     env._infos, env._finished = dict(own["masks"]), []

@@ -34,10 +34,8 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
 
 def _each(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
-        raise ValueError(
-            "If seeds are passed as a list the length must match "
-            f"num_envs={num_envs} but got length={len(seed)}."
-        )
+        fix = "pass an integer, one for each environment, or None"
+        raise ArgumentError("seed", f"one for each of {num_envs} environments", str(len(seed)), fix)
     return [None if one is None else plain_seed(one) for one in seed]
 
 

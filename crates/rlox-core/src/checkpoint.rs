@@ -149,21 +149,31 @@ impl Checkpoint {
     /// The error that names the file and the section of it that is not as rlox writes it. A section is a member's name, or
     /// else one of the manifest.
     pub fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
-        Error::corrupt(self.section(section), "what rlox wrote", got, FIX)
+        Error::corrupt(self.file_of(section), "what rlox wrote", got, FIX).in_section(section)
     }
 
-    /// The name of a section, with its file, for errors.
-    pub fn section(&self, section: &str) -> String {
+    /// Returns the path of the file that holds a section, for errors.
+    pub fn file_of(&self, section: &str) -> String {
         let listed = self.manifest.get("members").is_some_and(|members| members.get(section).is_some());
         let file = if listed { format!("{section}.safetensors") } else { MANIFEST.into() };
-        format!("{}, section {section}", self.folder.join(file).display())
+        self.folder.join(file).display().to_string()
+    }
+
+    /// Returns the error of a value of a section, with the file as argument and the value's name in the section.
+    #[must_use]
+    pub fn in_file(&self, mut error: Error, section: &str) -> Error {
+        if let Some(wrong) = error.mismatch_mut() {
+            let inner = std::mem::replace(&mut wrong.argument, self.file_of(section).into());
+            wrong.at.section = Some(format!("{section}, {inner}"));
+        }
+        error
     }
 
     /// The contents of a file, of as many bytes as the manifest says.
     fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
         let path = self.folder.join(name);
         let wrong =
-            |got: String| Error::corrupt(format!("{}, section {section}", path.display()), "what rlox wrote", got, FIX);
+            |got: String| Error::corrupt(path.display().to_string(), "what rlox wrote", got, FIX).in_section(section);
         let refused = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => wrong("no such file".into()),
             _ => Error::Io { path: path.display().to_string(), source },

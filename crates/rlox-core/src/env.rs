@@ -219,7 +219,7 @@ fn wrong_count(num_envs: usize, dim: usize, got: usize) -> Error {
 }
 
 fn outside(env: usize, expected: &str, got: &str) -> Error {
-    Error::action("actions", expected, format!("{got} for environment {env}"), "keep actions inside the action space")
+    Error::action("actions", expected, got, "keep actions inside the action space").at_env(env)
 }
 
 multiversion! {

@@ -210,14 +210,20 @@ impl Error {
         self.located(|at| at.section = Some(section.into()))
     }
 
-    /// The same error, where the caller knows the argument `from` by another name.
+    /// Adds `first` to the index of the row, if there is one: for errors about a part of the rows that starts there.
+    #[must_use]
+    pub fn offset_row(self, first: usize) -> Self {
+        self.located(|at| at.row = at.row.map(|row| first + row))
+    }
+
+    /// Renames the argument if its name is `from`: for callers that know it by another name.
     ///
     /// ```
-    /// let error = rlox_core::check_len("rows", 3, 4).unwrap_err().renamed("rows", "obs");
+    /// let error = rlox_core::check_len("rows", 3, 4).unwrap_err().rename_argument("rows", "obs");
     /// assert_eq!(error.to_string(), "obs: expected 4 elements, got 3; pass one array of that length");
     /// ```
     #[must_use]
-    pub fn renamed(mut self, from: &str, to: &'static str) -> Self {
+    pub fn rename_argument(mut self, from: &str, to: &'static str) -> Self {
         if let Some(wrong) = self.mismatch_mut().filter(|wrong| wrong.argument == from) {
             wrong.argument = to.into();
         }

@@ -76,7 +76,8 @@ impl RunningMeanStd {
             Err(Error::config(name, expected, got.to_string(), "pass what a RunningMeanStd gave"))
         };
         if let Some(got) = mean.iter().find(|mean| !mean.is_finite()) {
-            return wrong("mean", "finite numbers", *got);
+            let hint = "pass what a RunningMeanStd gave";
+            return Err(Error::not_finite("mean", "finite numbers", got.to_string(), hint));
         }
         if let Some(got) = var.iter().find(|var| !var.is_finite() || **var < 0.0) {
             return wrong("var", "finite numbers that are not negative", *got);
@@ -121,8 +122,9 @@ impl RunningMeanStd {
             }
             if let Some(at) = stretch.iter().position(|x| !(*x).into().is_finite()) {
                 let (x, at) = (stretch[at].into(), i * Watch::STRETCH + at);
-                let got = format!("{x} in row {}, column {}", at / dim, at % dim);
-                return Err(Error::space("rows", "finite numbers", got, "find out where it comes from"));
+                let got = format!("{x} in column {}", at % dim);
+                let error = Error::not_finite("rows", "finite numbers", got, "find out where it comes from");
+                return Err(error.at_row(at / dim));
             }
         }
         if rows.is_empty() {
@@ -279,8 +281,8 @@ impl Normalizer {
         check_len("return_mean", reward.mean.len(), 1)?;
         check_len("returns", returns.len(), self.returns.len())?;
         if let Some(env) = returns.iter().position(|sum| !sum.is_finite()) {
-            let got = format!("{} of environment {env}", returns[env]);
-            return Err(Error::config("returns", "finite numbers", got, "pass what a Normalizer gave"));
+            let got = returns[env].to_string();
+            return Err(Error::not_finite("returns", "finite numbers", got, "pass what a Normalizer gave").at_env(env));
         }
         self.returns.copy_from_slice(returns);
         (self.obs, self.reward) = (obs, reward);
@@ -323,8 +325,8 @@ impl Normalizer {
         check_len("rewards", rewards.len(), self.returns.len())?;
         let sums = self.returns.iter().zip(rewards).map(|(sum, reward)| sum * self.options.gamma + reward);
         let Some(env) = sums.into_iter().position(|sum| !(sum * sum).is_finite()) else { return Ok(()) };
-        let got = format!("{} from environment {env}", rewards[env]);
-        Err(Error::space("rewards", "numbers whose squares are finite", got, "find out where it comes from"))
+        let (expected, got) = ("numbers whose squares are finite", rewards[env].to_string());
+        Err(Error::not_finite("rewards", expected, got, "find out where it comes from").at_env(env))
     }
 
     /// Takes one step's rewards, `[N]`, into the statistics and normalises them in place.

@@ -213,8 +213,8 @@ fn act_masked(masks: &[bool], counts: &[i64], rngs: &mut [Pcg64], out: PolicyOut
     let rows = masks.chunks_exact(masks.len() / actions.len().max(1));
     let allowed = |mask: &[bool]| mask.iter().filter(|allowed| **allowed).count();
     if let Some(env) = rows.clone().position(|mask| allowed(mask) == 0) {
-        let got = format!("none for environment {env}");
-        return Err(Error::action("masks", "an action that is allowed", got, "end the episode where nothing is left"));
+        let hint = "end the episode where nothing is left";
+        return Err(Error::action("masks", "an action that is allowed", "none", hint).at_env(env));
     }
     let chosen = actions.iter_mut().zip(out.log_probs.iter_mut());
     for ((mask, rng), (action, log_prob)) in rows.zip(rngs).zip(chosen) {

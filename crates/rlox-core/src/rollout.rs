@@ -122,7 +122,10 @@ impl RolloutBuffer {
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
         memory::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
         let named = |error: Error| {
-            error.renamed("rows", widest).renamed("final_obs", "obs_shape").renamed("actions", "action_shape")
+            error
+                .rename_argument("rows", widest)
+                .rename_argument("final_obs", "obs_shape")
+                .rename_argument("actions", "action_shape")
         };
         let scalar = |name: &str, dtype| Field::new(name, rows, &[], dtype).map_err(named);
         let row = |shape, wanted| if wanted { width(shape).saturating_mul(num_envs) } else { 0 };

@@ -319,7 +319,7 @@ pub(crate) const STEP: &str = "step";
 /// # Errors
 /// Those of [`NamedTensors::check`], [`Error::Config`] naming the tensor that makes no sense.
 pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Result<()> {
-    state.check(expected).map_err(|error| error.renamed("tensors", "state"))?;
+    state.check(expected).map_err(|error| error.rename_argument("tensors", "state"))?;
     for NamedTensor { name, data, .. } in state {
         let kind = name.rsplit('.').next();
         let (wanted, whole) = match kind {

@@ -199,7 +199,7 @@ impl<N: Network> DeterministicActor<N> {
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, scratch)?;
         let said = rows::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
+        said.map_err(|error| rows::blame_input(error, obs, self.online.in_dim()))?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -243,7 +243,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
         let said = rows::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| rows::blame_obs(error, obs, self.online.in_dim()))?;
+        said.map_err(|error| rows::blame_input(error, obs, self.online.in_dim()))?;
         learning.run(outputs, actions);
         Ok(())
     }

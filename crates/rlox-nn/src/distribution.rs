@@ -100,7 +100,7 @@ impl Distribution {
             return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
         }
         let made = StateDependent::new(hidden, space.dim(), log_std_init);
-        Ok(Self { kind: Kind::StateDependent(made.map_err(|error| error.renamed("shape", "hidden"))?) })
+        Ok(Self { kind: Kind::StateDependent(made.map_err(|error| error.rename_argument("shape", "hidden"))?) })
     }
 
     /// How many numbers a row of the network has for it.

@@ -340,7 +340,7 @@ fn of_part(mut error: Error, part: &str) -> Error {
 /// Whether a step has left the parameters finite, which were asked for otherwise.
 ///
 /// # Errors
-/// [`Error::Config`] naming one that is not.
+/// [`Error::NotFinite`] naming one that is not.
 pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTensors) -> Result<()> {
     if finite { Ok(()) } else { parameters().check_finite(PARAMETERS) }
 }
@@ -355,7 +355,7 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
         Some(format!("{}, whose square overflows", one.said(at)))
     };
     let got = first.or_else(largest).unwrap_or_default();
-    Error::config(
+    Error::not_finite(
         "gradients",
         "finite numbers",
         got,

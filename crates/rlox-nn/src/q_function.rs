@@ -250,9 +250,8 @@ impl<N: Network> QFunction for QNetworks<N> {
         resize("obs", values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
-            let got = format!("NaN in row {}", at / count);
-            let error = Error::not_finite("values", "numbers", got, "look for NaN in the weights");
-            return Err(rows::blame_obs(error, obs, self.online.in_dim()));
+            let error = Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(at / count);
+            return Err(rows::blame_input(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let at = row * count..(row + 1) * count;

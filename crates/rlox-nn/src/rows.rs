@@ -29,10 +29,11 @@ pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
 /// Checks that numbers of the caller's, rows of `dim`, are finite.
 ///
 /// # Errors
-/// [`Error::Config`] naming the first that is not, and its row.
+/// [`Error::NotFinite`] naming the first that is not, and its row.
 pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
     let wrong = first_not_finite(numbers, dim);
-    wrong.map_or(Ok(()), |got| Err(Error::config(name, "finite numbers", got, "look at where it comes from")))
+    let hint = "look at where it comes from";
+    wrong.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, hint).at_row(row)))
 }
 
 /// Checks that what a network said, rows of `dim`, is finite.
@@ -43,21 +44,12 @@ pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Res
     const FIX: &str =
         "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
     let wrong = first_not_finite(outputs, dim);
-    wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, FIX)))
+    wrong.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, FIX).at_row(row)))
 }
 
-/// The same error, or where outputs are not finite because observations, rows of `dim`, are not, one that says so.
-pub(crate) fn blame_obs(error: Error, obs: &[f32], dim: usize) -> Error {
-    if matches!(error, Error::NotFinite(_)) { check_taken("obs", obs, dim).err().unwrap_or(error) } else { error }
-}
-
-/// Checks that what was taken from environments or computed before, rows of `dim`, is finite.
-///
-/// # Errors
-/// [`Error::NotFinite`] naming the first number that is not, and its row.
-pub(crate) fn check_taken(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
-    let wrong = first_not_finite(numbers, dim);
-    wrong.map_or(Ok(()), |got| Err(Error::not_finite(name, "finite numbers", got, "look at where it comes from")))
+/// Returns the error, or one about the observations, rows of `dim`, if outputs are not finite because those are not.
+pub(crate) fn blame_input(error: Error, obs: &[f32], dim: usize) -> Error {
+    if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
 }
 
 /// Checks that actions that were chosen before, rows of `dim`, are finite.
@@ -65,30 +57,17 @@ pub(crate) fn check_taken(name: &'static str, numbers: &[f32], dim: usize) -> Re
 /// # Errors
 /// [`Error::NotFinite`] naming the first that is not, and its row.
 pub(crate) fn check_actions(actions: Actions<'_>, dim: usize) -> Result<()> {
-    if let Actions::Continuous(actions) = actions { check_taken("actions", actions, dim) } else { Ok(()) }
+    if let Actions::Continuous(actions) = actions { check_finite("actions", actions, dim) } else { Ok(()) }
 }
 
-/// The first number that is NaN or infinite, and its row, in words.
-fn first_not_finite(numbers: &[f32], dim: usize) -> Option<String> {
+/// Returns the first number that is NaN or infinite, and its row.
+fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
     // Counts them all, which compilers make vectors of.
     if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
         return None;
     }
     let at = numbers.iter().position(|x| !x.is_finite())?;
-    Some(format!("{} in row {}", numbers[at], at / dim))
-}
-
-/// An error of a part of the rows that begins with row `from`, with the row that it names among all of them.
-pub(crate) fn counted_from(mut error: Error, from: usize) -> Error {
-    if let Some(wrong) = error.mismatch_mut()
-        && let Some((before, named)) = wrong.got.split_once("in row ")
-    {
-        let end = named.find(|c: char| !c.is_ascii_digit()).unwrap_or(named.len());
-        if let Ok(row) = named[..end].parse::<usize>() {
-            wrong.got = format!("{before}in row {}{}", from + row, &named[end..]);
-        }
-    }
-    error
+    Some((numbers[at].to_string(), at / dim))
 }
 
 /// Normal numbers of mean 0 and standard deviation 1, from one stream.

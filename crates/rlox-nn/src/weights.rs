@@ -32,7 +32,7 @@ impl NamedTensor {
     fn check_finite(&self, argument: &'static str) -> Result<()> {
         let Some(at) = self.first_not_finite() else { return Ok(()) };
         let got = self.said(at);
-        Err(Error::config(argument, "finite numbers", got, "go back to weights that were saved whole"))
+        Err(Error::not_finite(argument, "finite numbers", got, "go back to weights that were saved whole"))
     }
 }
 

@@ -104,7 +104,7 @@ impl Chosen {
 
 /// An error in the caller's words for the masks.
 fn of_masks(error: Error) -> Error {
-    error.renamed("masks", "action_masks")
+    error.rename_argument("masks", "action_masks")
 }
 
 /// A field that every buffer has.

@@ -106,7 +106,7 @@ impl Normalizer {
         self.check(obs.shape())?;
         let rows = obs.slice();
         self.inner.with(py, rows.len() > LONG, |normalizer| {
-            normalizer.update_obs(rows).map_err(|error| error.renamed("rows", "obs"))
+            normalizer.update_obs(rows).map_err(|error| error.rename_argument("rows", "obs"))
         })
     }
 
@@ -162,7 +162,9 @@ impl Normalizer {
         };
         let statistics = |[mean, var, count]: [&'static str; 3]| -> PyResult<Statistics> {
             let parts = Statistics::from_parts(get(mean)?, get(var)?, one(count)?);
-            parts.map_err(|error| to_py(error.renamed("mean", mean).renamed("var", var).renamed("count", count)))
+            parts.map_err(|error| {
+                to_py(error.rename_argument("mean", mean).rename_argument("var", var).rename_argument("count", count))
+            })
         };
         let obs = statistics(["obs_mean", "obs_var", "obs_count"])?;
         let reward = statistics(["return_mean", "return_var", "return_count"])?;
@@ -220,7 +222,7 @@ impl RunningMeanStd {
         }
         let rows = Input::slice(&x);
         self.inner.with(py, rows.len() > LONG, |statistics| {
-            statistics.update(rows).map_err(|error| error.renamed("rows", "x"))
+            statistics.update(rows).map_err(|error| error.rename_argument("rows", "x"))
         })
     }
 

@@ -49,7 +49,7 @@ impl Inner {
     /// How many numbers an environment's state has. Refuses before the first reset, in the name of `call`.
     pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
         let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
-        self.env.observe(&mut obs).map_err(|error| error.renamed("observe", call))?;
+        self.env.observe(&mut obs).map_err(|error| error.rename_argument("observe", call))?;
         let standing = Standing::of(self.env.as_ref())?.ok_or_else(state::untold)?;
         Ok(standing.states.len() / self.env.num_envs())
     }
@@ -399,7 +399,7 @@ impl NativeVectorEnv {
         expect_shape("states", words.shape(), self.num_envs, &[WORDS])?;
         let words = words.slice();
         self.inner.with(py, self.long, |inner| {
-            inner.env.set_rngs(&streams_of(words).map_err(|error| error.renamed("streams", "states"))?)
+            inner.env.set_rngs(&streams_of(words).map_err(|error| error.rename_argument("streams", "states"))?)
         })
     }
 }

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._concurrency import InterruptScope
+from rlox._errors import ArgumentTypeError
 from rlox._rlox import RolloutBuffer
 from rlox.actors import Actors, Episodes, lag_bound, start_remote, store
 from rlox.collector import Collector, Rollout, WorkerPlan
@@ -205,7 +206,8 @@ def train_many(
     """
     for name in ("workers", "processes"):
         if name in common:
-            raise TypeError(f"train_many on a cluster has no argument {name!r}; leave it out")
+            got = f"on a cluster has no argument {name!r}"
+            raise ArgumentTypeError("train_many", None, got, "leave it out")
     _connect()
     checked = together.runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common

@@ -26,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.logger.csv_file import MetricsFile
@@ -162,17 +163,19 @@ def expect_root(root: Any) -> Path | None:
     """
     if root is None:
         return None
-    expected = "runs_dir: expected a folder to make run folders in, or None"
+    expected = "a folder to make run folders in, or None"
     if not isinstance(root, str | os.PathLike) or not isinstance(os.fspath(root), str):
-        raise TypeError(f"{expected}, got {root!r}; pass a str or a pathlib.Path")
+        raise ArgumentTypeError("runs_dir", expected, repr(root), "pass a str or a pathlib.Path")
     path = Path(root)
     there = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     if "\0" in os.fspath(root):
-        raise ValueError(f"{expected}, got {root!r}, which no system has; pass another path")
+        got = f"{root!r}, which no system has"
+        raise ArgumentError("runs_dir", expected, got, "pass another path")
     if not usable:
         why = "cannot be written" if there.is_dir() else "is no folder"
-        raise ValueError(f"{expected}, got {root!r}, where {there} {why}; pass another path")
+        got = f"{root!r}, where {there} {why}"
+        raise ArgumentError("runs_dir", expected, got, "pass another path")
     return path
 
 

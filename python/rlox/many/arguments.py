@@ -41,10 +41,10 @@ def checked_seeds(seeds: Any) -> list[int]:
         raise ArgumentTypeError("seeds", "integers", shown(seeds), "pass range(10)")
     given = list(seeds)
     for wrong in (one for one in given if not _is_seed(one)):
-        kind = ValueError if isinstance(wrong, int) and not isinstance(wrong, bool) else TypeError
-        raise kind(
-            f"seeds: expected integers of at least 0, got {shown(wrong)} among them; pass range(10)"
-        )
+        integer = isinstance(wrong, int) and not isinstance(wrong, bool)
+        kind = ArgumentError if integer else ArgumentTypeError
+        got = f"{shown(wrong)} among them"
+        raise kind("seeds", "integers of at least 0", got, "pass range(10)")
     found = [int(seed) for seed in given]
     if not found:
         raise ArgumentError("seeds", "at least one", "none", "pass range(10)")

@@ -34,12 +34,13 @@ impl<'a, T> Ends<'a, T> {
         if let (Some(truncated), None) = (self.truncated, self.final_values) {
             let cut = (0..len).find(|&t| truncated[t] && !self.terminated[t]);
             if let Some(row) = cut {
-                return Err(Error::shape(
+                let error = Error::shape(
                     "final_values",
                     "a value for every row that is truncated and not terminated",
-                    format!("no final_values, and row {row} is such a one"),
+                    "none",
                     "pass V(final observation) in those rows, and anything in the others",
-                ));
+                );
+                return Err(error.at_row(row));
             }
         }
         if self.truncated.is_none() && self.final_values.is_some() {

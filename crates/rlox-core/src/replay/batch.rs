@@ -298,7 +298,7 @@ impl SampledBatch {
             self.columns = columns.into_iter().map(|(.., column)| column).collect();
         }
         for field in &mut self.fields {
-            field.set_rows(count).map_err(|error| error.renamed("rows", "batch_size"))?;
+            field.set_rows(count).map_err(|error| error.rename_argument("rows", "batch_size"))?;
         }
         self.chosen.prepare(count)
     }

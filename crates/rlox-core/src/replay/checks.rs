@@ -46,8 +46,7 @@ pub(super) fn check_finite_as(
         return Ok(());
     }
     let wrong = |(row, got): (usize, f64)| {
-        let got = format!("{got} in row {row}");
-        Error::space(name(), "finite numbers", got, "find out where it comes from")
+        Error::not_finite(name(), "finite numbers", got.to_string(), "find out where it comes from").at_row(row)
     };
     if data.len() <= Watch::STRETCH {
         return first_not_finite(data, width).map_or(Ok(()), |found| Err(wrong(found)));

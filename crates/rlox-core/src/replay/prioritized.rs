@@ -124,8 +124,8 @@ impl Prioritized {
             return Err(not_held(*wrong, &held));
         }
         if let Some(at) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
-            let (expected, got) = ("finite numbers, at least 0", format!("{} in row {at}", priorities[at]));
-            return Err(Error::config("priorities", expected, got, "pass the errors' absolute values"));
+            let (expected, got) = ("finite numbers, at least 0", priorities[at].to_string());
+            return Err(Error::not_finite("priorities", expected, got, "pass the errors' absolute values").at_row(at));
         }
         let (mut leaves, mut powers) = std::mem::take(&mut self.changes);
         leaves.clear();

@@ -344,8 +344,8 @@ fn check_promise(steps: &Steps<'_>, order: Order) -> Result<()> {
     match (0..steps.rows()).find(|row| steps.is_done(*row)) {
         None => Ok(()),
         Some(row) => {
-            let got = format!("none in row {row}, which ends an episode");
-            Err(Error::config("next_obs", "the episode's last observation", got, fix))
+            let expected = "the episode's last observation where an episode ends";
+            Err(Error::config("next_obs", expected, "none", fix).at_row(row))
         }
     }
 }

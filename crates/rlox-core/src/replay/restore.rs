@@ -121,10 +121,10 @@ impl ReplayStorage {
             look(i, &mut watch)?;
             let done = terminated[i] != 0 || truncated[i] != 0;
             if done && stored[i] == 0 {
-                return Err(unfit(FLAGS[3].0, "true where an episode ended", format!("false in row {i}")));
+                return Err(unfit(FLAGS[3].0, "true where an episode ended", "false").at_row(i));
             }
             if continues[i] != 0 && (done || i >= last) {
-                return Err(unfit(FLAGS[2].0, "false where no row of the episode follows", format!("true in row {i}")));
+                return Err(unfit(FLAGS[2].0, "false where no row of the episode follows", "true").at_row(i));
             }
         }
         let cut = flags(state, CUT, self.num_envs)?;
@@ -154,8 +154,8 @@ impl ReplayStorage {
         for (env, tail) in tails.iter().enumerate() {
             let aside = matches!(tail, Tail::None | Tail::Aside);
             if aside != (stored[last + env] != 0) {
-                let got = format!("{tail:?} of environment {env}").to_lowercase();
-                return Err(unfit("tails", "where next_aside says that the last next observation is", got));
+                let expected = "where next_aside says that the last next observation is";
+                return Err(unfit("tails", expected, format!("{tail:?}").to_lowercase()).at_env(env));
             }
         }
         Ok(())

@@ -328,7 +328,7 @@ fn check(argument: &'static str, priority: f32) -> Result<()> {
 
 #[cold]
 fn unfit(argument: &'static str, priority: f32) -> Error {
-    Error::config(argument, "finite numbers of at least 0", priority.to_string(), "find out where it comes from")
+    Error::not_finite(argument, "finite numbers of at least 0", priority.to_string(), "find out where it comes from")
 }
 
 /// As it is kept. Compared bit by bit: a thread may take subnormal numbers for 0.

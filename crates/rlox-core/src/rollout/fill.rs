@@ -177,7 +177,7 @@ impl RolloutBuffer {
     /// Makes room for the last observations of so many more episodes that are truncated.
     fn make_room(&mut self, episodes: usize) -> Result<()> {
         memory::grow("num_envs", &mut self.final_index, episodes)?;
-        self.final_obs.reserve(episodes).map_err(|error| error.renamed("rows", "final_obs"))
+        self.final_obs.reserve(episodes).map_err(|error| error.rename_argument("rows", "final_obs"))
     }
 
     /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.

@@ -59,8 +59,9 @@ pub(super) fn check_rows<T: Bounded>(
     t: Option<usize>,
 ) -> Result<()> {
     let Some((env, got)) = outside(rows, T::LARGEST, width) else { return Ok(()) };
-    let got = format!("{got} from environment {}{}", first + env, at_step(t));
-    Err(Error::space(argument, "finite numbers", got, "find out where it comes from"))
+    let error = Error::not_finite(argument, "finite numbers", got.to_string(), "find out where it comes from");
+    let error = error.at_env(first + env);
+    Err(if let Some(t) = t { error.at_step(t) } else { error })
 }
 
 /// Checks observations as [`check_rows`] does, of which only floats can be anything but finite.
@@ -92,8 +93,8 @@ pub(super) fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result
     let (largest, expected) =
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
     let Some((env, got)) = outside(rewards, largest, 1) else { return Ok(()) };
-    let got = format!("{got} from environment {env}{}", at_step(Some(t)));
-    Err(Error::space("rewards", expected, got, "find out where it comes from"))
+    let error = Error::not_finite("rewards", expected, got.to_string(), "find out where it comes from");
+    Err(error.at_env(env).at_step(t))
 }
 
 /// Checks what a policy said before step `t`.
@@ -101,8 +102,8 @@ pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
     if let Actions::Continuous(actions) = said.actions {
         let width = actions.len() / said.values.len().max(1);
         if let Some((env, got)) = outside(actions, f32::MAX, width) {
-            let got = format!("{got} for environment {env}{}", at_step(Some(t)));
-            return Err(Error::action("actions", "finite numbers", got, "keep actions finite"));
+            let error = Error::not_finite("actions", "finite numbers", got.to_string(), "keep actions finite");
+            return Err(error.at_env(env).at_step(t));
         }
     }
     check_rows("log_probs", said.log_probs, 1, 0, Some(t))?;
@@ -120,10 +121,6 @@ fn outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)>
 fn first_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
     let at = rows.iter().position(|x| !x.is_within(limit))?;
     Some((at / width.max(1), rows[at]))
-}
-
-fn at_step(t: Option<usize>) -> String {
-    t.map_or_else(String::new, |t| format!(" at step {t} of the rollout"))
 }
 
 #[cfg(test)]

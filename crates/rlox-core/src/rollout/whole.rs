@@ -73,7 +73,7 @@ impl RolloutBuffer {
         self.check_finals(bytes, rows.clone())?;
         self.check_numbers(bytes)?;
         memory::grow("num_envs", &mut self.final_index, count)?;
-        self.final_obs.reserve(count).map_err(|error| error.renamed("rows", "final_obs"))?;
+        self.final_obs.reserve(count).map_err(|error| error.rename_argument("rows", "final_obs"))?;
         let mut rest = bytes;
         let Self { obs, actions, log_probs, values, rewards, terminated, truncated, valid, .. } = self;
         let fields = [obs, actions, log_probs, values, rewards, terminated, truncated, valid];
@@ -127,8 +127,9 @@ fn check_finite(field: &Field, bytes: &[u8]) -> Result<()> {
         _ => None,
     };
     let Some(at) = bad else { return Ok(()) };
-    let got = format!("another in row {} of {:?}", at / field.width(), field.name());
-    Err(Error::space("rollout", "finite numbers", got, "find out where it comes from"))
+    let got = format!("another of {:?}", field.name());
+    let error = Error::not_finite("rollout", "finite numbers", got, "find out where it comes from");
+    Err(error.at_row(at / field.width()))
 }
 
 fn numbers<const B: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; B]> {

@@ -41,8 +41,8 @@ pub(crate) fn reset(
 
 /// Says that environment `env` waits for a reset by mask.
 pub(crate) fn episode_over(env: usize) -> Error {
-    let got = format!("environment {env}, whose episode is over");
-    Error::action("step", "running environments", got, "reset it through reset_mask first")
+    let got = "an episode that is over";
+    Error::action("step", "running environments", got, "reset it through reset_mask first").at_env(env)
 }
 
 /// Says that there is no environment `index`.
@@ -74,23 +74,14 @@ pub(crate) fn maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
 pub(crate) fn progress(mode: AutoresetMode, index: usize, progress: Progress) -> Result<()> {
     let fix = "pass what the environments gave";
     if !progress.episode_return.is_finite() {
-        let got = format!("{} for environment {index}", progress.episode_return);
-        return Err(Error::config("episode_returns", "finite numbers", got, fix));
+        let got = progress.episode_return.to_string();
+        return Err(Error::not_finite("episode_returns", "finite numbers", got, fix).at_env(index));
     }
     if progress.finished && mode == AutoresetMode::SameStep {
         let expected = "false, as environments of this mode reset in the same step";
-        return Err(Error::config("finished", expected, format!("true for environment {index}"), fix));
+        return Err(Error::config("finished", expected, "true", fix).at_env(index));
     }
     Ok(())
-}
-
-/// Says whose state was refused.
-pub(crate) fn of_env(mut error: Error, index: usize) -> Error {
-    if let Error::Config(mismatch) | Error::Shape(mismatch) | Error::Space(mismatch) = &mut error {
-        mismatch.argument = "states".into();
-        mismatch.got = format!("{} for environment {index}", mismatch.got);
-    }
-    error
 }
 
 /// The streams of a new vector of environments: of `seed + i`, or of the operating system's entropy.

@@ -245,7 +245,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         let Some(slot) = self.slots.get(index) else {
             return Err(checks::no_such_env(index, self.slots.len()));
         };
-        slot.env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        slot.env.check_state(state).map_err(|error| error.rename_argument("state", "states").at_env(index))?;
         checks::progress(self.mode, index, progress)
     }
 

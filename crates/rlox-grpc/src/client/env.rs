@@ -266,8 +266,8 @@ impl VectorEnv for RemoteVecEnv {
         remote.tell()?;
         remote.check_started("step")?;
         if let Some(env) = remote.finished.iter().position(|finished| *finished) {
-            let got = format!("environment {env}, whose episode is over");
-            return Err(Error::action("step", "running environments", got, "reset it through reset_mask first"));
+            let (got, hint) = ("an episode that is over", "reset it through reset_mask first");
+            return Err(Error::action("step", "running environments", got, hint).at_env(env));
         }
         remote.known = None;
         let (mut first, width) = (0, self.spec.action.dim());

@@ -71,7 +71,7 @@ impl<N: Network> PolicyNetworks<N> {
         let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
         resize("obs", entropies, rows, 0.0)?;
         let done = distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies);
-        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
+        done.map_err(|error| rows::blame_input(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, values)
     }
 }
@@ -84,7 +84,7 @@ impl<N: Network> Policy for PolicyNetworks<N> {
         self.infer(obs)?;
         let Self { distribution, acting, .. } = self;
         let done = distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs);
-        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))?;
+        done.map_err(|error| rows::blame_input(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, out.values)
     }
 

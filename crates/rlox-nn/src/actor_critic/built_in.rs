@@ -109,7 +109,7 @@ impl PolicyNetworks<Mlp> {
     ) -> Result<Self> {
         let hidden = net_arch.last().copied().unwrap_or(0);
         let distribution = Distribution::state_dependent(&spec.action, hidden, log_std_init)
-            .map_err(|error| error.renamed("hidden", "net_arch"))?;
+            .map_err(|error| error.rename_argument("hidden", "net_arch"))?;
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 

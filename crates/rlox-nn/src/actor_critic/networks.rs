@@ -87,7 +87,7 @@ impl<N: Network> PolicyNetworks<N> {
     fn check(&self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<usize> {
         loss.check()?;
         let rows = self.rows(batch.obs)?;
-        rows::check_taken("obs", batch.obs, self.actor.in_dim())?;
+        rows::check_finite("obs", batch.obs, self.actor.in_dim())?;
         for (name, numbers) in [
             ("log_probs", batch.log_probs),
             ("values", batch.values),
@@ -95,7 +95,7 @@ impl<N: Network> PolicyNetworks<N> {
             ("returns", batch.returns),
         ] {
             check_len(name, numbers.len(), rows)?;
-            rows::check_taken(name, numbers, 1)?;
+            rows::check_finite(name, numbers, 1)?;
         }
         rows::check_actions(batch.actions, self.distribution.action_dim())?;
         Ok(rows)
@@ -129,7 +129,7 @@ impl<N: Network> PolicyNetworks<N> {
             let to = rows.min(from + BLOCK);
             let share = (to - from) as f32 / rows as f32;
             let said = self.pass(&batch.rows(from..to, rows), loss, to - from, true, share);
-            all.add(&said.map_err(|error| rows::counted_from(error, from))?, share);
+            all.add(&said.map_err(|error| error.offset_row(from))?, share);
         }
         Ok(all)
     }
@@ -196,7 +196,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.infer(obs)?;
         let done = self.distribution.mode(self.acting.given(masks), actions);
-        done.map_err(|error| rows::blame_obs(error, obs, self.actor.in_dim()))
+        done.map_err(|error| rows::blame_input(error, obs, self.actor.in_dim()))
     }
 
     fn evaluate_actions(

@@ -66,8 +66,9 @@ impl Bernoulli {
                 [true, false] => *logit = -CERTAIN,
                 [false, true] => *logit = CERTAIN,
                 [false, false] => {
-                    let got = format!("none in row {}", index / self.dim);
-                    return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
+                    let hint = "allow one in every row";
+                    let error = Error::action("masks", "an action that is allowed", "none", hint);
+                    return Err(error.at_row(index / self.dim));
                 }
             }
         }
@@ -127,8 +128,8 @@ impl Bernoulli {
 
     fn check_actions(&self, actions: &[i64]) -> Result<()> {
         let Some(index) = actions.iter().position(|action| !(0..=1).contains(action)) else { return Ok(()) };
-        let got = format!("{} in row {}", actions[index], index / self.dim);
-        Err(Error::action("actions", "zeros and ones", got, "correct it"))
+        let got = actions[index].to_string();
+        Err(Error::action("actions", "zeros and ones", got, "correct it").at_row(index / self.dim))
     }
 
     /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.

@@ -55,8 +55,8 @@ impl Categorical {
         for (index, choice) in blocks_mut(log_probs, &self.counts).enumerate() {
             let largest = choice.iter().fold(f32::NEG_INFINITY, |most, x| x.max(most));
             if largest == f32::NEG_INFINITY {
-                let got = format!("none in row {}", index / choices);
-                return Err(Error::action("masks", "an action that is allowed", got, "allow one in every row"));
+                let error = Error::action("masks", "an action that is allowed", "none", "allow one in every row");
+                return Err(error.at_row(index / choices));
             }
             for x in &mut *choice {
                 // Logits may be further apart than numbers go; what is forbidden is as far behind as they do.
@@ -156,9 +156,9 @@ impl Categorical {
         for (index, action) in actions.iter().enumerate() {
             let n = self.counts[index % choices];
             if !(0..n as i64).contains(action) {
-                let got = format!("{action} in row {}", index / choices);
                 let expected = format!("integers from 0 to {}", n - 1);
-                return Err(Error::action("actions", expected, got, "count actions from 0"));
+                let error = Error::action("actions", expected, action.to_string(), "count actions from 0");
+                return Err(error.at_row(index / choices));
             }
         }
         Ok(())

@@ -36,6 +36,6 @@ pub fn mask_width(space: &Space) -> Result<usize> {
 /// [`Error::Action`] naming it and its row.
 pub(super) fn check_allowed(actions: &[i64], choices: usize, forbidden: Option<usize>) -> Result<()> {
     let Some(index) = forbidden else { return Ok(()) };
-    let got = format!("{} in row {}", actions[index], index / choices);
-    Err(Error::action("actions", "actions that the masks allow", got, "pass the masks they were chosen under"))
+    let (got, hint) = (actions[index].to_string(), "pass the masks they were chosen under");
+    Err(Error::action("actions", "actions that the masks allow", got, hint).at_row(index / choices))
 }

@@ -39,8 +39,8 @@ impl Discount<'_> {
         match gammas.iter().position(|gamma| !(0.0..=1.0).contains(gamma)) {
             None => Ok(()),
             Some(row) => {
-                let got = format!("{} in row {row}", gammas[row]);
-                Err(Error::config("discount", "numbers between 0 and 1", got, "pass gamma, or gamma^k a row"))
+                let (got, hint) = (gammas[row].to_string(), "pass gamma, or gamma^k a row");
+                Err(Error::config("discount", "numbers between 0 and 1", got, hint).at_row(row))
             }
         }
     }

@@ -16,8 +16,7 @@ pub(super) fn check_masks(
     match rows.find(|(row, allowed)| !allowed.contains(&true) && matters(*row)) {
         None => Ok(()),
         Some((row, _)) => {
-            let got = format!("none in row {row}");
-            Err(Error::action(name, "at least one allowed action a row", got, "allow one"))
+            Err(Error::action(name, "at least one allowed action a row", "none", "allow one").at_row(row))
         }
     }
 }

@@ -39,8 +39,8 @@ impl Transitions<'_> {
         // In a terminated state nothing is chosen.
         check_masks("next_masks", self.next_masks, rows, num_actions, |row| !self.terminated[row])?;
         if let Some(row) = self.actions.iter().position(|action| !(0..num_actions as i64).contains(action)) {
-            let got = format!("{} in row {row}", self.actions[row]);
-            return Err(Error::action("actions", format!("numbers from 0 to {}", num_actions - 1), got, "correct it"));
+            let (expected, got) = (format!("numbers from 0 to {}", num_actions - 1), self.actions[row].to_string());
+            return Err(Error::action("actions", expected, got, "correct it").at_row(row));
         }
         rows::check_finite("obs", self.obs, obs_dim)?;
         rows::check_finite("rewards", self.rewards, 1)?;
@@ -55,8 +55,8 @@ impl Transitions<'_> {
         match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(spoilt) {
             None => Ok(()),
             Some(row) => {
-                let got = format!("NaN or infinity in row {row}, which goes on");
-                Err(Error::config("next_obs", "finite numbers", got, "look at where it comes from"))
+                let (expected, got) = ("finite numbers where an episode goes on", "NaN or infinity");
+                Err(Error::not_finite("next_obs", expected, got, "look at where it comes from").at_row(row))
             }
         }
     }

@@ -104,7 +104,7 @@ impl SquashedGaussian {
     pub(super) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
         rows::check_said("outputs", outputs, self.outputs()).map_err(|error| {
             let wrong = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
-            error.renamed("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
+            error.rename_argument("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
         })
     }
 
@@ -191,9 +191,9 @@ impl SquashedGaussian {
     pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
         if let Some(at) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
-            let got = format!("{} in row {}", actions[at], at / self.dim);
+            let got = actions[at].to_string();
             let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
-            return Err(Error::action("actions", "numbers between -1 and 1", got, fix));
+            return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(at / self.dim));
         }
         let Self { dim, given: normal, .. } = self;
         let dim = *dim;

@@ -134,7 +134,7 @@ impl<N: Network> SquashedPolicy<N> {
             actor.hidden(&mut memory.hidden)?;
         }
         let said = memory.check_finite(exploration.is_some());
-        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
+        said.map_err(|error| rows::blame_input(error, obs, actor.in_dim()))
     }
 
     /// Samples with the noise in memory, keeping what backward needs.
@@ -160,7 +160,7 @@ impl<N: Network> SquashedPolicy<N> {
             actor.infer(obs, rows, outputs, scratch)?;
         }
         let said = acting.check_finite(exploration.is_some());
-        said.map_err(|error| rows::blame_obs(error, obs, actor.in_dim()))
+        said.map_err(|error| rows::blame_input(error, obs, actor.in_dim()))
     }
 
     fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {

@@ -73,8 +73,8 @@ impl Temperature {
         let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
         optimizer.check()?;
         if let Some(row) = log_probs.iter().position(|log_prob| !log_prob.is_finite()) {
-            let got = format!("{} in row {row}", log_probs[row]);
-            return Err(Error::config("log_probs", "finite numbers", got, "look for extreme observations or weights"));
+            let (got, hint) = (log_probs[row].to_string(), "look for extreme observations or weights");
+            return Err(Error::not_finite("log_probs", "finite numbers", got, hint).at_row(row));
         }
         let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy)?;
         log_alpha.add_gradients([gradient].into_iter());

@@ -63,7 +63,7 @@ impl About<'_> {
             // It could not be loaded, and the former checkpoint is worth more.
             if let Some((tensor, at)) = tensors.iter().find_map(|one| Some((one, one.first_not_finite()?))) {
                 let got = format!("{} in {:?}", tensor.data[at], tensor.name);
-                return Err(Error::config(member, "finite numbers", got, "go back to the last checkpoint"));
+                return Err(Error::not_finite(member, "finite numbers", got, "go back to the last checkpoint"));
             }
             if !tensors.is_empty() {
                 checkpoint.put_safetensors(member, tensors.to_safetensors())?;
@@ -80,7 +80,7 @@ impl About<'_> {
         let Episodes { recent, total, .. } = self.episodes;
         if let Some((wrong, _)) = recent.iter().find(|(episode_return, _)| !episode_return.is_finite()) {
             let fix = "keep rewards in a range whose sums are finite";
-            return Err(Error::config("episode returns", "finite numbers", wrong.to_string(), fix));
+            return Err(Error::not_finite("episode returns", "finite numbers", wrong.to_string(), fix));
         }
         let (returns, lengths): (Vec<f64>, Vec<u32>) = recent.iter().copied().unzip();
         let spec = self.spec;
@@ -136,7 +136,7 @@ impl About<'_> {
             };
             if theirs != ours {
                 let fix = "load it into a trainer of the same kind";
-                return Err(Error::config(saved.section(section), ours, theirs, fix));
+                return Err(Error::config(saved.file_of(section), ours, theirs, fix).in_section(section));
             }
         }
         Ok(())
@@ -210,10 +210,7 @@ pub(super) fn move_envs(
     })
 }
 
-/// The same error, of a section of a checkpoint.
-pub(super) fn of_section(mut error: Error, saved: &Checkpoint, section: &str) -> Error {
-    if let Error::Shape(wrong) | Error::Space(wrong) | Error::Config(wrong) | Error::Corrupt(wrong) = &mut error {
-        wrong.argument = format!("{}, {}", saved.section(section), wrong.argument).into();
-    }
-    error
+/// Returns the error with its section of a checkpoint; errors of memory and closed environments stay as they are.
+pub(super) fn of_section(error: Error, saved: &Checkpoint, section: &str) -> Error {
+    if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { saved.in_file(error, section) }
 }

@@ -194,11 +194,11 @@ impl Experience {
         // Of environments that do not step together, each transition stands for itself.
         let streams = if idling { 1 } else { num_envs };
         let storage = ReplayStorage::new(how.buffer_size, streams, layout)
-            .map_err(|error| error.renamed("capacity", "buffer_size"))?;
+            .map_err(|error| error.rename_argument("capacity", "buffer_size"))?;
         let sampler: AnySampler = match how.prioritized {
             None => Uniform.into(),
             Some(Priorities { alpha, beta }) => Prioritized::new(&storage, alpha, beta)
-                .map_err(|error| error.renamed("capacity", "buffer_size"))?
+                .map_err(|error| error.rename_argument("capacity", "buffer_size"))?
                 .into(),
         };
         let mut replay = Replay::with(storage, sampler)?;

@@ -210,7 +210,7 @@ impl Gatherer {
     pub(super) fn stand(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
         check_len("obs", obs.len(), self.obs.len())?;
         check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
-        crate::rows::check_taken("obs", obs, self.obs.len() / self.num_envs())?;
+        crate::rows::check_finite("obs", obs, self.obs.len() / self.num_envs())?;
         self.obs.copy_from_slice(obs);
         self.masks.copy_from_slice(masks.unwrap_or(&[]));
         self.started = true;
@@ -333,7 +333,7 @@ impl Gatherer {
         check_len("valid", valid.map_or(n, <[bool]>::len), n)?;
         check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
         check_len("final_action_masks", final_masks.map_or(self.masks.len(), <[bool]>::len), self.masks.len())?;
-        crate::rows::check_taken("obs", obs, obs.len() / n)?;
+        crate::rows::check_finite("obs", obs, obs.len() / n)?;
         self.next_obs.copy_from_slice(next_obs);
         self.after.copy_from_slice(obs);
         self.rewards.copy_from_slice(rewards);

@@ -93,7 +93,7 @@ impl ImpalaConfig {
     pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps)])?;
         check_share("gamma", self.gamma)?;
-        self.vtrace().check().map_err(|error| error.renamed("lambda", "vtrace_lambda"))?;
+        self.vtrace().check().map_err(|error| error.rename_argument("lambda", "vtrace_lambda"))?;
         self.optimizer.check()?;
         check_not_negative("ent_coef", self.ent_coef)?;
         check_not_negative("vf_coef", self.vf_coef)?;

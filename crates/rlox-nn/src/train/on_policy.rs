@@ -224,10 +224,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     }
 }
 
-/// The same error, which came after so many steps were learned from.
-pub(super) fn after(mut error: Error, timesteps: u64) -> Error {
-    if let Some(wrong) = error.mismatch_mut() {
-        wrong.got = format!("{}, after {timesteps} steps", wrong.got);
-    }
-    error
+/// Returns the error with the number of steps before it, unless the error has a step.
+pub(super) fn after(error: Error, timesteps: u64) -> Error {
+    let has_step = error.mismatch().is_some_and(|wrong| wrong.at.step.is_some());
+    if has_step { error } else { error.at_step(usize::try_from(timesteps).unwrap_or(usize::MAX)) }
 }

@@ -126,7 +126,7 @@ fn choose_actions(
         watch.check()?;
         let to = n.min(from + chunk);
         encoding.encode(data, from..to, inputs)?;
-        rows::check_finite("obs", inputs, encoding.inputs()).map_err(|error| rows::counted_from(error, from))?;
+        rows::check_finite("obs", inputs, encoding.inputs()).map_err(|error| error.offset_row(from))?;
         normalizer.map_or(Ok(()), |normalizer| normalizer.normalize_obs(inputs))?;
         let masks = masks.map(|masks| &masks[from * width..to * width]);
         let rngs = rngs.as_mut().map(|rngs| &mut rngs[from..to]);
@@ -136,7 +136,7 @@ fn choose_actions(
         && let Some(wrong) = actions.iter().find(|x| !x.is_finite())
     {
         let fix = "go back to a checkpoint, and lower learning_rate";
-        return Err(Error::config("actions", "finite numbers", wrong.to_string(), fix));
+        return Err(Error::not_finite("actions", "finite numbers", wrong.to_string(), fix));
     }
     actions.sent(space);
     Ok(())

@@ -227,7 +227,7 @@ pub(super) fn check(settings: &Settings, saved: &Checkpoint, usual: Usual) -> Re
             } else {
                 "make the trainer with the settings of the checkpoint"
             };
-            return Err(Error::config(saved.section("settings"), expected, got, fix));
+            return Err(Error::config(saved.file_of("settings"), expected, got, fix).in_section("settings"));
         }
     }
     Ok(())

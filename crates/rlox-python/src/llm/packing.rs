@@ -134,7 +134,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
 
     let whole = lengths_of(&sequences)?;
     let packing = detached(py, || pack(&whole, max_length, overflow));
-    let packing = packing.map_err(|error| to_py(error.renamed("lengths", "sequences")))?;
+    let packing = packing.map_err(|error| to_py(error.rename_argument("lengths", "sequences")))?;
     let lengths = mapped(&whole, |length| length.min(max_length)).map_err(to_py)?;
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {

@@ -13,7 +13,6 @@ use rlox_core::{Space, Watch, stream_words, streams_of};
 use rlox_nn::train::{Encoding, OffPolicyAgent, OffPolicyAlgorithm, predict_with};
 
 use super::predict::{self, Asked};
-use super::settings::spoiled;
 use super::{of_masks, tensors};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, index, instance, number, switches};
 use crate::array::new_dict;
@@ -149,7 +148,7 @@ impl NativeAgent {
                 Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause()))
             })
         })?;
-        done.map_err(spoiled)
+        done.map_err(to_py)
     }
 
     /// Environment steps so far, all environments together.

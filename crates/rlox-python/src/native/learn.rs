@@ -5,7 +5,7 @@ use pyo3::types::PyDict;
 use rlox_core::Result;
 use rlox_nn::train::{A2cConfig, ImpalaConfig, Learned, PpoConfig, Schedule};
 
-use super::settings::{Settings, spoiled};
+use super::settings::Settings;
 use super::{Inner, NativePolicy};
 use crate::argument::instance;
 use crate::array::new_dict;
@@ -98,7 +98,7 @@ fn learn<'py>(
         policy.check(buffer)?;
         policy.inner.enter(|inner| Ok((f(inner, buffer), inner.policy.mean_std())))
     })?;
-    let learned = learned.map_err(spoiled)?;
+    let learned = learned.map_err(to_py)?;
     let dict = new_dict(py)?;
     let stats = learned.stats;
     for (name, number) in [

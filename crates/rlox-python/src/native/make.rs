@@ -176,7 +176,8 @@ pub(super) fn policy(
     let words = words.slice();
     let made = detached(py, || -> Result<_> { shape.make(&spec, &backend, &mut Pcg64::from_words(words)?) });
     let inner = Inner {
-        policy: made.map_err(|error| to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch")))?,
+        policy: made
+            .map_err(|error| to_py(error.rename_argument("sizes", "net_arch").rename_argument("hidden", "net_arch")))?,
         streams: IterationStreams::new(0, 0).map_err(to_py)?,
         minibatches: Minibatches::new(encoding.clone()),
         inputs: Vec::new(),

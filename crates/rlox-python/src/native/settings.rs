@@ -1,4 +1,4 @@
-//! Settings of methods, by their names in rlox's configs, and errors of learning.
+//! Settings of methods, by their names in rlox's configs.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,19 +9,6 @@ use crate::argument::{count, index, item_of, number, shown, switch, text};
 use crate::error::{to_py, value_error};
 
 const FIX: &str = "pass what rlox.native makes";
-
-/// What was computed from weights and experience, and not by the caller: if it is not finite, learning has failed.
-const COMPUTED: [&str; 5] = ["gradients", "targets", "log_probs", "weights", "priorities"];
-
-/// The exception for an error of learning.
-pub(super) fn spoiled(error: Error) -> PyErr {
-    match error {
-        Error::Config(wrong) if COMPUTED.contains(&&*wrong.argument) || wrong.argument.starts_with("parameters") => {
-            to_py(Error::NotFinite(wrong))
-        }
-        error => to_py(error),
-    }
-}
 
 /// Settings by their names in rlox's configs; schedules have been applied.
 pub(super) struct Settings<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
@@ -61,7 +48,8 @@ impl<'py> Settings<'_, 'py> {
                 return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
             }
         };
-        let named = |error: Error| to_py(error.renamed("lr", "learning_rate").renamed("eps", "optimizer_eps"));
+        let named =
+            |error: Error| to_py(error.rename_argument("lr", "learning_rate").rename_argument("eps", "optimizer_eps"));
         made.check().map_err(named)?;
         Ok(made)
     }

@@ -311,7 +311,7 @@ pub(super) struct Transition<'a, 'py> {
 
 /// An error in the words of a single push.
 pub(super) fn of_action(error: Error) -> Error {
-    error.renamed("actions", "action").renamed("rewards", "reward")
+    error.rename_argument("actions", "action").rename_argument("rewards", "reward")
 }
 
 /// The dict to be overwritten.

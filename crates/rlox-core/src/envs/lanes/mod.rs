@@ -271,7 +271,10 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
 
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
         self.find(index)?;
-        self.batches[0].env.check_state(state).map_err(|error| checks::of_env(error, index))?;
+        self.batches[0]
+            .env
+            .check_state(state)
+            .map_err(|error| error.rename_argument("state", "states").at_env(index))?;
         checks::progress(self.autoreset_mode(), index, progress)
     }
 

@@ -166,7 +166,7 @@ impl Drop for Disk {
 }
 
 fn corrupt(path: &Path, section: &str, got: impl Into<String>) -> Error {
-    Error::corrupt(format!("{}, section {section}", path.display()), "what rlox wrote", got, FIX)
+    Error::corrupt(path.display().to_string(), "what rlox wrote", got, FIX).in_section(section)
 }
 
 fn taken() -> io::Error {

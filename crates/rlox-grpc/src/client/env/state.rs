@@ -169,12 +169,12 @@ impl RemoteVecEnv {
         let fix = "pass what the environments gave";
         let Progress { episode_return, finished, .. } = progress;
         if !episode_return.is_finite() {
-            let got = format!("{episode_return} for environment {index}");
-            return Err(Error::config("episode_returns", "finite numbers", got, fix));
+            let got = episode_return.to_string();
+            return Err(Error::not_finite("episode_returns", "finite numbers", got, fix).at_env(index));
         }
         if finished && self.mode == AutoresetMode::SameStep {
             let expected = "false, as environments of this mode reset in the same step";
-            return Err(Error::config("finished", expected, format!("true for environment {index}"), fix));
+            return Err(Error::config("finished", expected, "true", fix).at_env(index));
         }
         let untold = self.untold();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);

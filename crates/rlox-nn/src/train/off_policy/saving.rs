@@ -175,7 +175,8 @@ fn check_backend(saved: &Checkpoint) -> Result<()> {
         return Ok(());
     }
     let fix = "load it with the Python package";
-    Err(Error::config(saved.section("backend"), "one in Rust, as torch has other random streams", "torch", fix))
+    let expected = "one in Rust, as torch has other random streams";
+    Err(Error::config(saved.file_of("backend"), expected, "torch", fix).in_section("backend"))
 }
 
 /// What off-policy trainers count beside what all do.
@@ -190,7 +191,7 @@ impl Beside {
     fn write(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         if let Some(wrong) = self.noise.iter().find(|x| !x.is_finite()) {
             let fix = "lower the noise's sigma, and go back to the last checkpoint";
-            return Err(Error::config("action_noise", "finite numbers", wrong.to_string(), fix));
+            return Err(Error::not_finite("action_noise", "finite numbers", wrong.to_string(), fix));
         }
         let entries = [
             ("noise", json!(self.noise)),

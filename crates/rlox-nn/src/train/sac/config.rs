@@ -99,7 +99,7 @@ impl SacConfig {
         check_share("tau", f64::from(self.tau))?;
         check_counts(&[("target_update_interval", self.target_update_interval)])?;
         self.optimizer.check()?;
-        self.temperature(1).map_err(|error| error.renamed("alpha", "ent_coef"))?;
+        self.temperature(1).map_err(|error| error.rename_argument("alpha", "ent_coef"))?;
         self.action_noise.map_or(Ok(()), |noise| noise.check())?;
         if self.use_sde_at_warmup && !self.use_sde {
             let fix = "set use_sde, or leave this";

@@ -245,7 +245,12 @@ pub(super) fn agent(
         OffPolicyAgent::new(learner, how, &Surroundings { spec: &spec, num_envs, masked, idling }, seeds)
     });
     let agent = made.map_err(|error| {
-        to_py(error.renamed("sizes", "net_arch").renamed("hidden", "net_arch").renamed("lr", "learning_rate"))
+        to_py(
+            error
+                .rename_argument("sizes", "net_arch")
+                .rename_argument("hidden", "net_arch")
+                .rename_argument("lr", "learning_rate"),
+        )
     })?;
     let action = match space {
         Space::Discrete { n, .. } => Space::discrete(n),

@@ -5,7 +5,6 @@ use rlox_core::{Actions, Normalizer as CoreNormalizer, Result};
 use rlox_nn::train::Outcome;
 
 use super::super::predict::{Observed, Rows};
-use super::super::settings::spoiled;
 use super::super::{Chosen, NativePolicy, of_masks};
 use super::{Inner, NativeAgent};
 use crate::argument::{REAL, argument, expect_shape};
@@ -117,5 +116,5 @@ pub(super) fn observe<'py>(
 pub(super) fn learn(this: &NativeAgent, py: Python<'_>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     let done = this
         .enter(py, normalizer, |inner, normalizer| Ok(inner.agent.learn(normalizer.as_deref(), &mut this.pause())))?;
-    done.map_err(spoiled)
+    done.map_err(to_py)
 }
