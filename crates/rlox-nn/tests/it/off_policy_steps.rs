@@ -309,7 +309,7 @@ fn forbidden_actions_are_never_chosen() {
             } else if *next == 2.0 {
                 [1, 1, 0]
             } else {
-                [1, 1, 1]
+                [0, 0, 0] // the terminal state
             };
             assert_eq!(mask, expected, "{next}");
         }
