@@ -49,7 +49,7 @@ ERRORS = [
     ),
     # Environments and policies.
     (lambda: PPO("MlpPolicy", None), TypeError, "env", "pass one"),
-    (lambda: PPO(CARTPOLE, "MlpPolicy"), ValueError, "env", "first argument"),
+    (lambda: PPO(CARTPOLE, "MlpPolicy"), ValueError, "policy", ""),
     (lambda: PPO("MlpPolicy", theirs("DummyVecEnv")), TypeError, "env", "rlox.make_vec"),
     (lambda: PPO("MlpLstmPolicy", CARTPOLE), ValueError, "policy", "'CnnPolicy'"),
     (lambda: PPO(object, CARTPOLE), TypeError, "policy", "torch modules"),
@@ -104,7 +104,7 @@ ERRORS = [
     (lambda: ppo().learn(8, CALLBACK), TypeError, "callback", "rlox.callbacks.Callback"),
     (lambda: ppo().save("x", exclude=["policy"]), TypeError, "", "'exclude'"),
     (lambda: PPO.load("no/such/model"), FileNotFoundError, "path", "does not exist"),
-    (lambda: PPO.load("x", learning_rate=1), TypeError, "PPO.load", "make a new model"),
+    (lambda: PPO.load("x", learning_rate=1), TypeError, "learning_rate", "make a new model"),
     (lambda: ppo().set_env(rlox.make_vec(CARTPOLE, 2)), ValueError, "num_envs", ""),
     (lambda: ppo().set_env("Acrobot-v1"), ValueError, "env: expected the observation", "new model"),
     (lambda: ppo().predict((np.zeros(4), {})), TypeError, "obs", "env.reset"),

@@ -105,10 +105,17 @@ def usage_errors(options: Iterable[str]) -> Iterator[None]:
     """
     try:
         yield
-    except StructuredError as error:
-        if error.argument in {*options} and isinstance(error, ValueError | TypeError):
+    except (ValueError, TypeError) as error:
+        if _argument_of(error) in {*options}:
             raise UsageError(str(error)) from error
         raise
+
+
+def _argument_of(error: ValueError | TypeError) -> str:
+    """Return the argument that an error is about."""
+    if isinstance(error, StructuredError):
+        return error.argument
+    return str(error).partition(":")[0]  # remove when `rlox.settings` raises structured errors
 
 
 def describe_error(error: BaseException) -> str:
