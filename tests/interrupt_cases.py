@@ -37,6 +37,7 @@ def lateness(call, after):
     try:
         call()
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
     except KeyboardInterrupt:
         return time.perf_counter() - due
     return None
@@ -68,7 +69,7 @@ def long_call(make):
     raise AssertionError("no call took long enough")
 
 
-def check(make, state, shares=None, tries=3):
+def check(make, state, shares=None, tries=4):
     """Press Ctrl-C in a long call: after 0.1 s, or after these shares of the time it takes.
 
     A late end may be the machine's fault, but the call itself is late at every try.
@@ -79,10 +80,11 @@ def check(make, state, shares=None, tries=3):
         found = []
         for _ in range(tries):
             slack, late = machine_lateness(), lateness(call, after)
-            assert late is not None, f"ended by itself within {after} s, and took {took} s before"
-            assert str(state()) == before
+            assert str(state()) == before or late is None
             found.append((late, max(slack, machine_lateness())))
-            if late < PROMISED + found[-1][1]:
+            if late is None:  # this call was faster than the first one
+                after /= 2
+            elif late < PROMISED + found[-1][1]:
                 break
         else:
             raise AssertionError(f"seconds after Ctrl-C, and the machine's own: {found}")
@@ -202,8 +204,12 @@ def sample_stacks():
 
 def sample_by_priority():
     buffer = filled(rlox.PrioritizedReplayBuffer)
-    state = lambda: (buffer.beta, buffer.state()["stream"].tolist())  # noqa: E731
-    return lambda n: lambda: buffer.sample(min(n, ROWS), beta=0.7), state
+
+    def make(n):
+        repeats = range(n // ROWS + 1)
+        return lambda: [buffer.sample(min(n, ROWS), beta=0.7, seed=0) for _ in repeats]
+
+    return make, lambda: (buffer.beta, buffer.state()["stream"].tolist())
 
 
 def sample_from_a_file():
@@ -357,14 +363,14 @@ class InHandler:
                 break
         self.ran = False
 
-    def interrupt(self, handler):
+    def interrupt(self, handler, after=0.1):  # arguments are read by then
         def once(*_):
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.ran = True
             handler()
 
         signal.signal(signal.SIGALRM, once)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        signal.setitimer(signal.ITIMER_REAL, after)
 
 
 def handler_changes_arrays():
@@ -400,7 +406,7 @@ def handler_uses_the_object_of_the_call():
     for t in range(steps):
         buffer.record(t, zeros(n, dtype=np.int64), x, x, obs, x, flags, flags)
     buffer.finish(x, 0.99, 0.95)
-    long.interrupt(use)
+    long.interrupt(use, 0.02)
     buffer.finish(x, 0.99, 0.95)
     assert long.ran
     assert len(errors) == 1

@@ -1,4 +1,4 @@
-"""Asynchronous environments: errors come through with their words, and no process stays behind."""
+"""Asynchronous environments: errors of workers are raised, and no process stays behind."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
 class Fragile(gym.Env):
-    """Does at its third step what it is told to."""
+    """Raises or dies in its third step."""
 
     observation_space = gym.spaces.Box(0, 100, (1,))
     action_space = gym.spaces.Discrete(2)
@@ -44,7 +44,7 @@ def workers(env):
     return env.unwrapped.processes
 
 
-def test_what_an_environment_raises_in_its_worker_is_raised_here_and_closing_ends_all():
+def test_error_in_a_worker_is_raised_and_closing_ends_all_workers():
     env = make_vec(Fragile, 2, vectorization_mode="async", fate="raise")
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
@@ -55,7 +55,7 @@ def test_what_an_environment_raises_in_its_worker_is_raised_here_and_closing_end
     env.close()
 
 
-def test_a_worker_that_died_is_told_and_closing_ends_the_others():
+def test_dead_worker_raises_and_closing_ends_the_others():
     env = make_vec(Fragile, 2, vectorization_mode="async", fate="die")
     running = workers(env)
     with pytest.raises(RuntimeError, match=r"env: .*worker.* died at step 3"):
@@ -64,7 +64,7 @@ def test_a_worker_that_died_is_told_and_closing_ends_the_others():
     assert not any(worker.is_alive() for worker in running)
 
 
-def test_environments_that_are_refused_leave_no_process(monkeypatch):
+def test_refused_environments_leave_no_process(monkeypatch):
     made = []
     close = AsyncVectorEnv.close_extras
     monkeypatch.setattr(
@@ -121,9 +121,11 @@ def group_is_gone(group):
     return False
 
 
+@pytest.mark.processes
+@pytest.mark.serial
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 @pytest.mark.parametrize(("program", "last"), [(TRAIN, "True\nTrue\n"), (COLLECT, None)])
-def test_an_interrupt_from_the_terminal_ends_all_processes(program, last):
+def test_interrupt_from_the_terminal_ends_all_processes(program, last):
     """A terminal interrupts the whole group: the run ends in order all the same."""
     with subprocess.Popen(
         [sys.executable, "-c", program],

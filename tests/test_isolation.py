@@ -1,9 +1,7 @@
 """What a trainer does not depend on, and does not disturb: torch's global state, threads, modes."""
 
 import os
-import subprocess
 import sys
-import textwrap
 import threading
 
 import gymnasium as gym
@@ -17,6 +15,7 @@ from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
+from thread_runs import join, run_program  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
@@ -26,28 +25,22 @@ def weights(trainer):
     return np.concatenate([p.detach().numpy().ravel() for p in parameters])
 
 
-def test_weights_do_not_depend_on_how_many_threads_torch_has():
-    code = """
-        import hashlib, torch
-        torch.set_num_threads(THREADS)
-        from rlox.trainers import PPOTrainer
-        settings = dict(num_envs=4, n_steps=16, runs_dir=None, backend="torch")
-        trainer = PPOTrainer("CartPole-v1", 7, **settings)
-        trainer.train(64)
-        parts = trainer.learner.policy.state_dict().values()
-        print(hashlib.sha256(b"".join(x.numpy().tobytes() for x in parts)).hexdigest())
-    """
-    said = set()
-    for threads in (1, 2, 3):
-        command = [sys.executable, "-c", textwrap.dedent(code).replace("THREADS", str(threads))]
-        env = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-        said.add(done.stdout)
-    assert len(said) == 1
+def test_weights_do_not_depend_on_torchs_number_of_threads():
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            trainer = PPOTrainer("CartPole-v1", 7, **SMALL)
+            trainer.train(64)
+            found.append(weights(trainer))
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_trainers_in_several_threads_neither_disturb_each_other_nor_torchs_own_generator(kind):
+def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
     alone = [kind("CartPole-v1", seed, **SMALL) for seed in range(4)]
     for trainer in alone:
         trainer.train(128)
@@ -62,15 +55,14 @@ def test_trainers_in_several_threads_neither_disturb_each_other_nor_torchs_own_g
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
+    join(threads)
     assert bool((torch.get_rng_state() == before).all())
     assert torch.get_num_threads() == threads_before
     for seed, trainer in enumerate(alone):
         assert np.array_equal(weights(together[seed]), weights(trainer)), seed
 
 
-def test_the_last_thread_to_leave_puts_the_number_of_threads_back():
+def test_last_thread_to_leave_restores_the_number_of_threads():
     before = torch.get_num_threads()
     first, second = own_threads(1), own_threads(1)
     first.__enter__()
@@ -81,7 +73,7 @@ def test_the_last_thread_to_leave_puts_the_number_of_threads_back():
     assert torch.get_num_threads() == before
 
 
-def test_an_error_within_puts_the_generator_back():
+def test_error_restores_the_generator():
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="size"), own_generator(5):
         torch.rand(3) @ torch.rand(4)
@@ -98,7 +90,7 @@ class Regularised(MlpPolicy):
 
 
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_dropout_and_batch_normalisation_are_frozen_but_for_updates(kind):
+def test_dropout_and_batch_norm_are_active_only_in_updates(kind):
     trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
     modes = []
     trainer.learner.policy.critic.register_forward_pre_hook(
@@ -138,12 +130,12 @@ class Halting(Minimal):
 
 
 @pytest.mark.parametrize("policy", [Minimal, Halting])
-def test_policies_that_cannot_do_what_training_needs_are_told_so_at_once(policy):
+def test_incomplete_policies_are_refused(policy):
     with pytest.raises((TypeError, ValueError), match=r"policy: expected .*entropy.*ActorCritic"):
         PPOTrainer("CartPole-v1", 1, policy=policy, **SMALL)
 
 
-def test_a_checkpoint_names_no_module_to_import(tmp_path, monkeypatch):
+def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     module = tmp_path / "somebodys.py"
     module.write_text(
         "import gymnasium as gym\n"
@@ -168,7 +160,7 @@ def test_a_checkpoint_names_no_module_to_import(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_dropout_draws_from_the_trainers_seed_not_from_torchs_generator(kind):
+def test_dropout_draws_from_the_trainers_seed(kind):
     said = []
     for of_torch in (0, 1):
         torch.manual_seed(of_torch)
@@ -194,7 +186,7 @@ class Wrapped(torch.nn.Module):
         return self.inner.get_value(obs)
 
 
-def test_a_policy_within_a_policy_draws_from_the_trainers_seed():
+def test_nested_policy_draws_from_the_trainers_seed():
     actions = []
     for seed in (1, 2):
         trainer = PPOTrainer("CartPole-v1", seed, policy=Wrapped, **SMALL)
@@ -204,7 +196,7 @@ def test_a_policy_within_a_policy_draws_from_the_trainers_seed():
     assert not np.array_equal(*actions)
 
 
-def test_a_policy_within_a_policy_goes_on_as_if_never_stopped(tmp_path):
+def test_nested_policy_resumes_exactly(tmp_path):
     constant = {"lr_schedule": "constant", "clip_schedule": "constant"}
     whole = PPOTrainer("CartPole-v1", 1, policy=Wrapped, **SMALL, **constant)
     whole.train(128)
@@ -217,73 +209,59 @@ def test_a_policy_within_a_policy_goes_on_as_if_never_stopped(tmp_path):
 
 
 FORK = """
-import os, threading, warnings
+import os, signal, sys, threading
+import torch
 from rlox.torch_state import own_generator
 from rlox.trainers import PPOTrainer
 
-warnings.simplefilter("ignore")
-entered, leave = threading.Event(), threading.Event()
+def wait_for(child):
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, code
 
+entered, leave = threading.Event(), threading.Event()
 def hold():
     with own_generator(1):
         entered.set()
         leave.wait()
-
 thread = threading.Thread(target=hold)
 thread.start()
 entered.wait()
 child = os.fork()
 if child == 0:
+    signal.alarm(60)  # a child that hangs is killed
     settings = dict(num_envs=2, n_steps=16, runs_dir=None, backend="torch")
     PPOTrainer("CartPole-v1", 1, **settings).train(32)
     os._exit(0)
 leave.set()
 thread.join()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
+wait_for(child)
 
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_while_another_thread_trains_can_train():
-    command = [sys.executable, "-c", FORK]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "0\n"
-
-
-FORK_AFTER_THREADS = """
-import os, signal, sys, warnings
-from rlox.trainers import PPOTrainer
-warnings.simplefilter("ignore")
-settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
-settings["backend"] = sys.argv[1]
-if sys.argv[1] == "torch":
-    import torch
-    torch.set_num_threads(2)
-trainer = PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings)
-trainer.train(1024)
-child = os.fork()
-if child == 0:
-    signal.alarm(60)  # a child that hangs is killed
+torch.set_num_threads(2)
+for backend in sys.argv[1:]:
+    settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
+    settings |= dict(net_arch=(256, 256), backend=backend)
+    trainer = PPOTrainer("CartPole-v1", 1, **settings)
     trainer.train(1024)
-    trainer.evaluate(2)
-    PPOTrainer("CartPole-v1", 1, net_arch=(256, 256), **settings).train(1024)
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        trainer.train(1024)
+        trainer.evaluate(2)
+        PPOTrainer("CartPole-v1", 1, **settings).train(1024)
+        os._exit(0)
+    wait_for(child)
 """
 
 
-@pytest.mark.parametrize("backend", [*network_backends(), "torch"])
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_after_there_were_threads_can_train(backend):
-    command = [sys.executable, "-c", FORK_AFTER_THREADS, backend]
-    env = {**os.environ, "RLOX_NUM_THREADS": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True, env=env)
-    assert done.stdout == "0\n"
+def test_forked_children_can_train_whatever_threads_the_parent_has():
+    run_program(FORK, *network_backends(), "torch", RLOX_NUM_THREADS="2")
 
 
 @pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_progress_outside_of_the_run_changes_nothing(kind, progress):
+def test_progress_outside_of_the_run_is_refused(kind, progress):
     trainer = kind("CartPole-v1", 1, **SMALL)
     before = weights(trainer)
     with pytest.raises(ValueError, match=r"progress: expected a finite number in \[0, 1\]"):
@@ -292,7 +270,7 @@ def test_progress_outside_of_the_run_changes_nothing(kind, progress):
     assert trainer.timesteps == 0
 
 
-def test_a_stop_before_the_first_update_counts_nothing():
+def test_stop_before_the_first_update_counts_no_steps():
     trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
     learner = trainer.learner
     collect = learner.collect
@@ -309,7 +287,7 @@ def test_a_stop_before_the_first_update_counts_nothing():
     assert np.array_equal(weights(trainer), before)
 
 
-def test_a_trainer_that_another_thread_uses_says_so():
+def test_trainer_in_use_by_another_thread_is_refused():
     trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
     inside, leave = threading.Event(), threading.Event()
 

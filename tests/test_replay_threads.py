@@ -1,7 +1,6 @@
 """Threads that sample from one buffer do so at once, beside one that pushes to it."""
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -12,6 +11,7 @@ import pytest
 
 import rlox
 from replay_rows import check, transition
+from thread_runs import join, run_program, run_threads, start_threads
 
 
 def filled(rows=2000, **options):
@@ -21,30 +21,8 @@ def filled(rows=2000, **options):
     return buffer
 
 
-def started(work, count=1):
-    """Threads that work, and what they raise."""
-    failed = []
-
-    def run():
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads, failed
-
-
-def joined(threads, seconds=60):
-    for thread in threads:
-        thread.join(seconds)
-    return not any(thread.is_alive() for thread in threads)
-
-
 @pytest.mark.parametrize("kind", ["uniform", "priorities", "file"])
-def test_samples_without_a_seed_take_turns_on_the_buffers_stream(kind, tmp_path):
+def test_samples_without_a_seed_share_the_buffers_stream(kind, tmp_path):
     """Together they draw what one thread alone would, in some order."""
 
     def made(name):
@@ -61,15 +39,12 @@ def test_samples_without_a_seed_take_turns_on_the_buffers_stream(kind, tmp_path)
 
     alone, shared, drawn = made("alone"), made("shared"), []
     expected = sorted(tuple(alone.sample(140)["rewards"]) for _ in range(100))
-    threads, failed = started(
-        lambda: drawn.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25)), 4
-    )
-    assert joined(threads)
-    assert not failed
+    work = lambda: drawn.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25))  # noqa: E731
+    assert run_threads(work, 4) == []
     assert sorted(drawn) == expected
 
 
-def test_a_seed_gives_the_same_in_every_thread():
+def test_seeded_samples_are_equal_in_every_thread():
     buffer = filled()
     expected = [buffer.sample(300, seed=seed)["obs"] for seed in range(20)]
 
@@ -78,32 +53,30 @@ def test_a_seed_gives_the_same_in_every_thread():
             assert np.array_equal(buffer.sample(300, seed=seed)["obs"], expected[seed])
             assert buffer.sample_sequences(3, 5, seed=seed)["obs"].shape == (5, 3, 40)
 
-    threads, failed = started(work, 6)
-    assert joined(threads)
-    assert not failed
+    assert run_threads(work, 6) == []
 
 
-def test_a_writer_among_many_readers_gets_its_turn():
+def test_writer_is_not_starved_by_readers():
     buffer, done = filled(), threading.Event()
 
     def read():
         while not done.is_set():
             check(buffer.sample(2000), dim=40)
 
-    threads, failed = started(read, 6)
+    threads, errors = start_threads(read, 6)
     began = time.perf_counter()
     for i in range(2000, 2100):
         buffer.push(*transition(i, dim=40))
     took = time.perf_counter() - began
     done.set()
-    assert joined(threads)
-    assert not failed
+    join(threads)
+    assert errors == []
     assert took < 30
     assert len(buffer) == 2000
     assert buffer.sample(2000)["obs"].max() >= 2050
 
 
-def test_a_reader_among_busy_writers_gets_its_turn():
+def test_reader_is_not_starved_by_writers():
     buffer, done = filled(), threading.Event()
     rows = np.repeat(np.arange(20_000, dtype=np.float32), 40).reshape(-1, 40)
     numbers, off = rows[:, 0], np.zeros(20_000, bool)
@@ -112,12 +85,12 @@ def test_a_reader_among_busy_writers_gets_its_turn():
         while not done.is_set():
             buffer.push_batch(rows, rows + 1, -numbers[:, None], 0.5 * numbers, off, off)
 
-    threads, failed = started(write, 3)
+    threads, errors = start_threads(write, 3)
     for _ in range(20):
         check(buffer.sample(500), dim=40)
     done.set()
-    assert joined(threads)
-    assert not failed
+    join(threads)
+    assert errors == []
 
 
 # Has `handler` run in the middle of a long sample, in which other calls would be refused or wait.
@@ -146,18 +119,15 @@ def interrupt(handler):
         buffer.sample(rows)
 """
 
-inside = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+INSIDE_A_CALL = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def run(code):
-    command = [sys.executable, "-c", INSIDE + textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-
-
-@inside
-def test_threads_sample_while_another_one_does():
-    run("""
+@pytest.mark.processes
+@INSIDE_A_CALL
+def test_threads_sample_at_the_same_time():
+    run_program(
+        INSIDE
+        + textwrap.dedent("""
         def handler():
             thread = threading.Thread(target=lambda: buffer.sample(1000), daemon=True)
             thread.start()
@@ -166,11 +136,15 @@ def test_threads_sample_while_another_one_does():
             assert len(buffer) == len(buffer.sample(5, seed=1)["obs"]) + rows - 5
         interrupt(handler)
     """)
+    )
 
 
-@inside
-def test_who_waits_for_a_sample_gets_its_turn_after_it():
-    run("""
+@pytest.mark.processes
+@INSIDE_A_CALL
+def test_push_waits_for_a_sample_and_later_samples_wait_for_the_push():
+    run_program(
+        INSIDE
+        + textwrap.dedent("""
         threads = []
         def handler():
             for work in (lambda: buffer.push(*one), lambda: buffer.sample(1000, seed=1)):
@@ -193,10 +167,12 @@ def test_who_waits_for_a_sample_gets_its_turn_after_it():
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
     """)
+    )
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_forked_child_reads_or_raises():
+def test_forked_child_reads_or_raises():
     """Whatever the parent's threads were doing."""
     code = """
         import os, threading, time
@@ -233,12 +209,10 @@ def test_a_forked_child_reads_or_raises():
         assert any(said.startswith("done") for said in told), told
         os._exit(0)
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    run_program(code)
 
 
-def test_a_closed_buffer_tells_all_its_readers(tmp_path):
+def test_closing_a_buffer_ends_all_readers(tmp_path):
     buffer = rlox.MmapReplayBuffer(10, 1000, 1, 1, tmp_path / "replay")
     for i in range(1000):
         buffer.push([i], [0.0], 0.0, False, False, [i + 1])
@@ -251,16 +225,16 @@ def test_a_closed_buffer_tells_all_its_readers(tmp_path):
         except rlox.ClosedError as error:
             ended.append(error)
 
-    threads, failed = started(read, 4)
+    threads, errors = start_threads(read, 4)
     time.sleep(0.05)
     buffer.close()
-    assert joined(threads)
-    assert not failed
+    join(threads)
+    assert errors == []
     assert len(ended) == 4
     assert buffer.closed
 
 
-def test_whoever_closes_a_buffer_while_another_thread_does_has_closed_it(tmp_path):
+def test_threads_may_close_a_buffer_at_the_same_time(tmp_path):
     for turn in range(50):
         buffer = rlox.MmapReplayBuffer(100, 1000, 1, 1, tmp_path / f"replay{turn}")
         buffer.push([1.0], [0.0], 0.0, False, False, [2.0])
@@ -270,13 +244,14 @@ def test_whoever_closes_a_buffer_while_another_thread_does_has_closed_it(tmp_pat
             begin.wait()
             buffer.close()
 
-        threads, failed = started(close, 4)
-        assert joined(threads)
-        assert not failed
+        threads, errors = start_threads(close, 4)
+        join(threads)
+        assert errors == []
         assert buffer.closed
 
 
-def test_a_handler_of_a_thread_that_waits_may_wait_for_those_behind_it():
+@pytest.mark.processes
+def test_signal_handler_of_a_waiting_thread_may_wait_for_threads_behind_it():
     program = """
         import signal, threading, time
         import numpy as np
@@ -308,11 +283,4 @@ def test_a_handler_of_a_thread_that_waits_may_wait_for_those_behind_it():
             writer.join()
         assert said == [False], said
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(program)

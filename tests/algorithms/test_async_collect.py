@@ -45,7 +45,7 @@ def rows(trainer, steps):
 
 
 @ALL
-def test_by_turns_it_is_what_it_is_without(name, backend):
+def test_actors_that_take_turns_change_nothing(name, backend):
     with trainer(name, backend, lockstep=True, max_lag=0) as one:
         one.train(640)
     with trainer(name, backend, async_collect=False) as other:
@@ -69,7 +69,7 @@ def test_lockstep_runs_are_repeatable(name, backend):
 @BOTH
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_rollouts_are_of_the_policy_that_their_lag_says(name, backend, env):
+def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
     how = SETTINGS[name] | {"async_collect": True, "lockstep": True, "max_lag": 3, "gamma": 0.9}
     config = CONFIGS[name](**how, gae_lambda=0.8, learning_rate=0.01)
     vec = make_vec(env, 4, max_episode_steps=11)
@@ -121,7 +121,7 @@ def test_rollouts_are_of_the_policy_that_their_lag_says(name, backend, env):
 
 
 @ALL
-def test_actors_keep_within_the_bound_and_every_step_is_counted(name, backend):
+def test_lag_stays_within_the_bound_and_every_step_counts(name, backend):
     with trainer(name, backend, num_actors=2, max_lag=3) as one:
         told = rows(one, 2_560)
         assert all(0 <= row["train/policy_lag"] <= 3 for row in told)
@@ -130,7 +130,7 @@ def test_actors_keep_within_the_bound_and_every_step_is_counted(name, backend):
 
 
 @ALL
-def test_one_actor_normalises(name, backend):
+def test_one_actor_normalizes(name, backend):
     how = {"normalize_obs": True, "normalize_reward": True, "env": "Pendulum-v1"}
     with trainer(name, backend, lockstep=True, **how) as one:
         one.train(1_280)
@@ -138,7 +138,7 @@ def test_one_actor_normalises(name, backend):
 
 
 @ALL
-def test_what_is_saved_goes_on_and_says_what_is_lost(name, backend, tmp_path):
+def test_loaded_run_warns_that_rollouts_under_way_are_lost(name, backend, tmp_path):
     with trainer(name, backend) as one:
         one.train(640)
         one.save(tmp_path / "saved")
@@ -154,7 +154,7 @@ def test_what_is_saved_goes_on_and_says_what_is_lost(name, backend, tmp_path):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_checkpoints_from_before_the_settings_say_none_of_them(name, tmp_path):
+def test_checkpoints_without_the_settings_of_actors_load(name, tmp_path):
     with trainer(name, async_collect=False) as one:
         one.save(tmp_path / "saved")
         kind = type(one)
@@ -168,7 +168,7 @@ def test_checkpoints_from_before_the_settings_say_none_of_them(name, tmp_path):
 
 
 @BOTH
-def test_stopping_ends_a_run_that_waits_for_actors(backend):
+def test_stop_ends_the_wait_for_actors(backend):
     slow = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 * 64}
     with trainer("ppo", backend, env="Acrobot-v1", **slow, n_epochs=1) as one:
         threading.Timer(0.2, one.stop).start()
@@ -178,32 +178,26 @@ def test_stopping_ends_a_run_that_waits_for_actors(backend):
 
 
 @pytest.mark.parametrize(
-    ("match", "settings"),
+    ("argument", "settings"),
     [
-        ("num_actors: expected 1 without actors, got 2; set async_collect=True", {"num_actors": 2}),
-        ("max_lag: expected None without actors, got 2; set async", {"max_lag": 2}),
-        ("lockstep: expected False without actors, got True", {"lockstep": True}),
+        ("num_actors", {"async_collect": False, "num_actors": 2}),
+        ("max_lag", {"async_collect": False, "max_lag": 2}),
+        ("lockstep", {"async_collect": False, "lockstep": True}),
+        ("max_lag", {"max_lag": 0}),
+        ("num_actors", {"num_actors": 3}),
     ],
 )
 @pytest.mark.parametrize("name", SETTINGS)
-def test_settings_of_actors_need_actors(name, match, settings):
-    with pytest.raises(ValueError, match=match):
-        trainer(name, **{"async_collect": False, **settings})
-
-
-@ALL
-def test_what_actors_cannot_do_is_named(name, backend):
-    with pytest.raises(ValueError, match="max_lag: expected at least 1 where actors do not wait"):
-        trainer(name, backend, max_lag=0)
-    with pytest.raises(ValueError, match="num_actors: expected a divisor of num_envs = 4, got 3"):
-        trainer(name, backend, num_actors=3)
+def test_settings_that_actors_cannot_have_are_refused(name, argument, settings):
+    with pytest.raises(ValueError, match=f"^{argument}:"):
+        trainer(name, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @BOTH
 @pytest.mark.parametrize(("name", "steps"), [("ppo", 100_000), ("a2c", 500_000)])
-def test_cartpole_is_solved_as_without_and_not_with_a_rate_of_0(name, steps, backend):
+def test_cartpole_is_solved_as_without_actors(name, steps, backend):
     def scores(seeds, **settings):
         told = []
         for seed in seeds:
