@@ -32,7 +32,7 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-kills test-extras test-slow test-backends lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-all test-slow test-services test-backends lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,49 +61,60 @@ $(stamps)/lint: $(stamps)/venv $(sources)
 train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
 	"$(py)" examples/python/train_cartpole.py
 
-test: test-rust test-python ## install what the tests need and run all but the slow ones
+test: test-rust test-python ## run the default tests: unit tests and one smoke test of each other kind
 
+# The extension is built with the same profile, so that each dependency is compiled once.
 test-rust: $(stamps)/venv
-	$(CARGO) run --quiet -p rlox-core --example custom_env
-	$(CARGO) run --quiet -p rlox-nn --example ppo_cartpole
-	$(CARGO) test --workspace --exclude rlox-candle --exclude rlox-burn
-	# Beside the benchmarks and as they are built, so that the libraries behind both are compiled once.
-	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
+	$(CARGO) test --release --workspace --exclude rlox-candle --exclude rlox-burn --exclude rlox-bench --exclude rlox-python
 
-# What the default leaves out; pyproject.toml has the same list for `pytest` alone.
-not_default := slow or processes or kills or hostile or distributed or services or build
+# Markers of the tests that `make test` leaves out; pyproject.toml has the same list for `pytest` alone.
+markers := processes distributed kills hostile services build
+empty :=
+space := $(empty) $(empty)
+marked := $(subst $(space), or ,$(strip $(markers)))
+not_default := slow or $(marked)
 # pytest exits with 5 if PYTEST_ARGS, for example the name of one file, select no test of a run.
 may_be_empty = $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 test-python: $(stamps)/test
 	"$(py)" -m pytest -n 2 --dist loadfile -m "not (serial or $(not_default))" $(PYTEST_ARGS) $(may_be_empty)
 	"$(py)" -m pytest -n 0 -m "serial and not ($(not_default))" $(PYTEST_ARGS) $(may_be_empty)
 
-test-kills: $(stamps)/test ## kill, damage and resume runs: the slow tests of checkpoints
-	"$(py)" -m pytest -m slow --timeout 3600 tests/test_checkpoint_kill.py tests/test_resume_matrix.py \
-		tests/callbacks/test_checkpointing.py $(PYTEST_ARGS)
+# A part that has passed leaves a stamp, so that test-all continues where it failed.
+parts := default backends $(markers) slow
+passed := $(addprefix $(stamps)/passed-,$(parts))
+.NOTPARALLEL:
+test-all: $(passed) ## run all tests, part by part; continues after the last part that passed
+	@rm -f $(passed)
 
-# These bring some hundred packages, which no other target waits for. What rliable needs fails with pandas 3.
+# The tests of one marker, of both languages: make test-processes, test-kills, test-slow, ...
+$(addprefix test-,$(filter-out services,$(markers))): test-%: $(stamps)/test
+	"$(py)" -m pytest -m "$*" --timeout 3600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
+	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
+	"$(py)" -m pytest -m "slow and not ($(marked))" --timeout 3600 $(PYTEST_ARGS)
+
+$(passed): $(stamps)/passed-%:
+	$(MAKE) $(if $(filter default,$*),test,test-$*)
+	@touch $@
+
+# These packages number about a hundred, and no other target needs them. rliable fails with pandas 3.
 $(stamps)/extras: $(stamps)/test
 	$(develop) --extras $(service_extras)
 	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]' rliable 'pandas<3'
 	@touch $@
 
-test-extras: $(stamps)/extras ## install the loggers' services, ONNX, video, MuJoCo, Ray and rliable, and test what needs them
-	"$(py)" -m pytest tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
+test-services: $(stamps)/extras ## test what needs TensorBoard, W&B, MLflow, ONNX, moviepy, MuJoCo, Ray or rliable
+	"$(py)" -m pytest -m "not slow" tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
 		tests/test_snapshots.py tests/sb3/test_models.py tests/cli/test_train.py tests/cli/test_inspect.py \
 		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
 
-test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
-	"$(py)" -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
-
-# What is built for it replaces the usual extension until the next target that needs that one.
-test-backends: $(stamps)/test ## build Candle and Burn into the extension and test learners on them
+# The extension with Candle and Burn replaces the usual one until the next target that needs the usual one.
+test-backends: $(stamps)/test ## test rlox-candle and rlox-burn, and learners on them in Python
+	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
 	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
-	"$(py)" -m pytest tests/test_backends.py tests/algorithms/test_rust_backends.py $(PYTEST_ARGS)
-	"$(py)" -m pytest tests/algorithms tests/hostile tests/test_interrupt.py tests/test_isolation.py tests/test_resume.py \
-		tests/test_trainers.py -k "candle or burn" $(PYTEST_ARGS)
+	"$(py)" -m pytest -n 2 --dist loadfile -k "candle or burn or backend" $(PYTEST_ARGS)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
 	$(CARGO) fmt --all --check
@@ -136,8 +147,7 @@ bench: $(stamps)/test ## measure rlox against its peers (installs them in enviro
 	"$(py)" benches/python/run_all.py
 
 bench-quick: $(stamps)/test ## compile and briefly run our own benchmarks
-	$(CARGO) bench -p rlox-bench -- --test
-	$(CARGO) bench -p rlox-grpc -- --test
+	$(CARGO) test --release --benches -p rlox-bench -p rlox-grpc
 	"$(py)" benches/python/run_all.py --quick --no-peers
 
 wheel: $(stamps)/venv ## build a wheel into dist/ and check it in an empty environment
