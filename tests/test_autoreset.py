@@ -1,9 +1,9 @@
-"""Rollouts in Gymnasium's three autoreset modes: reset rows never become transitions."""
+"""Rollouts in the three autoreset modes: resetting rows never become transitions."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
@@ -20,7 +20,7 @@ def scripts(mode, n=1, **kwargs):
     return make_vec(Script, n, autoreset_mode=mode, **kwargs)
 
 
-def test_targets_of_a_termination_are_those_worked_out_by_hand():
+def test_targets_of_a_termination_equal_those_computed_by_hand():
     """Episode 0: observations 0, 1, end at 2; then a reset; episode 1: 10, 11."""
     buffer = finished(scripts(NEXT_STEP, terminate=True), 5)
     assert column("obs", buffer) == [0, 1, 2, 10, 11]
@@ -34,7 +34,7 @@ def test_targets_of_a_termination_are_those_worked_out_by_hand():
     assert len(buffer.final_index) == 0
 
 
-def test_targets_of_a_truncation_take_the_value_of_the_last_observation():
+def test_targets_of_a_truncation_use_the_value_of_the_final_obs():
     buffer = finished(scripts(NEXT_STEP), 5)
     assert column("truncated", buffer) == [False, True, False, False, True]
     assert buffer.final_index.tolist() == [1, 4]
@@ -45,7 +45,7 @@ def test_targets_of_a_truncation_take_the_value_of_the_last_observation():
     assert column("final_values", buffer) == [0, 3, 0, 0, 13]
 
 
-def test_a_reset_row_may_be_the_first_of_the_next_rollout_in_the_same_buffer_or_another():
+def test_a_resetting_row_may_be_the_first_of_a_rollout():
     for same in (True, False):
         env = scripts(NEXT_STEP)
         first = finished(env, 2)
@@ -66,7 +66,7 @@ def test_a_reset_row_may_be_the_first_of_the_next_rollout_in_the_same_buffer_or_
 
 
 def transitions(batches):
-    """For each environment, the rows that are transitions, one after the other."""
+    """Return the transitions of each environment."""
     names = ("obs", "actions", "rewards", "terminated", "truncated", "advantages", "returns")
     rows = []
     for env in range(batches[0].obs.shape[1]):
@@ -76,7 +76,7 @@ def transitions(batches):
 
 
 def balance(obs):
-    """Depends on nothing but the observation, and lets CartPole fall and last by turns."""
+    """Act on the observation only."""
     obs = np.asarray(obs)
     return (obs[:, -1] > 0.1).astype(int), np.zeros(len(obs)), obs.sum(1).astype(np.float32)
 
@@ -96,8 +96,7 @@ def in_mode(kind, mode):
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 @pytest.mark.parametrize("kind", ["native", "sync", "async"])
-def test_transitions_are_those_of_the_same_step_mode(kind, mode):
-    """One rollout of 60 steps, so that all advantages but those of the last episode agree."""
+def test_transitions_equal_those_of_same_step_mode(kind, mode):
     same, other = in_mode("native", SAME_STEP), in_mode(kind, mode)
     try:
         ours, theirs = (collect_rollout(env, balance, 60) for env in (same, other))
@@ -122,7 +121,7 @@ def test_transitions_are_those_of_the_same_step_mode(kind, mode):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("kind", ["native", "sync"])
-def test_episode_statistics_are_the_same_in_all_modes_and_over_many_rollouts(kind, mode):
+def test_episode_statistics_are_the_same_in_all_modes(kind, mode):
     same, other = in_mode("native", SAME_STEP), in_mode(kind, mode)
     batches = [collect_rollout(other, balance, 7) for _ in range(15)]
     returns, lengths = other.drain_episodes()
@@ -144,7 +143,7 @@ def test_episode_statistics_are_the_same_in_all_modes_and_over_many_rollouts(kin
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-def test_native_and_gymnasiums_environments_give_the_same_rollouts_in_every_mode(mode):
+def test_native_and_gymnasium_rollouts_are_equal(mode):
     ours, theirs = in_mode("native", mode), in_mode("sync", mode)
     normalizers = [Normalizer(3, (4,)) for _ in "ab"]
     for _ in range(4):
@@ -161,8 +160,7 @@ def test_native_and_gymnasiums_environments_give_the_same_rollouts_in_every_mode
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 @pytest.mark.parametrize("terminate", [False, True])
-def test_normalisation_counts_what_the_same_step_mode_counts(mode, terminate):
-    """Episodes of 3, 2, 3 and 2 steps with the resets after them, in rollouts of 7 and 7 rows."""
+def test_normalisation_counts_transitions_only(mode, terminate):
     states = []
     for m, rows in ((SAME_STEP, 5), (mode, 7 if mode is NEXT_STEP else 5)):
         env = scripts(m, lengths=(3, 2), terminate=terminate)
@@ -177,8 +175,7 @@ def test_normalisation_counts_what_the_same_step_mode_counts(mode, terminate):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("n_steps", [1, 5, 64])
-def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
-    """A minibatch of all steps holds all of the rollout's transitions, and nothing else."""
+def test_ppo_learns_from_transitions_only(mode, n_steps):
     made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
     settings = {
         "n_steps": n_steps,
@@ -187,34 +184,35 @@ def test_trainers_learn_in_every_mode_and_count_only_transitions(mode, n_steps):
         "normalize_reward": True,
     }
     with PPOTrainer(made, 1, backend="torch", runs_dir=None, **settings) as trainer:
-        seen = []
+        batches = []
         trainer.learner.loss = lambda policy, batch, *rest, loss=trainer.learner.loss: (
-            seen.append(batch) or loss(policy, batch, *rest)
+            batches.append(batch) or loss(policy, batch, *rest)
         )
         result = trainer.train(40)
-        assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
+        assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
         # The last observations, 200, are values' matter only.
-        assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
+        assert {float(x) for batch in batches for x in batch.obs.unique()} <= {0, 100}
         # The rollout in which the run ended may go on for a row.
         assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
         assert (result["mean_reward"], result["mean_length"]) == (2, 2)
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_a2c_learns_from_transitions_alone_in_every_mode(mode, monkeypatch):
-    made, seen = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
+def test_a2c_learns_from_transitions_only(mode, monkeypatch):
+    made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
+    batches = []
     loss = a2c.a2c_loss
     monkeypatch.setattr(
-        a2c, "a2c_loss", lambda p, batch, c: seen.append(batch) or loss(p, batch, c)
+        a2c, "a2c_loss", lambda p, batch, c: batches.append(batch) or loss(p, batch, c)
     )
     with A2CTrainer(made, 1, backend="torch", runs_dir=None, n_steps=5) as trainer:
         result = trainer.train(40)
-    assert sum(len(batch.obs) for batch in seen) == result["timesteps"] >= 40
-    assert {float(x) for batch in seen for x in batch.obs.unique()} <= {0, 100}
+    assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
+    assert {float(x) for batch in batches for x in batch.obs.unique()} <= {0, 100}
     assert (result["mean_reward"], result["mean_length"]) == (2, 2)
 
 
-def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_checkpoint(tmp_path):
+def test_a_native_run_in_next_step_mode_resumes(tmp_path):
     settings = {"n_steps": 13, "num_envs": 2, "batch_size": 8, "runs_dir": None}
     settings["backend"] = "torch"
     keywords = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
@@ -232,7 +230,7 @@ def test_a_run_of_native_environments_in_the_next_step_mode_goes_on_from_its_che
 
 
 @pytest.mark.parametrize("kind", ["native", "sync"])
-def test_a_rollout_resets_what_was_left_finished(kind):
+def test_begin_rollout_resets_finished_environments(kind):
     env = in_mode(kind, DISABLED)
     env.reset(seed=0)
     for _ in range(20):
@@ -246,7 +244,7 @@ def test_a_rollout_resets_what_was_left_finished(kind):
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_vector_wrappers_may_stand_between(mode):
+def test_vector_wrappers_are_accepted(mode):
     made = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
     wrapped = vector_wrappers.RecordEpisodeStatistics(made)
     wrapped = vector_wrappers.TransformReward(wrapped, lambda rewards: 3 * rewards)
@@ -258,8 +256,7 @@ def test_vector_wrappers_may_stand_between(mode):
     assert env.drain_episodes()[0].tolist() == [6] * (4 if mode is NEXT_STEP else 6)
 
 
-def test_vector_entry_points_are_environments_too():
-    """Gymnasium's own CartPole for vectors, whose mode is NEXT_STEP."""
+def test_vector_entry_points_are_accepted():
     env = make_vec("CartPole-v1", 3, seed=1, vectorization_mode="vector_entry_point")
     assert isinstance(env, ForeignVecEnv)
     assert env.metadata["autoreset_mode"] is NEXT_STEP
@@ -269,7 +266,7 @@ def test_vector_entry_points_are_environments_too():
     assert not batch.valid.all()
 
 
-def test_wrappers_go_around_each_environment_the_first_one_first():
+def test_wrappers_are_applied_in_order():
     twice = lambda env: gym.wrappers.TransformReward(env, lambda reward: 2 * reward)  # noqa: E731
     plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731
     for env in (Script, "CartPole-v1", "rlox/CartPole-v1", Script()):
@@ -278,7 +275,7 @@ def test_wrappers_go_around_each_environment_the_first_one_first():
         assert collect_rollout(made, None, 1).rewards.tolist() == [[3]]
 
 
-def test_a_buffer_filled_by_hand_marks_the_resets_itself():
+def test_a_buffer_marks_resetting_rows():
     buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2)
     buffer.begin([[5], [0]], ended=[True, False])
     cut = np.array([False, True])
@@ -303,7 +300,7 @@ def test_a_buffer_filled_by_hand_marks_the_resets_itself():
     ("ended", "error"),
     [([True], ValueError), ([[True, False]], ValueError), (["a", "b"], TypeError)],
 )
-def test_wrong_marks_of_ended_episodes_are_refused_before_anything_changes(ended, error):
+def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
     buffer = RolloutBuffer(3, 2, (1,))
     with pytest.raises(error, match="ended"):
         buffer.begin([[5], [0]], ended=ended)
@@ -311,7 +308,7 @@ def test_wrong_marks_of_ended_episodes_are_refused_before_anything_changes(ended
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_returns_leave_out_what_wrappers_make_of_the_reward_of_a_reset(mode):
+def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
     made = SyncVectorEnv([lambda: Count(limit=3)] * 2, autoreset_mode=mode)
     env = make_vec(vector_wrappers.TransformReward(made, lambda rewards: rewards - 5))
     env.reset()
@@ -323,12 +320,12 @@ def test_returns_leave_out_what_wrappers_make_of_the_reward_of_a_reset(mode):
     assert lengths.tolist() == [3] * 4
 
 
-def test_the_step_that_resets_ignores_its_action_whatever_it_is():
+def test_a_resetting_step_accepts_any_action():
     env = make_vec(lambda: Count(limit=1), 2, autoreset_mode=NEXT_STEP)
     env.reset()
     env.step([0, 1])
     assert env.step([-1, 5])[0].tolist() == [[0.0], [0.0]]
-    with pytest.raises(ValueError, match=r"actions: expected integers .* got -1 for env"):
+    with pytest.raises(ValueError, match=r"^actions: .*got -1"):
         env.step([-1, 5])
     floats = Script()
     floats.action_space = gym.spaces.Box(-1, 1, (1,))
@@ -337,5 +334,68 @@ def test_the_step_that_resets_ignores_its_action_whatever_it_is():
     while not np.any(env.step([[0.0]])[2:4]):
         pass
     env.step([[np.nan]])
-    with pytest.raises(ValueError, match="actions: expected finite numbers, got nan"):
+    with pytest.raises(ValueError, match=r"^actions: .*got nan"):
         env.step([[np.nan]])
+
+
+class Mislabelled(SyncVectorEnv):
+    """Report another autoreset mode, or none."""
+
+    def __init__(self, reported, mode):
+        super().__init__([Script] * 2, autoreset_mode=mode)
+        self.metadata = dict(self.metadata, autoreset_mode=reported)
+        if reported is None:
+            del self.metadata["autoreset_mode"]
+
+
+def test_environments_without_a_mode_are_taken_as_next_step_with_a_warning():
+    with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
+        env = make_vec(Mislabelled(None, NEXT_STEP))
+    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
+    assert column("valid", finished(make_vec(Mislabelled("NextStep", NEXT_STEP)), 3))[2] is False
+
+
+def test_environments_that_break_their_mode_are_rejected():
+    with pytest.raises(ValueError, match=r"^env: .*autoreset_mode'\], got 'sometimes'"):
+        make_vec(Mislabelled("sometimes", NEXT_STEP))
+    with pytest.raises(ValueError, match=r"^env: .*environment 0 .*step 3.*metadata"):
+        finished(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
+    with pytest.raises(ValueError, match=r"^final_obs: .*step 2"):
+        finished(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
+
+
+class Unmasked(VectorEnv):
+    """Reset all environments in DISABLED mode, or reject options."""
+
+    num_envs = 2
+    single_observation_space, single_action_space = Script.observation_space, Script.action_space
+    metadata = {"autoreset_mode": DISABLED}  # noqa: RUF012
+
+    def __init__(self, takes_options):
+        self.takes_options, self.at = takes_options, None
+
+    def reset(self, *, seed=None, **kwargs):
+        if not self.takes_options and kwargs["options"] is not None:
+            raise TypeError("unknown option")
+        self.at = np.zeros(2)
+        return self.at[:, None].astype(np.float32), {}
+
+    def step(self, actions):
+        self.at += 1
+        over = self.at >= [2, 5]
+        return self.at[:, None].astype(np.float32), np.ones(2), over, np.zeros(2, bool), {}
+
+
+def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
+    with pytest.raises(ValueError, match=r"^env: .*DISABLED.*reset_mask"):
+        finished(make_vec(Unmasked(takes_options=True)), 3)
+    with pytest.raises(TypeError, match=r"^unknown option$"):
+        finished(make_vec(Unmasked(takes_options=False)), 3)
+
+
+def test_wrappers_may_change_the_reward_of_a_reset():
+    made = SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)
+    wrapped = vector_wrappers.TransformReward(made, lambda rewards: rewards - 1)
+    plain = SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)
+    expected = column("valid", finished(make_vec(plain), 5))
+    assert column("valid", finished(make_vec(wrapped), 5)) == expected

@@ -31,16 +31,21 @@ class StructuredError(Exception):
 
     def __init__(
         self,
-        argument: str,
-        expected: str | None,
-        got: str,
-        hint: str | None,
+        argument: "str | StructuredError",
+        expected: str | None = None,
+        got: str = "",
+        hint: str | None = None,
         *,
         env: int | None = None,
         row: int | None = None,
         step: int | None = None,
         section: str | None = None,
     ) -> None:
+        if isinstance(argument, StructuredError):
+            # Gymnasium raises `type(error)(error)` for an error of a worker process.
+            super().__init__(*argument.args)
+            vars(self).update(vars(argument))
+            return
         super().__init__(argument, expected, got, hint)
         self.argument = argument
         self.expected = expected

@@ -1,0 +1,666 @@
+"""`VecEnv`: Gymnasium's rules for vector environments, its own methods, seeds and state."""
+
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.performance import benchmark_vector_step
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import vector as wrappers
+
+import rlox
+from rlox import ClosedError, RolloutBuffer, VecEnv
+from rlox.evaluation import evaluate
+from rlox.trainers import PPOTrainer
+
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
+IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+KWARGS = {
+    "Acrobot-v1": {"dt": 0.1},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.01},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.01},
+    "Pendulum-v1": {"g": 5.0},
+}
+
+
+def sync(env_id="CartPole-v1", mode=SAME_STEP, n=3, **kwargs):
+    return SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * n, autoreset_mode=mode)
+
+
+def random_actions(env, seed=0):
+    env.action_space.seed(seed)
+    while True:
+        yield env.action_space.sample()
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_spaces_equal_those_of_gymnasium(env_id):
+    ours, ref = VecEnv(3, env_id=env_id), sync(env_id)
+    for name in ("observation", "action", "single_observation", "single_action"):
+        assert getattr(ours, f"{name}_space") == getattr(ref, f"{name}_space"), name
+    assert ours.num_envs == 3
+    assert isinstance(ours.num_envs, int)
+    assert ours.reset()[0] in ours.observation_space
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_autoreset_mode_accepts_members_values_and_names(mode):
+    for given in (mode, mode.value, mode.name):
+        assert VecEnv(autoreset_mode=given).metadata["autoreset_mode"] is mode
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_metadata_equals_that_of_gymnasium(env_id):
+    metadata = VecEnv(env_id=env_id, render_mode="rgb_array").metadata
+    assert metadata["render_fps"] == gym.make(env_id).metadata["render_fps"]
+    assert metadata["render_modes"] == ["rgb_array"]
+    assert "autoreset_mode" not in VecEnv.metadata
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reset_mask": [True, False, True]},
+        {"reset_mask": None},
+        {"reset_mask": np.array([True])},
+        {"reset_mask": np.array([[True, False, True]])},
+        {"reset_mask": np.array([1, 0, 1])},
+        {"reset_mask": np.zeros(3, bool)},
+    ],
+    ids=["list", "None", "shape", "rank", "dtype", "empty"],
+)
+def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(options):
+    ours, ref = VecEnv(3, seed=0), sync()
+    before = ours.reset_all()
+    ref.reset(seed=0)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        ref.reset(seed=1, options=dict(options))
+    with pytest.raises(expected.type, match="reset_mask"):
+        ours.reset(seed=1, options=options)
+    assert np.array_equal(ours.collect_n_steps(1)["obs"][0], before)
+
+
+@pytest.mark.parametrize("seed", [[1], [1, 2, 3, 4], []], ids=str)
+def test_another_number_of_seeds_is_rejected(seed):
+    for env in (sync(), VecEnv(3)):
+        with pytest.raises(ValueError, match="length must match"):
+            env.reset(seed=seed)
+
+
+def test_reset_leaves_environments_outside_the_mask_and_options_unchanged():
+    env = VecEnv(3, seed=0)
+    env.reset()
+    before, *_ = env.step([0, 1, 0])
+    options = {"reset_mask": np.array([False, True, False])}
+    obs, infos = env.reset(options=options)
+    assert np.array_equal(obs[[0, 2]], before[[0, 2]])
+    assert not np.array_equal(obs[1], before[1])
+    assert infos == {}
+    assert list(options) == ["reset_mask"]
+
+
+def test_the_first_reset_rejects_a_partial_mask():
+    env = VecEnv(2, seed=0)
+    with pytest.raises(ValueError, match="reset_mask"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+    assert np.array_equal(env.reset_all(), VecEnv(2, seed=0).reset_all())
+
+
+def test_step_returns_new_arrays():
+    env = VecEnv(2, seed=0, max_episode_steps=1)
+    first_obs, _ = env.reset()
+    pairs = [(first_obs, first_obs.copy())]
+    for _ in range(3):
+        *arrays, infos = env.step([0, 1])
+        pairs += [(array, array.copy()) for array in arrays]
+        pairs += [(infos[mask], infos[mask].copy()) for mask in ("_final_obs", "_final_info")]
+        pairs += [(row, row.copy()) for row in infos["final_obs"]]
+    assert all(np.array_equal(array, copy) for array, copy in pairs)
+    arrays = [array for array, _ in pairs]
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 :])
+    assert all(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [0, 1, 1],
+        (0, 1, 1),
+        np.array([0, 1, 1], np.uint8),
+        np.array([0, 1, 1], np.int32),
+        np.array([0, 9, 1, 9, 1])[::2],
+    ],
+    ids=["list", "tuple", "uint8", "int32", "strided"],
+)
+def test_actions_accept_integers_of_any_container(actions):
+    ours, ref = VecEnv(3, seed=0), VecEnv(3, seed=0)
+    ours.reset(), ref.reset()
+    assert np.array_equal(ours.step(actions)[0], ref.step(np.array([0, 1, 1]))[0])
+
+
+def test_the_action_of_a_resetting_environment_is_ignored():
+    observations = []
+    for action in (0, 1):
+        env = VecEnv(1, 0, autoreset_mode=NEXT_STEP, max_episode_steps=1)
+        env.reset()
+        assert env.step([0])[3][0]
+        obs, reward, terminated, truncated, _ = env.step([action])
+        assert (reward[0], terminated[0], truncated[0]) == (0.0, False, False)
+        observations.append(obs)
+    assert np.array_equal(*observations)
+
+
+def test_disabled_mode_rejects_steps_of_finished_environments():
+    env = VecEnv(2, 0, autoreset_mode=DISABLED, max_episode_steps=2)
+    env.reset()
+    env.step([0, 0])
+    obs, _, _, truncated, infos = env.step([0, 0])
+    assert truncated.all()
+    assert infos == {}
+    with pytest.raises(ValueError, match=r"environment 0.*reset_mask"):
+        env.step([0, 0])
+    after, _ = env.reset(options={"reset_mask": np.array([True, False])})
+    assert np.array_equal(after[1], obs[1])
+    with pytest.raises(ValueError, match="environment 1"):
+        env.step([0, 0])
+    env.reset(options={"reset_mask": np.array([False, True])})
+    env.step([0, 0])
+
+
+def test_trajectories_depend_on_the_seed_only():
+    def trajectory(seed):
+        env = VecEnv(4, seed, "Pendulum-v1")
+        return env.collect_n_steps(250)
+
+    first, again, other = trajectory(0), trajectory(0), trajectory(1)
+    assert all(np.array_equal(first[key], again[key]) for key in first)
+    assert not np.array_equal(first["obs"], other["obs"])
+    assert not np.array_equal(first["actions"], other["actions"])
+    assert not np.array_equal(VecEnv().reset_all(), VecEnv().reset_all())
+
+
+def test_np_random_and_np_random_seed_follow_resets():
+    env = VecEnv(2)
+    assert env.np_random_seed == (-1, -1)
+    env.reset(seed=4)
+    assert env.np_random_seed == (4, 5)
+    env.reset()
+    assert env.np_random_seed == (4, 5)
+    env.reset(seed=9, options={"reset_mask": np.array([False, True])})
+    assert env.np_random_seed == (4, 10)
+    drawn = env.np_random[0].random()
+    assert env.np_random[0].random() == drawn, "what is handed out is a copy"
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_frames_equal_those_of_gymnasium(env_id):
+    ours = VecEnv(2, env_id=env_id, render_mode="rgb_array")
+    ref = sync(env_id, n=2, render_mode="rgb_array")
+    ours.reset(seed=3), ref.reset(seed=3)
+    for _, actions in zip(range(12), random_actions(ours), strict=False):
+        frames, expected = ours.render(), ref.render()
+        assert isinstance(frames, tuple)
+        assert all(frame.dtype == np.uint8 for frame in frames)
+        assert all(np.array_equal(a, b) for a, b in zip(frames, expected, strict=True))
+        assert not np.array_equal(*frames)
+        ours.step(actions), ref.step(actions)
+    ours.close(), ref.close()
+
+
+def test_render_needs_a_mode_and_a_reset():
+    env = VecEnv(1)
+    env.reset()
+    with pytest.warns(UserWarning, match="rgb_array"):
+        assert env.render() is None
+    with pytest.raises(ValueError, match="call reset first"):
+        VecEnv(1, render_mode="rgb_array").render()
+    with pytest.raises(ValueError, match=r"render_mode: .*'human'"):
+        VecEnv(1, render_mode="human")
+
+
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_render_rejects_a_closed_environment(render_mode):
+    env = VecEnv(1, render_mode=render_mode)
+    env.close()
+    with pytest.raises(ClosedError, match="expected an open VecEnv"):
+        env.render()
+
+
+def test_other_ids_of_gymnasium_are_rejected_with_make_vec_as_the_fix():
+    with pytest.raises(ValueError, match=r"^env_id: .*'Blackjack-v1'.*rlox\.make_vec"):
+        VecEnv(env_id="Blackjack-v1")
+
+
+def test_methods_reject_a_closed_environment():
+    env = VecEnv(2, seed=0, render_mode="rgb_array")
+    obs = env.reset_all()
+    env.render()
+    assert not env.closed
+    env.close()
+    env.close()
+    assert env.closed
+    rewards, flags = np.zeros(2), np.zeros(2, bool)
+    for call in (
+        env.reset,
+        env.reset_all,
+        env.render,
+        env.drain_episodes,
+        lambda: env.step([0, 0]),
+        lambda: env.step_all([0, 0]),
+        lambda: env.step_into([0, 0], obs, rewards, flags, flags.copy()),
+        lambda: env.collect_n_steps(1),
+        lambda: env.np_random,
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+    assert issubclass(ClosedError, ValueError)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_vector_wrappers_of_gymnasium_give_the_same_results(env_id):
+    def wrapped(env):
+        env = wrappers.NormalizeObservation(env)
+        env = wrappers.NormalizeReward(env)
+        env = wrappers.RecordEpisodeStatistics(env)
+        return wrappers.DictInfoToList(env)
+
+    ours = wrapped(VecEnv(3, env_id=env_id, autoreset_mode=NEXT_STEP, max_episode_steps=30))
+    ref = wrapped(sync(env_id, NEXT_STEP, max_episode_steps=30))
+    assert np.array_equal(ours.reset(seed=0)[0], ref.reset(seed=0)[0])
+    episodes = 0
+    for _, actions in zip(range(120), random_actions(ours), strict=False):
+        *ours_step, ours_infos = ours.step(actions)
+        *ref_step, ref_infos = ref.step(actions)
+        assert all(np.array_equal(a, b) for a, b in zip(ours_step, ref_step, strict=True))
+        for a, b in zip(ours_infos, ref_infos, strict=True):
+            assert a.keys() == b.keys()
+            if "episode" in a:
+                episodes += 1
+                assert (a["episode"]["r"], a["episode"]["l"]) == (
+                    b["episode"]["r"],
+                    b["episode"]["l"],
+                )
+    assert episodes >= 9
+
+
+def test_record_episode_statistics_follows_masked_resets():
+    env = wrappers.RecordEpisodeStatistics(VecEnv(2, 0, autoreset_mode=DISABLED))
+    env.reset(seed=0)
+    env.step([0, 1])
+    env.reset(options={"reset_mask": np.array([True, False])})
+    assert env.episode_lengths.tolist() == [0, 1]
+
+
+def test_record_episode_statistics_is_the_same_in_same_step_mode():
+    ours, ref = (
+        wrappers.RecordEpisodeStatistics(env)
+        for env in (VecEnv(3, max_episode_steps=30), sync(max_episode_steps=30))
+    )
+    ours.reset(seed=0), ref.reset(seed=0)
+    for _, actions in zip(range(200), random_actions(ours), strict=False):
+        ours.step(actions), ref.step(actions)
+    assert list(ours.return_queue) == list(ref.return_queue)
+    assert list(ours.length_queue) == list(ref.length_queue)
+    assert len(ours.length_queue) > 10
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_benchmark_of_gymnasium_runs(mode):
+    env = VecEnv(16, autoreset_mode=mode, max_episode_steps=10)
+    assert benchmark_vector_step(env, target_duration=0.05, seed=0) > 1000
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_the_spec_makes_equal_environments(env_id):
+    env = VecEnv(3, env_id=env_id, max_episode_steps=7, **KWARGS[env_id])
+    assert str(env) == f"VecEnv(rlox/{env_id}, num_envs=3)"
+    again = gym.make_vec(env.spec)
+    assert isinstance(again, VecEnv)
+    assert again.metadata == env.metadata
+    env.reset(seed=0), again.reset(seed=0)
+    for _, actions in zip(range(20), random_actions(env), strict=False):
+        for a, b in zip(env.step(actions)[:4], again.step(actions)[:4], strict=True):
+            assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_step_all_returns_terminal_obs_in_every_mode(mode):
+    env, twin = (VecEnv(3, 0, autoreset_mode=mode, max_episode_steps=9) for _ in "ab")
+    assert np.array_equal(env.reset_all(), twin.reset_all())
+    for _ in range(9):
+        result = env.step_all([0, 1, 0])
+        obs, rewards, terminated, truncated, infos = twin.step([0, 1, 0])
+        for key, value in zip(
+            ("obs", "rewards", "terminated", "truncated"),
+            (obs, rewards, terminated, truncated),
+            strict=True,
+        ):
+            assert result[key].dtype == value.dtype
+            assert np.array_equal(result[key], value)
+        assert isinstance(result["terminal_obs"], list)
+        expected = infos.get("final_obs", obs)
+        for i, done in enumerate(terminated | truncated):
+            last = result["terminal_obs"][i]
+            assert (last is not None) == done
+            assert last is None or np.array_equal(last, expected[i])
+        if (terminated | truncated).any() and mode is DISABLED:
+            break
+    assert any(last is not None for last in result["terminal_obs"])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_step_into_writes_the_results_of_step(env_id):
+    env, twin = (VecEnv(4, 0, env_id, max_episode_steps=15) for _ in "ab")
+    obs, rewards = np.full_like(env.reset_all(), np.nan), np.empty(4)
+    terminated, truncated, final_obs = np.empty(4, bool), np.empty(4, bool), np.empty_like(obs)
+    twin.reset()
+    ended = 0
+    for _, actions in zip(range(60), random_actions(env), strict=False):
+        final_obs[:] = np.nan
+        out = (obs, rewards, terminated, truncated)
+        assert env.step_into(actions, *out, final_obs) is None
+        *expected, infos = twin.step(actions)
+        assert all(np.array_equal(a, b) for a, b in zip(out, expected, strict=True))
+        last = infos.get("final_obs", [None] * 4)
+        for row, value in zip(final_obs, last, strict=True):
+            assert np.isnan(row).all() if value is None else np.array_equal(row, value)
+        ended += sum(value is not None for value in last)
+    assert ended > 10
+
+
+def test_subclasses_may_override_step_into():
+    class Louder(VecEnv):
+        def step_into(self, actions, obs, rewards, terminated, truncated, final_obs=None):
+            super().step_into(actions, obs, rewards, terminated, truncated, final_obs)
+            rewards *= 2
+
+    env = Louder(1, 0)
+    obs, rewards = env.reset_all(), np.empty(1)
+    env.step_into([0], obs, rewards, np.empty(1, bool), np.empty(1, bool))
+    assert rewards[0] == 2.0
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_collect_n_steps_equals_single_steps(env_id):
+    env, twin = (VecEnv(3, 5, env_id, max_episode_steps=20) for _ in "ab")
+
+    def policy(obs):
+        if env.single_action_space.shape:
+            return np.sign(obs[:, 1:2])
+        return (obs[:, -1] > 0).astype(int)
+
+    obs = twin.reset_all()
+    for _ in range(2):  # the second call goes on where the first stopped
+        got = env.collect_n_steps(50, policy)
+        final = []
+        for t in range(50):
+            assert np.array_equal(got["obs"][t], obs)
+            actions = policy(obs)
+            assert np.array_equal(got["actions"][t], actions)
+            obs, rewards, terminated, truncated, infos = twin.step(actions)
+            assert np.array_equal(got["rewards"][t], rewards)
+            assert np.array_equal(got["terminated"][t], terminated)
+            assert np.array_equal(got["truncated"][t], truncated)
+            rows = infos.get("final_obs", [])
+            final += [(3 * t + i, row) for i, row in enumerate(rows) if row is not None]
+        assert np.array_equal(got["last_obs"], obs)
+        assert got["final_index"].tolist() == [index for index, _ in final]
+        assert np.array_equal(got["final_obs"], np.array([row for _, row in final]))
+        assert len(final) > 5
+
+
+def test_random_actions_are_uniform_inside_the_bounds_and_seeded():
+    env = VecEnv(8, seed=1, env_id="Pendulum-v1")
+    actions = env.collect_n_steps(500)["actions"]
+    assert actions.dtype == np.float32
+    assert actions.shape == (500, 8, 1)
+    assert -2 <= actions.min() < -1.99
+    assert 1.99 < actions.max() <= 2
+    assert abs(actions.mean()) < 0.1
+    pole = VecEnv(8, seed=1)
+    counts = np.bincount(pole.collect_n_steps(500)["actions"].ravel())
+    assert len(counts) == 2
+    assert abs(counts[0] / 4000 - 0.5) < 0.05
+    env.reset(seed=1)
+    assert np.array_equal(env.collect_n_steps(500)["actions"], actions)
+    assert not np.array_equal(env.collect_n_steps(500)["actions"], actions)
+
+
+def test_random_actions_have_their_own_stream():
+    env = VecEnv(1, seed=1)
+    assert not np.array_equal(env.action_stream.random(8), env.np_random[0].random(8))
+
+
+def test_collect_n_steps_continues_a_rollout():
+    env = VecEnv(2, seed=0)
+    buffer = RolloutBuffer(1, 2, (4,))
+    env.begin_rollout(buffer)
+    assert np.array_equal(env.collect_n_steps(1)["obs"][0], buffer.obs[0])
+    env.begin_rollout(buffer, seed=5)
+    assert np.array_equal(buffer.obs[0], VecEnv(2, seed=5).reset_all())
+    assert env.np_random_seed == (5, 6)
+
+
+def test_collect_n_steps_marks_resetting_rows_in_next_step_mode():
+    env = VecEnv(3, 5, max_episode_steps=12)
+    other = VecEnv(3, 5, max_episode_steps=12, autoreset_mode=NEXT_STEP)
+    rows = [[], []]
+    for _ in range(3):  # where one call ends at an end, the next one begins with a reset
+        got = other.collect_n_steps(37)
+        over = got["terminated"] | got["truncated"]
+        assert not (over & ~got["valid"]).any()
+        assert (got["rewards"] == got["valid"]).all()
+        assert np.array_equal(~got["valid"][1:], over[:-1])
+        ends = got["obs"].reshape(-1, 4), np.append(got["obs"][1:], got["last_obs"][None], axis=0)
+        assert np.array_equal(got["final_obs"], ends[1].reshape(-1, 4)[got["final_index"]])
+        rows[0] += [got["actions"][got["valid"][:, i], i] for i in range(3)]
+        rows[1] += [got["obs"][got["valid"][:, i], i] for i in range(3)]
+    # Alone, the transitions are those of environments that reset in the same step.
+    for i in range(3):
+        env.reset(seed=[5 + i] * 3)
+        chosen, observed = (np.concatenate(kind[i::3]) for kind in rows)
+        for action, obs in zip(chosen, observed, strict=True):
+            one = env.collect_n_steps(1, lambda _, action=action: [action] * 3)
+            assert np.array_equal(one["obs"][0, 0], obs)
+    assert env.collect_n_steps(50)["valid"].all()
+
+
+def test_collect_n_steps_marks_a_reset_in_the_first_row():
+    env = VecEnv(2, 5, max_episode_steps=4, autoreset_mode=NEXT_STEP)
+    assert env.collect_n_steps(4)["valid"].all()
+    assert env.collect_n_steps(2)["valid"].tolist() == [[False, False], [True, True]]
+
+
+def test_collect_n_steps_rejects_disabled_mode():
+    env = VecEnv(1, autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(ValueError, match=r"^autoreset_mode: .*autoreset_mode='SameStep'"):
+        env.collect_n_steps(3)
+
+
+def test_drain_episodes_returns_each_episode_once():
+    env = VecEnv(2, seed=0, max_episode_steps=3)
+    env.reset()
+    for _ in range(4):
+        env.step([0, 1])
+    assert env.drain_episodes()[1].tolist() == [3, 3]
+    assert env.drain_episodes()[0].tolist() == []
+    env.reset(options={"reset_mask": np.array([True, False])})
+    env.step([0, 1])
+    env.step([0, 1])
+    assert env.drain_episodes()[1].tolist() == [3]
+
+
+def reset(env):
+    def call(seed):
+        made = env()
+        made.reset(seed=seed)
+        made.close()
+
+    return call
+
+
+class Zeros:
+    def predict(self, obs, deterministic=True):
+        return np.zeros(len(obs), np.int64)
+
+
+TAKERS = {
+    "VecEnv": lambda seed: rlox.VecEnv(2, seed),
+    "VecEnv.reset": reset(lambda: rlox.VecEnv(2)),
+    "VecEnv.reset each": lambda seed: rlox.VecEnv(2).reset(seed=[0, seed]),
+    "ForeignVecEnv.reset": reset(lambda: rlox.make_vec("Acrobot-v1", 2, vectorization_mode="sync")),
+    "ForeignVecEnv.reset each": lambda seed: rlox.make_vec(
+        "CartPole-v1", 2, vectorization_mode="sync"
+    ).reset(seed=[0, seed]),
+    "NativeEnv.reset": reset(lambda: gym.make("rlox/CartPole-v1")),
+    "make_vec": lambda seed: rlox.make_vec("CartPole-v1", 2, seed=seed).reset(),
+    "make_vec of others": lambda seed: rlox.make_vec("FrozenLake-v1", 2, seed=seed),
+    "trainer": lambda seed: PPOTrainer("CartPole-v1", seed, runs_dir=None),
+    "evaluate": lambda seed: evaluate(Zeros(), "CartPole-v1", 1, seed=seed),
+    "NativeVectorEnv": lambda seed: rlox._rlox.NativeVectorEnv("CartPole-v1", 2, seed),
+}
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_seeds_accept_integers_from_0_on(name):
+    take = TAKERS[name]
+    for seed in (0, 7, np.int8(7), np.uint64(2**64 - 1), 2**64, 2**70):
+        take(seed)
+    for wrong in (True, np.bool_(False), 1.5, 2.0, np.float32(2), float("nan"), "1"):
+        with pytest.raises(TypeError, match=r"^seed: "):
+            take(wrong)
+    for wrong in (-1, np.int64(-1), -(2**70)):
+        with pytest.raises(ValueError, match=r"^seed: "):
+            take(wrong)
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, 2**64, 2**70, 2**128, 2**200 + 12345])
+@pytest.mark.parametrize("n", [1, 40])
+def test_large_seeds_give_the_trajectories_of_gymnasium(seed, n):
+    env, each = rlox.VecEnv(n), rlox.VecEnv(n, seed=seed)
+    obs = env.reset(seed=seed)[0]
+    others = [gym.make("CartPole-v1").reset(seed=seed + i)[0] for i in range(n)]
+    assert np.array_equal(obs, others)
+    assert np.array_equal(each.reset()[0], others)
+    assert np.array_equal(env.reset(seed=[seed + i for i in range(n)])[0], others)
+    assert env.np_random_seed == tuple(seed + i for i in range(n))
+
+
+def test_lists_of_seeds_may_change_after_reset():
+    for seed in ([1, 2], np.array([1, 2])):
+        env = rlox.VecEnv(2)
+        env.reset(seed=seed)
+        seed[0] = 9
+        expected = rlox.VecEnv(2)
+        expected.reset(seed=[1, 2])
+        assert env.action_stream.random() == expected.action_stream.random()
+
+
+def test_large_seeds_leave_other_streams_unchanged():
+    env, twin = rlox.VecEnv(3, 0), rlox.VecEnv(3, 0)
+    env.reset(), twin.reset()
+    before = [stream.bit_generator.state for stream in env.np_random]
+    mask = np.array([True, False, True])
+    with pytest.raises(ValueError, match="options: expected only low, high"):
+        env.reset(seed=2**70, options={"reset_mask": mask, "foo": 1.0})
+    assert [stream.bit_generator.state for stream in env.np_random] == before
+    obs = env.reset(seed=[2**70, None, None], options={"reset_mask": mask})[0]
+    assert np.array_equal(obs[0], gym.make("CartPole-v1").reset(seed=2**70)[0])
+    expected = twin.reset(options={"reset_mask": mask})[0]
+    assert np.array_equal(obs[1:], expected[1:])
+
+
+NAN, INF = float("nan"), float("inf")
+N = 70
+
+
+def changed(array, row, number):
+    array = array.copy()
+    array[row] = number
+    return array
+
+
+NONSENSE = [
+    ("states", NAN, "states: .*NaN as number 0 for environment {row}"),
+    ("states", INF, "states: .*inf as number 0 for environment {row}"),
+    ("states", 1e300, "states: .*finite in f32.*for environment {row}"),
+    ("episode_returns", NAN, "episode_returns: .*NaN for environment {row}"),
+    ("episode_returns", -INF, "episode_returns: .*-inf for environment {row}"),
+    ("streams", 0, "streams: .*odd inc, got 0"),
+]
+# Only environments of this mode cannot be finished.
+ENDED = ("finished", True, "finished: .*same step.*environment {row}")
+CASES = [("NextStep", *case) for case in NONSENSE] + [("SameStep", *c) for c in [*NONSENSE, ENDED]]
+
+
+@pytest.mark.parametrize("n", [N, 2])  # lanes, and copies
+@pytest.mark.parametrize(("mode", "name", "number", "words"), CASES)
+def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, name, number, words):
+    env = VecEnv(n, 0, autoreset_mode=mode)
+    env.reset()
+    other = env.get_state()
+    env.step(np.ones(n, int))
+    before = env.get_state()
+    bad = other | {name: changed(other[name], n - 1, number)}
+    with pytest.raises(ValueError, match=words.format(row=n - 1)):
+        env.set_state(bad)
+    for key, array in env.get_state().items():
+        assert np.array_equal(array, before[key]), key
+    env.set_state(other)
+
+
+@pytest.mark.parametrize(
+    ("column", "number", "words"),
+    [
+        (3, 2, "streams: .*odd inc"),
+        (4, 2, "streams: .*0 or 1 and 32 bits.*2 and"),
+        (5, 2**32, "streams: .*0 or 1 and 32 bits.*4294967296"),
+        (5, -1, "streams: .*0 or 1 and 32 bits.*-1"),
+    ],
+)
+def test_set_state_rejects_bad_streams(column, number, words):
+    env = VecEnv(N, 0)
+    env.reset()
+    good = env.get_state()
+    with pytest.raises(ValueError, match=words):
+        env.set_state(good | {"streams": changed(good["streams"], (N - 1, column), number)})
+
+
+def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
+    env = VecEnv(2, 0, "Pendulum-v1")
+    env.reset()
+    good = env.get_state()
+    assert np.isnan(good["states"][:, 2]).all()
+    env.set_state(good)
+    for column, number in [(0, NAN), (1, NAN), (2, INF)]:
+        with pytest.raises(ValueError, match=f"states: .*as number {column} for environment 1"):
+            env.set_state(good | {"states": changed(good["states"], (1, column), number)})
+
+
+def test_get_state_is_consistent_while_another_thread_steps():
+    n, actions = 512, np.ones((512, 1), np.float32)
+    make = lambda: VecEnv(n, 0, "Pendulum-v1", max_episode_steps=-1)  # noqa: E731
+    env, stop = make(), threading.Event()
+    env.reset()
+
+    def step():
+        while not stop.is_set():
+            env.step(actions)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    try:
+        states = [env.get_state() for _ in range(200)]
+    finally:
+        stop.set()
+        thread.join()
+    twin, steps = make(), 0
+    twin.reset()
+    for state in states:
+        for _ in range(int(state["episode_steps"][0]) - steps):
+            twin.step(actions)
+            steps += 1
+        expected = twin.get_state()
+        assert all(np.array_equal(state[k], expected[k], equal_nan=k == "states") for k in state)
