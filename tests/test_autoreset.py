@@ -328,7 +328,7 @@ def test_the_step_that_resets_ignores_its_action_whatever_it_is():
     env.reset()
     env.step([0, 1])
     assert env.step([-1, 5])[0].tolist() == [[0.0], [0.0]]
-    with pytest.raises(ValueError, match=r"actions: expected integers .* got -1 for env"):
+    with pytest.raises(ValueError, match=r"actions: expected integers .* got -1 in env"):
         env.step([-1, 5])
     floats = Script()
     floats.action_space = gym.spaces.Box(-1, 1, (1,))

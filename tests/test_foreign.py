@@ -220,15 +220,15 @@ def test_observations_of_any_memory_layout_are_stored_in_order(make):
 
 
 NOT_FINITE = {
-    "NaN obs": ({"nan_obs_at": 2}, "obs: .*nan from environment 0 at step 2"),
-    "NaN obs at reset": ({"nan_obs_at": 0}, "obs: .*nan from environment 0 at step 0"),
+    "NaN obs": ({"nan_obs_at": 2}, "obs: .*nan in environment 0 at step 2"),
+    "NaN obs at reset": ({"nan_obs_at": 0}, "obs: .*nan in environment 0 at step 0"),
     "NaN final obs": ({"nan_obs_at": 3, "truncate_at": 3}, "final_obs: .*environment 0 at step 3"),
     "obs beyond float32": (
         {"huge_obs_at": 2, "dtype": np.float64},
-        r"obs: .*-1e\+300 from environment 0 at step 2",
+        r"obs: .*-1e\+300 in environment 0 at step 2",
     ),
-    "NaN reward": ({"reward": float("nan")}, "rewards: .*nan from environment 0 at step 1"),
-    "infinite reward": ({"reward": float("inf")}, "rewards: .*inf from environment 0 at step 1"),
+    "NaN reward": ({"reward": float("nan")}, "rewards: .*nan in environment 0 at step 1"),
+    "infinite reward": ({"reward": float("inf")}, "rewards: .*inf in environment 0 at step 1"),
 }
 
 

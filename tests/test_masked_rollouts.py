@@ -151,7 +151,7 @@ def test_masks_of_other_actions_and_masks_that_allow_nothing_are_refused():
 
     with pytest.raises(ValueError, match=r"action_masks: expected a Discrete, .* or give no masks"):
         collect_rollout(make_vec(Levers, 2), None, 3)
-    with pytest.raises(ValueError, match=r"action_mask: .* got none for environment 0"):
+    with pytest.raises(ValueError, match=r"action_mask: .* got none in environment 0"):
         collect_rollout(make_vec(Closed, 2), None, 3)
 
 

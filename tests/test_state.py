@@ -18,11 +18,11 @@ def changed(array, row, number):
 
 
 NONSENSE = [
-    ("states", NAN, "states: .*NaN as number 0 for environment {row}"),
-    ("states", INF, "states: .*inf as number 0 for environment {row}"),
-    ("states", 1e300, "states: .*finite in f32.*for environment {row}"),
-    ("episode_returns", NAN, "episode_returns: .*NaN for environment {row}"),
-    ("episode_returns", -INF, "episode_returns: .*-inf for environment {row}"),
+    ("states", NAN, "states: .*NaN as number 0 in environment {row}"),
+    ("states", INF, "states: .*inf as number 0 in environment {row}"),
+    ("states", 1e300, "states: .*finite in f32.*in environment {row}"),
+    ("episode_returns", NAN, "episode_returns: .*NaN in environment {row}"),
+    ("episode_returns", -INF, "episode_returns: .*-inf in environment {row}"),
     ("streams", 0, "streams: .*odd inc, got 0"),
 ]
 # Only environments of this mode cannot be finished.
@@ -70,7 +70,7 @@ def test_a_pendulums_last_torque_may_be_unknown_and_nothing_else():
     assert np.isnan(good["states"][:, 2]).all()
     env.set_state(good)
     for column, number in [(0, NAN), (1, NAN), (2, INF)]:
-        with pytest.raises(ValueError, match=f"states: .*as number {column} for environment 1"):
+        with pytest.raises(ValueError, match=f"states: .*as number {column} in environment 1"):
             env.set_state(good | {"states": changed(good["states"], (1, column), number)})
 
 

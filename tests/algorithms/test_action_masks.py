@@ -147,7 +147,7 @@ def test_environments_that_say_nothing_or_nonsense_are_refused():
         def _state(self):
             return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
 
-    with pytest.raises(ValueError, match="allowed, got none for environment 0"):
+    with pytest.raises(ValueError, match="allowed, got none in environment 0"):
         PPOTrainer(Closed, 0, **SMALL).train(64)
 
     class Short(Doors):
