@@ -65,7 +65,7 @@ def rollout(env, n=N, **replaced):
         (
             lambda: RolloutBuffer(2, N, (4,)).begin(np.full((N, 4), np.nan)),
             ValueError,
-            "obs: .*finite.*NaN from environment 0",
+            "obs: .*finite.*NaN in environment 0",
         ),
         (
             lambda: Normalizer(N, (4,)).normalize_obs(np.zeros((4, N))),

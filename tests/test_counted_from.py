@@ -75,10 +75,10 @@ def test_what_a_trainer_predicts_is_a_policy_of_rollouts(seen, done, backend):
 
 def test_actions_outside_are_told_of_as_the_environment_counts_them():
     env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
-    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 0 for env"):
+    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 0 in env"):
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
     env.reset()
-    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 4 for env"):
+    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 4 in env"):
         env.step([1, 4])
     assert [each.unwrapped.taken for each in env.unwrapped.envs] == [[], []]
 

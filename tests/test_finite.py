@@ -24,12 +24,12 @@ def rollout():
 @pytest.mark.parametrize(
     ("name", "where", "message"),
     [
-        ("obs", (2, 1), "got inf from environment 1 at its step 12; look at the environment's"),
-        ("rewards", (0, 1), "got inf from environment 1 at its step 10; look at the environment's"),
-        ("log_probs", (1, 0), "got inf from environment 0 at its step 11; go back to a checkpoint"),
-        ("values", (2, 1), "got inf from environment 1 at its step 12; go back to a checkpoint"),
-        ("last_values", (1,), "got inf from environment 1 at its step 13; go back"),
-        ("final_values", (0,), "got inf from environment 0 at its step 11; go back"),
+        ("obs", (2, 1), "got inf in environment 1 at step 12; look at the environment's"),
+        ("rewards", (0, 1), "got inf in environment 1 at step 10; look at the environment's"),
+        ("log_probs", (1, 0), "got inf in environment 0 at step 11; go back to a checkpoint"),
+        ("values", (2, 1), "got inf in environment 1 at step 12; go back to a checkpoint"),
+        ("last_values", (1,), "got inf in environment 1 at step 13; go back"),
+        ("final_values", (0,), "got inf in environment 0 at step 11; go back"),
     ],
 )
 def test_everything_that_advantages_come_from_is_looked_at(name, where, message):
@@ -49,7 +49,7 @@ def test_without_truncations_there_are_no_final_values():
 def test_a_number_in_a_larger_row_is_found():
     array = np.zeros((2, 3, 4))
     array[1, 2, 3] = np.nan
-    with pytest.raises(FloatingPointError, match="got nan from environment 2 at its step 1"):
+    with pytest.raises(FloatingPointError, match="got nan in environment 2 at step 1"):
         refuse_nan("obs", array, 0)
 
 
@@ -57,13 +57,13 @@ def test_what_the_policy_said_is_blamed_before_its_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
     refuse_nan_policy([good, good, good], {"w": good}, 5)
     refuse_nan_policy([], {}, 5)
-    with pytest.raises(FloatingPointError, match=r"^log_probs: .* environment 1 at its step 5"):
+    with pytest.raises(FloatingPointError, match=r"^log_probs: .* environment 1 at step 5"):
         refuse_nan_policy([good, bad], {"w": bad}, 5)
-    with pytest.raises(FloatingPointError, match=r"^w: .* at their step 5"):
+    with pytest.raises(FloatingPointError, match=r"^w: .* at step 5"):
         refuse_nan_policy([], {"v": good, "w": bad}, 5)
 
 
 def test_a_spoiled_loss_is_named():
     refuse_spoiled({"loss": 1.0}, 3)
-    with pytest.raises(FloatingPointError, match=r"^loss: .* after step 3"):
+    with pytest.raises(FloatingPointError, match=r"^loss: .* at step 3"):
         refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)

@@ -230,7 +230,7 @@ def test_a_damaged_section_is_named(tmp_path, what):
     trainer.save(tmp_path / "saved")
     forged(tmp_path / "saved", DAMAGE[what])
     section = what.partition(":")[0]
-    with pytest.raises(CorruptFileError, match=rf"saved.*, section {section}: "):
+    with pytest.raises(CorruptFileError, match=rf"saved.*, section {section}[:,]"):
         PPOTrainer.load(tmp_path / "saved")
 
 
@@ -243,7 +243,7 @@ def test_a_state_that_is_refused_changes_nothing(part):
         other.iterate()
     before, state = ppo.state(), other.state()
     getattr(state, part).pop(min(getattr(state, part)))
-    with pytest.raises(ValueError, match=f"^{part}: "):
+    with pytest.raises(ValueError, match=rf"^({part}|\w+, section {part}): "):
         ppo.load_state(state)
     after = ppo.state()
     assert (after.counters, after.streams) == (before.counters, before.streams)

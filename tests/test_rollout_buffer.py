@@ -76,13 +76,13 @@ def spoilt(row, column, number):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"log_probs": [0.0, NAN]}, "log_probs: .*finite.*NaN from environment 1 at step 1"),
-        ({"log_probs": [-INF, 0.0]}, "log_probs: .*finite.*-inf from environment 0 at step 1"),
-        ({"values": [0.0, INF]}, "values: .*finite.*inf from environment 1 at step 1"),
-        ({"next_obs": spoilt(1, 2, NAN)}, "next_obs: .*finite.*NaN from environment 1 at step 1"),
-        ({"rewards": [NAN, 0.0]}, "rewards: .*finite.*NaN from environment 0 at step 1"),
-        ({"rewards": [0.0, 1e300]}, "rewards: .*finite in f32.*from environment 1 at step 1"),
-        ({"final_obs": spoilt(1, 0, NAN)}, "final_obs: .*finite.*NaN from environment 1 at step 1"),
+        ({"log_probs": [0.0, NAN]}, "log_probs: .*finite.*NaN in environment 1 at step 1"),
+        ({"log_probs": [-INF, 0.0]}, "log_probs: .*finite.*-inf in environment 0 at step 1"),
+        ({"values": [0.0, INF]}, "values: .*finite.*inf in environment 1 at step 1"),
+        ({"next_obs": spoilt(1, 2, NAN)}, "next_obs: .*finite.*NaN in environment 1 at step 1"),
+        ({"rewards": [NAN, 0.0]}, "rewards: .*finite.*NaN in environment 0 at step 1"),
+        ({"rewards": [0.0, 1e300]}, "rewards: .*finite in f32.*in environment 1 at step 1"),
+        ({"final_obs": spoilt(1, 0, NAN)}, "final_obs: .*finite.*NaN in environment 1 at step 1"),
     ],
 )
 def test_numbers_that_are_not_finite_are_refused_by_name_environment_and_step(wrong, words):
@@ -105,12 +105,12 @@ def test_continuous_actions_and_values_behind_the_end_must_be_finite():
     buffer.begin(np.zeros((2, 4)))
     actions = np.zeros((2, 3))
     actions[1, 0] = INF
-    with pytest.raises(ValueError, match=r"actions: .*inf for environment 1 at step 0"):
+    with pytest.raises(ValueError, match=r"actions: .*inf in environment 1 at step 0"):
         buffer.record(0, **answer(actions=actions))
     buffer.record(0, **answer(actions=np.zeros((2, 3))))
-    with pytest.raises(ValueError, match=r"last_values: .*NaN from environment 1"):
+    with pytest.raises(ValueError, match=r"last_values: .*NaN in environment 1"):
         buffer.finish([0.0, NAN], 0.9, 0.9, [0.0])
-    with pytest.raises(ValueError, match=r"final_values: .*NaN from environment 1 at step 0"):
+    with pytest.raises(ValueError, match=r"final_values: .*NaN in environment 1 at step 0"):
         buffer.finish([0.0, 0.0], 0.9, 0.9, [NAN])
 
 
@@ -155,7 +155,7 @@ def test_observations_of_any_dtype_are_stored_as_they_are(dtype):
         ("int64", [[0.0, 0.0]], TypeError, "obs: .*integers.*float64"),
         ("int64", np.array([[2**63, 0]], np.uint64), ValueError, "obs: .*9223372036854775808"),
         ("bool", [[0, 1]], TypeError, "obs: .*booleans.*int64"),
-        ("float64", [[NAN, 0.0]], ValueError, "obs: .*NaN from environment 0"),
+        ("float64", [[NAN, 0.0]], ValueError, "obs: .*NaN in environment 0"),
     ],
 )
 def test_observations_that_a_dtype_cannot_hold_are_refused(dtype, obs, error, words):

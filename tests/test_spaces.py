@@ -208,5 +208,5 @@ def test_unsigned_actions_keep_a_far_start():
 
 
 def test_unsigned_actions_do_not_wrap_around():
-    with pytest.raises(ValueError, match=r"actions: expected .*, got 18446744073709551615 for env"):
+    with pytest.raises(ValueError, match=r"actions: expected .*, got 18446744073709551615 in env"):
         expect_actions(spaces.Discrete(3, start=-1), np.array([0, 2**64 - 1], np.uint64), 2)

@@ -64,8 +64,8 @@ class StructuredError(Exception):
             f" {preposition} {index}"
             for preposition, index in (
                 ("in environment", self.env),
-                ("at step", self.step),
                 ("in row", self.row),
+                ("at step", self.step),
             )
             if index is not None
         )

@@ -297,9 +297,9 @@ def test_stopping_while_collecting_learns_nothing_and_counts_nothing():
 @pytest.mark.parametrize(
     ("env", "parameter", "tensor"),
     [
-        ("Pendulum-v1", "actor.4.bias", "actions: .* from environment 0 at its step 5"),
-        ("CartPole-v1", "actor.4.bias", "log_probs: .* from environment 0 at its step 5"),
-        ("CartPole-v1", "critic.4.bias", "values: .* from environment 0 at its step 5"),
+        ("Pendulum-v1", "actor.4.bias", "actions: .* in environment 0 at step 5"),
+        ("CartPole-v1", "actor.4.bias", "log_probs: .* in environment 0 at step 5"),
+        ("CartPole-v1", "critic.4.bias", "values: .* in environment 0 at step 5"),
     ],
 )
 def test_nan_in_a_parameter_is_named_where_it_comes_out(env, parameter, tensor):

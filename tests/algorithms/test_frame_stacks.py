@@ -106,7 +106,9 @@ def test_learners_resume_from_a_state(kind):
     assert str([one.iterate() for _ in range(9)]) == str([other.iterate() for _ in range(9)])
     assert_same(one.state().replay, other.state().replay)
     before = whole.state().replay
-    with pytest.raises(ValueError, match=r'^replay: arrays\["frame_stack"\]: expected 1, got 4'):
+    with pytest.raises(
+        ValueError, match=r'^arrays\["frame_stack"\], section replay: expected 1, got 4'
+    ):
         whole.load_state(state)
     assert_same(whole.state().replay, before)
 

@@ -81,5 +81,5 @@ def test_a_state_that_is_refused_is_not_loaded_in_part(part):
             return getattr(real, name)
 
     learner.policy = Checking()
-    with pytest.raises(ValueError, match=f"^{part}: "):
+    with pytest.raises(ValueError, match=f"section {part}: "):
         learner.load_state(state)

@@ -71,7 +71,7 @@ def test_a_reward_beyond_float32_is_blamed_on_who_gave_it_while_others_only_rese
     for _ in range(2):
         one.iterate()
     assert (one.timesteps, len(one.replay)) == (6, 6)
-    words = r"^rewards: expected .*float32.*, got 1e\+39 from environment 2 at step 3; "
+    words = r"^rewards: expected .*float32.*, got 1e\+39 in environment 2 at step 3; "
     with pytest.raises(ValueError, match=words):
         one.iterate()
     assert (one.timesteps, len(one.replay)) == (6, 6)

@@ -31,7 +31,7 @@ def test_values_that_are_not_finite_are_named_with_step_and_environment():
             return torch.where(obs[:, 0] == 700, torch.nan, value)
 
     ppo = learner(Count, policy=Unwell)
-    message = "values: expected finite numbers, got nan from environment 0 at its step 7"
+    message = "values: expected finite numbers, got nan in environment 0 at step 7"
     with pytest.raises(FloatingPointError, match=message):
         ppo.iterate()
 
@@ -44,11 +44,11 @@ def spoil(ppo, name):
 @pytest.mark.parametrize(
     ("env", "policy", "parameter", "tensor"),
     [
-        ("Pendulum-v1", None, "actor.4.bias", "actions: .* from environment 0 at its step 32"),
-        ("Pendulum-v1", None, "log_std", "actions: .* from environment 0 at its step 32"),
-        ("CartPole-v1", None, "actor.4.bias", "log_probs: .* from environment 0 at its step 32"),
-        ("CartPole-v1", None, "critic.4.bias", "values: .* from environment 0 at its step 32"),
-        ("CartPole-v1", Coin, "actor.weight", "actor.weight: .* at their step 32"),
+        ("Pendulum-v1", None, "actor.4.bias", "actions: .* in environment 0 at step 32"),
+        ("Pendulum-v1", None, "log_std", "actions: .* in environment 0 at step 32"),
+        ("CartPole-v1", None, "actor.4.bias", "log_probs: .* in environment 0 at step 32"),
+        ("CartPole-v1", None, "critic.4.bias", "values: .* in environment 0 at step 32"),
+        ("CartPole-v1", Coin, "actor.weight", "actor.weight: .* at step 32"),
     ],
 )
 def test_nan_in_a_parameter_is_named_where_it_comes_out(env, policy, parameter, tensor):
@@ -61,7 +61,7 @@ def test_nan_in_a_parameter_is_named_where_it_comes_out(env, policy, parameter, 
 
 @pytest.mark.parametrize(
     ("at", "name"),
-    [(1000, "final_values: .* from environment 0 at its step 9"), (200, "last_values: .* step 12")],
+    [(1000, "final_values: .* in environment 0 at step 9"), (200, "last_values: .* step 12")],
 )
 def test_bootstrap_values_that_are_not_finite_are_named(at, name):
     class Unwell(Coin):

@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite_are_named_and_nothing_has_moved(backend):
     ppo.iterate()
     ppo.buffer.returns[3, 1] = np.nan
     before = ppo.policy.tensors()
-    with pytest.raises(FloatingPointError, match=r"returns: .*NaN in row.* after step 256"):
+    with pytest.raises(FloatingPointError, match=r"returns: .*NaN in row.* at step 256"):
         ppo.update(1.0)
     for name, array in ppo.policy.tensors().items():
         np.testing.assert_array_equal(array, before[name])

@@ -53,7 +53,7 @@ impl fmt::Display for Mismatch {
         } else {
             write!(f, ": expected {}, got {}", self.expected, self.got)?;
         }
-        let indices = [("in environment", self.at.env), ("at step", self.at.step), ("in row", self.at.row)];
+        let indices = [("in environment", self.at.env), ("in row", self.at.row), ("at step", self.at.step)];
         for (preposition, index) in indices {
             if let Some(index) = index {
                 write!(f, " {preposition} {index}")?;

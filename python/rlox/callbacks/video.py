@@ -1,5 +1,6 @@
 """Pictures of what a policy does while it learns. Needs `rlox[video]`."""
 
+import inspect
 import os
 import shutil
 from collections.abc import Mapping
@@ -137,18 +138,24 @@ def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if isinstance(made, str | EnvSpec):
         own = {name: value for name, value in keywords.items() if name not in _OF_MANY}
         return gym.make(made, render_mode="rgb_array", **own)
-    try:
-        env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
-    except TypeError as error:
-        if "render_mode" in str(error):
-            raise ArgumentTypeError(
-                "env",
-                "an id, or a function that takes render_mode",
-                f"{getattr(made, '__name__', type(made).__name__)}, which does not ({error})",
-                "pass one that does as env=",
-            ) from error
-        raise
+    if not _takes_keyword(made, "render_mode"):
+        raise ArgumentTypeError(
+            "env",
+            "an id, or a function that takes render_mode",
+            f"{getattr(made, '__name__', type(made).__name__)}, which does not",
+            "pass one that does as env=",
+        )
+    env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
     return env
+
+
+def _takes_keyword(function: Any, name: str) -> bool:
+    """Return whether a function takes a keyword argument, as far as the signature shows."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 class _Recorder(gym.wrappers.RecordVideo[Any, Any]):

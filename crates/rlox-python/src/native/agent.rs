@@ -16,6 +16,7 @@ use super::predict::{self, Asked};
 use super::{of_masks, tensors};
 use crate::argument::{INTEGER, REAL, argument, expect_shape, index, instance, number, switches};
 use crate::array::new_dict;
+use crate::error::to_py;
 use crate::normalize::normalizer_of;
 use crate::replay::{arrays_of, fields_of};
 use crate::shared::Shared;

@@ -8,6 +8,7 @@ use super::super::predict::{Observed, Rows};
 use super::super::{Chosen, NativePolicy, of_masks};
 use super::{Inner, NativeAgent};
 use crate::argument::{REAL, argument, expect_shape};
+use crate::error::to_py;
 use crate::flags::{Flags, flag_argument};
 use crate::normalize::normalizer_of;
 use crate::recycling::mapped;
