@@ -67,7 +67,7 @@ fn sessions_that_make_no_sense_are_refused_and_say_why() {
     let other = v1::Open { protocol: 7, ..open() };
     let said = end(&worker.address(), vec![request(1, request::What::Open(other))]).unwrap();
     let v1::Failure { expected, got, .. } = failure(&said[0]);
-    assert_eq!((&expected[..], &got[..]), ("version 1", "version 7"));
+    assert_eq!((&expected[..], &got[..]), ("version 2", "version 7"));
     for (bad, says) in [
         (v1::Open { num_envs: 101, ..open() }, "--max-envs"),
         (v1::Open { num_envs: 0, ..open() }, "one or more"),
