@@ -1,5 +1,4 @@
 //! What fits into no memory, or cannot be counted, is an error that names the argument.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use rlox_core::{Actions, Ends, EnvSpec, Error, Pcg64, Result, Space, Vtrace, available_memory};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};

@@ -1,13 +1,11 @@
 //! Rollouts of workers beyond the usual: masks, state-dependent noise, other autoreset modes, environments that do not
 //! tell their state, and workers that die time and again. All numbers are those of threads.
 
-mod process;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use process::{Process, killer};
+use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
     Actions, Ahead, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,

@@ -1,7 +1,5 @@
 //! A client that speaks the protocol's messages as it likes.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
-
 use std::time::Duration;
 
 use rlox_grpc::PROTOCOL;
@@ -11,34 +9,34 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-pub fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-pub async fn channel(address: &str) -> Channel {
+pub(crate) async fn channel(address: &str) -> Channel {
     let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();
     endpoint.initial_stream_window_size(1 << 24).connect().await.unwrap()
 }
 
-pub fn open() -> v1::Open {
+pub(crate) fn open() -> v1::Open {
     let (env_id, autoreset_mode) = ("CartPole-v1".into(), v1::AutoresetMode::SameStep.into());
     v1::Open { protocol: PROTOCOL, env_id, num_envs: 1, autoreset_mode, ..v1::Open::default() }
 }
 
-pub type Session = (mpsc::Sender<v1::Request>, Streaming<v1::Reply>);
+pub(crate) type Session = (mpsc::Sender<v1::Request>, Streaming<v1::Reply>);
 
-pub async fn session(channel: &Channel) -> Result<Session, Status> {
+pub(crate) async fn session(channel: &Channel) -> Result<Session, Status> {
     let (sender, receiver) = mpsc::channel(2048);
     let mut client = WorkerClient::new(channel.clone()).max_decoding_message_size(1 << 30);
     Ok((sender, client.session(ReceiverStream::new(receiver)).await?.into_inner()))
 }
 
-pub fn request(sequence: u64, what: request::What) -> v1::Request {
+pub(crate) fn request(sequence: u64, what: request::What) -> v1::Request {
     v1::Request { sequence, what: Some(what) }
 }
 
 /// What a session of these requests ends with.
-pub fn end(address: &str, requests: Vec<v1::Request>) -> Result<Vec<reply::What>, Status> {
+pub(crate) fn end(address: &str, requests: Vec<v1::Request>) -> Result<Vec<reply::What>, Status> {
     runtime().block_on(async {
         let (sender, mut replies) = session(&channel(address).await).await?;
         let count = requests.len();
@@ -57,7 +55,7 @@ pub fn end(address: &str, requests: Vec<v1::Request>) -> Result<Vec<reply::What>
 }
 
 /// The replies to these requests, each sent when the one before it was answered.
-pub fn converse(address: &str, what: Vec<request::What>) -> Result<Vec<reply::What>, Status> {
+pub(crate) fn converse(address: &str, what: Vec<request::What>) -> Result<Vec<reply::What>, Status> {
     runtime().block_on(async {
         let (sender, mut replies) = session(&channel(address).await).await?;
         let mut said = Vec::new();
@@ -70,20 +68,20 @@ pub fn converse(address: &str, what: Vec<request::What>) -> Result<Vec<reply::Wh
     })
 }
 
-pub fn failure(said: &reply::What) -> &v1::Failure {
+pub(crate) fn failure(said: &reply::What) -> &v1::Failure {
     let reply::What::Failure(failure) = said else { panic!("{said:?}") };
     failure
 }
 
-pub fn networks(activation: &str, widths: &[u32]) -> v1::Policy {
+pub(crate) fn networks(activation: &str, widths: &[u32]) -> v1::Policy {
     let hidden = widths.iter().flat_map(|width| width.to_le_bytes()).collect();
     v1::Policy { activation: activation.into(), n_steps: 1, hidden, ..v1::Policy::default() }
 }
 
-pub fn step(actions: &[u8]) -> request::What {
+pub(crate) fn step(actions: &[u8]) -> request::What {
     request::What::Step(v1::Step { actions: actions.to_vec().into(), snapshot: false })
 }
 
-pub fn snapshot() -> request::What {
+pub(crate) fn snapshot() -> request::What {
     request::What::Snapshot(v1::Snapshot {})
 }

@@ -1,8 +1,6 @@
 //! Trainers whose rollouts come from workers learn as those whose actors are threads.
 
-mod process;
-
-use process::Process;
+use crate::support::process::Process;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Ahead, AutoresetMode, Pcg64, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, asynchronous};

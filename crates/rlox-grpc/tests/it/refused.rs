@@ -1,10 +1,8 @@
 //! Requests that make no sense are refused, say why, and change nothing.
 
-mod raw;
-
 use std::sync::Arc;
 
-use raw::{converse, end, failure, networks, open, request, snapshot, step};
+use crate::support::raw::{converse, end, failure, networks, open, request, snapshot, step};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step, VectorEnv, check_len};
 use rlox_grpc::v1::{self, reply, request};

@@ -1,14 +1,11 @@
 //! How workers end, and where they may be started from.
 
-mod process;
-mod raw;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use process::Process;
-use raw::{channel, open, request, runtime, session};
+use crate::support::process::Process;
+use crate::support::raw::{channel, open, request, runtime, session};
 use rlox_core::envs::MakeOptions;
 use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Step, VectorEnv};
 use rlox_grpc::v1::{self, request};

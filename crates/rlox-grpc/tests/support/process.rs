@@ -1,7 +1,5 @@
 //! The real binary as a process.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,10 +10,10 @@ use std::time::Duration;
 use rlox_core::Pcg64;
 
 /// A running `rlox-worker`, killed when it is dropped.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
-    pub address: String,
-    pub line: String,
+    pub(crate) address: String,
+    pub(crate) line: String,
 }
 
 impl Drop for Process {
@@ -26,14 +24,18 @@ impl Drop for Process {
     }
 }
 
-pub fn command(arguments: &[&str]) -> Command {
+pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rlox-worker"));
     command.args(arguments).env_remove("RLOX_WORKER_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// Kills one of some workers now and then, and starts it again at its address; whether that is over, and they.
-pub fn killer(count: usize, every: Duration, workers: Vec<Process>) -> (Arc<AtomicBool>, JoinHandle<Vec<Process>>) {
+pub(crate) fn killer(
+    count: usize,
+    every: Duration,
+    workers: Vec<Process>,
+) -> (Arc<AtomicBool>, JoinHandle<Vec<Process>>) {
     let done = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&done);
     let killer = thread::spawn(move || {
@@ -52,7 +54,7 @@ pub fn killer(count: usize, every: Duration, workers: Vec<Process>) -> (Arc<Atom
 }
 
 impl Process {
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = command(arguments).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -65,33 +67,33 @@ impl Process {
         Self { child, address, line }
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Another signal, by its name.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    pub fn wait(&mut self) -> std::process::ExitStatus {
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         self.child.wait().unwrap()
     }
 
     /// The port, with its address, to start another one there.
-    pub fn bound(&self) -> &str {
+    pub(crate) fn bound(&self) -> &str {
         self.address.split("//").nth(1).unwrap()
     }
 
     /// Resident bytes, the most there ever were.
-    pub fn peak_memory(&self) -> u64 {
+    pub(crate) fn peak_memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024

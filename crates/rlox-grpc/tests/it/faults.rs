@@ -1,12 +1,10 @@
 //! Workers are killed, stopped and slow; what they did goes on elsewhere, number by number.
 
-mod process;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use process::{Process, killer};
+use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Actions, Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Standing, Step, StepOut, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};

@@ -1,12 +1,9 @@
 //! What clients that are let in can do to a worker's memory.
 
-mod process;
-mod raw;
-
 use std::time::{Duration, Instant};
 
-use process::Process;
-use raw::{Session, channel, networks, open, request, runtime, session, step};
+use crate::support::process::Process;
+use crate::support::raw::{Session, channel, networks, open, request, runtime, session, step};
 use rlox_core::{Pcg64, Space};
 use rlox_grpc::v1::{self, reply, request};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};

@@ -1,14 +1,11 @@
 //! Clients that mean no good, or know no better: refused or bounded, while a good one is answered.
 
-mod process;
-mod raw;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use process::Process;
-use raw::{channel, open, request, runtime, session};
+use crate::support::process::Process;
+use crate::support::raw::{channel, open, request, runtime, session};
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
 use rlox_grpc::v1::{self, reply, request};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};

@@ -1,10 +1,8 @@
 //! Who may come in: TLS, tokens, and what a worker refuses to serve.
 
-mod process;
-
 use std::time::{Duration, Instant};
 
-use process::{Process, command};
+use crate::support::process::{Process, command};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rlox_core::{ResetOptions, Seeds, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};

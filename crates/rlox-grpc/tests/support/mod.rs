@@ -1,0 +1,5 @@
+//! Code that the integration tests share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub(crate) mod process;
+pub(crate) mod raw;
