@@ -276,14 +276,14 @@ class Model:
     def __init__(
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
-        given = all_keywords(type(self).__name__, self.algorithm, args, keywords)
-        self.verbose, self._first = _verbosity(given["verbose"]), 0
-        self.tensorboard_log = log_folder(given["tensorboard_log"])
+        values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
+        self.verbose, self._first = _verbosity(values["verbose"]), 0
+        self.tensorboard_log = log_folder(values["tensorboard_log"])
         check_environment(env)
         check_policy(policy)
         num_envs = count_of(env) or 1
-        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, given, num_envs)
-        trainer = self.trainer_type(env, given["seed"], backend=backend, runs_dir=None, **settings)
+        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, values, num_envs)
+        trainer = self.trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
         except ValueError:
