@@ -119,13 +119,7 @@ def _argument_of(error: ValueError | TypeError) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one line about an error, with its type if the text alone is not enough.
-
-    >>> describe_error(ValueError("gamma: expected a number,\\n  got 'a'"))
-    "gamma: expected a number, got 'a'"
-    >>> describe_error(KeyError("x"))
-    "KeyError: 'x'; --traceback shows where"
-    """
+    """Return one line about an error, with its type if the text alone is not enough."""
     text = printable(str(error))
     if isinstance(error, _EXPLAINED) and text:
         return text

@@ -19,6 +19,7 @@ from rlox.settings import number, whole
 from rlox.trainers import TRAINERS
 
 T = TypeVar("T")
+_typed_dict: Any = TypedDict  # which type checkers call only with names
 
 # Keys of a run's `config.json` that describe the run and decide nothing.
 _DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
@@ -215,7 +216,7 @@ def _flags(options_type: type[Any]) -> Any:
         shown = "" if item.default in (None, MISSING, ()) else f"(default: {item.default})"
         flag = _flag(types[item.name], shown=shown, **item.metadata)
         flags[item.name] = Required[flag] if item.default is MISSING else flag
-    return _typed_dict(options_type.__name__, flags)
+    return _typed_dict(options_type.__name__, flags, total=False)
 
 
 def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
@@ -229,7 +230,7 @@ def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
         else:
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
             flags[name] = _flag(types[name], texts[name], shown=f"({source}: {shown or 'nothing'})")
-    return _typed_dict(config_type.__name__, flags)
+    return _typed_dict(config_type.__name__, flags, total=False)
 
 
 def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
@@ -255,11 +256,6 @@ def _flag(
     tyro = _load_tyro()
     about = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=shown)
     return Annotated[(kind, about, *([tyro.conf.Positional] if positional else []))]
-
-
-def _typed_dict(name: str, flags: dict[str, Any]) -> Any:
-    make: Any = TypedDict
-    return make(name, flags, total=False)
 
 
 def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,11 +285,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
 def _pop_options(
     name: str, argv: Sequence[str], *, dotted: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`, from the words; return values by key.
-
-    >>> _pop_options("env-kwargs", ["--env-kwargs.g", "9.8", "--seed=1"], dotted=True)
-    ({'g': '9.8'}, ['--seed=1'])
-    """
+    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`; return values by key, and the rest."""
     values, rest, left = dict[str, str](), list[str](), iter(argv)
     for word in left:
         start, equal, value = word.partition("=")
@@ -412,9 +404,5 @@ def read_yaml(text: str, where: str) -> Any:
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of an option.
-
-    >>> flag_of("keep_last")
-    '--keep-last'
-    """
+    """Return the flag of an option: --keep-last for keep_last."""
     return "--" + name.replace("_", "-")

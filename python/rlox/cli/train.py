@@ -223,38 +223,25 @@ def parse_seeds(value: Any) -> list[int]:
     return seeds
 
 
-def _train_seeds(algorithm: str, options: TrainOptions, about: dict[str, Any]) -> int:
+def _train_seeds(algorithm: str, options: Any, about: dict[str, Any]) -> int:
     """Train a run for each seed side by side, and report each run and their score."""
     if options.seed is not None:
         raise UsageError("--seeds: expected no --seed beside it, got both; leave one of them out")
     seeds = parse_seeds(options.seeds)
-    to = sys.stderr if options.json else sys.stdout
-
-    def tell(number: int, outcome: TrainResult | BaseException) -> None:
-        if isinstance(outcome, BaseException) or options.progress or not options.json:
-            _report_seed(seeds[number], outcome, to)
-
+    about |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
+    if options.progress or not options.json:
+        to = sys.stderr if options.json else sys.stdout
+        about["tell"] = lambda number, outcome: _report_seed(seeds[number], outcome, to)
+    outcomes: list[Any]
     try:
-        outcomes: list[Any] = [
-            *train_many(
-                algorithm,
-                str(options.env),
-                seeds,
-                options.total_timesteps,  # type: ignore[arg-type]  # checked by the caller
-                callbacks=partial(make_callbacks, options),
-                loggers=list(options.loggers),
-                tell=tell,
-                **about,
-            )
-        ]
+        outcomes = [*train_many(algorithm, options.env, seeds, options.total_timesteps, **about)]
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
-    failed = [x for x in outcomes if isinstance(x, BaseException)]
-    results = [x for x in outcomes if not isinstance(x, BaseException)]
-    if any(result["stopped_by"] == CTRL_C for result in results):
+    failed = [isinstance(x, BaseException) for x in outcomes]
+    if any(not f and x["stopped_by"] == CTRL_C for f, x in zip(failed, outcomes, strict=True)):
         return INTERRUPTED
-    return FAILED if failed else DONE
+    return FAILED if any(failed) else DONE
 
 
 def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> None:

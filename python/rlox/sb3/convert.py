@@ -328,12 +328,7 @@ def _rename(algorithm: str, archive: Archive) -> Arrays:
 
 
 def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
-    """Return the widths of the hidden layers of a network.
-
-    >>> weights = {"q_net.0.weight": np.zeros((8, 4)), "q_net.2.weight": np.zeros((2, 8))}
-    >>> _hidden_layers(weights, "q_net")
-    (8,)
-    """
+    """Return the widths of the hidden layers of a network."""
     layers = ((_LAYER.fullmatch(name), len(array)) for name, array in networks.items())
     widths = {int(x[2]): n for x, n in layers if x and x[1] == net and x[3] == "weight"}
     return tuple(widths[number] for number in sorted(widths))[:-1]
