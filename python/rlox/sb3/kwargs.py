@@ -26,7 +26,7 @@ _VECTOR = "rlox.make_vec(id, n) makes many environments, and models take Gymnasi
 
 # Alternatives to names, attributes and keywords of Stable-Baselines3 and of rlox.trainers.
 HINTS = {
-    **dict.fromkeys(("make_vec_env", "DummyVecEnv", "SubprocVecEnv", "VecEnv"), _VECTOR),
+    **dict.fromkeys(("make_vec_env", "make_atari_env", "DummyVecEnv", "SubprocVecEnv"), _VECTOR),
     **dict.fromkeys(("VecNormalize", "get_vec_normalize_env"), _NORMALIZE),
     **dict.fromkeys(("normalize_obs", "normalize_reward"), _NORMALIZE),
     **dict.fromkeys(("BaseCallback", "StopTrainingOnMaxEpisodes"), _FUNCTION),
@@ -40,7 +40,6 @@ HINTS = {
         ("logger", "set_logger", "configure"), f"pass tensorboard_log=, or {_FUNCTION}"
     ),
     **dict.fromkeys(("policy_class", "policy_kwargs"), "model.trainer.config has the settings"),
-    "make_atari_env": f"wrap them with Gymnasium's AtariPreprocessing; {_VECTOR}",
     "VecFrameStack": "wrap environments in gymnasium.wrappers.FrameStackObservation",
     "EvalCallback": "use rlox.callbacks.EvalCallback(every=...)",
     "CheckpointCallback": "use rlox.callbacks.CheckpointCallback(every=...)",
