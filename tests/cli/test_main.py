@@ -105,6 +105,7 @@ def test_no_color_is_honoured():
     assert b"\x1b[" not in after
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     ("seeds", "report"),

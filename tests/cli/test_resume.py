@@ -54,8 +54,8 @@ def test_flags_win_and_are_saved(rlox, run):
     assert rows(run)[-1]["time/total_timesteps"] == 64
     assert checkpoints(run) == ["step-000000128", "step-000000160"]
     saved = json.loads((run / "around.json").read_text())
-    given = {name: value for name, value in saved.items() if value not in (None, False, [])}
-    assert given == {"checkpoint_every": 32, "keep_last": 2}
+    active = {name: value for name, value in saved.items() if value not in (None, False, [])}
+    assert active == {"checkpoint_every": 32, "keep_last": 2}
 
 
 def test_best_score_outlives_a_run_without_evaluations(rlox, run):

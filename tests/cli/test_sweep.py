@@ -62,6 +62,7 @@ def test_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
     assert of_trial.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.processes
 def test_each_trial_has_a_run_folder_and_is_reported(rlox, space, tmp_path):
     words = [word for word in SWEEP if word != "--no-progress"]
     result = rlox(*words, *space, "--trials", "2")
@@ -70,6 +71,7 @@ def test_each_trial_has_a_run_folder_and_is_reported(rlox, space, tmp_path):
     assert len(list(tmp_path.rglob("summary.json"))) == 2
 
 
+@pytest.mark.processes
 def test_sweep_with_a_seed_repeats_and_continues_as_if_not_interrupted(rlox, space):
     words = (*SWEEP, *space, "--startup-trials", "2", "--json")
     whole = rlox(*words, "--trials", "4")
@@ -82,6 +84,7 @@ def test_sweep_with_a_seed_repeats_and_continues_as_if_not_interrupted(rlox, spa
     assert tried(again) == tried(whole)
 
 
+@pytest.mark.processes
 def test_trials_side_by_side_equal_trials_alone(rlox, space):
     words = (*SWEEP, *space, "--json", "--startup-trials", "4", "--trials", "4", "--no-prune")
     alone, together = rlox(*words), rlox(*words, "--jobs", "2", "--storage", "two.db")
@@ -99,6 +102,7 @@ class Scripted:
         return self.values[trial.number]
 
 
+@pytest.mark.processes
 def test_trial_below_the_median_is_pruned(tmp_path):
     """The first two learn; the third does not, and ends before all its steps are made."""
     space = {"learning_rate": Scripted((3e-3, 2e-3, 0.0))}
@@ -113,6 +117,7 @@ def test_trial_below_the_median_is_pruned(tmp_path):
         assert sweep.best().number in (0, 1)
 
 
+@pytest.mark.processes
 def test_failed_trial_does_not_end_the_sweep(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: [1e30, 1e-3]\n")
     words = (*SWEEP, "--space", "space.yaml", "--trials", "6", "--json", "--startup-trials", "6")
@@ -140,6 +145,7 @@ def test_given_settings_are_the_same_in_all_trials(rlox, tmp_path):
     assert (again.code, again.json["timesteps"]) == (0, 304)
 
 
+@pytest.mark.processes
 def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
     result = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
@@ -148,6 +154,7 @@ def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     assert "gamma: expected a finite number in [0, 1], got " in result.err
 
 
+@pytest.mark.serial
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_study_continues_after_ctrl_c(rlox, space, tmp_path):
     words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500", "--jobs", "2"]
@@ -172,6 +179,7 @@ def test_study_continues_after_ctrl_c(rlox, space, tmp_path):
     assert len(result.json["trials"]) == len(ended) + 1
 
 
+@pytest.mark.kills
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_study_continues_after_a_kill(rlox, space, tmp_path):
     words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500"]
@@ -200,6 +208,7 @@ def test_pool_reports_worker_that_died():
         assert pool.free == 1
 
 
+@pytest.mark.processes
 def test_study_of_another_plan_is_rejected(rlox, space):
     assert rlox(*SWEEP, *space, "--trials", "1").code == 0
     result = rlox(*SWEEP, *space, "--trials", "2", "--total-timesteps", "512")

@@ -115,8 +115,8 @@ def record(name: str, algorithm: str, env_id: str, keywords: dict) -> dict:
         model.save(f"{folder}/model.zip")
         rewrite(Path(folder) / "model.zip", FIXTURES / f"{name}.zip")
     obs = observations(env.observation_space, rng)
-    seen = env.normalize_obs(obs) if isinstance(env, VecNormalize) else obs
-    actions, _ = model.predict(seen, deterministic=True)
+    inputs = env.normalize_obs(obs) if isinstance(env, VecNormalize) else obs
+    actions, _ = model.predict(inputs, deterministic=True)
     about = {"algorithm": algorithm.lower(), "env": env_id, "version": sb3.__version__}
     return {**about, "obs": obs.tolist(), "actions": actions.tolist()}
 
@@ -136,8 +136,8 @@ def signatures() -> dict:
 def main() -> None:
     FIXTURES.mkdir(exist_ok=True)
     (FIXTURES / "signatures.json").write_text(json.dumps(signatures(), indent=1) + "\n")
-    told = {name: record(name, *case) for name, case in CASES.items()}
-    (FIXTURES / "predictions.json").write_text(json.dumps(told, indent=1) + "\n")
+    predictions = {name: record(name, *case) for name, case in CASES.items()}
+    (FIXTURES / "predictions.json").write_text(json.dumps(predictions, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -289,12 +289,17 @@ def test_command_reports_its_result(tmp_path, capsys):
     args = [str(FIXTURES / "dqn.zip"), str(tmp_path / "out"), "--env", "CartPole-v1"]
     assert main(args) == 1
     assert "--trust" in capsys.readouterr().err
-    command = [sys.executable, "-W", "error", "-m", "rlox.sb3.convert", *args, "--trust"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith("dqn for the native backend")
-    assert "train_freq" in run.stdout
+    assert main([*args, "--trust"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("dqn for the native backend")
+    assert "train_freq" in output
     assert (tmp_path / "out/manifest.json").exists()
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2
+
+
+def test_module_is_a_command():
+    command = [sys.executable, "-W", "error", "-m", "rlox.sb3.convert", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")

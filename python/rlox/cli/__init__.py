@@ -64,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rlox ...
     0
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    show_traceback = "--traceback" in words
-    words = [word for word in words if word != "--traceback"]
-    options = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
+    argv = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in argv
+    argv = [word for word in argv if word != "--traceback"]
+    options = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv}
     try:
         with usage_errors(options):
-            code = _run(words)
+            code = _run(argv)
         _flush_stdout()
         return code
     except SystemExit as end:  # tyro ends with 0 after help and with 2 after a wrong option
@@ -119,13 +119,7 @@ def _argument_of(error: ValueError | TypeError) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one line about an error, with its type if the text alone is not enough.
-
-    >>> describe_error(ValueError("gamma: expected a number,\\n  got 'a'"))
-    "gamma: expected a number, got 'a'"
-    >>> describe_error(KeyError("x"))
-    "KeyError: 'x'; --traceback shows where"
-    """
+    """Return one line about an error, with its type if the text alone is not enough."""
     text = printable(str(error))
     if isinstance(error, _EXPLAINED) and text:
         return text
@@ -183,18 +177,18 @@ def columns(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _run(words: list[str]) -> int:
-    name = words[0] if words else "--help"
+def _run(argv: list[str]) -> int:
+    name = argv[0] if argv else "--help"
     if name in ("-h", "--help", "help"):
         echo(_overview())
-        return DONE if words else USAGE
+        return DONE if argv else USAGE
     if name in ("--version", "-V"):
         echo(f"rlox {__version__}")
         return DONE
     if name not in COMMANDS:
         expected = "command before any flag" if name.startswith("-") else "command"
         raise UsageError(f"expected a {expected}, got {name!r}; {hint(name, COMMANDS)}")
-    code: int = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")(words[1:])
+    code: int = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")(argv[1:])
     return code
 
 

@@ -19,6 +19,7 @@ from rlox.settings import number, whole
 from rlox.trainers import TRAINERS
 
 T = TypeVar("T")
+_typed_dict: Any = TypedDict  # which type checkers call only with names
 
 # Keys of a run's `config.json` that describe the run and decide nothing.
 _DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
@@ -115,34 +116,34 @@ class Experiment:
     options: Any
     settings: dict[str, Any]
     env_kwargs: dict[str, Any]
-    given: frozenset[str]
+    names: frozenset[str]
     """Names of all that the command line and the file give, for `rlox.cli.usage_errors`."""
 
 
-def parse_experiment(options_type: type[Any], command: str, words: Sequence[str]) -> Experiment:
+def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str]) -> Experiment:
     """Parse `ALGORITHM ENV [OPTIONS]` and the file that `--config` names; flags win.
 
     Raises:
         UsageError: An option, the file or one of its keys is wrong; the option is named.
         SystemExit: 0 after help; 2 after a wrong option, which tyro reports.
     """
-    files, words = _pop_options("config", words)
-    kwargs, words = _pop_options("env-kwargs", words, dotted=True)
+    files, argv = _pop_options("config", argv)
+    kwargs, argv = _pop_options("env-kwargs", argv, dotted=True)
     config = read_config(files[""]) if files else {}
-    positional = bool(words) and not words[0].startswith("-")
-    algorithm, words = (words[0], words[1:]) if positional else (config.get("algorithm"), words)
-    if algorithm is None and {"-h", "--help"} & {*words}:
-        parse_given(options_type, f"{command} {{{','.join(sorted(TRAINERS))}}}", ["--help"])
+    positional = bool(argv) and not argv[0].startswith("-")
+    algorithm, argv = (argv[0], argv[1:]) if positional else (config.get("algorithm"), argv)
+    if algorithm is None and {"-h", "--help"} & {*argv}:
+        parse_flags(options_type, f"{command} {{{','.join(sorted(TRAINERS))}}}", ["--help"])
     if str(algorithm) not in TRAINERS:
         expected = f"an algorithm ({', '.join(sorted(TRAINERS))})"
         fix = hint(str(algorithm), TRAINERS) if algorithm else f"rlox {command} ppo CartPole-v1"
         raise UsageError(f"ALGORITHM: expected {expected}, got {algorithm or 'none'}; {fix}")
     algorithm = str(algorithm)
     options, settings = _split(config, options_type, algorithm)
-    env = words[0] if words and not words[0].startswith("-") else options.get("env")
-    flags, chosen = _parse_with_settings(options_type, command, algorithm, env, words)
-    if len(chosen_seeds := flags.keys() & {"seed", "seeds"}) == 1:
-        for name in {"seed", "seeds"} - chosen_seeds:
+    env = argv[0] if argv and not argv[0].startswith("-") else options.get("env")
+    flags, chosen = _parse_with_settings(options_type, command, algorithm, env, argv)
+    if len(seed_flags := flags.keys() & {"seed", "seeds"}) == 1:
+        for name in {"seed", "seeds"} - seed_flags:
             options.pop(name, None)
     options |= flags
     env = options.get("env")
@@ -157,27 +158,27 @@ def parse_experiment(options_type: type[Any], command: str, words: Sequence[str]
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
     env_kwargs = _mapping(config, "env_kwargs")
     env_kwargs |= {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
-    given = frozenset({*options, *settings, "env_kwargs"})
-    with usage_errors(given):
-        return Experiment(algorithm, options_type(**options), settings, env_kwargs, given)
+    names = frozenset({*options, *settings, "env_kwargs"})
+    with usage_errors(names):
+        return Experiment(algorithm, options_type(**options), settings, env_kwargs, names)
 
 
-def parse(options_type: type[T], command: str, words: Sequence[str]) -> T:
+def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
     """Parse the words after a command into an options dataclass."""
-    required = any(one.default is MISSING for one in fields(options_type))  # type: ignore[arg-type]
-    if not words and not required:  # which needs no parser
+    required = any(item.default is MISSING for item in fields(options_type))  # type: ignore[arg-type]
+    if not argv and not required:  # which needs no parser
         return options_type()
-    return options_type(**parse_given(options_type, command, words))
+    return options_type(**parse_flags(options_type, command, argv))
 
 
-def parse_given(options_type: type[Any], command: str, words: Sequence[str]) -> dict[str, Any]:
-    """Parse the words after a command into those options that the words give."""
-    found: dict[str, Any] = _cli(_flags(options_type), options_type.__doc__, command, words)
+def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
+    """Parse the words after a command; return only the options that they set."""
+    found: dict[str, Any] = _cli(_flags(options_type), options_type.__doc__, command, argv)
     return found
 
 
 def _parse_with_settings(
-    options_type: type[Any], command: str, algorithm: str, env: Any, words: Sequence[str]
+    options_type: type[Any], command: str, algorithm: str, env: Any, argv: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse options and an algorithm's settings; help shows the values of the env's preset."""
     tyro = _load_tyro()
@@ -188,7 +189,7 @@ def _parse_with_settings(
     }
     flat = [(name, Annotated[kind, tyro.conf.OmitArgPrefixes]) for name, kind in groups.items()]
     about = f"{command.capitalize()} {algorithm}. Settings default to rl-zoo3's for ENV, if any."
-    parsed = _cli(make_dataclass("Groups", flat), about, f"{command} {algorithm}", words)
+    parsed = _cli(make_dataclass("Groups", flat), about, f"{command} {algorithm}", argv)
     return parsed.run, parsed.settings
 
 
@@ -196,14 +197,14 @@ def _load_tyro() -> Any:
     return load_extra("tyro", "cli", "rlox")
 
 
-def _cli(kind: Any, about: str | None, command: str, words: Sequence[str]) -> Any:
+def _cli(kind: Any, about: str | None, command: str, argv: Sequence[str]) -> Any:
     tyro = _load_tyro()
     kind.__doc__ = about
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False
-    if {"-h", "--help"} & {*words}:
-        words = ["--help"]  # else the help omits options that stand before
-    return tyro.cli(kind, prog=f"rlox {command}", args=words)
+    if {"-h", "--help"} & {*argv}:
+        argv = ["--help"]  # else the help omits options that stand before
+    return tyro.cli(kind, prog=f"rlox {command}", args=argv)
 
 
 def _flags(options_type: type[Any]) -> Any:
@@ -211,25 +212,25 @@ def _flags(options_type: type[Any]) -> Any:
     from typing_extensions import Required
 
     types, flags = get_type_hints(options_type), dict[str, Any]()
-    for one in fields(options_type):
-        shown = "" if one.default in (None, MISSING, ()) else f"(default: {one.default})"
-        flag = _flag(types[one.name], shown=shown, **one.metadata)
-        flags[one.name] = Required[flag] if one.default is MISSING else flag
-    return _typed_dict(options_type.__name__, flags)
+    for item in fields(options_type):
+        shown = "" if item.default in (None, MISSING, ()) else f"(default: {item.default})"
+        flag = _flag(types[item.name], shown=shown, **item.metadata)
+        flags[item.name] = Required[flag] if item.default is MISSING else flag
+    return _typed_dict(options_type.__name__, flags, total=False)
 
 
 def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
     """Return a TypedDict of an algorithm's settings, with the values of a preset in the help."""
     types, texts, flags = get_type_hints(config_type), setting_docs(config_type), dict[str, Any]()
-    for one in fields(config_type):
-        name, value = one.name, tuned.get(one.name, one.default)
+    for item in fields(config_type):
+        name, value = item.name, tuned.get(item.name, item.default)
         source = "rl-zoo3" if name in tuned else "default"
         if name == "action_noise":
             flags |= _noise_flags(texts[name], source, value)
         else:
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
             flags[name] = _flag(types[name], texts[name], shown=f"({source}: {shown or 'nothing'})")
-    return _typed_dict(config_type.__name__, flags)
+    return _typed_dict(config_type.__name__, flags, total=False)
 
 
 def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
@@ -257,11 +258,6 @@ def _flag(
     return Annotated[(kind, about, *([tyro.conf.Positional] if positional else []))]
 
 
-def _typed_dict(name: str, flags: dict[str, Any]) -> Any:
-    make: Any = TypedDict
-    return make(name, flags, total=False)
-
-
 def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of flags; `action_noise` changes the noise of file or preset."""
     settings = {name: x for name, x in flags.items() if not name.startswith("action_noise")}
@@ -272,7 +268,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
     before = known.pop("kind", "none")
     kind = flags.get("action_noise", before)
-    names = [one.name for one in fields(_NOISES[kind]) if one.init] if kind in _NOISES else []
+    names = [item.name for item in fields(_NOISES[kind]) if item.init] if kind in _NOISES else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
             f"--action-noise.{unknown[0]}: expected a number of {kind} noise "
@@ -287,14 +283,10 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
 
 
 def _pop_options(
-    name: str, words: Sequence[str], *, dotted: bool = False
+    name: str, argv: Sequence[str], *, dotted: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`, from the words; return values by key.
-
-    >>> _pop_options("env-kwargs", ["--env-kwargs.g", "9.8", "--seed=1"], dotted=True)
-    ({'g': '9.8'}, ['--seed=1'])
-    """
-    values, rest, left = dict[str, str](), list[str](), iter(words)
+    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`; return values by key, and the rest."""
+    values, rest, left = dict[str, str](), list[str](), iter(argv)
     for word in left:
         start, equal, value = word.partition("=")
         flag, _, key = start.partition(".")
@@ -318,8 +310,8 @@ def _split(
                 f"--config, {name}: expected a run with built-in networks, as files hold no code, "
                 "got one with networks in Python; train it in Python"
             )
-    options = {one.name for one in fields(options_type)} - {"config"}
-    known = [one.name for one in fields(TRAINERS[algorithm].config_type)]
+    options = {item.name for item in fields(options_type)} - {"config"}
+    known = [item.name for item in fields(TRAINERS[algorithm].config_type)]
     apart = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
     top = {name: value for name, value in config.items() if name not in apart}
     inner = _mapping(config, "settings")
@@ -356,7 +348,7 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
     try:
         text = read_small(file, _LARGEST).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        near = [one.name for one in file.parent.glob("*") if one.suffix in (".yaml", ".yml")]
+        near = [x.name for x in file.parent.glob("*") if x.suffix in (".yaml", ".yml")]
         fix = hint(file.name, sorted(near)) if near else "pass the path of a file"
         raise UsageError(f"{flag}: expected a YAML file, got {path!r} ({error}); {fix}") from error
     content = read_yaml(text, f"{flag} {path}")
@@ -412,9 +404,5 @@ def read_yaml(text: str, where: str) -> Any:
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of an option.
-
-    >>> flag_of("keep_last")
-    '--keep-last'
-    """
+    """Return the flag of an option: --keep-last for keep_last."""
     return "--" + name.replace("_", "-")

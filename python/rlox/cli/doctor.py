@@ -31,9 +31,9 @@ class DoctorOptions:
     json: bool = option("print the report as JSON", False)
 
 
-def doctor(words: Sequence[str]) -> int:
+def doctor(argv: Sequence[str]) -> int:
     """Examine the installation, and print the report."""
-    options, problems = parse(DoctorOptions, "doctor", words), list(find_problems())
+    options, problems = parse(DoctorOptions, "doctor", argv), list(find_problems())
     report: dict[str, Any] = {
         "versions": {**versions(), "platform": platform.platform(terse=True)},
         "backends": [*rlox._rlox.network_backends(), *(["torch"] if _installed("torch") else [])],
@@ -44,10 +44,7 @@ def doctor(words: Sequence[str]) -> int:
         | {"affinity": allowed_cpus(), "cgroup_quota": quota()},
         "environment": {name: x for name in _VARIABLES if (x := os.environ.get(name))},
     }
-    if options.json:
-        echo_json({**report, "wrong": problems})
-    else:
-        _print(report, problems)
+    echo_json({**report, "wrong": problems}) if options.json else _print(report, problems)
     return 1 if problems else 0
 
 
@@ -65,20 +62,17 @@ def _print(report: dict[str, Any], problems: list[str]) -> None:
     for name, missing in report["extras"].items():
         fix = f"lacks {', '.join(missing)}; pip install 'rlox[{name}]'"
         rows.append((f"rlox[{name}]", fix if missing else "installed"))
-    echo(columns(rows))
-    for line in (*(f"wrong: {problem}" for problem in problems), f"{len(problems)} problems"):
-        echo(line)
+    wrong = [f"wrong: {problem}" for problem in problems]
+    echo("\n".join([columns(rows), *wrong, f"{len(problems)} problems"]))
 
 
 def missing_packages() -> dict[str, list[str]]:
     """Return the packages that each extra lacks; an empty dict if rlox is not installed."""
     extras: dict[str, list[str]] = {}
     for line in metadata.requires("rlox") or [] if _installed("rlox") else []:
-        match = _EXTRA.match(line)
-        if match and match[2] not in ("dev", "lint", "test"):
+        if (match := _EXTRA.match(line)) and match[2] not in ("dev", "lint", "test"):
             missing = extras.setdefault(match[2], [])
-            if match[1] != "rlox" and not _installed(match[1]):
-                missing.append(match[1])
+            missing += [] if _installed(match[1]) else [match[1]]
     return extras
 
 

@@ -56,14 +56,14 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
             f"one of {algorithm!r}",
             "pass another",
         )
-    given = {name: value for name, value in options.items() if value is not None}
-    given.setdefault("runs_dir", None)
+    arguments = {name: value for name, value in options.items() if value is not None}
+    arguments.setdefault("runs_dir", None)
     try:
-        return TRAINERS[algorithm].load(path, **given)
+        return TRAINERS[algorithm].load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return TRAINERS[algorithm].load(path, **given, env=fallback_env)
+        return TRAINERS[algorithm].load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
@@ -105,9 +105,9 @@ class EvalOptions:
     json: bool = option("print the score, returns and lengths as JSON", False)
 
 
-def evaluate(words: Sequence[str]) -> int:
+def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a trained policy, and print its score."""
-    options = parse(EvalOptions, "eval", words)
+    options = parse(EvalOptions, "eval", argv)
     episodes = whole("episodes", options.episodes, 1, fix="ask for one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
         result = trainer.evaluate(
@@ -160,9 +160,9 @@ class _Rendered(gym.Wrapper[Any, Any, Any, Any]):
         self.frames += 1
 
 
-def enjoy(words: Sequence[str]) -> int:
+def enjoy(argv: Sequence[str]) -> int:
     """Render episodes of a trained policy, and print their returns."""
-    options = parse(EnjoyOptions, "enjoy", words)
+    options = parse(EnjoyOptions, "enjoy", argv)
     rendered: list[_Rendered] = []
 
     def make(**keywords: Any) -> gym.Env[Any, Any]:
@@ -205,9 +205,9 @@ class ExportOptions:
     json: bool = option("print what was written as JSON", False)
 
 
-def export(words: Sequence[str]) -> int:
+def export(argv: Sequence[str]) -> int:
     """Write a trained policy as torch, safetensors or ONNX."""
-    options = parse(ExportOptions, "export", words)
+    options = parse(ExportOptions, "export", argv)
     out = Path(options.out)
     format_of_name = _FORMATS.get(out.suffix)
     kind = options.format or format_of_name
@@ -263,13 +263,13 @@ class PlotOptions:
     json: bool = option("print what was drawn as JSON", False)
 
 
-def plot(words: Sequence[str]) -> int:
+def plot(argv: Sequence[str]) -> int:
     """Draw learning curves, and print the path of the image."""
-    options = parse(PlotOptions, "plot", words)
+    options = parse(PlotOptions, "plot", argv)
     if not options.runs:
         raise UsageError("RUN...: expected at least one run folder, got none; rlox plot runs")
     smooth = whole("smooth", options.smooth, 1, fix="pass the number of rows")
-    folders = list(dict.fromkeys(one for path in options.runs for one in _run_folders(Path(path))))
+    folders = list(dict.fromkeys(run for path in options.runs for run in _run_folders(Path(path))))
     default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
     out = Path(options.out) if options.out else default
     curves = [read_curve(folder, options.metric, options.x, smooth) for folder in folders]
@@ -282,7 +282,7 @@ def plot(words: Sequence[str]) -> int:
         title=options.title,
     )
     if options.json:
-        echo_json({"image": str(out), "lines": lines, "runs": [str(one) for one in folders]})
+        echo_json({"image": str(out), "lines": lines, "runs": [str(folder) for folder in folders]})
         return 0
     for line in lines:
         echo(line)
@@ -295,7 +295,7 @@ def _run_folders(folder: Path) -> list[Path]:
     if (folder / "metrics.csv").is_file():
         return [folder]
     found = (file.parent for file in folder.rglob("metrics.csv"))
-    below = sorted(one for one in found if one.name != DIAGNOSIS)  # a copy of its run's rows
+    below = sorted(run for run in found if run.name != DIAGNOSIS)  # a copy of its run's rows
     if not below:
         raise FileNotFoundError(
             f"RUN: expected a run folder or one above, got {str(folder)!r} without metrics.csv; "
@@ -316,9 +316,9 @@ class PresetsOptions:
     json: bool = option("print JSON", False)
 
 
-def presets(words: Sequence[str]) -> int:
+def presets(argv: Sequence[str]) -> int:
     """List presets, or show one."""
-    options = parse(PresetsOptions, "presets", words)
+    options = parse(PresetsOptions, "presets", argv)
     algorithm, names = options.algorithm, tuned.names()
     if algorithm not in (None, *names):
         raise UsageError(
@@ -348,9 +348,9 @@ class EnvsOptions:
     json: bool = option("print the list as JSON", False)
 
 
-def envs(words: Sequence[str]) -> int:
+def envs(argv: Sequence[str]) -> int:
     """List the native environments."""
-    options = parse(EnvsOptions, "envs", words)
+    options = parse(EnvsOptions, "envs", argv)
     about = [_describe_env(env_id) for env_id in native_ids()]
     if options.json:
         echo_json(about)

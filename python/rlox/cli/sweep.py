@@ -41,11 +41,11 @@ class SweepOptions:
     json: bool = option("print all trials as JSON", False)
 
 
-def sweep(words: Sequence[str]) -> int:
+def sweep(argv: Sequence[str]) -> int:
     """Search, and print the best settings."""
-    experiment = parse_experiment(SweepOptions, "sweep", words)
+    experiment = parse_experiment(SweepOptions, "sweep", argv)
     options = experiment.options
-    with usage_errors(experiment.given):
+    with usage_errors(experiment.names):
         study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
     try:
         study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
@@ -79,7 +79,7 @@ def _plan(experiment: Experiment) -> Plan:
     return Plan(
         algorithm,
         options.env,
-        {name: one for name, one in space.items() if name not in fixed},
+        {name: values for name, values in space.items() if name not in fixed},
         total_timesteps=steps,
         eval_every=every,
         eval_episodes=options.eval_episodes,
@@ -108,7 +108,7 @@ def _report(study: Sweep, *, as_json: bool) -> int:
     """Print the best settings as YAML, or all trials as JSON."""
     trials, best = study.done(), study.best()
     if best is None:
-        errors = [one.user_attrs["error"] for one in trials if "error" in one.user_attrs]
+        errors = [x.user_attrs["error"] for x in trials if "error" in x.user_attrs]
         raise ArgumentError(
             "score",
             "a trial with one",

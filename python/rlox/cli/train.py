@@ -36,7 +36,7 @@ from rlox.cli._args import (
     argument,
     option,
     parse_experiment,
-    parse_given,
+    parse_flags,
 )
 from rlox.cli.inspect import open_trainer, run_folder
 from rlox.logger import as_loggers
@@ -71,9 +71,9 @@ class ResumeOptions(RunOptions, _ResumeOptions):
     """Continue a run to its end, or for more steps, with its callbacks and loggers."""
 
 
-def train(words: Sequence[str]) -> int:
+def train(argv: Sequence[str]) -> int:
     """Train one run, or one for each of several seeds."""
-    experiment = parse_experiment(TrainOptions, "train", words)
+    experiment = parse_experiment(TrainOptions, "train", argv)
     options = experiment.options
     if options.total_timesteps is None:
         raise UsageError(
@@ -86,7 +86,7 @@ def train(words: Sequence[str]) -> int:
         "env_kwargs": experiment.env_kwargs,
         **experiment.settings,
     }
-    with usage_errors(experiment.given):
+    with usage_errors(experiment.names):
         if options.seeds is not None:
             return _train_seeds(experiment.algorithm, options, about)
         trainer_type = TRAINERS[experiment.algorithm]
@@ -94,14 +94,14 @@ def train(words: Sequence[str]) -> int:
             return _train(trainer, options)
 
 
-def resume(words: Sequence[str]) -> int:
+def resume(argv: Sequence[str]) -> int:
     """Continue a run in its folder."""
-    flags = parse_given(ResumeOptions, "resume", words)
-    saved = {name: flags.get(name) for name in ("env", "backend", "device", "actors")}
-    with open_trainer(flags["run"], runs_dir=flags.get("runs_dir", "runs"), **saved) as trainer:
+    flags = parse_flags(ResumeOptions, "resume", argv)
+    about = {name: flags.get(name) for name in ("env", "backend", "device", "actors")}
+    with open_trainer(flags["run"], runs_dir=flags.get("runs_dir", "runs"), **about) as trainer:
         folder = run_folder(flags["run"], trainer)
-        kept = {} if folder is None else _saved_options(folder / OPTIONS_FILE, flags)
-        options = ResumeOptions(**{**kept, **flags})
+        saved = {} if folder is None else _saved_options(folder / OPTIONS_FILE, flags)
+        options = ResumeOptions(**{**saved, **flags})
         if options.total_timesteps is None and trainer.timesteps >= trainer.target_timesteps:
             raise ArgumentError(
                 "RUN",
@@ -118,7 +118,7 @@ def resume(words: Sequence[str]) -> int:
 def make_callbacks(options: RunOptions) -> list[Callback]:
     """Return the callbacks of a run. Evaluations precede callbacks that read their results.
 
-    >>> [type(one).__name__ for one in make_callbacks(RunOptions(eval_every=1_000, patience=5_000))]
+    >>> [type(x).__name__ for x in make_callbacks(RunOptions(eval_every=1_000, patience=5_000))]
     ['SaveOptions', 'EvalCallback', 'EarlyStoppingCallback']
     """
     callbacks: list[Callback] = [SaveOptions(options)]
@@ -141,7 +141,7 @@ class SaveOptions(Callback):
     """Write the callbacks and loggers of a run into its folder, for `rlox resume`."""
 
     def __init__(self, options: RunOptions) -> None:
-        self._options = {one.name: getattr(options, one.name) for one in fields(RunOptions)}
+        self._options = {item.name: getattr(options, item.name) for item in fields(RunOptions)}
 
     def on_train_start(self, trainer: Trainer) -> None:
         """Write the file if the run has a folder."""
@@ -153,7 +153,7 @@ def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Read what SaveOptions wrote, without options that have no effect beside these flags."""
     try:
         saved = json.loads(file.read_bytes()) if file.exists() else {}
-        options = {one.name: saved[one.name] for one in fields(RunOptions) if one.name in saved}
+        options = {x.name: saved[x.name] for x in fields(RunOptions) if x.name in saved}
     except (ValueError, TypeError) as error:
         raise ArgumentError(
             str(file), "the options of a run", f"other ({error})", "remove it, and pass options"
@@ -223,38 +223,25 @@ def parse_seeds(value: Any) -> list[int]:
     return seeds
 
 
-def _train_seeds(algorithm: str, options: TrainOptions, about: dict[str, Any]) -> int:
+def _train_seeds(algorithm: str, options: Any, about: dict[str, Any]) -> int:
     """Train a run for each seed side by side, and report each run and their score."""
     if options.seed is not None:
         raise UsageError("--seeds: expected no --seed beside it, got both; leave one of them out")
     seeds = parse_seeds(options.seeds)
-    to = sys.stderr if options.json else sys.stdout
-
-    def tell(number: int, outcome: TrainResult | BaseException) -> None:
-        if isinstance(outcome, BaseException) or options.progress or not options.json:
-            _report_seed(seeds[number], outcome, to)
-
+    about |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
+    if options.progress or not options.json:
+        to = sys.stderr if options.json else sys.stdout
+        about["tell"] = lambda number, outcome: _report_seed(seeds[number], outcome, to)
+    outcomes: list[Any]
     try:
-        outcomes: list[Any] = [
-            *train_many(
-                algorithm,
-                str(options.env),
-                seeds,
-                options.total_timesteps,  # type: ignore[arg-type]  # checked by the caller
-                callbacks=partial(make_callbacks, options),
-                loggers=list(options.loggers),
-                tell=tell,
-                **about,
-            )
-        ]
+        outcomes = [*train_many(algorithm, options.env, seeds, options.total_timesteps, **about)]
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
-    failed = [one for one in outcomes if isinstance(one, BaseException)]
-    results = [one for one in outcomes if not isinstance(one, BaseException)]
-    if any(one["stopped_by"] == CTRL_C for one in results):
+    failed = [isinstance(x, BaseException) for x in outcomes]
+    if any(not f and x["stopped_by"] == CTRL_C for f, x in zip(failed, outcomes, strict=True)):
         return INTERRUPTED
-    return FAILED if failed else DONE
+    return FAILED if any(failed) else DONE
 
 
 def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> None:
@@ -271,8 +258,8 @@ def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> No
 def _report_seeds(
     about: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool
 ) -> None:
-    results = [one for one in outcomes if not isinstance(one, BaseException)]
-    means = [one["mean_reward"] for one in results if not math.isnan(one["mean_reward"])]
+    results = [x for x in outcomes if not isinstance(x, BaseException)]
+    means = [x["mean_reward"] for x in results if not math.isnan(x["mean_reward"])]
     total: dict[str, Any] | None = {**score(means)} if means else None
     if as_json:
         runs = [

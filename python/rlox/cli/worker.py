@@ -28,14 +28,14 @@ class WorkerOptions:
     credits: int = option("unanswered requests of a session", 4)
 
 
-def worker(words: Sequence[str]) -> int:
+def worker(argv: Sequence[str]) -> int:
     """Serve sessions.
 
     Raises:
         UsageError: A wrong option, or an address that must not be served.
         OSError: A file cannot be read, or the address is in use.
     """
-    options = vars(parse(WorkerOptions, "worker", words))
+    options = vars(parse(WorkerOptions, "worker", argv))
     flags = [f"{flag_of(name)}={value}" for name, value in options.items() if value is not None]
     sys.stdout.flush()
     try:

@@ -83,8 +83,8 @@ def make_callbacks(
     Raises:
         TypeError: A callback of Stable-Baselines3, or something else.
     """
-    given = callback if isinstance(callback, list | tuple) else [callback]
-    callbacks = [StepCount(first), *(_as_callback(one) for one in given if one is not None)]
+    listed = callback if isinstance(callback, list | tuple) else [callback]
+    callbacks = [StepCount(first), *(_as_callback(item) for item in listed if item is not None)]
     interval = _INTERVALS[algorithm] if log_interval is None else log_interval
     return [*callbacks, Table(interval)] if verbose else callbacks
 

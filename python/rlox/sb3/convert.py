@@ -114,17 +114,17 @@ def convert(
     check_environment(env)
     archive = Archive.read(Path(source))
     algorithm = archive.algorithm()
-    given, unread = _keywords(algorithm, archive, keywords)
+    values, unread = _keywords(algorithm, archive, keywords)
     networks = _rename(algorithm, archive)
     trainer_type = TRAINERS[algorithm]
     count = archive.data.get("n_envs")
     num_envs = count if type(count) is int and count > 0 else 1
-    settings = trainer_settings(algorithm, trainer_type.config_type, given, num_envs)
+    settings = trainer_settings(algorithm, trainer_type.config_type, values, num_envs)
     settings["net_arch"] = _hidden_layers(networks, "q_net" if algorithm == "dqn" else "actor")
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
     if statistics is not None:
         settings |= _normalizer_settings(statistics, settings["gamma"])
-    with trainer_type(env, given["seed"], backend=backend, runs_dir=None, **settings) as trainer:
+    with trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings) as trainer:
         _check_spaces(archive, trainer.env)
         _load(trainer, networks, statistics)
         trainer.save(path)
@@ -239,20 +239,20 @@ def _not_sb3(file: Path, got: object) -> ValueError:
 
 
 def _keywords(
-    algorithm: str, archive: Archive, given: Mapping[str, Any]
+    algorithm: str, archive: Archive, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the keywords of the zip, and the names of those that only pickles hold."""
     keywords: dict[str, Any] = {"policy_kwargs": _policy_kwargs(archive)}
     unread = []
     for name in DEFAULTS[algorithm]:
-        if name in _SEPARATE or name in given or name not in archive.data:
+        if name in _SEPARATE or name in overrides or name not in archive.data:
             continue
         if _PICKLED in archive.texts(name):
             unread.append(name)
         else:
             keywords[name] = archive.data[name]
     for name, other in (("learning_rate", "lr_schedule"), ("clip_range", "clip_range")):
-        if name in DEFAULTS[algorithm] and name not in given:
+        if name in DEFAULTS[algorithm] and name not in overrides:
             value = archive.schedule(name)
             value = archive.schedule(other) if value is None else value
             if value is None:
@@ -264,7 +264,7 @@ def _keywords(
         keywords["seed"] = seed
     if algorithm == "a2c":
         keywords["use_rms_prop"] = "optimizer_class" in keywords["policy_kwargs"]
-    return all_keywords("convert", algorithm, (), {**keywords, **given}), tuple(unread)
+    return all_keywords("convert", algorithm, (), {**keywords, **overrides}), tuple(unread)
 
 
 def _policy_kwargs(archive: Archive) -> dict[str, Any]:
@@ -328,12 +328,7 @@ def _rename(algorithm: str, archive: Archive) -> Arrays:
 
 
 def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
-    """Return the widths of the hidden layers of a network.
-
-    >>> weights = {"q_net.0.weight": np.zeros((8, 4)), "q_net.2.weight": np.zeros((2, 8))}
-    >>> _hidden_layers(weights, "q_net")
-    (8,)
-    """
+    """Return the widths of the hidden layers of a network."""
     layers = ((_LAYER.fullmatch(name), len(array)) for name, array in networks.items())
     widths = {int(x[2]): n for x, n in layers if x and x[1] == net and x[3] == "weight"}
     return tuple(widths[number] for number in sorted(widths))[:-1]
@@ -342,13 +337,13 @@ def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
 def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | None) -> None:
     """Load networks and statistics into the trainer."""
     state = trainer.learner.state()
-    expected, given = state.networks, dict(networks)
+    expected, found = state.networks, dict(networks)
     if "log_alpha" in expected:
-        given.setdefault("log_alpha", expected["log_alpha"])
+        found.setdefault("log_alpha", expected["log_alpha"])
     else:
-        given.pop("log_alpha", None)
-    for name in sorted({*expected, *given}):
-        shapes = [tuple(x[name].shape) if name in x else None for x in (expected, given)]
+        found.pop("log_alpha", None)
+    for name in sorted({*expected, *found}):
+        shapes = [tuple(x[name].shape) if name in x else None for x in (expected, found)]
         if shapes[0] != shapes[1]:
             raise ArgumentError(
                 "policy.pth",
@@ -368,7 +363,7 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
                 "pass the statistics of this environment",
             )
         normalizer[name] = new.reshape(old.shape)
-    arrays = {name: given[name].astype(x.dtype) for name, x in expected.items()}
+    arrays = {name: found[name].astype(x.dtype) for name, x in expected.items()}
     trainer.learner.load_state(dataclasses.replace(state, networks=arrays, normalizer=normalizer))
 
 

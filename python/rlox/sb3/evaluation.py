@@ -29,7 +29,7 @@ def check_environment(env: object) -> None:
 
     >>> check_environment(None)
     Traceback (most recent call last):
-    TypeError: env: expected an environment or its id, got None; pass one
+    rlox.ArgumentTypeError: env: expected an environment or its id, got None; pass one
     """
     if env is None:
         raise ArgumentTypeError("env", "an environment or its id", "None", "pass one")

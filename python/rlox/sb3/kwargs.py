@@ -26,7 +26,7 @@ _VECTOR = "rlox.make_vec(id, n) makes many environments, and models take Gymnasi
 
 # Alternatives to names, attributes and keywords of Stable-Baselines3 and of rlox.trainers.
 HINTS = {
-    **dict.fromkeys(("make_vec_env", "DummyVecEnv", "SubprocVecEnv", "VecEnv"), _VECTOR),
+    **dict.fromkeys(("make_vec_env", "make_atari_env", "DummyVecEnv", "SubprocVecEnv"), _VECTOR),
     **dict.fromkeys(("VecNormalize", "get_vec_normalize_env"), _NORMALIZE),
     **dict.fromkeys(("normalize_obs", "normalize_reward"), _NORMALIZE),
     **dict.fromkeys(("BaseCallback", "StopTrainingOnMaxEpisodes"), _FUNCTION),
@@ -40,31 +40,18 @@ HINTS = {
         ("logger", "set_logger", "configure"), f"pass tensorboard_log=, or {_FUNCTION}"
     ),
     **dict.fromkeys(("policy_class", "policy_kwargs"), "model.trainer.config has the settings"),
-    "make_atari_env": f"wrap them with Gymnasium's AtariPreprocessing; {_VECTOR}",
     "VecFrameStack": "wrap environments in gymnasium.wrappers.FrameStackObservation",
-    "VecVideoRecorder": "rlox.callbacks.VideoRecordingCallback records episodes",
     "EvalCallback": "use rlox.callbacks.EvalCallback(every=...)",
     "CheckpointCallback": "use rlox.callbacks.CheckpointCallback(every=...)",
-    "CallbackList": "learn() takes a list of callbacks",
     "ProgressBarCallback": "pass progress_bar=True to learn()",
     "StopTrainingOnRewardThreshold": "use rlox.callbacks.EvalCallback(reward_threshold=...)",
     "StopTrainingOnNoModelImprovement": "use rlox.callbacks.EarlyStoppingCallback(patience=...)",
     "HerReplayBuffer": "pass her='future' to DQNTrainer, SACTrainer or TD3Trainer of rlox.trainers",
-    "DDPG": "use TD3",
-    "set_random_seed": "pass seed= to the model",
-    "check_env": "use gymnasium.utils.env_checker.check_env",
-    "load_results": "rlox.trainers write metrics.csv, and rlox plot draws it",
     "train": "model.trainer.learner.iterate() is one iteration",
-    "collect_rollouts": "use rlox.collect_rollout",
-    "rollout_buffer": "use rlox.collect_rollout",
     "set_parameters": "load(path) takes a checkpoint; rlox.sb3.convert makes one from a zip",
     "policy": "on-policy models on native networks have model.trainer.learner.to_torch()",
     "ep_info_buffer": "model.trainer.learner.episodes has count, returns and lengths",
-    "lr_schedule": "learning_rate takes a function; model.trainer.config has the schedule",
     "clip_coef": "use clip_range, as in Stable-Baselines3",
-    "runs_dir": "models of rlox.sb3 write only save(path); rlox.trainers have run folders",
-    "prioritized_replay": "rlox.trainers.DQNTrainer has prioritized=True",
-    "double_q": "rlox.trainers.DQNTrainer has double=True",
 }
 
 

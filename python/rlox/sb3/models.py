@@ -230,11 +230,7 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
 
 
 def device_name(device: Any) -> str:
-    """Return the name of a device, which may be torch's object; "auto" is the CPU.
-
-    >>> device_name("auto")
-    'cpu'
-    """
+    """Return the name of a device, which may be torch's object; "auto" is the CPU."""
     name = text("device", device if isinstance(device, str) else str(device))
     return "cpu" if name == "auto" else name
 
@@ -276,14 +272,14 @@ class Model:
     def __init__(
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
-        given = all_keywords(type(self).__name__, self.algorithm, args, keywords)
-        self.verbose, self._first = _verbosity(given["verbose"]), 0
-        self.tensorboard_log = log_folder(given["tensorboard_log"])
+        values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
+        self.verbose, self._first = _verbosity(values["verbose"]), 0
+        self.tensorboard_log = log_folder(values["tensorboard_log"])
         check_environment(env)
         check_policy(policy)
         num_envs = count_of(env) or 1
-        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, given, num_envs)
-        trainer = self.trainer_type(env, given["seed"], backend=backend, runs_dir=None, **settings)
+        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, values, num_envs)
+        trainer = self.trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
         except ValueError:
@@ -336,15 +332,13 @@ class Model:
 
         Args:
             total_timesteps: Steps of all environments together.
-            callback: None, a function of (trainer, metrics), which ends the run by returning
-                False, an `rlox.callbacks.Callback`, or a list of these; called after each
-                iteration.
-            log_interval: With `verbose=1`, iterations between two tables, or finished episodes for
-                algorithms with a replay buffer; None: 1, A2C 100, with a replay buffer 4.
-            tb_log_name: Name of the folder in `tensorboard_log`, before `_1` and so on; None: that
-                of the class.
+            callback: An `rlox.callbacks.Callback`, a function of (trainer, metrics), which ends
+                the run by returning False, or a list of these.
+            log_interval: With `verbose=1`, iterations between two tables, or episodes if there is a
+                replay buffer; None: 1, A2C 100, with a replay buffer 4.
+            tb_log_name: Name of the log in `tensorboard_log`; None: that of the class.
             reset_num_timesteps: Count steps and episodes from 0, and restart schedules. False:
-                continue them, to `total_timesteps` more steps.
+                continue them.
             progress_bar: Show a progress bar; needs the extra `rlox[progress]`.
 
         Raises:
@@ -357,11 +351,10 @@ class Model:
         interval = None if log_interval is None else whole("log_interval", log_interval, 1)
         trainer = self.trainer
         first = trainer.timesteps if reset else self._first
+        name = tb_log_name or type(self).__name__
         hooks: dict[str, Any] = {
             "callbacks": make_callbacks(callback, self.algorithm, self.verbose, interval, first),
-            "loggers": make_loggers(
-                self.tensorboard_log, tb_log_name or type(self).__name__, new=reset
-            ),
+            "loggers": make_loggers(self.tensorboard_log, name, new=reset),
             "progress_bar": flag("progress_bar", progress_bar, fix="pass one of them"),
         }
         if reset:
