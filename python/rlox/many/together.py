@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import InterruptScope, stop_on_interrupt
-from rlox._errors import ArgumentTypeError, StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 from rlox.backends import Backend
 from rlox.callbacks import Callback, as_callbacks
 from rlox.keywords import hint
