@@ -279,12 +279,6 @@ def different_calls():
             trainer.train(64)
 
 
-def absent():
-    """Rank 1 does not join."""
-    if os.environ["RANK"] == "0":
-        ddp.group(timeout=2).__enter__()
-
-
 def three():
     """Environments made by each rank in mode DISABLED, and a policy with a buffer."""
     with ddp.group(timeout=TIMEOUT) as group:

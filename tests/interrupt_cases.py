@@ -166,18 +166,6 @@ def reset_with_a_long_seed():
     return make, env._native.rng_states
 
 
-def steps_into():
-    def make(n):
-        env, steps = NativeVectorEnv("CartPole-v1", n, 0), 20
-        env.reset()
-        obs, final_obs = zeros(2, steps, n, 4)
-        rewards, (terminated, truncated) = np.zeros((steps, n)), zeros(2, steps, n, dtype=bool)
-        actions = zeros(steps, n, dtype=int)
-        return lambda: env.steps_into(actions, obs, rewards, terminated, truncated, final_obs)
-
-    return make, no_state
-
-
 ROWS = 3_000_000
 
 
@@ -316,7 +304,6 @@ SLOW = {
     ),
     "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
     "a reset with a long seed": reset_with_a_long_seed,
-    "steps_into": steps_into,
     "compute_gae": on(lambda n: (zeros(n), zeros(n), zeros(n) > 0, 0.0), rlox.compute_gae),
     "compute_gae of columns": on(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
@@ -413,33 +400,11 @@ def handler_uses_the_object_of_the_call():
     assert buffer.final_index is not None
 
 
-def handler_forks():
-    children, long = [], InHandler()
-
-    def fork():
-        children.append(os.fork())
-        if children[0] == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)
-
-    x, f = long.x.reshape(-1, 64), long.f.reshape(-1, 64)
-    long.interrupt(fork)
-    try:
-        rlox.compute_gae(x, x, f, zeros(64))
-    except rlox.ClosedError:
-        assert children == [0]
-    if children == [0]:
-        os._exit(0)
-    if children:  # else the call was over sooner
-        assert os.waitpid(children[0], 0)[1] == 0
-
-
 HANDLERS = {
     one.__name__: one
     for one in (
         handler_changes_arrays,
         handler_uses_the_object_of_the_call,
-        handler_forks,
     )
 }
 

@@ -296,14 +296,6 @@ def test_custom_policy_acts_in_processes_and_runs_are_repeatable():
 
 
 @pytest.mark.processes
-def test_identity_is_learned_from_processes():
-    how = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
-    with IMPALATrainer(env=Echo, **how) as trainer:
-        trainer.train(20_000)
-        assert trainer.evaluate(10)["mean_reward"] == 10.0
-
-
-@pytest.mark.processes
 def test_normalizer_statistics_come_back_from_processes(tmp_path):
     how = {"normalize_obs": True, "normalize_reward": True, "async_collect": True}
     how |= {"num_envs": 4, "n_steps": 8, "runs_dir": None}

@@ -162,7 +162,7 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
         ({"seeds": 10}, TypeError, "seeds: .* pass range"),
         ({"seeds": "0-9"}, TypeError, "seeds: "),
         ({"seeds": []}, ValueError, "seeds: "),
-        ({"seeds": [1, 1]}, ValueError, "seeds: expected each once, got 1 twice"),
+        ({"seeds": [1, 1]}, ValueError, "seeds: .* 1 twice"),
         ({"seeds": [1, -1]}, ValueError, "seeds: .* -1"),
         ({"seeds": [0.5]}, TypeError, "seeds: .* 0.5"),
         ({"seeds": [None]}, TypeError, "seeds: .* None"),

@@ -71,34 +71,22 @@ class _Worker:
             self._collector.close()
 
 
-class _Weights:
-    """Weights in Ray's object store, put there once for each version."""
-
-    def __init__(self, ray: Any, versions: int) -> None:
-        self._ray, self._versions = ray, versions
-        self._refs: dict[int, Any] = {}
-
-    def ref(self, version: int, weights: Arrays) -> Any:
-        """Return the reference of a version; old versions are dropped."""
-        if version not in self._refs:
-            self._refs[version] = self._ray.put(weights)
-            for old in sorted(self._refs)[: -self._versions]:
-                self._refs.pop(old, None)
-        return self._refs[version]
-
-
 class RayActor:
-    """Actor on a Ray cluster; see `rlox.actors.RemoteActor`."""
+    """Actor on a Ray cluster; see `rlox.actors.RemoteActor`.
+
+    Args:
+        put: Returns the reference of weights, by their version, in Ray's object store.
+    """
 
     def __init__(
         self,
         ray: Any,
         plan: WorkerPlan,
-        weights: _Weights,
+        put: Callable[[int, Arrays], Any],
         buffers: Sequence[RolloutBuffer],
         statistics: list[Arrays],
     ) -> None:
-        self._ray, self._weights = ray, weights
+        self._ray, self._put = ray, put
         self._buffers, self._statistics = buffers, statistics
         self._normalizer = plan.normalizer
         options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": _RETRIES}
@@ -115,7 +103,7 @@ class RayActor:
 
     def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
         """Start to fill a buffer with the weights of a version."""
-        ref = self._weights.ref(version, weights)
+        ref = self._put(version, weights)
         self._pending = self._actor.collect.remote(seed, ref, self._normalizer)
         self._buffer = buffer
 
@@ -150,13 +138,20 @@ def in_ray(
         ModuleNotFoundError: Ray is not installed.
     """
     ray = _connect()
-    shared = _Weights(ray, lag_bound(config) + 2)
     actors: list[RayActor] = []
+    refs: dict[int, Any] = {}
+
+    def put(version: int, weights: Arrays) -> Any:
+        if version not in refs:
+            refs[version] = ray.put(weights)
+            for old in sorted(refs)[: -lag_bound(config) - 2]:
+                refs.pop(old, None)
+        return refs[version]
 
     def make(
         plan: WorkerPlan, buffers: Sequence[RolloutBuffer], statistics: list[Arrays]
     ) -> RayActor:
-        actors.append(RayActor(ray, plan, shared, buffers, statistics))
+        actors.append(RayActor(ray, plan, put, buffers, statistics))
         return actors[-1]
 
     def end() -> None:
@@ -215,14 +210,10 @@ def train_many(
     return checked.train(tell)
 
 
-def _run(job: TrainJob) -> TrainResult:
-    return job.run()
-
-
 def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> Outcomes:
     """Run jobs as tasks; yield each number and outcome. Ray schedules the tasks."""
     ray = _connect()
-    task = ray.remote(num_cpus=1, max_retries=_RETRIES)(_run)
+    task = ray.remote(num_cpus=1, max_retries=_RETRIES)(TrainJob.run)
     pending = {task.remote(job): number for number, job in enumerate(jobs)}
 
     def cancel(force: bool = False) -> None:

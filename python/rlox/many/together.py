@@ -1,29 +1,28 @@
 """Many runs side by side: seeds, settings, or both, each equal to the same run done alone."""
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+
 from rlox._concurrency import InterruptScope, stop_on_interrupt
-from rlox._errors import ArgumentTypeError, StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 from rlox.backends import Backend
-from rlox.callbacks import Callback
+from rlox.callbacks import Callback, as_callbacks
+from rlox.keywords import hint
+from rlox.logger import as_loggers
 from rlox.machine import threads
 from rlox.many._jobs import Outcome, Outcomes, TrainJob, run_in_processes, run_in_threads
-from rlox.many.arguments import (
-    checked_seeds,
-    checked_variants,
-    expect_callbacks,
-    expect_loggers,
-    expect_pickled,
-    expect_shareable,
-    known_trainer,
-)
 from rlox.results import CTRL_C, TrainResult
 from rlox.settings import flag, shown, whole
 from rlox.trainer import EnvLike, Trainer
+from rlox.trainers import TRAINERS
 
 Runner = Callable[[Sequence[TrainJob], int, InterruptScope], Outcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
@@ -173,16 +172,14 @@ def runs(
     Args:
         runner: What runs the jobs side by side; None: threads or processes.
     """
-    trainer_class = known_trainer(algorithm)
+    trainer_class = _trainer_class(algorithm)
     steps = whole("total_timesteps", total_timesteps, 1)
-    seeds = checked_seeds(seeds)
-    variants = checked_variants(settings, common)
+    seeds = _checked_seeds(seeds)
+    variants = _checked_variants(settings, common)
     count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
     if processes is not None:
         processes = flag("processes", processes, fix="pass one of them")
-    expect_shareable(env)
-    expect_callbacks(callbacks)
-    expect_loggers(loggers, folder=common.get("runs_dir", "runs") is not None)
+    _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
     variant_jobs = {}  # the first job of each variant, by a prefix for errors
     jobs = []
     for number, variant in enumerate(variants):
@@ -197,7 +194,7 @@ def runs(
     if "torch" in backends if processes is None else processes:
         processes = True
         for prefix, job in variant_jobs.items():
-            expect_pickled(job, prefix)
+            _check_picklable(job, prefix)
     runner = runner or (run_in_processes if processes else run_in_threads)
     return Runs(jobs, min(count, threads(), len(jobs)), runner)
 
@@ -218,6 +215,116 @@ def not_started() -> TrainResult:
         "left_out": None,
     }
     return nothing
+
+
+def _trainer_class(algorithm: Any) -> type[Trainer]:
+    """Return the trainer class of an algorithm, by its name or as it is."""
+    if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
+        return algorithm
+    if isinstance(algorithm, str):
+        if algorithm.lower() in TRAINERS:
+            return TRAINERS[algorithm.lower()]
+        raise ArgumentError(
+            "algorithm", "a trainer's name", repr(algorithm), hint(algorithm, TRAINERS)
+        )
+    raise ArgumentTypeError(
+        "algorithm",
+        f"a name ({', '.join(TRAINERS)}) or a trainer's class",
+        shown(algorithm),
+        "pass 'ppo'",
+    )
+
+
+def _checked_seeds(seeds: Any) -> list[int]:
+    """Return seeds as plain integers, each once."""
+    if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
+        raise ArgumentTypeError("seeds", "integers", shown(seeds), "pass range(10)")
+    checked: list[int] = []
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise ArgumentTypeError("seeds", "integers", shown(seed), "pass range(10)")
+        if seed < 0:
+            raise ArgumentError("seeds", "integers of at least 0", shown(seed), "pass range(10)")
+        if int(seed) in checked:
+            raise ArgumentError("seeds", "each once", f"{seed} twice", "leave one out")
+        checked.append(int(seed))
+    if not checked:
+        raise ArgumentError("seeds", "at least one", "none", "pass range(10)")
+    return checked
+
+
+def _checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the dicts of `settings`, which have no seed, env, backend or folder."""
+    if "seed" in common:
+        raise ArgumentTypeError(
+            "seed", "the seeds of all runs", f"one, {shown(common['seed'])}", "pass seeds="
+        )
+    if settings is None:
+        return [{}]
+    if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
+        raise ArgumentTypeError(
+            "settings", "a list of dicts", shown(settings), "pass [{'gamma': 0.98}]"
+        )
+    if not settings:
+        raise ArgumentError("settings", "at least one dict", "none", "pass None for one run")
+    for number, variant in enumerate(settings):
+        if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
+            raise ArgumentTypeError(
+                f"settings[{number}]",
+                "a dict of settings by name",
+                shown(variant),
+                "pass {'gamma': 0.98}",
+            )
+        for name in ("seed", "env", "backend", "runs_dir"):
+            if name in variant:
+                raise ArgumentTypeError(
+                    f"settings[{number}]",
+                    "settings of the algorithm",
+                    repr(name),
+                    f"pass {('seeds' if name == 'seed' else name)} to train_many",
+                )
+    return [dict(variant) for variant in settings]
+
+
+def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> None:
+    """Check what runs share: makers of environments and callbacks, and names of loggers."""
+    if isinstance(env, VectorEnv | gym.Env):
+        raise ArgumentError(
+            "env",
+            "an id, a spec or a function that makes an environment, as each run has its own",
+            shown(env),
+            "pass lambda: ...",
+        )
+    if callbacks is not None:
+        if not callable(callbacks):
+            raise ArgumentTypeError(
+                "callbacks",
+                "a function that makes a run's callbacks",
+                shown(callbacks),
+                "pass lambda: [EvalCallback(10_000)]",
+            )
+        as_callbacks(callbacks())
+    names = [loggers] if isinstance(loggers, str) else loggers
+    if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
+        other = next(name for name in names if not isinstance(name, str))
+        raise ArgumentTypeError(
+            "loggers", "names, as each run has its own", shown(other), "pass 'jsonl'"
+        )
+    as_loggers(loggers, folder=folder)
+
+
+def _check_picklable(job: TrainJob, prefix: str) -> None:
+    """Check that a job can be sent to another process."""
+    try:
+        pickle.dumps(job)
+    except Exception as error:
+        raise ArgumentTypeError(
+            f"{prefix}processes",
+            "an env, callbacks and settings that processes can be sent, which are functions of a "
+            "module's own",
+            f"some that cannot ({error})",
+            "name them with def at the top of a module",
+        ) from error
 
 
 def _backend_of(job: TrainJob, prefix: str) -> str:
