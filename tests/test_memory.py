@@ -78,8 +78,14 @@ def run():
 
 DEFAULT = ("state", "collect", "conversions")
 CASES = (
-    *("construct", "options", "streams", "episodes", "reset", "long_seed", "step"),
-    *("rollout_buffer", "statistics", "packing", "messages"),
+    "construct",
+    "streams",
+    "episodes",
+    "reset",
+    "step",
+    "rollout_buffer",
+    "statistics",
+    "packing",
 )
 
 

@@ -5,7 +5,6 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.utils.performance import benchmark_vector_step
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
@@ -85,7 +84,7 @@ def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(options):
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3, 4], []], ids=str)
 def test_another_number_of_seeds_is_rejected(seed):
     for env in (sync(), VecEnv(3)):
-        with pytest.raises(ValueError, match="length must match"):
+        with pytest.raises(ValueError, match="seed"):
             env.reset(seed=seed)
 
 
@@ -220,14 +219,6 @@ def test_render_needs_a_mode_and_a_reset():
         VecEnv(1, render_mode="human")
 
 
-@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
-def test_render_rejects_a_closed_environment(render_mode):
-    env = VecEnv(1, render_mode=render_mode)
-    env.close()
-    with pytest.raises(ClosedError, match="expected an open VecEnv"):
-        env.render()
-
-
 def test_other_ids_of_gymnasium_are_rejected_with_make_vec_as_the_fix():
     with pytest.raises(ValueError, match=r"^env_id: .*'Blackjack-v1'.*rlox\.make_vec"):
         VecEnv(env_id="Blackjack-v1")
@@ -255,7 +246,10 @@ def test_methods_reject_a_closed_environment():
     ):
         with pytest.raises(ClosedError, match="closed"):
             call()
-    assert issubclass(ClosedError, ValueError)
+    env = VecEnv(1)
+    env.close()
+    with pytest.raises(ClosedError, match="closed"):
+        env.render()
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -278,10 +272,7 @@ def test_vector_wrappers_of_gymnasium_give_the_same_results(env_id):
             assert a.keys() == b.keys()
             if "episode" in a:
                 episodes += 1
-                assert (a["episode"]["r"], a["episode"]["l"]) == (
-                    b["episode"]["r"],
-                    b["episode"]["l"],
-                )
+                assert all(a["episode"][key] == b["episode"][key] for key in "rl")
     assert episodes >= 9
 
 
@@ -291,25 +282,6 @@ def test_record_episode_statistics_follows_masked_resets():
     env.step([0, 1])
     env.reset(options={"reset_mask": np.array([True, False])})
     assert env.episode_lengths.tolist() == [0, 1]
-
-
-def test_record_episode_statistics_is_the_same_in_same_step_mode():
-    ours, ref = (
-        wrappers.RecordEpisodeStatistics(env)
-        for env in (VecEnv(3, max_episode_steps=30), sync(max_episode_steps=30))
-    )
-    ours.reset(seed=0), ref.reset(seed=0)
-    for _, actions in zip(range(200), random_actions(ours), strict=False):
-        ours.step(actions), ref.step(actions)
-    assert list(ours.return_queue) == list(ref.return_queue)
-    assert list(ours.length_queue) == list(ref.length_queue)
-    assert len(ours.length_queue) > 10
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_benchmark_of_gymnasium_runs(mode):
-    env = VecEnv(16, autoreset_mode=mode, max_episode_steps=10)
-    assert benchmark_vector_step(env, target_duration=0.05, seed=0) > 1000
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -331,23 +303,18 @@ def test_step_all_returns_terminal_obs_in_every_mode(mode):
     assert np.array_equal(env.reset_all(), twin.reset_all())
     for _ in range(9):
         result = env.step_all([0, 1, 0])
-        obs, rewards, terminated, truncated, infos = twin.step([0, 1, 0])
-        for key, value in zip(
-            ("obs", "rewards", "terminated", "truncated"),
-            (obs, rewards, terminated, truncated),
-            strict=True,
+        *expected, infos = twin.step([0, 1, 0])
+        for name, value in zip(
+            ("obs", "rewards", "terminated", "truncated"), expected, strict=True
         ):
-            assert result[key].dtype == value.dtype
-            assert np.array_equal(result[key], value)
-        assert isinstance(result["terminal_obs"], list)
-        expected = infos.get("final_obs", obs)
-        for i, done in enumerate(terminated | truncated):
-            last = result["terminal_obs"][i]
-            assert (last is not None) == done
-            assert last is None or np.array_equal(last, expected[i])
-        if (terminated | truncated).any() and mode is DISABLED:
+            assert result[name].dtype == value.dtype
+            assert np.array_equal(result[name], value)
+        final_obs, done = infos.get("final_obs", expected[0]), expected[2] | expected[3]
+        for last, row, ended in zip(result["terminal_obs"], final_obs, done, strict=True):
+            assert np.array_equal(last, row) if ended else last is None
+        if done.any() and mode is DISABLED:
             break
-    assert any(last is not None for last in result["terminal_obs"])
+    assert done.any()
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -426,10 +393,6 @@ def test_random_actions_are_uniform_inside_the_bounds_and_seeded():
     env.reset(seed=1)
     assert np.array_equal(env.collect_n_steps(500)["actions"], actions)
     assert not np.array_equal(env.collect_n_steps(500)["actions"], actions)
-
-
-def test_random_actions_have_their_own_stream():
-    env = VecEnv(1, seed=1)
     assert not np.array_equal(env.action_stream.random(8), env.np_random[0].random(8))
 
 
@@ -576,56 +539,44 @@ NAN, INF = float("nan"), float("inf")
 N = 70
 
 
-def changed(array, row, number):
-    array = array.copy()
-    array[row] = number
-    return array
+def changed(state, name, index, number):
+    array = state[name].copy()
+    array[index] = number
+    return state | {name: array}
 
 
-NONSENSE = [
-    ("states", NAN, "states: .*NaN as number 0 for environment {row}"),
-    ("states", INF, "states: .*inf as number 0 for environment {row}"),
-    ("states", 1e300, "states: .*finite in f32.*for environment {row}"),
-    ("episode_returns", NAN, "episode_returns: .*NaN for environment {row}"),
-    ("episode_returns", -INF, "episode_returns: .*-inf for environment {row}"),
-    ("streams", 0, "streams: .*odd inc, got 0"),
-]
-# Only environments of this mode cannot be finished.
-ENDED = ("finished", True, "finished: .*same step.*environment {row}")
-CASES = [("NextStep", *case) for case in NONSENSE] + [("SameStep", *c) for c in [*NONSENSE, ENDED]]
+BAD_NUMBERS = {
+    "NaN": ("states", 0, NAN),
+    "infinite": ("states", 0, INF),
+    "beyond float32": ("states", 0, 1e300),
+    "NaN return": ("episode_returns", ..., NAN),
+    "infinite return": ("episode_returns", ..., -INF),
+    "stream of zeros": ("streams", ..., 0),
+    "even increment": ("streams", 3, 2),
+    "flag 2": ("streams", 4, 2),
+    "33 bits": ("streams", 5, 2**32),
+    "negative bits": ("streams", 5, -1),
+    "finished in SAME_STEP mode": ("finished", ..., True),
+}
 
 
-@pytest.mark.parametrize("n", [N, 2])  # lanes, and copies
-@pytest.mark.parametrize(("mode", "name", "number", "words"), CASES)
-def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, name, number, words):
+@pytest.mark.parametrize("n", [N, 2], ids=["lanes", "copies"])
+@pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP], ids=["same", "next"])
+@pytest.mark.parametrize("case", BAD_NUMBERS)
+def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, case):
+    name, column, number = BAD_NUMBERS[case]
+    if name == "finished" and mode is NEXT_STEP:
+        pytest.skip("environments may be finished")
     env = VecEnv(n, 0, autoreset_mode=mode)
     env.reset()
     other = env.get_state()
     env.step(np.ones(n, int))
     before = env.get_state()
-    bad = other | {name: changed(other[name], n - 1, number)}
-    with pytest.raises(ValueError, match=words.format(row=n - 1)):
-        env.set_state(bad)
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        env.set_state(changed(other, name, (n - 1, column), number))
     for key, array in env.get_state().items():
         assert np.array_equal(array, before[key]), key
     env.set_state(other)
-
-
-@pytest.mark.parametrize(
-    ("column", "number", "words"),
-    [
-        (3, 2, "streams: .*odd inc"),
-        (4, 2, "streams: .*0 or 1 and 32 bits.*2 and"),
-        (5, 2**32, "streams: .*0 or 1 and 32 bits.*4294967296"),
-        (5, -1, "streams: .*0 or 1 and 32 bits.*-1"),
-    ],
-)
-def test_set_state_rejects_bad_streams(column, number, words):
-    env = VecEnv(N, 0)
-    env.reset()
-    good = env.get_state()
-    with pytest.raises(ValueError, match=words):
-        env.set_state(good | {"streams": changed(good["streams"], (N - 1, column), number)})
 
 
 def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
@@ -635,8 +586,8 @@ def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
     assert np.isnan(good["states"][:, 2]).all()
     env.set_state(good)
     for column, number in [(0, NAN), (1, NAN), (2, INF)]:
-        with pytest.raises(ValueError, match=f"states: .*as number {column} for environment 1"):
-            env.set_state(good | {"states": changed(good["states"], (1, column), number)})
+        with pytest.raises(ValueError, match=r"^states: "):
+            env.set_state(changed(good, "states", (1, column), number))
 
 
 def test_get_state_is_consistent_while_another_thread_steps():

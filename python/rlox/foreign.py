@@ -312,15 +312,14 @@ class ForeignVecEnv(Wrapper):
                 their autoreset mode says.
             RuntimeError: As `step`.
         """
-        acts, n = self.single_action_space, self.num_envs
-        actions = spaces.as_actions(acts, actions, n)
-        sent = spaces.sent_actions(acts, actions, n)
+        n = self.num_envs
+        actions = spaces.as_actions(self.single_action_space, actions, n)
+        sent = spaces.sent_actions(self.single_action_space, actions, n)
         expect_storage(self, self.layout, buffer, normalizer)
         t = expect_turn(buffer, t)
         log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
         values = self._checked("values", numbers("values", values, n))
-        said = (actions, log_probs, values)
-        check_step(buffer, t, *said, normalizer)
+        check_step(buffer, t, actions, log_probs, values, normalizer)
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
         final_obs = None
@@ -331,8 +330,18 @@ class ForeignVecEnv(Wrapper):
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
-        flags = (terminated, truncated)
-        buffer.record(t, *said, obs, rewards, *flags, final_obs, normalizer)
+        buffer.record(
+            t,
+            actions,
+            log_probs,
+            values,
+            next_obs=obs,
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            final_obs=final_obs,
+            normalizer=normalizer,
+        )
 
     def _restart(self, before: Array) -> Array:
         """Starts new episodes where one is over; the observations after it."""
@@ -369,7 +378,8 @@ class ForeignVecEnv(Wrapper):
     @synchronized
     def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
-        finished, self._finished = self._finished, []
+        finished = self._finished
+        self._finished = []
         returns, lengths = zip(*finished, strict=True) if finished else ((), ())
         counts = np.concatenate([np.empty(0, np.int64), *lengths])
         return np.concatenate([np.empty(0), *returns]), counts

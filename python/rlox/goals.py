@@ -44,7 +44,8 @@ def goal_functions(env: Any) -> GoalFunctions:
         UserWarning: `compute_terminated` failed, and is left out; `compute_reward` failed as it may
             only have done because the environment was not reset.
     """
-    inner, made = env.unwrapped, list[Any]()
+    inner = env.unwrapped
+    made: list[Any] = []
     reward = _function(inner, "compute_reward", made)
     if reward is None:
         raise ArgumentError(

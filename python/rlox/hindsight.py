@@ -110,8 +110,10 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             seed=seed,
         )
         made = cast(HindsightReplayBuffer, new)
-        made.compute_reward, made.compute_terminated = compute_reward, compute_terminated
-        made._sampled, made._extra = operator.index(n_sampled_goal), tuple(extra or ())
+        made.compute_reward = compute_reward
+        made.compute_terminated = compute_terminated
+        made._sampled = operator.index(n_sampled_goal)
+        made._extra = tuple(extra or ())
         return made
 
     _sampled: int

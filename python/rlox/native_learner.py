@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import finite, learner, native_shapes, settings, spaces, standing
-from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, in_section
+from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy
 from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
@@ -195,8 +195,8 @@ class NativeLearner(OnPolicyLearner):
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         policy = self.policy
-        _part("networks", policy.check_tensors, state.networks)
-        _part("optimizer", policy.check_optimizer_state, state.optimizer)
+        native_state.expect_part("networks", policy.check_tensors, state.networks)
+        native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
         stands = standing.restore_environment(self.env, state.environment)
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
@@ -264,10 +264,3 @@ class NativeLearner(OnPolicyLearner):
                 "pass a module of the same shape",
             )
         self.policy.load(real_arrays(module))
-
-
-def _part(part: str, check: Any, arrays: learner.Arrays) -> None:
-    try:
-        check(arrays)
-    except (TypeError, ValueError) as error:
-        raise in_section(error, part) from error

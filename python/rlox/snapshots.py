@@ -186,7 +186,8 @@ def _get_physics(env: Any) -> dict[str, Any]:
 
 def _set_physics(env: Any, held: dict[str, Any]) -> None:
     mujoco: Any = importlib.import_module("mujoco")
-    kind, state = mujoco.mjtState.mjSTATE_INTEGRATION, held["state"]
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = held["state"]
     if np.shape(state) != (mujoco.mj_stateSize(env.model, kind),):
         raise ValueError("the state of another model, or of another version of MuJoCo")
     mujoco.mj_setState(env.model, env.data, state, kind)

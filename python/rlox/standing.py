@@ -109,9 +109,13 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
         if before:
             _restore_each(inner, before)
         raise ArgumentError("state", _EXPECTED, f"damaged data ({reason})", "use a copy")
-    env._obs, env._ended = own["rows"], own["ended"]
-    env._returns, env._lengths, env._steps = own["returns"], own["lengths"], own["steps"]
-    env._infos, env._finished = dict(own["masks"]), []
+    env._obs = own["rows"]
+    env._ended = own["ended"]
+    env._returns = own["returns"]
+    env._lengths = own["lengths"]
+    env._steps = own["steps"]
+    env._infos = dict(own["masks"])
+    env._finished = []
     env._masks.told = own["has_masks"]
     if type(inner) is SyncVectorEnv:
         inner._env_obs = list(own["observations"])

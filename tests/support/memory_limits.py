@@ -86,20 +86,6 @@ def case_construct():
     sweep(lambda: rlox.RolloutBuffer(1, 1, (1,), extra=many), 240, lambda: len(many), steps=48)
 
 
-def case_options():
-    env, many = make_env(10), {f"option {i}": 1.0 for i in range(N)}
-
-    def rejected(call):
-        with contextlib.suppress(ValueError):
-            call()
-            raise AssertionError("unknown options were accepted")
-
-    sweep(lambda: rejected(lambda: env.reset(options=many)), 120, env.get_state)
-    arguments = ("Pendulum-v1", 1, None, None, None, many)
-    make = lambda: rlox._rlox.NativeVectorEnv(*arguments)  # noqa: E731
-    sweep(lambda: rejected(make), 120, env.get_state)
-
-
 def case_state():
     env, other = make_env(), rlox.VecEnv(N, seed=9)
     sweep(env.get_state, 80, lambda: env._native.rng_states())
@@ -138,13 +124,6 @@ def case_reset():
     sweep(lambda: env.reset(seed=seeds), 24, env.get_state)
     env.step(ACTIONS)
     sweep(lambda: env.reset(seed=2**70), 80, env.get_state)
-
-
-def case_long_seed():
-    env, seed = make_env(10), 1 << 8 * 20_000_000
-    sweep(lambda: rlox.VecEnv(1, seed=seed), 80, env.get_state)
-    sweep(lambda: env.reset(seed=seed), 80, env.get_state)
-    sweep(lambda: env._native.reset([seed] * 10), 80, env.get_state)
 
 
 def case_step():
@@ -219,28 +198,6 @@ def case_conversions():
     sweep(lambda: rlox.compute_gae(x, x, x, 0.0), 60, copies(x))
     sweep(lambda: rlox.compute_gae(y, y, y, 0.0), 40, copies(y))
     sweep(lambda: rlox.compute_group_advantages([None, *ZEROS]), 20, copies(ZEROS))
-
-
-def case_messages():
-    """Errors about large arguments are short, and need no copy of them."""
-    axes, zeros, text = (1,) * (20 * 2**20), [0] * (10 * 2**20), "x" * (100 * 2**20)
-    calls = {
-        "shape": lambda: rlox.RunningMeanStd(axes),
-        "obs_shape": lambda: rlox.RolloutBuffer(1, 1, axes),
-        "gamma": lambda: rlox.compute_returns([1.0], [0], 0.0, gamma=zeros),
-        "n_steps": lambda: rlox.RolloutBuffer(zeros, 1, (1,)),
-        "env_id": lambda: rlox._rlox.NativeVectorEnv(text, 1),
-    }
-    for name, call in calls.items():
-        message = ""
-        for mebibytes in range(0, 400, 20):
-            with spare_memory(mebibytes * 2**20):
-                try:
-                    call()
-                except (ValueError, TypeError, MemoryError) as error:
-                    message = str(error)
-        assert message.startswith(name), message[:400]
-        assert len(message) < 400
 
 
 if __name__ == "__main__":
