@@ -12,7 +12,7 @@ from rlox import CorruptFileError
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.rotation import newest, read_scores
 from rlox.trainers import PPOTrainer
-from toy_runs import small
+from support.runs import small
 
 PIPED = {"stdout": subprocess.PIPE, "text": True}
 WRITING = """

@@ -9,7 +9,7 @@ import pytest
 from rlox import NonFiniteError
 from rlox.checkpoint import read_checkpoint
 from rlox.trainers import DQNTrainer, SACTrainer
-from toy_runs import small
+from support.runs import small
 
 BACKENDS = ["native", "torch"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlox.evaluation import evaluate
 from support.envs import Count
-from toy_runs import small
+from support.runs import small
 
 
 class Still:

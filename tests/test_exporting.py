@@ -13,8 +13,8 @@ import rlox
 from rlox import exporting, trainers
 from rlox.evaluation import evaluate
 from support.envs import Answer, Echo
+from support.policies import Coin
 from test_loading import ON, SETTINGS, trained
-from toy_policies import Coin
 
 NO_ONNX = "needs onnx and onnxruntime: pip install 'rlox[onnx]'"
 

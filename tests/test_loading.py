@@ -15,7 +15,7 @@ from rlox.evaluation import evaluate
 from rlox.spaces import describe
 from rlox.told_spaces import space_of
 from support.envs import Answer, Echo
-from toy_policies import Coin
+from support.policies import Coin
 
 OFF = {"learning_starts": 20, "buffer_size": 60, "batch_size": 8, "num_envs": 2}
 ON = {"n_steps": 16, "num_envs": 2}

@@ -12,7 +12,7 @@ import pytest
 
 from rlox.callbacks import Callback
 from rlox.trainers import PPOTrainer
-from toy_runs import Noting, NotingLogger, small
+from support.runs import Noting, NotingLogger, small
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/callbacks.md"
 

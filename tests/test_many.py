@@ -20,7 +20,7 @@ from rlox.callbacks import Callback, EvalCallback
 from rlox.logger import RunFolder
 from rlox.many import RunsFailedError
 from rlox.trainers import PPOTrainer
-from toy_runs import failing
+from support.runs import failing
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 STEPS = 192

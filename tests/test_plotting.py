@@ -10,7 +10,7 @@ from rlox.metrics import column, read_metrics, smoothed
 from rlox.plotting import Curve, _together, plot_runs, read_curve
 from rlox.restoring import go_on_in
 from rlox.trainers import PPOTrainer
-from toy_runs import small
+from support.runs import small
 
 
 def table(folder, text):

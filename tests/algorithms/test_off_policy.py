@@ -1,119 +1,151 @@
-"""What DQN, SAC and TD3 have in common: steps, replay, schedules, states, refusals."""
+"""Properties that DQN, SAC and TD3 have in common on both backends."""
 
-from dataclasses import replace
+import csv
+import math
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import DictInfoToList
 
+import rlox
 from rlox import make_vec
-from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
-from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.configs import DQNConfig, SACConfig
+from rlox.interchange import to_arrow
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from support.envs import Imitate
+from support.envs import Answer, Echo, Imitate
+from support.off_policy import (
+    BACKENDS,
+    CASES,
+    SMALL,
+    Numbered,
+    action_space,
+    assert_equal_states,
+    iterated,
+    make_learner,
+    vector,
+)
 
-SMALL = {"learning_starts": 5, "batch_size": 16, "buffer_size": 500, "net_arch": (8,)}
-KINDS = {
-    "DQN": (DQN, DQNConfig(**SMALL), "CartPole-v1"),
-    "DQN, all options": (
-        DQN,
-        DQNConfig(**SMALL, double=True, dueling=True, prioritized=True, n_steps=3, num_envs=2),
-        "CartPole-v1",
-    ),
-    "SAC": (SAC, SACConfig(**SMALL), "Pendulum-v1"),
-    "SAC, gSDE": (
-        SAC,
-        SACConfig(**SMALL, use_sde=True, train_freq=8, gradient_steps=-1, sde_sample_freq=4),
-        "Pendulum-v1",
-    ),
-    "SAC, normalised": (
-        SAC,
-        SACConfig(**SMALL, normalize_obs=True, normalize_reward=True, num_envs=3, utd_ratio=0.4),
-        "Pendulum-v1",
-    ),
-    "TD3": (TD3, TD3Config(**SMALL, action_noise=GaussianNoise(0.1)), "Pendulum-v1"),
-    "TD3, a walk": (
-        TD3,
-        TD3Config(**SMALL, action_noise=OrnsteinUhlenbeckNoise(0.5), n_steps=2),
-        "Pendulum-v1",
-    ),
-}
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
+EVERY_CASE = pytest.mark.parametrize("case", CASES)
+EVERY_ALGORITHM = pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TD3"])
+EVERY_MODE = pytest.mark.parametrize("mode", AutoresetMode)
+TRAINERS = {"DQN": DQNTrainer, "SAC": SACTrainer, "TD3": TD3Trainer}
 
 
-def learner(kind, seed=0, env=None, **changes):
-    algorithm, config, name = KINDS[kind]
-    config = replace(config, **changes)
-    return algorithm(make_vec(env or name, config.num_envs), config, seed)
-
-
-def iterated(one, times=15):
-    return [one.iterate(i / times) for i in range(times)]
-
-
-def same(a, b):
-    assert a.keys() == b.keys()
-    for name, array in a.items():
-        np.testing.assert_array_equal(array, b[name], err_msg=name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_runs_are_equal_and_another_seed_is_not(kind):
+@BOTH
+@EVERY_CASE
+def test_two_runs_are_equal_and_another_seed_differs(case, backend):
     before = torch.get_rng_state()
-    one, two, other = (learner(kind, seed) for seed in (3, 3, 4))
-    runs = [iterated(x) for x in (one, two, other)]
+    one, two, other = (make_learner(case, backend, seed) for seed in (3, 3, 4))
+    runs = [iterated(each) for each in (one, two, other)]
     assert str(runs[0]) == str(runs[1]) != str(runs[2])
-    same(one._networks(), two._networks())
+    assert_equal_states(one, two)
+    name = next(iter(one.state().networks))
+    assert (one.state().networks[name] != other.state().networks[name]).any()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_going_on_from_a_state_is_going_on(kind):
-    one = learner(kind, 5)
+@BOTH
+@EVERY_CASE
+def test_a_learner_continues_exactly_from_a_state(case, backend):
+    one, two = make_learner(case, backend, 5), make_learner(case, backend, 6)
     iterated(one)
-    state = one.state()
-    two = learner(kind, 6)
     iterated(two, 4)
-    two.load_state(state)
+    two.load_state(one.state())
+    assert_equal_states(one, two)
+    assert (two.timesteps, two.updates) == (one.timesteps, one.updates)
+    obs = np.linspace(-1, 1, 3 * one.spaces[0].shape[0]).reshape(3, -1).astype(np.float32)
+    for deterministic in (True, False):
+        draws = [each.predict(obs, deterministic) for each in (one, two)]
+        np.testing.assert_array_equal(*draws)
     assert str(iterated(one)) == str(iterated(two))
-    same(one._networks(), two._networks())
-    same(one._optimizer_state(), two._optimizer_state())
-    same(one.state().replay, two.state().replay)
+    assert_equal_states(one, two)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_state_changes_nothing(kind):
-    one = learner(kind, 5)
+@BOTH
+@EVERY_CASE
+@pytest.mark.parametrize("part", ["networks", "optimizer", "replay", "counters", "streams"])
+def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
+    one = make_learner(case, backend, 5)
     iterated(one)
-    for part in ("networks", "optimizer", "replay", "counters", "streams"):
-        state = one.state()
-        content = getattr(state, part)
-        content.pop(next(iter(content)))
-        before = one.state()
-        with pytest.raises(ValueError, match=part):
-            one.load_state(state)
-        after = one.state()
-        same(before.networks, after.networks)
-        same(before.replay, after.replay)
-        same(before.environment, after.environment)
-        assert before.counters == after.counters
+    state, before = one.state(), one.state()
+    content = getattr(state, part)
+    content.pop(next(iter(content)))
+    with pytest.raises(ValueError, match=part):
+        one.load_state(state)
+    np.testing.assert_equal(vars(one.state()), vars(before))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_row_of_metrics_has_the_same_names(kind):
-    rows = iterated(learner(kind), 8)
+@pytest.mark.parametrize("part", ["noise", "learning", "critic_loss", "actor_loss"])
+def test_a_damaged_state_of_a_native_learner_is_rejected(part):
+    one = make_learner("SAC", "native")
+    iterated(one)
+    before, state = one.state(), one.state()
+    if part == "noise":
+        state.counters["noise"] = [0.0]
+    elif part == "learning":
+        del state.streams["learning"]
+    elif part == "critic_loss":
+        state.counters["learned"][part] = None
+    else:
+        del state.counters["learned"][part]
+    with pytest.raises(ValueError, match=r"^(counters|streams): "):
+        one.load_state(state)
+    np.testing.assert_equal(vars(one.state()), vars(before))
+
+
+@EVERY_CASE
+def test_stepping_in_python_equals_stepping_in_rust(case):
+    native, stepwise = make_learner(case, "native"), make_learner(case, "native")
+    stepwise.fused = False
+    assert native.fused
+    assert str(iterated(native, 30)) == str(iterated(stepwise, 30))
+    assert_equal_states(native, stepwise)
+
+
+@BOTH
+@EVERY_CASE
+def test_every_row_of_metrics_has_the_same_names(case, backend):
+    one = make_learner(case, backend)
+    rows = iterated(one, 8)
     assert all(row.keys() == rows[0].keys() for row in rows)
-    count = KINDS[kind][1].num_envs * KINDS[kind][1].train_freq
-    early = np.isnan(rows[0]["train/critic_loss" if kind[0] != "D" else "train/loss"])
-    assert early == (count <= 5)  # nothing has been learned yet
-    assert {"rollout/ep_rew_mean", "train/learning_rate", "train/n_updates"} <= rows[0].keys()
-    assert (
-        rows[-1]["time/total_timesteps"]
-        == sum(8 for _ in range(8)) * (KINDS[kind][1].num_envs * KINDS[kind][1].train_freq) // 8
-    )
+    steps = one.config.num_envs * one.config.train_freq
+    loss = "train/loss" if case[0] == "D" else "train/critic_loss"
+    assert np.isnan(rows[0][loss]) == (rows[0]["train/n_updates"] == 0)
+    assert rows[-1]["time/total_timesteps"] == 8 * steps
 
 
+@BOTH
+def test_metrics_have_the_names_of_stable_baselines3(backend):
+    names = {case: {*iterated(make_learner(case, backend))[-1]} for case in ("DQN", "SAC", "TD3")}
+    common = {
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "time/total_timesteps",
+        "train/learning_rate",
+        "train/n_updates",
+    }
+    assert names["DQN"] == common | {"rollout/exploration_rate", "train/loss"}
+    assert names["TD3"] == common | {"train/critic_loss", "train/actor_loss"}
+    assert names["SAC"] == names["TD3"] | {"train/ent_coef", "train/ent_coef_loss"}
+
+
+def test_a_loss_is_reported_until_the_next_one():
+    settings = {"policy_delay": 5, "train_freq": 1, "num_envs": 2}
+    one, again = (make_learner("TD3", "native", seed, **settings) for seed in (1, 2))
+    losses = [row["train/actor_loss"] for row in iterated(one, 30)]
+    assert len({*losses[-5:]}) == 2
+    assert one.updates == 28
+    again.load_state(one.state())
+    assert again.iterate()["train/actor_loss"] == losses[-1]
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("settings", "steps", "updates"),
     [
@@ -121,19 +153,19 @@ def test_every_row_of_metrics_has_the_same_names(kind):
         ({"gradient_steps": -1, "train_freq": 3, "num_envs": 2}, [6] * 3, [6] * 3),
         ({"utd_ratio": 0.25}, [1] * 8, [0, 0, 0, 1] * 2),
         ({"utd_ratio": 1.5, "num_envs": 2, "train_freq": 1}, [2] * 2, [3] * 2),
+        ({"utd_ratio": 0.75, "num_envs": 2}, [2] * 4, [1, 2, 1, 2]),
     ],
 )
-def test_so_many_minibatches_are_learned_from(settings, steps, updates):
-    one = learner("TD3", learning_starts=0, **settings)
-    for came, due in zip(steps, updates, strict=True):
+def test_the_number_of_minibatches_follows_the_settings(settings, steps, updates, backend):
+    one = make_learner("TD3", backend, learning_starts=0, **settings)
+    for made, due in zip(steps, updates, strict=True):
         before = one.timesteps, one.updates
         one.iterate()
-        assert (one.timesteps - before[0], one.updates - before[1]) == (came, due)
+        assert (one.timesteps - before[0], one.updates - before[1]) == (made, due)
 
 
-def test_learning_starts_after_so_many_random_steps():
-    one = learner("SAC", learning_starts=10)
-    asked = []
+def test_learning_starts_after_random_steps():
+    one, asked = make_learner("SAC", learning_starts=10), []
     explore = one.explore
     one.explore = lambda *args: (asked.append(one.timesteps), explore(*args))[1]
     updates = [row["train/n_updates"] for row in iterated(one, 12)]
@@ -141,37 +173,16 @@ def test_learning_starts_after_so_many_random_steps():
     assert asked == [10, 11]
 
 
-class Telling(gym.Env):
-    """Observations and rewards say which step of which episode it is. Cut, or ended, after 3."""
-
-    def __init__(self, terminate=False):
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
-        bounds = np.array([[-2, 0], [2, 10]], np.float32)
-        self.action_space = gym.spaces.Box(*bounds)
-        self.terminate, self.episode = terminate, -1
-        self.sent = []
-
-    def reset(self, *, seed=None, options=None):
-        self.episode, self.t = self.episode + 1, 0
-        return np.array([self.episode, 0], np.float32), {}
-
-    def step(self, action):
-        self.sent.append(action)
-        self.t += 1
-        over = self.t == 3
-        obs = np.array([self.episode, self.t], np.float32)
-        return obs, float(self.t), over and self.terminate, over and not self.terminate, {}
-
-
-@pytest.mark.parametrize("mode", AutoresetMode)
+@BOTH
+@EVERY_MODE
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("terminate", [False, True])
-def test_replay_has_what_happened_and_the_true_next_observations(mode, num_envs, terminate):
-    env = SyncVectorEnv([lambda: Telling(terminate)] * num_envs, autoreset_mode=mode)
-    config = TD3Config(num_envs=num_envs, learning_starts=1000, net_arch=(4,))
-    one = TD3(make_vec(env), config, 1)
-    for _ in range(14):
-        one.iterate()
+def test_replay_has_every_transition_with_its_true_next_observation(
+    mode, num_envs, terminate, backend
+):
+    env = vector(mode, *(Numbered(terminate=terminate) for _ in range(num_envs)))
+    one = make_learner("TD3", backend, 1, env, num_envs=num_envs, learning_starts=1000)
+    iterated(one, 14)
     held = len(one.replay)
     assert one.timesteps >= held >= 10 * num_envs
     batch = one.replay.buffer.sample(held, 0)
@@ -185,12 +196,85 @@ def test_replay_has_what_happened_and_the_true_next_observations(mode, num_envs,
     assert one.episodes.mean_length == 3.0
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_native_environments_in_any_mode_give_the_same_transitions(mode):
-    env = make_vec("CartPole-v1", 2, autoreset_mode=mode, max_episode_steps=5)
-    one = DQN(env, DQNConfig(num_envs=2, learning_starts=1000), 1)
-    for _ in range(6):
+@BOTH
+@EVERY_ALGORITHM
+def test_final_observations_are_found_in_lists_of_infos(algorithm, backend):
+    space = action_space(algorithm)
+    envs = Numbered(space, 3), Numbered(space, 4, terminate=True)
+    env = DictInfoToList(vector(AutoresetMode.SAME_STEP, *envs))
+    one = make_learner(algorithm, backend, 1, env, num_envs=2, learning_starts=8, train_freq=1)
+    iterated(one, 24)
+    assert (one.timesteps, one.episodes.count) == (48, 8 + 6)
+    assert one.updates > 0
+    table = to_arrow(one.replay.buffer)
+    names = ("obs", "next_obs", "terminated", "truncated")
+    obs, following, ended, cut = (np.array(table[name].to_pylist()) for name in names)
+    (episode, t), (then, after) = obs.T, following.T
+    np.testing.assert_array_equal(then, episode)
+    np.testing.assert_array_equal(after, t + 1)
+    assert np.bincount(after.astype(int)).tolist() == [0, 14, 14, 14, 6]
+    np.testing.assert_array_equal(ended, after == 4)
+    assert cut[after == 3].sum() == cut.sum() == 8
+
+
+@BOTH
+@EVERY_ALGORITHM
+def test_a_reward_beyond_float32_names_its_environment_while_others_only_reset(algorithm, backend):
+    space = action_space(algorithm)
+    envs = Numbered(space, 2), Numbered(space, 9), Numbered(space, 9, huge_at=3)
+    env = vector(AutoresetMode.NEXT_STEP, *envs)
+    one = make_learner(algorithm, backend, 1, env, num_envs=3, learning_starts=100, train_freq=1)
+    iterated(one, 2)
+    assert (one.timesteps, len(one.replay)) == (6, 6)
+    with pytest.raises(ValueError, match=r"^rewards: expected .*float32") as error:
         one.iterate()
+    assert (error.value.env, error.value.step) == (2, 3)
+    assert (one.timesteps, len(one.replay)) == (6, 6)
+
+
+class Parts(Numbered):
+    """`Numbered` with a Dict of bytes, flags and numbers."""
+
+    observation_space = gym.spaces.Dict(
+        image=gym.spaces.Box(0, 255, (2, 3), np.uint8),
+        flags=gym.spaces.MultiBinary(4),
+        numbers=Numbered.observation_space,
+    )
+
+    def _parts(self, obs):
+        episode, t = obs.astype(np.uint8)
+        flags = (np.arange(4) == t).astype(np.int8)
+        return {"image": np.full((2, 3), 10 * episode + t), "flags": flags, "numbers": obs}
+
+    def reset(self, *, seed=None, options=None):
+        return self._parts(super().reset()[0]), {}
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return self._parts(obs), *rest
+
+
+@EVERY_ALGORITHM
+def test_dict_observations_with_bytes_and_flags_of_two_environments_are_stored(algorithm):
+    env = lambda: Parts(action_space(algorithm))  # noqa: E731
+    one = make_learner(algorithm, env=env, num_envs=2, learning_starts=8, train_freq=1)
+    iterated(one, 12)
+    assert one.updates > 0
+    batch = one.replay.buffer.sample(24, seed=0)
+    episode, t = batch["obs"]["numbers"].T.astype(int)
+    assert {*t} == {0, 1, 2}
+    assert np.array_equal(batch["obs"]["flags"], np.arange(4) == t[:, None])
+    assert np.array_equal(batch["next_obs"]["flags"], np.arange(4) == t[:, None] + 1)
+    number = np.broadcast_to((10 * episode + t)[:, None, None], (24, 2, 3))
+    assert np.array_equal(batch["obs"]["image"], number)
+    assert np.array_equal(batch["next_obs"]["image"], number + 1)
+
+
+@EVERY_MODE
+def test_native_environments_give_the_same_transitions_in_every_mode(mode):
+    env = make_vec("CartPole-v1", 2, autoreset_mode=mode, max_episode_steps=5)
+    one = make_learner("DQN", env=env, num_envs=2, train_freq=4, learning_starts=1000)
+    iterated(one, 6)
     assert one.episodes.count >= 4
     assert one.timesteps == 48
     batch = one.replay.buffer.sample(len(one.replay), 0)
@@ -198,29 +282,60 @@ def test_native_environments_in_any_mode_give_the_same_transitions(mode):
     assert moved.max() < 1e-6  # one step of physics, never a reset
 
 
-def test_several_steps_need_environments_that_do_not_pause():
+@BOTH
+def test_steps_that_only_reset_are_not_counted(backend):
+    steps = {}
+    for mode in AutoresetMode:
+        env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode})
+        one = make_learner("DQN", backend, 1, env, num_envs=2, train_freq=1, learning_starts=1000)
+        iterated(one, 100)
+        steps[mode.name] = one.timesteps
+        assert one.episodes.count > 0
+    assert steps["SAME_STEP"] == 200 == steps["DISABLED"] > steps["NEXT_STEP"]
+
+
+@BOTH
+def test_n_steps_are_rejected_with_environments_that_pause(backend):
     env = make_vec("CartPole-v1", 2, autoreset_mode="NextStep")
-    with pytest.raises(ValueError, match=r"n_steps: .* NEXT_STEP, got 3"):
-        DQN(env, DQNConfig(num_envs=2, n_steps=3), 1)
+    with pytest.raises(ValueError, match=r"^n_steps: .* NEXT_STEP, got 3"):
+        make_learner("DQN", backend, env=env, num_envs=2, n_steps=3)
 
 
 def test_actions_are_stored_between_minus_one_and_one_and_sent_within_bounds():
-    env = SyncVectorEnv([Telling], autoreset_mode=AutoresetMode.SAME_STEP)
-    one = TD3(make_vec(env), TD3Config(learning_starts=10, net_arch=(4,)), 1)
-    for _ in range(20):
-        one.iterate()
-    sent = np.array(env.envs[0].sent)
-    assert (sent >= [-2, 0]).all()
-    assert (sent <= [2, 10]).all()
+    low, high = np.float32([-2, 0]), np.float32([2, 10])
+    env = Numbered(gym.spaces.Box(low, high))
+    one = make_learner("TD3", env=vector(AutoresetMode.SAME_STEP, env), learning_starts=10)
+    iterated(one, 20)
+    sent = np.array(env.sent)
+    assert (sent >= low).all()
+    assert (sent <= high).all()
     stored = one.replay.buffer.sample(len(one.replay), 0)["actions"]
     assert np.abs(stored).max() <= 1
-    expected = [0.5, 0.2] * (sent - [0, 5])
-    apart = np.abs(stored[:, None] - expected[None]).max(2)
+    apart = np.abs(stored[:, None] - [0.5, 0.2] * (sent - [0, 5])[None]).max(2)
     assert apart.min(1).max() < 1e-5
 
 
+def test_native_actions_have_the_dtype_and_bounds_of_the_space():
+    space = gym.spaces.Box(np.array([-3.0, 0.0]), np.array([1.0, 9.0]), dtype=np.float64)
+    one = make_learner("TD3", "native", env=lambda: Answer(space))
+    iterated(one, 20)
+    actions = one.predict(np.ones((5, 2), np.float32))
+    assert actions.dtype == np.float64
+    assert all(map(space.contains, actions))
+
+
+def test_integer_observations_are_one_hot():
+    space = gym.spaces.Discrete(3, start=2)
+    env = gym.wrappers.TransformObservation
+    made = make_vec(lambda: env(Echo(), lambda obs: int(obs.argmax()) + 2, space), 2)
+    one = make_learner("DQN", "native", env=made, num_envs=2)
+    iterated(one, 10)
+    assert one.state().networks["q_net.0.weight"].shape == (8, 3)
+    assert one.predict(3) in (0, 1, 2)
+
+
 def test_raw_observations_are_stored_and_normalised_ones_learned_from():
-    one = learner("SAC, normalised")
+    one = make_learner("SAC, normalised")
     iterated(one)
     raw = one.replay.buffer.sample(16, np.random.default_rng(7))
     batch = one.replay.sample(np.random.default_rng(7), one.normalizer)
@@ -229,21 +344,38 @@ def test_raw_observations_are_stored_and_normalised_ones_learned_from():
     deviation = np.sqrt(one.normalizer.state()["return_var"][0] + 1e-8)
     np.testing.assert_allclose(batch.rewards, (raw["rewards"] / deviation).clip(-10, 10), 1e-6)
     counted = one.normalizer.state()["obs_count"][0]
-    assert counted == pytest.approx(one.timesteps + 3, abs=0.01)  # resets are seen, too
+    assert counted == pytest.approx(one.timesteps + 3, abs=0.01)  # and the first observations
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("terminate", [False, True])
+def test_statistics_are_of_the_observations_acted_on_and_of_returns(mode, num_envs, terminate):
+    env = vector(mode, *(Numbered(terminate=terminate) for _ in range(num_envs)))
+    settings = {"normalize_obs": True, "normalize_reward": True, "learning_starts": 8}
+    one = make_learner("TD3", env=env, num_envs=num_envs, **settings)
+    while one.timesteps < 12 * num_envs:
+        one.iterate()
+    assert one.episodes.count == 4 * num_envs
+    statistics = one.normalizer.state()
+    seen = [(episode, t) for episode in range(4) for t in range(3)]
+    if mode is not AutoresetMode.NEXT_STEP:
+        seen.append((4, 0))  # which that mode resets to in its next step
+    np.testing.assert_allclose(statistics["obs_mean"], np.mean(seen, 0), rtol=1e-3)
+    np.testing.assert_allclose(statistics["obs_var"], np.var(seen, 0), rtol=1e-3)
+    returns = [1.0, 1.0 * 0.99 + 2, (1.0 * 0.99 + 2) * 0.99 + 3]
+    np.testing.assert_allclose(statistics["return_var"], np.var(returns), rtol=1e-3)
 
 
 def test_minibatches_share_memory_that_is_used_again():
-    one = learner("SAC")
+    one = make_learner("SAC")
     iterated(one, 30)
     first, second = (one.replay.sample(one.streams["minibatches"], None) for _ in "ab")
     assert first.obs.data_ptr() == second.obs.data_ptr()
 
 
-def test_stopping_ends_an_iteration_and_keeps_the_steps_made():
-    one = learner("SAC, gSDE")
-    one.stopping = True
-    assert one.iterate() == {}
-    one.stopping = False
+def test_stopping_ends_an_iteration_and_keeps_its_steps():
+    one = make_learner("SAC, gSDE")
     explore = one.explore
 
     def stop(*args):
@@ -253,13 +385,22 @@ def test_stopping_ends_an_iteration_and_keeps_the_steps_made():
     iterated(one, 3)
     one.explore = stop
     before = one.timesteps
-    metrics = one.iterate()
-    assert metrics["time/total_timesteps"] == before + 1 == one.timesteps
+    assert one.iterate()["time/total_timesteps"] == before + 1 == one.timesteps
 
 
-@pytest.mark.parametrize("kind", ["DQN", "SAC", "TD3"])
-def test_nan_is_told_by_name_and_step(kind):
-    one = learner(kind)
+@BOTH
+def test_a_stopped_learner_makes_no_step(backend):
+    one = make_learner("SAC", backend, train_freq=10)
+    one.stopping = True
+    assert one.iterate() == {}
+    assert one.timesteps == 0
+    one.stopping = False
+    assert one.iterate()["time/total_timesteps"] == 10
+
+
+@EVERY_ALGORITHM
+def test_nan_in_a_parameter_ends_the_run(algorithm):
+    one = make_learner(algorithm)
     iterated(one, 8)
     with torch.no_grad():
         next(one.policy.parameters())[0, 0] = np.nan
@@ -267,11 +408,48 @@ def test_nan_is_told_by_name_and_step(kind):
         iterated(one, 30)
 
 
-@pytest.mark.parametrize("kind", ["DQN", "SAC", "TD3"])
-def test_predictions_are_in_the_action_space_and_repeat(kind):
-    one = learner(kind)
+@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+def test_native_weights_that_overflow_end_the_run_and_nothing_moves(algorithm):
+    one = make_learner(algorithm, "native")
+    iterated(one, 8)
+    tensors = one.policy.tensors()
+    tensors["critic.qf0.2.weight"] = np.full_like(tensors["critic.qf0.2.weight"], 3e38)
+    one.policy.load(tensors)
+    with pytest.raises(FloatingPointError, match=r"expected finite numbers"):
+        one.iterate()
+    after = one.policy.tensors()
+    for name in ("log_alpha", "actor.0.weight", "critic.qf0.0.weight", "critic.qf1.0.weight"):
+        assert name not in after or (after[name] == tensors[name]).all()
+
+
+class NanReward(Imitate):
+    """Pay NaN at the 20th step."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, reward, *rest = super().step(action)
+        return obs, np.nan if self.count == 20 else reward, *rest
+
+
+@BOTH
+def test_a_nan_reward_is_named_and_the_learner_can_continue(backend):
+    one = make_learner("SAC", backend, env=NanReward)
+    iterated(one, 19)
+    with pytest.raises(ValueError, match=r"^rewards: expected finite numbers, got nan"):
+        one.iterate()
+    assert one.timesteps == 19
+    one.iterate()
+    assert one.timesteps == 20
+
+
+@BOTH
+@EVERY_ALGORITHM
+def test_predictions_are_in_the_action_space_and_repeat(algorithm, backend):
+    one = make_learner(algorithm, backend)
     iterated(one, 4)
-    obs = np.stack([one.stepper.obs[0]] * 5)
+    obs = np.linspace(-0.1, 0.1, 5 * one.spaces[0].shape[0], dtype=np.float32).reshape(5, -1)
     space = one.spaces[1]
     for deterministic in (True, False):
         drawn = [one.predict(obs, deterministic, np.random.default_rng(1)) for _ in "ab"]
@@ -281,53 +459,218 @@ def test_predictions_are_in_the_action_space_and_repeat(kind):
     assert one.predict(obs[:0]).shape == (0, *space.shape)
 
 
+DISCRETE, BOX = gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (1,))
+
+
+@BOTH
 @pytest.mark.parametrize(
-    ("algorithm", "space", "message"),
+    ("algorithm", "space", "expected", "hint"),
     [
-        (DQN, gym.spaces.Box(-1, 1, (1,)), "Discrete for DQN, got Box.*; use SAC, TD3, PPO or A2C"),
-        (DQN, gym.spaces.MultiDiscrete([2, 3]), "Discrete for DQN, got Multi.*; use PPO or A2C"),
-        (SAC, gym.spaces.Discrete(3), "a Box for SAC, got Discrete.*; use DQN, PPO or A2C"),
-        (TD3, gym.spaces.MultiBinary(3), "a Box for TD3, got MultiBinary.*; use PPO or A2C"),
-        (
-            SAC,
-            gym.spaces.Box(-np.inf, np.inf, (1,)),
-            "finite bounds for SAC, .*, got .* PPO or A2C",
-        ),
+        ("DQN", BOX, "Discrete for DQN", "use SAC, TD3, PPO or A2C"),
+        ("DQN", gym.spaces.MultiDiscrete([2, 3]), "Discrete for DQN", "use PPO or A2C"),
+        ("SAC", DISCRETE, "a Box for SAC", "use DQN, PPO or A2C"),
+        ("TD3", DISCRETE, "a Box for TD3", "use DQN, PPO or A2C"),
+        ("TD3", gym.spaces.MultiBinary(3), "a Box for TD3", "use PPO or A2C"),
+        ("SAC", gym.spaces.Box(-np.inf, 1, (1,)), "finite bounds for SAC", "PPO or A2C"),
+        ("TD3", gym.spaces.Box(-1e300, 1e300, (1,), np.float64), "finite bounds for TD3", "A2C"),
     ],
 )
-def test_other_action_spaces_are_refused_with_who_does_them(algorithm, space, message):
+def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
+    algorithm, space, expected, hint, backend
+):
     class Other(Imitate):
         def __init__(self):
             super().__init__()
             self.action_space = space
 
-    config = {DQN: DQNConfig, SAC: SACConfig, TD3: TD3Config}[algorithm]()
-    with pytest.raises(ValueError, match=f"action space: expected {message}"):
-        algorithm(make_vec(Other), config, 1)
+    with pytest.raises(ValueError, match=f"^action space: expected {expected}.*{hint}"):
+        make_learner(algorithm, backend, env=Other)
 
 
-def test_a_buffer_that_does_not_fit_is_refused():
+@BOTH
+def test_buffers_and_networks_beyond_memory_are_rejected(backend):
     with pytest.raises(MemoryError, match="buffer_size"):
-        learner("SAC", buffer_size=10**15)
+        make_learner("SAC", backend, buffer_size=10**15)
+    if backend == "native":
+        with pytest.raises(MemoryError, match="net_arch"):
+            make_learner("SAC", backend, net_arch=(10**6, 10**6))
+
+
+def test_settings_of_the_torch_backend_are_rejected_on_the_native_one():
+    with pytest.raises(ValueError, match=r"^her: expected None on the native backend.*torch"):
+        make_learner("SAC", "native", her="future")
+    with pytest.raises(ValueError, match=r"^activation: "):
+        make_learner("SAC", "native", activation="elu")
+    env, space = gym.wrappers.TransformObservation, gym.spaces.Discrete(3)
+    integers = make_vec(lambda: env(Echo(), lambda obs: int(obs.argmax()), space), 1)
+    with pytest.raises(ValueError, match="normalize_obs"):
+        make_learner("DQN", "native", env=integers, normalize_obs=True)
+    with pytest.raises(ValueError, match=r'policy: expected None.* pass backend="torch"'):
+        SACTrainer("Pendulum-v1", backend="native", policy=lambda *_: None, runs_dir=None)
+
+
+def test_invalid_progress_and_states_are_rejected():
+    one = make_learner("TD3", "native")
+    with pytest.raises(ValueError, match="progress"):
+        one.iterate(1.5)
+    with pytest.raises(TypeError, match="state: expected a LearnerState"):
+        one.load_state({})
+
+
+def test_a_run_is_the_same_on_one_thread_and_on_two():
+    code = (
+        "import hashlib, os, rlox\n"
+        "from rlox.configs import SACConfig\n"
+        "from rlox.native_off_policy import NativeSAC\n"
+        "for threads in '12':\n"
+        "    if os.fork():\n"
+        "        assert os.wait()[1] == 0\n"
+        "        continue\n"
+        "    os.environ['RLOX_NUM_THREADS'] = threads\n"
+        "    config = SACConfig(learning_starts=16, buffer_size=1000)\n"
+        "    learner = NativeSAC(rlox.make_vec('Pendulum-v1', 1), config, seed=1)\n"
+        "    [learner.iterate() for _ in range(30)]\n"
+        "    weights = b''.join(x.tobytes() for x in learner.state().networks.values())\n"
+        "    print(hashlib.sha256(weights).hexdigest(), flush=True)\n"
+        "    os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    one, two = done.stdout.split()
+    assert one == two
+
+
+RUN = {**SMALL, "batch_size": 8, "learning_starts": 20, "train_freq": 1, "gradient_steps": 1}
+
+
+@BOTH
+@EVERY_ALGORITHM
+def test_a_run_folder_has_rows_from_before_the_first_update(algorithm, backend, tmp_path):
+    env = "CartPole-v1" if algorithm == "DQN" else "Pendulum-v1"
+    trainer = TRAINERS[algorithm](env, seed=1, backend=backend, runs_dir=tmp_path, **RUN)
+    assert trainer.train(40)["timesteps"] == 40
+    with open(trainer.run.path / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["time/total_timesteps"]) for row in rows] == list(range(1, 41))
+    loss = "train/loss" if algorithm == "DQN" else "train/critic_loss"
+    learned = [not math.isnan(float(row[loss])) for row in rows]
+    assert learned == [False] * 20 + [True] * 20
+    assert (trainer.run.path / "checkpoint").is_dir()
+
+
+@BOTH
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("native_env", [True, False])
+def test_a_run_makes_all_its_steps_where_environments_reset_in_steps(native_env, num_envs, backend):
+    if native_env:
+        env = rlox.VecEnv(num_envs, env_id="Pendulum-v1", autoreset_mode=AutoresetMode.NEXT_STEP)
+    else:
+        env = gym.make_vec("Pendulum-v1", num_envs)
+    settings = RUN | {"learning_starts": 10**6}
+    trainer = SACTrainer(env, seed=1, backend=backend, runs_dir=None, **settings)
+    result = trainer.train(900)
+    assert (result["timesteps"], result["interrupted"]) == (900, False)
+    env.close()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0"])
+def test_utd_ratio_replaces_the_gradient_steps_of_a_preset(env):
+    trainer = DQNTrainer(env, seed=1, utd_ratio=0.5, runs_dir=None)
+    assert (trainer.config.utd_ratio, trainer.config.gradient_steps) == (0.5, 1)
+    assert trainer.sources["gradient_steps"] == "default"
+    with pytest.raises(ValueError, match=r"^utd_ratio: expected None beside gradient_steps = 4"):
+        DQNTrainer(env, utd_ratio=0.5, gradient_steps=4, runs_dir=None)
+
+
+class Longer(gym.Env):
+    """Episodes have 2, 3, 4, 2, 3, 4 ... steps; truncations and terminations alternate."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
+
+    def __init__(self, action_space):
+        self.action_space, self.episode = action_space, -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        over = self.t == 2 + self.episode % 3
+        cut = over and self.episode % 2 == 0
+        return np.full(2, self.t, np.float32), 1.0, over and not cut, cut, {}
+
+
+def whole_episodes(algorithm, backend, mode=AutoresetMode.SAME_STEP, **settings):
+    env = vector(mode, Longer(action_space(algorithm)))
+    settings = {"train_freq": (1, "episode"), "learning_starts": 0, **settings}
+    return make_learner(algorithm, backend, 1, env, **settings)
+
+
+@BOTH
+@EVERY_MODE
+@EVERY_ALGORITHM
+def test_an_iteration_has_whole_episodes_and_as_many_minibatches_as_steps(algorithm, mode, backend):
+    one, counts = whole_episodes(algorithm, backend, mode, gradient_steps=-1), []
+    for _ in range(4):
+        one.iterate()
+        counts.append((one.timesteps, one.updates, one.episodes.count))
+    assert counts == [(2, 2, 1), (5, 5, 2), (9, 9, 3), (11, 11, 4)]
+
+
+@BOTH
+def test_an_iteration_has_several_episodes_and_a_set_number_of_minibatches(backend):
+    one = whole_episodes("SAC", backend, train_freq=(2, "episode"), gradient_steps=3)
+    iterated(one, 2)
+    assert (one.timesteps, one.updates, one.episodes.count) == (11, 6, 4)
+
+
+@BOTH
+def test_iterations_of_whole_episodes_are_resumed(backend, tmp_path):
+    how = {"train_freq": (1, "episode"), "backend": backend, "runs_dir": None, **SMALL}
+    one = DQNTrainer("CartPole-v1", 1, **how)
+    for _ in range(5):
+        before = one.learner.episodes.count
+        one.learner.iterate()
+        assert one.learner.episodes.count == before + 1
+    one.save(tmp_path / "saved")
+    two = DQNTrainer.load(tmp_path / "saved", runs_dir=None)
+    assert two.config == one.config
+    assert str(one.learner.iterate()) == str(two.learner.iterate())
+
+
+@BOTH
+def test_stopping_ends_an_iteration_of_whole_episodes(backend):
+    one = whole_episodes("SAC", backend)
+    one.iterate()
+    step = one.stepper.step
+
+    def last(actions):
+        one.stopping = True
+        return step(actions)
+
+    one.stepper.step = last
+    one.iterate()
+    assert (one.timesteps, one.episodes.count) == (3, 1)
+
+
+def test_train_freq_is_a_count_of_steps_or_of_episodes():
+    assert DQNConfig(train_freq=(4, "step")).train_freq == 4
+    assert DQNConfig(train_freq=[1, "episode"]).train_freq == (1, "episode")
+    assert DQNConfig().train_freq == 4
 
 
 @pytest.mark.parametrize(
-    ("trainer", "env"),
-    [(DQNTrainer, "CartPole-v1"), (SACTrainer, "Pendulum-v1"), (TD3Trainer, "Pendulum-v1")],
+    "value",
+    [(1, "epoch"), (0, "episode"), (1.0, "episode"), (1,), (1, "step", 2), "episode", 0],
+    ids=str,
 )
-def test_a_trainer_saves_and_goes_on_with_its_buffer(trainer, env, tmp_path):
-    settings = {**SMALL, "train_freq": 1, "gradient_steps": 1}
-    one = trainer(env, 3, backend="torch", runs_dir=None, **settings)
-    one.train(60)
-    one.save(tmp_path / "saved")
-    two = trainer.load(tmp_path / "saved", runs_dir=None)
-    assert len(two.learner.replay) == 60
-    results = [x.train(30) for x in (one, two)]
-    assert results[0]["timesteps"] == results[1]["timesteps"] == 90
-    same(one.learner._networks(), two.learner._networks())
-    assert one.evaluate(2)["returns"] == two.evaluate(2)["returns"]
+def test_invalid_train_freq_is_rejected(value):
+    with pytest.raises((TypeError, ValueError), match=r"^train_freq: expected an integer"):
+        SACConfig(train_freq=value)
 
 
-def test_networks_of_ones_own_are_refused_on_other_backends():
-    with pytest.raises(ValueError, match=r'policy: expected None.* pass backend="torch"'):
-        SACTrainer("Pendulum-v1", backend="native", policy=lambda *_: None, runs_dir=None)
+@BOTH
+def test_whole_episodes_of_several_environments_are_rejected(backend):
+    with pytest.raises(ValueError, match=r"^train_freq: expected steps beside num_envs = 2"):
+        make_learner("SAC", backend, num_envs=2, train_freq=(1, "episode"))

@@ -1,14 +1,16 @@
-"""DQN's, SAC's and TD3's targets, losses and gradients against ones written anew."""
+"""Targets, losses, gradients and target networks of DQN, SAC and TD3 against independent ones."""
 
-from dataclasses import replace
+from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Normal
 
 from rlox import make_vec
-from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
 from rlox.algorithms.dqn import dqn_loss, dqn_targets
 from rlox.algorithms.sac import actor_loss as sac_actor_loss
 from rlox.algorithms.sac import critic_loss as sac_critic_loss
@@ -16,8 +18,9 @@ from rlox.algorithms.sac import sac_targets
 from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
-from rlox.native_off_policy import NativeDQN
 from rlox.replaying import ReplayBatch
+from support.envs import Imitate
+from support.off_policy import BACKENDS, iterated, make_learner
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
 
@@ -37,54 +40,53 @@ def batch_of(n=32, dim=3, discrete=None, seed=0):
     )
 
 
-def trained(algorithm, config, env="Pendulum-v1"):
-    one = algorithm(make_vec(env, 1), config, 3)
-    for _ in range(20):
-        one.iterate()
+def trained(algorithm, backend="torch", **settings):
+    one = make_learner(algorithm, backend, 3, **{**SMALL, **settings})
+    iterated(one, 20)
     return one
 
 
 def weights_of(one):
-    return {
-        name: torch.from_numpy(x).double().requires_grad_() for name, x in one._networks().items()
-    }
+    networks = one.state().networks
+    return {name: torch.from_numpy(x).double().requires_grad_() for name, x in networks.items()}
 
 
 def net(weights, name, x):
+    x = x.double()
     for i in (0, 2):
         x = torch.relu(x @ weights[f"{name}.{i}.weight"].T + weights[f"{name}.{i}.bias"])
     return x @ weights[f"{name}.4.weight"].T + weights[f"{name}.4.bias"]
 
 
 def critics(weights, part, obs, actions):
-    x = torch.cat([obs, actions], 1).double()
+    x = torch.cat([obs, actions], 1)
     return [net(weights, f"{part}.qf{i}", x)[:, 0] for i in (0, 1)]
 
 
-def expect_gradients(optimizer, loss, weights, expected):
-    """Those of a loss of ours are those of one written anew in float64, by name."""
+def assert_equal_gradients(optimizer, loss, weights, expected):
+    """Compare a loss and its gradients with an independent loss in float64, by name."""
     torch.testing.assert_close(loss.double().squeeze(), expected.squeeze(), rtol=1e-4, atol=1e-5)
     gradient = dict(optimizer._named_parts(optimizer.gradient(loss)))
     expected.backward()
     for name, got in gradient.items():
         want = weights[name].grad
         want = torch.zeros_like(weights[name]) if want is None else want
-        # What cancels out is as exact as what it is the rest of.
+        # Differences of large numbers are as exact as the large numbers.
         near = {"rtol": 1e-4, "atol": 1e-5 * float(want.abs().max()) + 1e-9}
         torch.testing.assert_close(got.double(), want, **near, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def squashed(weights, obs, drawn):
-    """SAC's actions and log-probabilities, once more, with torch's distributions."""
-    mean, log_std = net(weights, "actor", obs.double()).chunk(2, 1)
+    """Return SAC's actions and log-probabilities, computed with torch's distributions."""
+    mean, log_std = net(weights, "actor", obs).chunk(2, 1)
     normal = Normal(mean, log_std.clamp(-20, 2).exp())
     u = mean + normal.scale * drawn
     a = u.tanh()
     return a, (normal.log_prob(u) - torch.log1p(-(a**2))).sum(1)
 
 
-def test_sacs_targets_losses_and_gradients_equal_ones_written_anew():
-    one, batch, alpha = trained(SAC, SACConfig(**SMALL)), batch_of(), torch.tensor([0.3])
+def test_sac_targets_losses_and_gradients_equal_an_independent_computation():
+    one, batch, alpha = trained("SAC"), batch_of(), torch.tensor([0.3])
     weights, policy, generator = weights_of(one), one.policy, one.generator
     generator.manual_seed(1)
     targets = sac_targets(policy, one.critic_target, batch, alpha)
@@ -101,17 +103,17 @@ def test_sacs_targets_losses_and_gradients_equal_ones_written_anew():
     loss = sac_critic_loss(policy.critic, batch, targets)
     said = critics(weights, "critic", batch.obs, batch.actions)
     expected = 0.5 * sum(((q - targets) ** 2).mean() for q in said)
-    expect_gradients(one.critic_optimizer, loss, weights, expected)
+    assert_equal_gradients(one.critic_optimizer, loss, weights, expected)
 
     weights = weights_of(one)
     loss = sac_actor_loss(policy.critic, batch, actions, log_probs, alpha)
     a, density = squashed(weights, batch.obs, drawn[1])
     expected = (0.3 * density - torch.min(*critics(weights, "critic", batch.obs, a))).mean()
-    expect_gradients(one.actor_optimizer, loss, weights, expected)
+    assert_equal_gradients(one.actor_optimizer, loss, weights, expected)
 
 
-def test_gsdes_log_probabilities_and_gradients_equal_ones_written_anew():
-    one, obs = trained(SAC, SACConfig(**SMALL, use_sde=True, log_std_init=-1.0)), batch_of().obs
+def test_gsde_log_probabilities_and_gradients_equal_an_independent_computation():
+    one, obs = trained("SAC", use_sde=True, log_std_init=-1.0), batch_of().obs
     one.generator.manual_seed(1)
     actions, log_probs = one.policy.get_action_and_logprob(obs)
     one.generator.manual_seed(1)
@@ -128,11 +130,11 @@ def test_gsdes_log_probabilities_and_gradients_equal_ones_written_anew():
     torch.testing.assert_close(actions.double(), u.tanh(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(log_probs.double(), expected, rtol=1e-4, atol=1e-4)
     loss = (log_probs + actions.squeeze(1)).mean()
-    expect_gradients(one.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean())
+    assert_equal_gradients(one.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean())
 
 
-def test_a_temperature_learns_towards_its_target():
-    one = trained(SAC, SACConfig(**SMALL, ent_coef="auto_0.5", learning_rate=0.01))
+def test_the_temperature_moves_towards_its_target():
+    one = trained("SAC", ent_coef="auto_0.5", learning_rate=0.01)
     told = []
     one.tell = lambda **said: told.append(said)
     batch = one.replay.sample(np.random.default_rng(0), None)
@@ -147,14 +149,14 @@ def test_a_temperature_learns_towards_its_target():
     assert next(said["ent_coef"] for said in told if "ent_coef" in said) == pytest.approx(
         np.exp(before)
     )
-    fixed = trained(SAC, SACConfig(**SMALL, ent_coef=0.2))
+    fixed = trained("SAC", ent_coef=0.2)
     assert fixed.last["ent_coef"] == pytest.approx(0.2)
     assert np.isnan(fixed.last["ent_coef_loss"])
     assert "log_alpha" not in fixed._networks()
 
 
-def test_td3s_targets_losses_and_gradients_equal_ones_written_anew():
-    one, batch = trained(TD3, TD3Config(**SMALL)), batch_of()
+def test_td3_targets_losses_and_gradients_equal_an_independent_computation():
+    one, batch = trained("TD3"), batch_of()
     weights = weights_of(one)
     noise = torch.linspace(-0.5, 0.5, 32).unsqueeze(1)
     targets = td3_targets(one.actor_target, one.critic_target, batch, noise)
@@ -168,17 +170,17 @@ def test_td3s_targets_losses_and_gradients_equal_ones_written_anew():
     loss = td3_critic_loss(one.policy.critic, batch, targets)
     said = critics(weights, "critic", batch.obs, batch.actions)
     expected = sum(((q - targets) ** 2).mean() for q in said)
-    expect_gradients(one.critic_optimizer, loss, weights, expected)
+    assert_equal_gradients(one.critic_optimizer, loss, weights, expected)
 
     weights = weights_of(one)
     loss = td3_actor_loss(one.policy, batch)
     a = net(weights, "actor", batch.obs.double()).tanh()
     expected = -critics(weights, "critic", batch.obs, a)[0].mean()
-    expect_gradients(one.actor_optimizer, loss, weights, expected)
+    assert_equal_gradients(one.actor_optimizer, loss, weights, expected)
 
 
-def test_td3s_actor_and_targets_move_every_other_minibatch():
-    one = trained(TD3, TD3Config(**SMALL, tau=0.25))
+def test_td3_moves_its_actor_and_targets_every_other_minibatch():
+    one = trained("TD3", tau=0.25)
     for moves in (False, True, False, True):
         before = one._networks()
         one.iterate()
@@ -194,8 +196,8 @@ def test_td3s_actor_and_targets_move_every_other_minibatch():
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
-def test_dqns_targets_loss_and_gradients_equal_ones_written_anew(dueling, double, extras):
-    one = trained(DQN, DQNConfig(**SMALL, dueling=dueling, target_update_interval=7), "CartPole-v1")
+def test_dqn_targets_loss_and_gradients_equal_an_independent_computation(dueling, double, extras):
+    one = trained("DQN", dueling=dueling, target_update_interval=7)
     batch, weights = batch_of(dim=4, discrete=2), weights_of(one)
     masks = torch.ones(32, 2, dtype=torch.bool)
     if extras:
@@ -222,11 +224,11 @@ def test_dqns_targets_loss_and_gradients_equal_ones_written_anew(dueling, double
     torch.testing.assert_close(errors.double(), -wrong, rtol=1e-4, atol=1e-4)
     huber = torch.where(wrong.abs() < 1, 0.5 * wrong**2, wrong.abs() - 0.5)
     expected = (huber * (batch.weights if extras else 1.0)).mean()
-    expect_gradients(one.optimizer, loss, weights, expected)
+    assert_equal_gradients(one.optimizer, loss, weights, expected)
 
 
 def test_priorities_are_the_absolute_td_errors(monkeypatch):
-    one = trained(DQN, replace(DQNConfig(**SMALL), prioritized=True), "CartPole-v1")
+    one = trained("DQN", prioritized=True)
     seen = []
     monkeypatch.setattr(one.replay, "prioritize", seen.append)
     stream = one.streams["minibatches"]
@@ -239,14 +241,14 @@ def test_priorities_are_the_absolute_td_errors(monkeypatch):
 
 
 def test_the_exponent_of_importance_weights_rises_to_one():
-    one = trained(DQN, DQNConfig(**SMALL, prioritized=True, priority_beta=0.2), "CartPole-v1")
+    one = trained("DQN", prioritized=True, priority_beta=0.2)
     for progress, beta in ((0.0, 0.2), (0.5, 0.6), (1.0, 1.0)):
         one.iterate(progress)
         assert one.replay.buffer.beta == pytest.approx(beta)
 
 
-def test_priorities_are_errors_to_which_the_buffer_alone_adds_its_floor():
-    one = trained(DQN, DQNConfig(**SMALL, prioritized=True), "CartPole-v1")
+def test_only_the_buffer_adds_a_floor_to_priorities():
+    one = trained("DQN", prioritized=True)
     one.replay.sample(one.streams["minibatches"], None)
     errors = torch.tensor([0.0, -2.0, 1e-8, 1e-5, 0.0, 3.0, 0.5, 0.0])
     one.replay.prioritize(errors)
@@ -256,9 +258,10 @@ def test_priorities_are_errors_to_which_the_buffer_alone_adds_its_floor():
         np.testing.assert_array_equal(told[name], array, err_msg=name)
 
 
-def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
-    config = DQNConfig(**SMALL, exploration_fraction=0.5, exploration_final_eps=0.1, train_freq=5)
-    one = DQN(make_vec("CartPole-v1", 1), replace(config, target_update_interval=10), 1)
+def test_exploration_decreases_to_its_end_and_the_target_moves_at_intervals():
+    exploration = {"exploration_fraction": 0.5, "exploration_final_eps": 0.1}
+    settings = {**SMALL, **exploration, "train_freq": 5, "target_update_interval": 10}
+    one = make_learner("DQN", seed=1, **settings)
     rates = [one.iterate(p)["rollout/exploration_rate"] for p in (0.0, 0.25, 0.5, 1.0)]
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
     moved = []
@@ -270,17 +273,196 @@ def test_exploration_falls_to_its_end_and_the_target_moves_at_intervals():
 
 
 @pytest.mark.parametrize(("num_envs", "interval"), [(3, 10), (6, 10), (4, 2), (1, 5)])
-@pytest.mark.parametrize("learner", [DQN, NativeDQN])
-def test_a_target_moves_every_so_many_steps_of_all_environments(learner, num_envs, interval):
-    how = {"net_arch": (8,), "learning_starts": 0, "learning_rate": 0.01, "batch_size": 8}
-    how |= {"buffer_size": 100, "train_freq": 1, "num_envs": num_envs}
-    config = DQNConfig(**how, target_update_interval=interval)
-    one = learner(make_vec("CartPole-v1", num_envs), config, 1)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_target_interval_counts_steps_of_all_environments(backend, num_envs, interval):
+    settings = {"learning_rate": 0.01, "train_freq": 1, "target_update_interval": interval}
+    one = make_learner("DQN", backend, 1, **SMALL, num_envs=num_envs, **settings)
     moved = []
     for _ in range(12):
         before = one.state().networks["q_net_target.0.weight"]
         one.iterate()
         moved.append(bool((one.state().networks["q_net_target.0.weight"] != before).any()))
     passed = [t * num_envs // interval for t in range(13)]
-    # A move in the first step is to where it is: nothing has been learned yet.
+    # A move in the first step changes nothing, as nothing has been learned.
     assert moved[1:] == [passed[t] < passed[t + 1] for t in range(1, 12)]
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TD3"])
+def test_native_greedy_actions_are_torchs_for_the_same_weights(algorithm):
+    one = trained(algorithm, "native")
+    obs = np.random.default_rng(0).normal(size=(7, one.spaces[0].shape[0])).astype(np.float32)
+    if algorithm == "DQN":
+        expected = net(weights_of(one), "q_net", torch.from_numpy(obs)).argmax(1)
+    else:
+        expected = 2 * torch.tanh(net(weights_of(one), "actor", torch.from_numpy(obs))[:, :1])
+    np.testing.assert_allclose(one.predict(obs), expected.detach().numpy(), atol=1e-5)
+
+
+ROWS, BATCH = 40, 16
+OBS, ACTION = torch.tensor([[0.6, -0.8, 1.5]]), torch.tensor([[0.25]])
+
+
+def remembering(backend, rewards, **settings):
+    """Return a TD3 learner whose replay has one transition with these rewards."""
+    small = {**SMALL, "batch_size": BATCH, "buffer_size": 100}
+    one = make_learner("TD3", backend, 1, **small, action_noise=None, **settings)
+    while one.timesteps < ROWS:
+        one.iterate()
+    state = one.state()
+    for name, value in (("obs", OBS.numpy()), ("actions", ACTION.numpy()), ("rewards", rewards)):
+        state.replay[f"step.{name}"][:] = value
+    state.replay["ahead.obs"][:] = OBS.numpy()
+    one.load_state(state)
+    return one
+
+
+def next_loss(one, backend):
+    """Return the loss of the critics in the next minibatch."""
+    if backend == "native":
+        one._start()
+        one.policy.begin(0.0)
+        assert one.policy.learn(one.normalizer)
+        return one.policy.said()["critic_loss"]
+    with one.seeded():
+        one.learn(1, 1e-3, 0.0)
+    return one.last["critic_loss"]
+
+
+def critic_values(weights, part, action):
+    return torch.cat(critics(weights, part, OBS, action)).detach().numpy()
+
+
+def test_normalised_rewards_on_torch_are_clipped_to_ten():
+    rewards = np.linspace(-1000, 1000, ROWS, dtype=np.float32)
+    one = remembering("torch", rewards, normalize_reward=True)
+    deviation = np.sqrt(one.normalizer.state()["return_var"][0] + 1e-8)
+    assert 0.1 < deviation < 90
+    seen = []
+    for seed in range(20):
+        got = one.replay.sample(np.random.default_rng(seed), one.normalizer).rewards.numpy()
+        raw = one.replay._tensors["rewards"].numpy()
+        np.testing.assert_allclose(got, (raw / deviation).clip(-10, 10), rtol=1e-5)
+        seen.extend(got)
+    assert (min(seen), max(seen)) == (-10, 10)
+    assert (np.abs(seen) < 10).any()
+
+
+@pytest.mark.parametrize("reward", [1e6, -1e6])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_critics_learn_from_rewards_clipped_to_ten(backend, reward):
+    one = remembering(backend, reward, normalize_reward=True, gamma=0.0)
+    values = critic_values(weights_of(one), "critic", ACTION)
+    expected = ((values - 10 * np.sign(reward)) ** 2).sum()
+    assert next_loss(one, backend) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.125])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_noise_of_target_actions_is_clipped(backend, clip):
+    # All noise is beyond the bound, so each row has one of the two ends.
+    settings = {"target_policy_noise": 1e6, "target_noise_clip": clip}
+    one = remembering(backend, 1.5, **settings, gamma=0.9)
+    weights = weights_of(one)
+    action = torch.tanh(net(weights, "actor_target", OBS)).detach()
+    assert abs(action.item()) < 0.8
+    values = critic_values(weights, "critic", ACTION)
+    ends = [
+        ((values - 1.5 - 0.9 * critic_values(weights, "critic_target", action + noise).min()) ** 2)
+        for noise in (-clip, clip)
+    ]
+    low, high = (end.sum() for end in ends)
+    loss = next_loss(one, backend)
+    if clip == 0:
+        assert loss == pytest.approx(low, rel=1e-4)
+        return
+    above = BATCH * (loss - low) / (high - low)  # rows with the upper end
+    assert 0 < round(above) < BATCH
+    assert above == pytest.approx(round(above), abs=0.05)
+
+
+# SAC's target follows in the first minibatch of two, TD3's in the second, with its actor.
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "first"),
+    [("SAC", {"target_update_interval": 2}, 0), ("TD3", {"policy_delay": 2}, 1)],
+)
+def test_targets_follow_in_every_other_minibatch(algorithm, setting, first, backend):
+    one = make_learner(algorithm, backend, 1, **SMALL, tau=1.0, **setting)
+    for update in range(6):
+        before = one.state().networks
+        one.iterate()
+        assert one.updates == update + 1
+        after = one.state().networks
+        for name in (name for name in after if name.startswith("critic.")):
+            target = name.replace("critic.", "critic_target.")
+            source = after[name] if update % 2 == first else before[target]
+            np.testing.assert_array_equal(after[target], source, err_msg=f"{update}: {target}")
+        assert (after["critic.qf0.0.weight"] != before["critic.qf0.0.weight"]).any()
+
+
+class Dropping(nn.Sequential):
+    """A Q-network with dropout."""
+
+    def __init__(self, *spaces):
+        super().__init__(nn.Linear(4, 32), nn.Dropout(), nn.Linear(32, 2))
+
+
+class Noisy(nn.Module):
+    """A Q-network that draws noise in every call."""
+
+    def __init__(self, *spaces):
+        super().__init__()
+        self.net, self.generator = nn.Linear(4, 2), None
+
+    def forward(self, obs):
+        values = self.net(obs)
+        return values + torch.empty_like(values).normal_(generator=self.generator)
+
+
+def test_target_networks_apply_no_dropout():
+    one = make_learner("DQN", policy=Dropping, **SMALL)
+    iterated(one, 5)
+    obs = torch.ones(3, 4)
+    assert torch.equal(one.target(obs), one.target(obs))
+    assert not torch.equal(one.policy(obs), one.policy(obs))
+
+
+def test_target_networks_draw_from_the_generator_of_the_learner():
+    one, other = (make_learner("DQN", seed=seed, policy=Noisy, **SMALL) for seed in (1, 2))
+    assert one.target.generator is one.policy.generator is one.generator
+    iterated(one, 5)
+    iterated(other, 3)
+    other.load_state(one.state())
+    assert str(iterated(one, 5)) == str(iterated(other, 5))
+
+
+class Shaded(Imitate):
+    """`Imitate` with the number as the shade of an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
+
+    def _observe(self):
+        shade = np.uint8(127 * (1 + super()._observe()[0]))
+        return np.full((3, 36, 36), shade, np.uint8)
+
+
+def test_layers_after_images_have_the_sizes_of_stable_baselines3():
+    sac, td3 = SAC(make_vec(Shaded, 1), SACConfig(), 1), TD3(make_vec(Shaded, 1), TD3Config(), 1)
+    assert sac._networks()["actor.2.weight"].shape == (256, 256)
+    names = td3._networks()
+    assert names["actor.2.weight"].shape == names["critic.qf0.2.weight"].shape == (256, 256)
+    own = TD3(make_vec(Shaded, 1), TD3Config(net_arch=(7,)), 1)
+    assert own._networks()["actor.2.weight"].shape == (1, 7)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_nan_ends_an_iteration_on_a_gpu(prioritized):
+    one = make_learner("DQN", **SMALL, prioritized=prioritized)
+    iterated(one, 4)
+    with torch.no_grad():
+        next(one.policy.parameters())[0, 0] = np.nan
+    one.device = SimpleNamespace(type="cuda")  # losses are read at the end of the iteration
+    with pytest.raises(FloatingPointError, match=r"^loss: expected finite numbers, got nan"):
+        one.learn(2, 1e-3, 0.0)

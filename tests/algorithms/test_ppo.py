@@ -1,164 +1,30 @@
-"""PPO: its loss against one written anew, what it must learn, what it must not do."""
+"""Properties of PPO alone: minibatches, metrics, non-finite numbers and seeds."""
 
+import hashlib
+import inspect
+import subprocess
+import sys
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
+from gymnasium import spaces
+from torch import nn
 
-from rlox import make_vec, torch_state
+from rlox import NonFiniteError, make_vec, torch_state
 from rlox.algorithms import PPO, PPOConfig
-from rlox.algorithms.ppo import ppo_loss
-from rlox.trainers import PPOTrainer
-from support.envs import Count, Echo, Imitate
+from rlox.networks import layer
+from support.envs import Count, Echo
+from support.policies import Coin
 
 SMALL = PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)
-KINDS = {
-    "Discrete": ("CartPole-v1", SMALL),
-    "Box": ("Pendulum-v1", SMALL),
-    "gSDE": ("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=4)),
-    "gSDE, one deviation a unit": ("Pendulum-v1", replace(SMALL, use_sde=True, full_std=False)),
-}
 
 
-def learner(env, config=SMALL, seed=0, policy=None):
+def learner(env="CartPole-v1", config=SMALL, seed=0, policy=None):
     return PPO(make_vec(env, config.num_envs), config, seed, policy)
-
-
-def recorded(kind):
-    """A batch, and the policy a few updates later, so that its ratios are not 1."""
-    ppo = learner(*KINDS[kind], seed=3)
-    ppo.collect()
-    batch = ppo.rows.at(torch.arange(len(ppo.rows.obs)))  # a copy
-    ppo.update(1e-3, 0.2)
-    return ppo, batch
-
-
-def reference_loss(weights, batch, kind, clip, clip_vf, ent_coef, vf_coef):
-    """PPO's loss once more, from the papers, in float64 and with torch's distributions."""
-
-    def net(name, x, layers):
-        for i in layers:
-            x = torch.tanh(x @ weights[f"{name}.{i}.weight"].T + weights[f"{name}.{i}.bias"])
-        return x
-
-    obs, actions, old_log_prob, old_value, advantage, target = (
-        x if x.dtype == torch.int64 else x.double() for x in batch[:6]
-    )
-    latent = net("actor", obs, (0, 2))
-    out = latent @ weights["actor.4.weight"].T + weights["actor.4.bias"]
-    value = net("critic", obs, (0, 2)) @ weights["critic.4.weight"].T + weights["critic.4.bias"]
-    value = value[:, 0]
-    if kind == "Discrete":
-        pi = Categorical(logits=out)
-        log_prob, entropy = pi.log_prob(actions), pi.entropy()
-    else:
-        deviation = weights["log_std"].exp()
-        if kind.startswith("gSDE"):
-            deviation = deviation * torch.ones(64, 1, dtype=torch.float64)
-            deviation = ((latent.detach() ** 2) @ (deviation**2) + 1e-6).sqrt()
-        pi = Normal(out, deviation)
-        log_prob, entropy = pi.log_prob(actions).sum(1), pi.entropy().sum(1)
-    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    ratio = torch.exp(log_prob - old_log_prob)
-    gain = torch.min(ratio * advantage, torch.clamp(ratio, 1 - clip, 1 + clip) * advantage)
-    if clip_vf is not None:
-        value = old_value + torch.clamp(value - old_value, -clip_vf, clip_vf)
-    error = ((value - target) ** 2).mean()
-    return -gain.mean() + vf_coef * error - ent_coef * entropy.mean()
-
-
-@pytest.mark.parametrize("clip_vf", [None, 0.01])
-@pytest.mark.parametrize("ent_coef", [0.0, 0.1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradients_equal_an_independent_computation(kind, clip_vf, ent_coef):
-    ppo, batch = recorded(kind)
-    config = replace(ppo.config, clip_coef_vf=clip_vf, ent_coef=ent_coef, vf_coef=0.7)
-    ppo.policy.zero_grad()
-    loss, log_ratio, _ = ppo_loss(ppo.evaluate, batch, config, 0.01)
-    loss.backward()
-    assert (log_ratio.abs() > 0.01).any()
-    assert (log_ratio.abs() < 0.01).any()
-
-    weights = {
-        name: p.detach().double().requires_grad_() for name, p in ppo.policy.named_parameters()
-    }
-    expected = reference_loss(weights, batch, kind, 0.01, clip_vf, ent_coef, 0.7)
-    expected.backward()
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
-    for name, parameter in ppo.policy.named_parameters():
-        want = weights[name].grad
-        got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        want = torch.zeros_like(weights[name]) if want is None else want
-        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_advantages_of_a_single_step_are_not_normalized():
-    ppo, batch = recorded("Discrete")
-    one = batch.at(torch.tensor([0]))
-    assert ppo_loss(ppo.evaluate, one, ppo.config, 0.2)[0].isfinite()
-
-
-def test_a_discrete_identity_is_learned():
-    trainer = PPOTrainer(
-        env=Echo,
-        seed=0,
-        backend="torch",
-        num_envs=4,
-        n_steps=64,
-        learning_rate=3e-3,
-        gamma=0.0,
-        runs_dir=None,
-    )
-    trainer.train(3_000)
-    assert trainer.evaluate(10)["mean_reward"] == 10.0
-
-
-@pytest.mark.parametrize("sde", [False, True])
-def test_a_continuous_identity_is_learned(sde):
-    trainer = PPOTrainer(
-        env=Imitate,
-        seed=0,
-        backend="torch",
-        num_envs=4,
-        n_steps=64,
-        n_epochs=5,
-        learning_rate=3e-3,
-        gamma=0.0,
-        log_std_init=-1.0,
-        use_sde=sde,
-        runs_dir=None,
-    )
-    trainer.train(6_000)
-    assert trainer.evaluate(10)["mean_reward"] > -0.2  # 10 steps; doing nothing gives -3.3
-
-
-def value_of_a_constant_reward(terminate):
-    config = PPOConfig(
-        num_envs=4,
-        n_steps=20,
-        batch_size=80,
-        n_epochs=10,
-        gamma=0.9,
-        learning_rate=2e-2,
-        net_arch=(8,),
-    )
-    env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
-    ppo = learner(env, config)
-    for _ in range(40):
-        ppo.iterate()
-    return float(ppo.values(np.zeros((1, 1), np.float32))[0])
-
-
-def test_what_follows_a_time_limit_is_worth_something():
-    assert value_of_a_constant_reward(terminate=False) == pytest.approx(1 / (1 - 0.9), rel=0.03)
-
-
-def test_nothing_follows_a_termination():
-    # The mean over the 10 places in an episode of the discounted rewards that are left.
-    expected = np.mean([(1 - 0.9**left) / (1 - 0.9) for left in range(1, 11)])
-    assert value_of_a_constant_reward(terminate=True) == pytest.approx(expected, rel=0.1)
 
 
 def test_the_bootstrap_at_a_truncation_is_normalized_like_observations():
@@ -174,32 +40,17 @@ def test_the_bootstrap_at_a_truncation_is_normalized_like_observations():
     np.testing.assert_allclose(buffer.advantages[9], delta, rtol=1e-5)
 
 
-def test_schedules_go_from_the_setting_to_zero():
-    config = replace(SMALL, lr_schedule="linear", clip_schedule="linear", clip_coef=0.4)
-    ppo = learner("CartPole-v1", config)
-    used = []
-    step = ppo.optimizer.step
-    ppo.optimizer.step = lambda gradient, rate: (used.append(rate), step(gradient, rate))
-    for progress in (0.0, 0.25, 0.75):
-        metrics = ppo.iterate(progress)
-        assert used[-1] == metrics["train/learning_rate"]
-        assert metrics["train/learning_rate"] == pytest.approx(3e-4 * (1 - progress))
-        assert metrics["train/clip_range"] == pytest.approx(0.4 * (1 - progress))
-    constant = learner("CartPole-v1").iterate(0.5)
-    assert (constant["train/learning_rate"], constant["train/clip_range"]) == (3e-4, 0.2)
-
-
 def test_target_kl_ends_the_updates_of_an_iteration():
     eager = replace(SMALL, learning_rate=0.1, n_epochs=10)
-    assert learner("CartPole-v1", eager).iterate()["train/n_updates"] == 10
-    bounded = learner("CartPole-v1", replace(eager, target_kl=0.01)).iterate()
+    assert learner(config=eager).iterate()["train/n_updates"] == 10
+    bounded = learner(config=replace(eager, target_kl=0.01)).iterate()
     assert bounded["train/n_updates"] < 10
     assert bounded["train/approx_kl"] > 0.015
 
 
 def test_gradients_are_cut_to_their_joint_norm(monkeypatch):
     norms = []
-    ppo = learner("CartPole-v1", replace(SMALL, max_grad_norm=1e-3))
+    ppo = learner(config=replace(SMALL, max_grad_norm=1e-3))
     step = ppo.optimizer.step
 
     def watched(gradient, learning_rate):
@@ -212,7 +63,7 @@ def test_gradients_are_cut_to_their_joint_norm(monkeypatch):
 
 
 def test_every_step_is_learned_from_once_in_each_epoch(monkeypatch):
-    ppo = learner("CartPole-v1", replace(SMALL, batch_size=50))
+    ppo = learner(config=replace(SMALL, batch_size=50))
     seen = []
     loss = ppo.loss
 
@@ -227,41 +78,8 @@ def test_every_step_is_learned_from_once_in_each_epoch(monkeypatch):
     np.testing.assert_array_equal(advantages, np.sort(ppo.buffer.advantages, axis=None))
 
 
-@pytest.mark.parametrize(("freq", "times"), [(-1, 1), (4, 8)])
-def test_gsde_draws_a_new_matrix_every_so_many_steps(freq, times):
-    ppo = learner("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=freq))
-    drawn = []
-    reset_noise = ppo.policy.reset_noise
-    ppo.policy.reset_noise = lambda rows: (drawn.append(rows), reset_noise(rows))
-    ppo.iterate()
-    assert drawn == [4] * times
-
-
-def test_metrics_have_stable_baselines3s_names():
-    names = set(learner("Pendulum-v1").iterate())
-    assert names == {
-        "rollout/ep_rew_mean",
-        "rollout/ep_len_mean",
-        "time/total_timesteps",
-        "train/approx_kl",
-        "train/clip_fraction",
-        "train/clip_range",
-        "train/entropy_loss",
-        "train/explained_variance",
-        "train/learning_rate",
-        "train/loss",
-        "train/n_updates",
-        "train/policy_gradient_loss",
-        "train/std",
-        "train/value_loss",
-    }
-    clipped = learner("Pendulum-v1", replace(SMALL, clip_coef_vf=0.1)).iterate()
-    assert {*clipped} - names == {"train/clip_range_vf"}
-    assert clipped["train/clip_range_vf"] == 0.1
-
-
 def test_metrics_mean_what_they_say():
-    ppo = learner("CartPole-v1", replace(SMALL, batch_size=128, n_epochs=1))
+    ppo = learner(config=replace(SMALL, batch_size=128, n_epochs=1))
     metrics = ppo.iterate()
     assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)  # nothing had changed yet
     assert metrics["train/clip_fraction"] == 0.0
@@ -274,8 +92,8 @@ def test_metrics_mean_what_they_say():
     assert metrics["train/explained_variance"] == pytest.approx(explained, rel=1e-4)
 
 
-def test_losses_are_means_but_the_last_one_as_stable_baselines3s():
-    ppo = learner("CartPole-v1", replace(SMALL, learning_rate=0.01))
+def test_losses_are_means_except_the_last_as_in_stable_baselines3():
+    ppo = learner(config=replace(SMALL, learning_rate=0.01))
     seen = []
     loss = ppo.loss
     ppo.loss = lambda *args: (seen.append(loss(*args)), seen[-1])[1]
@@ -295,7 +113,7 @@ def test_the_number_of_threads_is_put_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ppo = learner("CartPole-v1")
+        ppo = learner()
         inside = []
         loss = ppo.loss
         ppo.loss = lambda *args: (inside.append(torch.get_num_threads()), loss(*args))[1]
@@ -305,37 +123,180 @@ def test_the_number_of_threads_is_put_back():
         torch.set_num_threads(before)
 
 
-def test_stopping_while_collecting_learns_nothing_and_counts_nothing():
-    ppo = learner("CartPole-v1")
-    before = torch_state.module_arrays(ppo.policy)
-    ppo.stopping = True
-    assert ppo.iterate() == {}
-    assert ppo.timesteps == 0
-    after = torch_state.module_arrays(ppo.policy)
-    assert all(np.array_equal(after[name], array) for name, array in before.items())
-    ppo.stopping = False
-    assert ppo.iterate()["time/total_timesteps"] == 128
-
-
-def test_prediction_normalizes_and_changes_no_statistics():
-    ppo = learner("Pendulum-v1", replace(SMALL, normalize_obs=True, normalize_reward=True))
-    ppo.iterate()
-    before = {name: x.copy() for name, x in ppo.normalizer.state().items()}
-    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    normalized = torch.from_numpy(ppo.normalizer.normalize_obs(obs))
-    expected = ppo.policy.mode(normalized).detach().numpy().clip(-2, 2)
-    np.testing.assert_allclose(ppo.predict(obs), expected, atol=1e-6)
-    np.testing.assert_allclose(ppo.predict(obs[0]), expected[0], atol=1e-6)
-    after = ppo.normalizer.state()
-    for name, x in before.items():
-        np.testing.assert_array_equal(after[name], x)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Discrete", "gSDE"])
 def test_the_compiled_loss_is_the_same(kind):
-    env, config = KINDS[kind]
+    env = "CartPole-v1" if kind == "Discrete" else "Pendulum-v1"
+    config = replace(SMALL, use_sde=kind == "gSDE")
     plain, compiled = learner(env, config), learner(env, replace(config, compile=True))
     for progress in (0.0, 0.5):
         a, b = plain.iterate(progress), compiled.iterate(progress)
         assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite_is_named():
+    ppo = learner(config=replace(SMALL, learning_rate=1e30))
+    with pytest.raises(FloatingPointError, match=r"_loss: expected finite numbers, got"):
+        ppo.iterate()
+
+
+def test_values_that_are_not_finite_are_named_with_environment_and_step():
+    class Unwell(Coin):
+        def get_value(self, obs):
+            value = super().get_value(obs)
+            return torch.where(obs[:, 0] == 700, torch.nan, value)
+
+    ppo = learner(Count, policy=Unwell)
+    with pytest.raises(NonFiniteError) as error:
+        ppo.iterate()
+    assert (error.value.argument, error.value.env, error.value.step) == ("values", 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("at", "location"), [(1000, ("final_values", 0, 9)), (200, ("last_values", 0, 12))]
+)
+def test_bootstrap_values_that_are_not_finite_are_named(at, location):
+    class Unwell(Coin):
+        def get_value(self, obs):
+            return torch.where(obs[:, 0] == at, torch.inf, super().get_value(obs))
+
+        def act(self, obs):  # collecting sees nothing of it
+            return *self.get_action_and_logprob(obs)[:2], super().get_value(obs)
+
+    ppo = learner(Count, replace(SMALL, n_steps=12), policy=Unwell)
+    with pytest.raises(NonFiniteError) as error:
+        ppo.iterate()
+    assert (error.value.argument, error.value.env, error.value.step) == location
+
+
+def test_errors_of_environments_are_passed_on():
+    ppo = learner()
+    ppo.policy.act = lambda obs: (torch.full((4,), 7), torch.zeros(4), torch.zeros(4))
+    with pytest.raises(ValueError, match="actions"):
+        ppo.iterate()
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_on_a_gpu(monkeypatch):
+    ppo = learner()
+    ppo.collect()
+    loss, zeros, randperm = ppo.loss, torch.zeros, torch.randperm
+    ppo.loss = lambda *args: (loss(*args)[0] * torch.nan, *loss(*args)[1:])
+    before = torch_state.module_arrays(ppo.policy)
+    ppo.device = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
+    monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
+    with pytest.raises(FloatingPointError, match="gradient"):
+        ppo.update(1e-3, 0.2)
+    after = torch_state.module_arrays(ppo.policy)
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
+
+
+def digests(seed, outside):
+    """Return digests of trained weights. The global generators are seeded with `outside`."""
+    import hashlib
+    import random
+
+    import numpy as np
+    import torch
+
+    from rlox.trainers import PPOTrainer
+
+    random.seed(outside)
+    np.random.seed(outside)  # noqa: NPY002
+    torch.manual_seed(outside)
+    made = []
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        trainer = PPOTrainer(env, seed, n_steps=64, runs_dir=None, backend="torch")
+        trainer.train(600)
+        torch.rand(outside)
+        weights = b"".join(
+            p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters()
+        )
+        made.append(hashlib.sha256(weights).hexdigest())
+    return made
+
+
+def test_the_seed_decides_the_weights_whatever_the_global_generators_are():
+    program = inspect.getsource(digests) + "print(*digests(7, 1))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    first = done.stdout.split()
+    assert [len(digest) for digest in first] == [64, 64]
+    assert first == digests(7, 1) == digests(7, 2)
+    assert set(first).isdisjoint(digests(8, 1))
+
+
+def weights_of(ppo):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in ppo.policy.parameters()))
+
+
+def test_custom_policies_are_repeatable_and_leave_the_global_generator_alone():
+    digests = []
+    for outside in (1, 2):
+        torch.manual_seed(outside)
+        before = torch.get_rng_state()
+        ppo = learner(policy=Coin)
+        for _ in range(3):
+            ppo.iterate()
+        assert torch.equal(before, torch.get_rng_state())
+        digests.append(weights_of(ppo).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_a_custom_policy_learns():
+    ppo = learner(Echo, replace(SMALL, gamma=0.0, learning_rate=0.05, n_epochs=10), policy=Coin)
+    for _ in range(20):
+        metrics = ppo.iterate()
+    assert metrics["rollout/ep_rew_mean"] > 8  # 3.3 at first
+    with pytest.raises(TypeError, match="mode"):
+        ppo.predict(np.zeros(3))
+    assert 0 <= ppo.predict(np.zeros(3), deterministic=False) < 3
+
+
+PIXELS = spaces.Dict(a=spaces.Box(0, 255, (36, 36, 3), np.uint8), b=spaces.Box(-1, 1, (2,)))
+
+
+@pytest.mark.parametrize("ortho_init", [True, False])
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (4,)), PIXELS], ids=["numbers", "pixels"])
+def test_built_in_networks_draw_nothing_from_the_global_generator(space, ortho_init, monkeypatch):
+    def drawn(*args):
+        raise AssertionError("the global generator was used")
+
+    class Seen(Echo):
+        observation_space = space
+
+    config = replace(SMALL, ortho_init=ortho_init, shared_trunk=True)
+    before = torch.get_rng_state()
+    monkeypatch.setattr(torch.random, "fork_rng", drawn)
+    made = [learner(Seen, config, seed).policy.state_dict() for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    names = [name for name in made[0] if name.endswith("weight")]
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    assert not any(torch.equal(made[0][name], made[2][name]) for name in names)
+
+
+def test_other_threads_that_draw_do_not_change_initial_weights():
+    wanted, stop = learner().policy.state_dict(), threading.Event()
+
+    def draw():
+        while not stop.is_set():
+            torch.rand(10)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        made = [learner().policy.state_dict() for _ in range(20)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(torch.equal(weights[name], wanted[name]) for weights in made for name in wanted)
+
+
+def test_layers_are_initialised_as_in_torch():
+    for kind, sizes, how in ((nn.Linear, (5, 3), {}), (nn.Conv2d, (3, 4), {"kernel_size": 2})):
+        torch.manual_seed(3)
+        theirs = kind(*sizes, **how).state_dict()
+        ours = layer(kind, *sizes, generator=torch.Generator().manual_seed(3), **how).state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -18,7 +18,7 @@ from rlox.checkpoint import read_checkpoint
 from rlox.restoring import go_on_in
 from rlox.rotation import newest, prune, read_scores, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
-from toy_runs import Noting, NotingLogger, small
+from support.runs import Noting, NotingLogger, small
 
 
 def names(run):

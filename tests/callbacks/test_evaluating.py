@@ -12,7 +12,7 @@ import rlox
 from rlox.callbacks import EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
-from toy_runs import NotingLogger, small
+from support.runs import NotingLogger, small
 
 
 def columns(run, *names):

@@ -10,7 +10,7 @@ from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, 
 from rlox.callbacks.states import give_back, saved_states, states_of
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import PPOTrainer
-from toy_runs import small
+from support.runs import small
 
 
 class Score(Callback):

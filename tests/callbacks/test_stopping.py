@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlox.callbacks import Callback, EarlyStoppingCallback
-from toy_runs import small
+from support.runs import small
 
 
 class Scores(Callback):

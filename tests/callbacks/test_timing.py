@@ -10,7 +10,7 @@ from rlox import phases
 from rlox.callbacks import Callback, TimingCallback
 from rlox.phases import PHASES
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from toy_runs import NotingLogger, small
+from support.runs import NotingLogger, small
 
 ON = {"env_step", "inference", "gae_compute", "gradient_update"}
 OFF = {"env_step", "inference", "buffer", "gradient_update"}

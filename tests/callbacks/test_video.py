@@ -12,7 +12,7 @@ import pytest
 import rlox
 from rlox.callbacks import VideoRecordingCallback
 from rlox.trainers import PPOTrainer
-from toy_runs import small
+from support.runs import small
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

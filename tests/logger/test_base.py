@@ -11,7 +11,7 @@ from rlox.logger import (
     as_loggers,
 )
 from rlox.logger.base import NAMES
-from toy_runs import NotingLogger, small
+from support.runs import NotingLogger, small
 
 
 class Failing(NotingLogger):

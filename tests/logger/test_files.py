@@ -11,7 +11,7 @@ from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
 from rlox.metrics import forget_lines_after
 from rlox.restoring import go_on_in
 from rlox.trainers import PPOTrainer
-from toy_runs import NotingLogger, small
+from support.runs import NotingLogger, small
 
 
 def test_the_console_shows_tables_now_and_then(capsys):

@@ -10,7 +10,7 @@ import pytest
 from rlox.logger import MLflowLogger, WandbLogger
 from rlox.restoring import go_on_in
 from rlox.trainers import PPOTrainer
-from toy_runs import Noting, NotingLogger, small
+from support.runs import Noting, NotingLogger, small
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -1,0 +1,335 @@
+"""Properties that PPO, A2C and IMPALA have in common."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from rlox import NonFiniteError, make_vec, torch_state
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
+from rlox.algorithms.a2c import a2c_loss
+from rlox.algorithms.ppo import ppo_loss
+from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
+from support.envs import Count, Echo, Imitate
+from support.policies import Coin
+
+ALGORITHMS = {
+    "PPO": (PPO, PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)),
+    "A2C": (A2C, A2CConfig(num_envs=4)),
+}
+KINDS = {
+    "Discrete": ("CartPole-v1", {}),
+    "Box": ("Pendulum-v1", {}),
+    "gSDE": ("Pendulum-v1", {"use_sde": True, "sde_sample_freq": 2}),
+    "gSDE, one deviation a unit": ("Pendulum-v1", {"use_sde": True, "full_std": False}),
+}
+BOTH = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def learner(name, env="CartPole-v1", seed=0, policy=None, **settings):
+    algorithm, config = ALGORITHMS[name]
+    config = replace(config, **settings)
+    return algorithm(make_vec(env, config.num_envs), config, seed, policy)
+
+
+def reference_outputs(weights, obs, actions, kind):
+    """Return log-probabilities, entropies and values by torch's distributions in float64."""
+
+    def net(name, x):
+        for i in (0, 2):
+            x = torch.tanh(x @ weights[f"{name}.{i}.weight"].T + weights[f"{name}.{i}.bias"])
+        return x, x @ weights[f"{name}.4.weight"].T + weights[f"{name}.4.bias"]
+
+    latent, out = net("actor", obs.double())
+    value = net("critic", obs.double())[1][:, 0]
+    if kind == "Discrete":
+        pi = Categorical(logits=out)
+        return pi.log_prob(actions), pi.entropy(), value
+    deviation = weights["log_std"].exp()
+    if kind.startswith("gSDE"):
+        deviation = deviation * torch.ones(64, 1, dtype=torch.float64)
+        deviation = ((latent.detach() ** 2) @ (deviation**2) + 1e-6).sqrt()
+    pi = Normal(out, deviation)
+    return pi.log_prob(actions.double()).sum(1), pi.entropy().sum(1), value
+
+
+def normalized(advantages):
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def reference_ppo_loss(outputs, batch, config, clip):
+    log_prob, entropy, value = outputs
+    old_log_prob, old_value, advantages, returns = (x.double() for x in batch[2:6])
+    advantages = normalized(advantages)
+    ratio = torch.exp(log_prob - old_log_prob)
+    gain = torch.min(ratio * advantages, torch.clamp(ratio, 1 - clip, 1 + clip) * advantages)
+    if config.clip_coef_vf is not None:
+        bound = config.clip_coef_vf
+        value = old_value + torch.clamp(value - old_value, -bound, bound)
+    error = ((value - returns) ** 2).mean()
+    return -gain.mean() + config.vf_coef * error - config.ent_coef * entropy.mean()
+
+
+def reference_a2c_loss(outputs, batch, config):
+    log_prob, entropy, value = outputs
+    advantages, returns = (x.double() for x in batch[4:6])
+    if config.normalize_advantage:
+        advantages = normalized(advantages)
+    error = ((value - returns) ** 2).mean()
+    gain = (advantages * log_prob).mean() + config.ent_coef * entropy.mean()
+    return config.vf_coef * error - gain
+
+
+@pytest.mark.parametrize("option", [False, True])
+@pytest.mark.parametrize("ent_coef", [0.0, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+@BOTH
+def test_loss_and_gradients_equal_an_independent_computation(name, kind, ent_coef, option):
+    env, settings = KINDS[kind]
+    one = learner(name, env, seed=3, learning_rate=1e-3, **settings)
+    one.collect()
+    batch = one.rows.at(torch.arange(len(one.rows.obs)))  # a copy
+    one.iterate()  # the ratios of the batch become different from 1
+    one.policy.zero_grad()
+    weights = {n: p.detach().double().requires_grad_() for n, p in one.policy.named_parameters()}
+    outputs = reference_outputs(weights, batch.obs, batch.actions, kind)
+    config = replace(one.config, ent_coef=ent_coef, vf_coef=0.7)
+    if name == "PPO":
+        config = replace(config, clip_coef_vf=0.01 if option else None)
+        loss, log_ratio, _ = ppo_loss(one.evaluate, batch, config, 0.01)
+        assert (log_ratio.abs() > 0.01).any()
+        assert (log_ratio.abs() < 0.01).any()
+        expected = reference_ppo_loss(outputs, batch, config, 0.01)
+    else:
+        config = replace(config, normalize_advantage=option)
+        loss, parts = a2c_loss(one.evaluate, batch, config)
+        torch.testing.assert_close(parts[3], loss.detach())
+        expected = reference_a2c_loss(outputs, batch, config)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+    for key, parameter in one.policy.named_parameters():
+        want = weights[key].grad
+        got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        want = torch.zeros_like(weights[key]) if want is None else want
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4, msg=key)
+
+
+def test_advantages_of_a_single_step_are_not_normalized():
+    ppo, a2c = learner("PPO"), learner("A2C", normalize_advantage=True)
+    for one in (ppo, a2c):
+        one.collect()
+    row = torch.tensor([0])
+    assert ppo_loss(ppo.evaluate, ppo.rows.at(row), ppo.config, 0.2)[0].isfinite()
+    assert a2c_loss(a2c.evaluate, a2c.rows.at(row), a2c.config)[0].isfinite()
+
+
+IDENTITY = {"gamma": 0.0, "runs_dir": None, "learning_rate": 2e-3}
+TRAINERS = {
+    "PPO": (PPOTrainer, {"num_envs": 4, "n_steps": 64, "n_epochs": 5, "learning_rate": 3e-3}, -1.0),
+    "A2C": (A2CTrainer, {"num_envs": 8}, -2.0),
+    "IMPALA": (IMPALATrainer, {"num_envs": 8, "lockstep": True, "max_lag": 0}, -2.0),
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_discrete_identity_is_learned(name, backend):
+    trainer, settings, _ = TRAINERS[name]
+    with trainer(Echo, 0, backend=backend, **{**IDENTITY, **settings}) as one:
+        one.train(5_000)
+        assert one.evaluate(10)["mean_reward"] == 10.0
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(
+    ("name", "use_sde"),
+    [("PPO", False), ("PPO", True), ("A2C", False), ("A2C", True), ("IMPALA", False)],
+)
+def test_a_continuous_identity_is_learned(name, use_sde, backend):
+    trainer, settings, log_std = TRAINERS[name]
+    settings = {**IDENTITY, **settings, "ent_coef": 0.0, "lr_schedule": "linear"}
+    settings |= {"log_std_init": log_std, "use_sde": use_sde}
+    with trainer(Imitate, 0, backend=backend, **settings) as one:
+        one.train(5_000)
+        assert one.evaluate(10)["mean_reward"] > -0.2  # 10 steps; doing nothing gives -3.3
+
+
+VALUES = {
+    "PPO": (40, {"n_steps": 20, "batch_size": 80, "n_epochs": 10, "learning_rate": 2e-2}),
+    "A2C": (150, {"n_steps": 20, "learning_rate": 8e-3, "lr_schedule": "linear"}),
+}
+
+
+def value_of_a_constant_reward(name, terminate):
+    iterations, settings = VALUES[name]
+    env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
+    one = learner(name, env, gamma=0.9, net_arch=(8,), **settings)
+    for i in range(iterations):
+        one.iterate(i / iterations)
+    return float(one.values(np.zeros((1, 1), np.float32))[0])
+
+
+@BOTH
+def test_the_value_continues_beyond_a_truncation(name):
+    assert value_of_a_constant_reward(name, False) == pytest.approx(1 / (1 - 0.9), rel=0.03)
+
+
+@BOTH
+def test_the_value_ends_at_a_termination(name):
+    # The mean over the 10 places in an episode of the discounted rewards that are left.
+    expected = np.mean([(1 - 0.9**left) / (1 - 0.9) for left in range(1, 11)])
+    assert value_of_a_constant_reward(name, True) == pytest.approx(expected, rel=0.1)
+
+
+@BOTH
+def test_schedules_decrease_from_the_setting_to_zero(name):
+    clip = {"clip_schedule": "linear", "clip_coef": 0.4} if name == "PPO" else {}
+    one, used = learner(name, lr_schedule="linear", **clip), []
+    step, rate = one.optimizer.step, one.config.learning_rate
+    one.optimizer.step = lambda gradient, lr: (used.append(lr), step(gradient, lr))
+    for progress in (0.0, 0.25, 0.75):
+        metrics = one.iterate(progress)
+        assert used[-1] == metrics["train/learning_rate"] == pytest.approx(rate * (1 - progress))
+        if name == "PPO":
+            assert metrics["train/clip_range"] == pytest.approx(0.4 * (1 - progress))
+    constant = learner(name).iterate(0.5)
+    assert constant["train/learning_rate"] == rate
+    assert constant.get("train/clip_range", 0.2) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "freq", "times"), [("PPO", -1, 1), ("PPO", 4, 8), ("A2C", -1, 1), ("A2C", 2, 3)]
+)
+def test_gsde_draws_a_new_matrix_every_so_many_steps(name, freq, times):
+    one = learner(name, "Pendulum-v1", use_sde=True, sde_sample_freq=freq)
+    drawn, reset_noise = [], one.policy.reset_noise
+    one.policy.reset_noise = lambda rows: (drawn.append(rows), reset_noise(rows))
+    one.iterate()
+    assert drawn == [4] * times
+
+
+COMMON_METRICS = {
+    "rollout/ep_rew_mean",
+    "rollout/ep_len_mean",
+    "time/total_timesteps",
+    "train/entropy_loss",
+    "train/explained_variance",
+    "train/learning_rate",
+    "train/loss",
+    "train/n_updates",
+    "train/std",
+    "train/value_loss",
+}
+
+
+def test_metrics_have_the_names_of_stable_baselines3():
+    assert {*learner("A2C", "Pendulum-v1").iterate()} == COMMON_METRICS | {"train/policy_loss"}
+    names = {*learner("PPO", "Pendulum-v1").iterate()}
+    special = ("approx_kl", "clip_fraction", "clip_range", "policy_gradient_loss")
+    assert names == COMMON_METRICS | {f"train/{name}" for name in special}
+    clipped = learner("PPO", "Pendulum-v1", clip_coef_vf=0.1).iterate()
+    assert {*clipped} - names == {"train/clip_range_vf"}
+    assert clipped["train/clip_range_vf"] == 0.1
+
+
+@BOTH
+def test_stopping_while_collecting_learns_nothing_and_counts_nothing(name):
+    one = learner(name)
+    before = torch_state.module_arrays(one.policy)
+    one.stopping = True
+    assert one.iterate() == {}
+    assert one.timesteps == 0
+    np.testing.assert_equal(torch_state.module_arrays(one.policy), before)
+    one.stopping = False
+    assert one.iterate()["time/total_timesteps"] == 4 * one.config.n_steps
+
+
+@BOTH
+def test_prediction_normalizes_and_changes_no_statistics(name):
+    one = learner(name, "Pendulum-v1", normalize_obs=True, normalize_reward=True)
+    one.iterate()
+    before = {key: x.copy() for key, x in one.normalizer.state().items()}
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    rows = torch.from_numpy(one.normalizer.normalize_obs(obs))
+    expected = one.policy.mode(rows).detach().numpy().clip(-2, 2)
+    np.testing.assert_allclose(one.predict(obs), expected, atol=1e-6)
+    np.testing.assert_allclose(one.predict(obs[0]), expected[0], atol=1e-6)
+    np.testing.assert_equal(one.normalizer.state(), before)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_runs_are_equal_and_another_seed_differs(kind, name):
+    env, settings = KINDS[kind]
+
+    def run(seed):
+        one = learner(name, env, seed, **settings)
+        losses = [one.iterate()["train/loss"] for _ in range(10)]
+        return one.optimizer.vector.clone(), losses
+
+    (first, losses), (again, same), (other, _) = run(1), run(1), run(2)
+    assert torch.equal(first, again)
+    assert losses == same
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "policy", "parameter", "output"),
+    [
+        ("PPO", "Pendulum-v1", None, "actor.4.bias", ("actions", 0, 32)),
+        ("PPO", "Pendulum-v1", None, "log_std", ("actions", 0, 32)),
+        ("PPO", "CartPole-v1", None, "actor.4.bias", ("log_probs", 0, 32)),
+        ("PPO", "CartPole-v1", None, "critic.4.bias", ("values", 0, 32)),
+        ("PPO", "CartPole-v1", Coin, "actor.weight", ("actor.weight", None, 32)),
+        ("A2C", "Pendulum-v1", None, "actor.4.bias", ("actions", 0, 5)),
+        ("A2C", "CartPole-v1", None, "actor.4.bias", ("log_probs", 0, 5)),
+        ("A2C", "CartPole-v1", None, "critic.4.bias", ("values", 0, 5)),
+    ],
+)
+def test_nan_in_a_parameter_is_named_where_it_comes_out(name, env, policy, parameter, output):
+    one = learner(name, env, policy=policy)
+    one.iterate()
+    with torch.no_grad():
+        dict(one.policy.named_parameters())[parameter].view(-1)[0] = torch.nan
+    with pytest.raises(NonFiniteError) as error:
+        one.iterate()
+    assert (error.value.argument, error.value.env, error.value.step) == output
+
+
+SETTINGS = [
+    {"n_steps": 0},
+    {"gamma": 1.5},
+    {"learning_rate": float("nan")},
+    {"lr_schedule": "cosine"},
+    {"activation": "sine"},
+    {"net_arch": 64},
+    {"net_arch": (0,)},
+    {"normalize_obs": "no"},
+    {"use_sde": True},  # with a Discrete action space
+    {"device": "abacus"},
+    {"device": "cuda:99"},
+    {"num_envs": 3},
+]
+SPECIAL = {
+    "PPO": [{"batch_size": -2}, {"target_kl": -1.0}],
+    "A2C": [{"optimizer": "sgd"}, {"optimizer_eps": -1.0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [(name, each) for name in SPECIAL for each in SETTINGS + SPECIAL[name]]
+)
+def test_invalid_settings_are_rejected(name, settings):
+    algorithm, config = ALGORITHMS[name]
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))}: expected"):
+        algorithm(make_vec("CartPole-v1", 4), replace(config, **settings), 0)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", ["abc", -1, None, True])
+def test_invalid_seeds_are_rejected(seed, name):
+    with pytest.raises((TypeError, ValueError), match=r"^seed: expected"):
+        learner(name, seed=seed)

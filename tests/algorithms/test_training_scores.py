@@ -1,0 +1,132 @@
+"""Scores that training must reach in Gymnasium's environments, and controls that must fail."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlox._rlox import network_backends
+from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer, SACTrainer, TD3Trainer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+CARTPOLE, PENDULUM, ACROBOT = "CartPole-v1", "Pendulum-v1", "Acrobot-v1"
+MOUNTAIN_CAR = "MountainCarContinuous-v0"
+
+
+def median_score(trainer, env, total, backend, change=None, **settings):
+    scores = []
+    for seed in range(1, 6):
+        with trainer(env, seed, backend=backend, runs_dir=None, **settings) as one:
+            if change is not None:
+                change(one.learner)
+            one.train(total)
+            scores.append(one.evaluate(30)["mean_reward"])
+    return np.median(scores)
+
+
+SOLVED = {
+    "PPO, CartPole": (PPOTrainer, CARTPOLE, 100_000, 475, {}),
+    "PPO, Pendulum": (PPOTrainer, PENDULUM, 100_000, -200, {}),
+    "PPO, Acrobot": (PPOTrainer, ACROBOT, 500_000, -95, {}),
+    "A2C, CartPole": (A2CTrainer, CARTPOLE, 500_000, 475, {}),
+    "IMPALA, 1 actor": (IMPALATrainer, CARTPOLE, 500_000, 475, {"num_actors": 1}),
+    "IMPALA, 2 actors": (IMPALATrainer, CARTPOLE, 500_000, 475, {"num_actors": 2}),
+    "DQN, Acrobot": (DQNTrainer, ACROBOT, 100_000, -90, {}),
+    "SAC, Pendulum": (SACTrainer, PENDULUM, 20_000, -180, {}),
+    "SAC with gSDE, MountainCar": (SACTrainer, MOUNTAIN_CAR, 50_000, 90, {}),
+    "TD3, Pendulum": (TD3Trainer, PENDULUM, 20_000, -180, {}),
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("case", SOLVED)
+def test_environments_are_solved(case, backend):
+    trainer, env, total, score, settings = SOLVED[case]
+    assert median_score(trainer, env, total, backend, **settings) >= score
+
+
+@pytest.mark.parametrize("backend", ["candle", "burn"])
+def test_ppo_solves_cartpole_on_optional_backends(backend):
+    if backend not in network_backends():
+        pytest.skip(f"rlox was built without the feature {backend}")
+    assert median_score(PPOTrainer, CARTPOLE, 100_000, backend) >= 475
+
+
+@pytest.mark.parametrize("lag", [0, 4])
+def test_impala_solves_cartpole_in_lockstep(lag):
+    settings = {"lockstep": True, "max_lag": lag}
+    assert median_score(IMPALATrainer, CARTPOLE, 500_000, "auto", **settings) >= 475
+
+
+def permute_advantages(ppo):
+    collect, rng = ppo.collect, np.random.default_rng(0)
+
+    def collect_and_permute():
+        whole = collect()
+        advantages = ppo.buffer.advantages
+        advantages[:] = rng.permutation(advantages.ravel()).reshape(advantages.shape)
+        return whole
+
+    ppo.collect = collect_and_permute
+
+
+def take_earlier_advantages(a2c):
+    """Exchange the advantages for those of an earlier iteration.
+
+    To permute those of the same iteration is not enough: their mean belongs to its 40 actions,
+    and from this noisier gradient CartPole is still learned.
+    """
+    collect, rng = a2c.collect, np.random.default_rng(0)
+    earlier = np.zeros_like(a2c.buffer.field("advantages"))
+
+    def collect_and_exchange():
+        whole = collect()
+        now = a2c.buffer.advantages.copy()
+        shuffled = rng.permutation(earlier.ravel()).reshape(earlier.shape)
+        a2c.buffer.advantages[:], earlier[:] = shuffled, now
+        return whole
+
+    a2c.collect = collect_and_exchange
+
+
+def take_earlier_corrections(impala):
+    """Exchange the corrected advantages for permuted ones of an earlier rollout."""
+    correct, rng, earlier = impala.correct, np.random.default_rng(0), []
+
+    def exchanged(log_probs, values):
+        vs, advantages = correct(log_probs, values)
+        earlier.append(advantages)
+        other = earlier.pop(0) if len(earlier) > 1 else torch.zeros_like(advantages)
+        return [vs, other[torch.from_numpy(rng.permutation(len(other)))]]
+
+    impala.correct = exchanged
+
+
+def reward_with_noise(learner):
+    """Replace the rewards by numbers that do not depend on the actions."""
+    step, rng = learner.stepper.step, np.random.default_rng(0)
+
+    def step_for_noise(actions):
+        came = step(actions)
+        return came._replace(rewards=rng.normal(size=came.rewards.shape))
+
+    learner.fused = False  # native learners would step in Rust
+    learner.stepper.step = step_for_noise
+
+
+CONTROLS = {
+    "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, permute_advantages),
+    "A2C": (A2CTrainer, CARTPOLE, 500_000, 200, take_earlier_advantages),
+    "IMPALA": (IMPALATrainer, CARTPOLE, 500_000, 200, take_earlier_corrections),
+    "DQN": (DQNTrainer, ACROBOT, 100_000, -120, reward_with_noise),
+    "SAC": (SACTrainer, PENDULUM, 20_000, -500, reward_with_noise),
+    "TD3": (TD3Trainer, PENDULUM, 20_000, -500, reward_with_noise),
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("case", CONTROLS)
+def test_environments_are_not_solved_without_a_signal(case, backend):
+    trainer, env, total, score, change = CONTROLS[case]
+    if case == "IMPALA" and backend == "native":
+        pytest.skip("the native learner corrects advantages in Rust")
+    assert median_score(trainer, env, total, backend, change) < score
