@@ -183,7 +183,7 @@ def test_masks_are_obeyed():
 def trained_digest(seed=3):
     import hashlib
 
-    from rlox import NonFiniteError, make_vec
+    from rlox import make_vec
     from rlox.configs import PPOConfig
     from rlox.native import NativePPO
 
