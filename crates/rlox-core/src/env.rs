@@ -298,7 +298,7 @@ mod tests {
     fn discrete_actions_outside_name_the_environment() {
         let space = Space::Discrete { n: 3, start: 5 };
         let text = message::<i64>(Actions::Discrete(&[5, 8]), 2, &space);
-        assert!(text.contains("[5, 7]") && text.contains("8 for environment 1"), "{text}");
+        assert!(text.contains("[5, 7]") && text.contains("8 in environment 1"), "{text}");
         assert!(message::<i64>(Actions::Discrete(&[i64::MIN]), 1, &space).contains("environment 0"));
         assert!(message::<i64>(Actions::Discrete(&[5]), 2, &space).contains("2 actions"));
         assert!(message::<i64>(Actions::Continuous(&[5.0]), 1, &space).contains("kind"));
@@ -310,7 +310,7 @@ mod tests {
         let space = Space::MultiDiscrete { nvec: vec![2, 4] };
         assert!(<[i64]>::rows(Actions::Discrete(&[1, 3, 0, 0]), 2, &space).is_ok());
         let text = message::<[i64]>(Actions::Discrete(&[1, 3, 2, 0]), 2, &space);
-        assert!(text.contains("component 0") && text.contains("2 for environment 1"), "{text}");
+        assert!(text.contains("component 0") && text.contains("2 in environment 1"), "{text}");
         assert!(message::<[i64]>(Actions::Discrete(&[2]), 1, &Space::MultiBinary { n: 1 }).contains("[0, 1]"));
     }
 
@@ -318,7 +318,7 @@ mod tests {
     fn continuous_actions_must_be_finite() {
         let space = Space::uniform_box(-1.0, 1.0, &[2]);
         let text = message::<[f32]>(Actions::Continuous(&[0.0, 0.0, 0.0, f32::NAN]), 2, &space);
-        assert!(text.contains("NaN for environment 1"), "{text}");
+        assert!(text.contains("NaN in environment 1"), "{text}");
         assert!(<[f32]>::rows(Actions::Continuous(&[9.0, -9.0]), 1, &space).is_ok(), "bounds are the env's affair");
     }
 }

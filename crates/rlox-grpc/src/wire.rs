@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use rlox_core::{AutoresetMode, EnvSpec, Error, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
+use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
 
 use crate::v1;
 
@@ -271,14 +271,24 @@ pub(crate) fn failure_to(error: Error) -> v1::Failure {
             return v1::Failure { kind: Kind::Backend.into(), got, ..v1::Failure::default() };
         }
     };
-    let Mismatch { argument, expected, got, hint, .. } = *wrong;
-    v1::Failure { kind: kind.into(), argument: argument.into_owned(), expected, got, fix: hint.into_owned() }
+    let Mismatch { argument, expected, got, hint, at } = *wrong;
+    v1::Failure {
+        kind: kind.into(),
+        argument: argument.into_owned(),
+        expected,
+        got,
+        hint: hint.into_owned(),
+        env: at.env.map(|env| env as u64),
+        row: at.row.map(|row| row as u64),
+        step: at.step.map(|step| step as u64),
+        section: at.section,
+    }
 }
 
 /// The error that a worker told of, with its address.
 pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
     use v1::failure::Kind;
-    let v1::Failure { kind, argument, expected, got, fix } = failure;
+    let v1::Failure { kind, argument, expected, got, hint, env, row, step, section } = failure;
     let make = match Kind::try_from(kind).unwrap_or(Kind::Backend) {
         Kind::Backend => return Error::Backend(format!("worker {address}: {got}")),
         Kind::Panic => return Error::Backend(format!("worker {address}: the environment panicked: {got}")),
@@ -291,7 +301,12 @@ pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
         Kind::Corrupt => Error::corrupt,
         Kind::Closed => Error::closed,
     };
-    make(argument, expected, format!("{got} (worker {address})"), fix)
+    let mut error = make(argument, expected, format!("{got} (worker {address})"), hint);
+    if let Some(wrong) = error.mismatch_mut() {
+        let index = |index: Option<u64>| index.and_then(|index| usize::try_from(index).ok());
+        wrong.at = Location { env: index(env), row: index(row), step: index(step), section };
+    }
+    error
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ fn masks_that_nothing_can_be_done_with_are_refused() {
     let out = PolicyOut { actions: ActionsMut::Discrete(&mut actions), log_probs: &mut log_probs, values: &mut values };
     let masks = [true, false, true, false, false, false];
     let text = policy.act(&[0.0; 2], Some(&masks), &mut rngs, out).unwrap_err().to_string();
-    assert!(text.contains("none for environment 1"), "{text}");
+    assert!(text.contains("none in environment 1"), "{text}");
     assert_eq!(actions, [9; 2]);
 
     let vectors = || {

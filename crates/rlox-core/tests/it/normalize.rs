@@ -48,7 +48,7 @@ fn bad_rows_change_nothing() {
     let mut statistics = RunningMeanStd::new(2);
     assert!(matches!(statistics.update(&[1.0_f32, 2.0, 3.0]), Err(Error::Shape(_))));
     let error = statistics.update(&[1.0_f32, 2.0, 3.0, f32::NAN]).unwrap_err();
-    assert!(error.to_string().contains("NaN in row 1, column 1"), "{error}");
+    assert!(error.to_string().contains("NaN in column 1 in row 1"), "{error}");
     assert!(RunningMeanStd::from_parts(vec![0.0], vec![-1.0], 1.0).is_err());
     assert!(RunningMeanStd::from_parts(vec![0.0], vec![1.0], 0.0).is_err());
     assert!(statistics.update(&[1e200, 1.0, -1e200, 1.0]).unwrap_err().to_string().contains("squares"));
@@ -67,7 +67,7 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
     normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[true, false]).unwrap();
     assert_eq!(normalizer.returns(), [0.0, 1.0], "1 * 0.5 + 1, then forgotten at the truncation");
     let error = normalizer.step_rewards(&mut [0.0, f64::INFINITY], &[false; 2], &[false; 2]).unwrap_err();
-    assert!(error.to_string().contains("inf from environment 1"), "{error}");
+    assert!(error.to_string().contains("inf in environment 1"), "{error}");
     assert!(normalizer.step_rewards(&mut [1e200, 0.0], &[false; 2], &[false; 2]).is_err());
     normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[false; 2]).unwrap();
     normalizer.forget_returns();

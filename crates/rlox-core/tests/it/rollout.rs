@@ -228,7 +228,7 @@ fn infinite_actions_are_refused_before_they_are_clipped() {
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
     let error = buffer.step(0, &mut env, said, None).unwrap_err();
-    assert!(error.to_string().contains("inf for environment 0"), "{error}");
+    assert!(error.to_string().contains("inf in environment 0"), "{error}");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
         let mut rngs = [0, 1].map(Pcg64::seed_from);
         let result = collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0);
         let text = result.unwrap_err().to_string();
-        assert!(text.starts_with(name) && text.contains("NaN from environment 1 at step 2"), "{text}");
+        assert!(text.starts_with(name) && text.contains("NaN in environment 1 at step 2"), "{text}");
         assert_eq!(buffer.next_step(), 2);
     }
 }

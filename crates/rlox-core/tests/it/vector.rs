@@ -264,7 +264,7 @@ fn states_that_make_no_sense_are_refused_by_number_and_environment() {
                     let mut state = good.clone();
                     state[at] = bad;
                     let text = env.check_state(1, &state, progress).unwrap_err().to_string();
-                    assert!(text.contains(&format!("{bad} as number {at} for environment 1")), "{text}");
+                    assert!(text.contains(&format!("{bad} as number {at} in environment 1")), "{text}");
                     assert!(env.set_state(1, &state).is_err());
                 }
             }
@@ -328,7 +328,7 @@ fn standings_that_do_not_fit_change_nothing() {
     type Change = fn(&mut Standing<'_>);
     let changes: [(Change, &str); 8] = [
         (|s| s.states.to_mut().truncate(3), "states: expected 4 numbers an environment, got 1 numbers"),
-        (|s| s.states.to_mut()[7] = f64::NAN, "for environment 1"),
+        (|s| s.states.to_mut()[7] = f64::NAN, "in environment 1"),
         (|s| s.episode_returns = Cow::Borrowed(&[0.0]), "episode_returns: expected"),
         (|s| s.episode_steps.to_mut()[1] = -1, "episode_steps: expected numbers in [0, 2**32), got -1"),
         (|s| s.episode_steps = Cow::Borrowed(&[]), "episode_steps: expected"),

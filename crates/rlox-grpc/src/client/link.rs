@@ -1,6 +1,7 @@
 //! One session with one worker.
 
 use std::error::Error as _;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -225,19 +226,20 @@ async fn converse(
     replies: &Sender<std::result::Result<v1::Reply, Trouble>>,
     address: &str,
 ) -> std::result::Result<(), Trouble> {
-    let lost = |error: &dyn std::error::Error| {
-        let text = told(error);
-        let fix = if text.contains("dns") || text.contains("lookup") {
-            "is the name right?"
-        } else if text.contains("refused") {
-            "is it running there?"
-        } else if text.to_lowercase().contains("cert") || text.contains("tls") {
-            "does its certificate fit the name and the time, and does it speak TLS?"
-        } else {
-            "can it be reached from here?"
+    let lost = |error: &(dyn std::error::Error + 'static)| {
+        let hint = match io_error_kind(error) {
+            Some(ErrorKind::ConnectionRefused) => "is it running there?",
+            // A failed TLS handshake, also with a server that closes the connection because it speaks plain HTTP.
+            Some(ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+                if address.starts_with("https") =>
+            {
+                "does its certificate fit the name and the time, and does it speak TLS?"
+            }
+            _ => "is the name right, and can it be reached from here?",
         };
-        Trouble::Lost(format!("worker {address}: expected a connection, got: {text}; {fix}"))
+        Trouble::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", told(error)))
     };
+    let has_token = token.is_some();
     let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
     let mut client = WorkerClient::new(channel)
         .max_decoding_message_size(LARGEST_MESSAGE)
@@ -247,7 +249,7 @@ async fn converse(
         let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
     }
-    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address))?.into_inner();
+    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address, has_token))?.into_inner();
     let mut received = 0;
     loop {
         match incoming.message().await {
@@ -261,25 +263,31 @@ async fn converse(
                 }
             }
             Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
-            Err(status) => return Err(trouble(&status, address)),
+            Err(status) => return Err(trouble(&status, address, has_token)),
         }
     }
 }
 
+/// Returns the kind of the innermost I/O error among an error and its sources.
+fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    sources.filter_map(|error| error.downcast_ref::<std::io::Error>()).last().map(std::io::Error::kind)
+}
+
 /// What it means that a session does not begin.
-fn begun(status: &Status, address: &str) -> Trouble {
-    let Some(cause) = status.source() else { return trouble(status, address) };
+fn begun(status: &Status, address: &str, has_token: bool) -> Trouble {
+    let Some(cause) = status.source() else { return trouble(status, address, has_token) };
     let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
     let text = told(cause);
     Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
 }
 
-/// What a status means for who waits.
-fn trouble(status: &Status, address: &str) -> Trouble {
+/// Returns the error for a status of a worker, to which a token was sent or not.
+fn trouble(status: &Status, address: &str, has_token: bool) -> Trouble {
     let said = format!("worker {address}: {}", status.message());
     match status.code() {
         Code::Unauthenticated => {
-            let got = if status.message().contains("got none") { "none" } else { "another one" };
+            let got = if has_token { "another one" } else { "none" };
             let fix = "pass what its --token-file has as token, or from Python in RLOX_WORKER_TOKEN";
             Error::config("token", format!("that of worker {address}"), got, fix).into()
         }

@@ -288,7 +288,16 @@ pub struct Failure {
     #[prost(string, tag = "4")]
     pub got: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
-    pub fix: ::prost::alloc::string::String,
+    pub hint: ::prost::alloc::string::String,
+    /// Location of the rejected value: indices of the environment, of the row and of the step, and a section of a file.
+    #[prost(uint64, optional, tag = "6")]
+    pub env: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "7")]
+    pub row: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "8")]
+    pub step: ::core::option::Option<u64>,
+    #[prost(string, optional, tag = "9")]
+    pub section: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `Failure`.
 pub mod failure {

@@ -83,7 +83,7 @@ fn sessions_that_make_no_sense_are_refused_and_say_why() {
         ),
     ] {
         let said = end(&worker.address(), vec![request(1, request::What::Open(bad))]).unwrap();
-        assert!(failure(&said[0]).fix.contains(says), "{said:?}");
+        assert!(failure(&said[0]).hint.contains(says), "{said:?}");
     }
 }
 
@@ -97,9 +97,9 @@ fn requests_that_make_no_sense_are_refused_and_say_why() {
         vec![first(), request(2, step(&[0; 8])), request(3, step(&[0; 7])), request(4, collect)],
     );
     let said = said.unwrap();
-    assert!(failure(&said[1]).fix.contains("reset"), "{said:?}");
+    assert!(failure(&said[1]).hint.contains("reset"), "{said:?}");
     assert_eq!((&failure(&said[2]).expected[..], &failure(&said[2]).got[..]), ("8 bytes", "7"));
-    assert!(failure(&said[3]).fix.contains("policy"));
+    assert!(failure(&said[3]).hint.contains("policy"));
     for (requests, code, says) in [
         (vec![request(1, step(&[]))], Code::FailedPrecondition, "as the first request"),
         (vec![first(), request(3, step(&[]))], Code::FailedPrecondition, "expected 2, got 3"),
@@ -224,10 +224,10 @@ fn a_reply_that_is_too_large_is_refused_and_the_session_goes_on() {
     assert!(matches!(said[1], reply::What::Rollout(_)), "{said:?}");
     let open = request::What::Open(v1::Open { max_episode_steps, policy: Some(policy), ..open });
     let said = converse(&worker.address(), vec![open, collect, snapshot()]).unwrap();
-    let v1::Failure { kind, argument, expected, got, fix } = failure(&said[1]);
+    let v1::Failure { kind, argument, expected, got, hint, .. } = failure(&said[1]);
     assert_eq!((*kind, &argument[..]), (v1::failure::Kind::Config.into(), "max_message_bytes"));
     assert!(
-        expected.contains("10000 bytes") && got.contains("bytes") && fix.contains("--max-message-bytes"),
+        expected.contains("10000 bytes") && got.contains("bytes") && hint.contains("--max-message-bytes"),
         "{said:?}"
     );
     assert!(!standing(&said[2]).slab.is_empty());
