@@ -32,7 +32,7 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-all test-slow test-services test-backends lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-all test-processes test-distributed test-kills test-hostile test-build test-slow test-services test-backends lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,8 +86,8 @@ passed := $(addprefix $(stamps)/passed-,$(parts))
 test-all: $(passed) ## run all tests, part by part; continues after the last part that passed
 	@rm -f $(passed)
 
-# The tests of one marker, of both languages: make test-processes, test-kills, test-slow, ...
-$(addprefix test-,$(filter-out services,$(markers))): test-%: $(stamps)/test
+# The Python tests of one marker.
+test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
 	"$(py)" -m pytest -m "$*" --timeout 3600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines

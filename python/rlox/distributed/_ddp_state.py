@@ -49,7 +49,7 @@ def shard_config(config: Any, size: int, *, own_envs: bool, device: str | None) 
     >>> from rlox.configs import PPOConfig
     >>> settings = PPOConfig(num_envs=4, n_steps=8, batch_size=16)
     >>> shard_config(settings, 2, own_envs=False, device=None)[1]
-    PPOConfig(num_envs=2, n_steps=8, batch_size=8, ...)
+    PPOConfig(num_envs=2, n_steps=8, ..., batch_size=8, ...)
     """
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
