@@ -62,7 +62,7 @@ def test_an_unknown_setting_is_told_near_ones():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"env": "CartPoll-v1"}, ValueError, "did you mean CartPole-v1"),
+        ({"env": "CartPoll-v1"}, ValueError, "did you mean 'CartPole-v1'"),
         ({"env": 3}, TypeError, "env: expected an id"),
         ({"seed": -1}, ValueError, "seed: expected"),
         ({"seed": "abc"}, TypeError, "seed: expected"),

@@ -274,10 +274,3 @@ def test_a_misspelt_metric_is_told_of_at_the_first_checkpoint(tmp_path):
         trainer.train(96, callbacks=[saving, lambda *_: seen.append(len(warned))])
     assert sorted({*seen}) == [0, 1]
     assert len(warned) == 1
-
-
-def test_arguments_of_others_are_named_with_ours():
-    with pytest.raises(TypeError, match="no setting 'eval_freq'; did you mean 'every'"):
-        EvalCallback(eval_freq=100)
-    with pytest.raises(TypeError, match="no setting 'save_freq'; did you mean 'every'"):
-        CheckpointCallback(save_freq=100)
