@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -203,3 +205,27 @@ def test_arrays_of_any_strides_are_written_as_the_elements_that_they_show(turn, 
     write_checkpoint(tmp_path / "a", {}, {"networks": {"w": array}})
     read = read_checkpoint(tmp_path / "a").members["networks"]["w"]
     assert np.array_equal(read, array)
+
+
+REFUSED = """
+import resource, sys, tempfile
+import numpy as np
+from rlox.checkpoint import write_checkpoint
+
+# Arrays of other strides than files have are copied.
+members = {"networks": {"w": np.ones((2_000, 2_000), np.float32).T}}
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+for mebibytes in (4, 200):
+    resource.setrlimit(resource.RLIMIT_AS, (used + mebibytes * 2**20, resource.RLIM_INFINITY))
+    try:
+        write_checkpoint(tempfile.mkdtemp() + "/saved", {}, members)
+        print("done")
+    except MemoryError:
+        print("MemoryError")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_write_checkpoint_raises_where_memory_is_refused():
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
+    assert done.stdout.split() == ["MemoryError", "done"], done.stderr

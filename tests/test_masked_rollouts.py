@@ -137,7 +137,7 @@ def test_masks_that_are_no_flags_are_refused(said):
         def step(self, action):
             return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": np.array(said)}
 
-    with pytest.raises((TypeError, ValueError), match=r"^action_mask: .* in environment 0"):
+    with pytest.raises((TypeError, ValueError), match=r"^action_mask: expected flags"):
         collect_rollout(make_vec(Odd, 2), None, 3)
 
 

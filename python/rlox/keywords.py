@@ -17,7 +17,7 @@ def hint(name: str, known: Iterable[str], default: str | None = None) -> str:
     """
     names = list(known)
     by_stem = {_stem(one): one for one in sorted(names)}
-    if close := difflib.get_close_matches(_stem(name), by_stem, cutoff=0.55):
+    if close := difflib.get_close_matches(_stem(name), by_stem):
         return f"did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?"
     return default or f"there are {', '.join(names)}"
 

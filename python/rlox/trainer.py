@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.policies import PolicyLike
 
+_HINTS = {
+    "policy_kwargs": "pass net_arch, activation or features_extractor instead",
+    "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
+    "total_timesteps": "pass it to train()",
+}
 Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
 
@@ -66,7 +71,7 @@ class Trainer:
     ) -> None:
         known = [field.name for field in dataclasses.fields(self.config_type)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
-        refuse_unknown(settings, known, type(self).__name__)
+        refuse_unknown(settings, known, type(self).__name__, _HINTS)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
         of = self.config_type, self.algorithm, self.env_name, count_of(env)

@@ -16,6 +16,7 @@ from rlox.attributes import GymnasiumAttributes
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
+from rlox.memory import BYTES_PER_ENV, check_memory
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
 from rlox.settings import whole
@@ -73,6 +74,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
         n = whole("n", n, 1, fix="say how many to make")
+        check_memory("n", n, n * BYTES_PER_ENV)
         limit = max_episode_steps
         native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
         self._native, self._step, self._env_kwargs = native, native.step, env_kwargs

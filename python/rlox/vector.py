@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
-from rlox.memory import check_memory
+from rlox.memory import BYTES_PER_ENV, check_memory
 from rlox.recipes import Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
@@ -27,8 +27,6 @@ Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
 EnvWrapper = Callable[[Single], Single]
 Mode = Literal["sync", "async", "vector_entry_point"]
-# Bytes that every environment takes, at least.
-_BYTES_PER_ENV = 100
 
 
 def make_vec(
@@ -100,7 +98,7 @@ def _make(
     count = None
     if num_envs is not None:
         count = whole("num_envs", num_envs, 1, fix="say how many to make")
-        check_memory("num_envs", count, count * _BYTES_PER_ENV)
+        check_memory("num_envs", count, count * BYTES_PER_ENV)
     if seed is not None:
         seed = plain_seed(seed)
     how = _mode_of(vectorization_mode)
@@ -139,7 +137,7 @@ def _make(
         "env",
         "an id, a gymnasium.Env, a vector environment or a function that makes one",
         type(env).__name__,
-        FIX,
+        FIX if hasattr(env, "step") else "see gymnasium.make",
     )
 
 

@@ -42,15 +42,6 @@ ROWS = [
         lambda here: load(3),
     ),
     Mistake(
-        "an environment for load",
-        TypeError,
-        "load()",
-        "it has",
-        "'env'",
-        "leave it out, or pass one of them",
-        lambda here: load(here.saved, env="CartPole-v1"),
-    ),
-    Mistake(
         "a damaged file",
         CorruptFileError,
         "networks.safetensors, section networks",
@@ -112,15 +103,6 @@ ROWS = [
         "dtype <U4",
         "convert it first",
         lambda here: load(here.saved).predict("left"),
-    ),
-    Mistake(
-        "a typo in predict",
-        TypeError,
-        "predict()",
-        "'deterministic'",
-        "'determinstic'",
-        "did you mean 'deterministic'?",
-        lambda here: load(here.saved).predict([0.0] * 4, determinstic=True),
     ),
     Mistake(
         "a state in the place of a checkpoint",

@@ -270,8 +270,8 @@ async fn converse(
 
 /// Returns the kind of the innermost I/O error among an error and its sources.
 fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    sources.filter_map(|error| error.downcast_ref::<std::io::Error>()).last().map(std::io::Error::kind)
+    let inner = error.source().and_then(io_error_kind);
+    inner.or_else(|| error.downcast_ref::<std::io::Error>().map(std::io::Error::kind))
 }
 
 /// What it means that a session does not begin.
