@@ -1,0 +1,450 @@
+"""Calls of rollout buffers, replay buffers and statistics that are rejected."""
+
+import numpy as np
+import pytest
+import torch
+
+from replay_rows import check, transition
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    Normalizer,
+    OutOfMemoryError,
+    PrioritizedReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+    RunningMeanStd,
+)
+from support.refusals import Refusal, expect_refusal, refusals
+
+NAN = float("nan")
+TWO = np.ones(2)
+RESERVED = ("rewards", "next_obs", "weights", "actions", "mask", "lengths", "episode_starts")
+MASKED = np.ma.masked_array(np.zeros(2, np.float32), [True, False])
+FIELDS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+
+def begin(**kwargs):
+    RolloutBuffer(2, 1, (4,)).begin(np.zeros((1, 4)), **kwargs)
+
+
+def record(t):
+    RolloutBuffer(2, 2, (4,)).record(t, TWO, TWO, TWO, np.ones((2, 4)), TWO, TWO, TWO)
+
+
+def replay(**keywords):
+    return ReplayBuffer(10, 4, 1, **keywords)
+
+
+@refusals(
+    ("RolloutBuffer(0, 1, (4,))", lambda: RolloutBuffer(0, 1, (4,)), ArgumentError, "n_steps"),
+    ("RolloutBuffer(-1, 1, (4,))", lambda: RolloutBuffer(-1, 1, (4,)), ArgumentError, "n_steps"),
+    ("RolloutBuffer(1, -1, (4,))", lambda: RolloutBuffer(1, -1, (4,)), ArgumentError, "num_envs"),
+    (
+        "RolloutBuffer(2 ** 40, 2 ** 40, (4,))",
+        lambda: RolloutBuffer(2**40, 2**40, (4,)),
+        OutOfMemoryError,
+        "n_steps * num_envs",
+    ),
+    (
+        "RolloutBuffer(2, 2, (2 ** 40,))",
+        lambda: RolloutBuffer(2, 2, (2**40,)),
+        OutOfMemoryError,
+        "obs_shape",
+    ),
+    ("RunningMeanStd((2 ** 60,))", lambda: RunningMeanStd((2**60,)), OutOfMemoryError, "shape"),
+    ("RunningMeanStd((0,))", lambda: RunningMeanStd((0,)), ArgumentError, "shape"),
+    (
+        "RolloutBuffer(2 ** 62, 1, (4,))",
+        lambda: RolloutBuffer(2**62, 1, (4,)),
+        OutOfMemoryError,
+        "n_steps * num_envs",
+    ),
+    (
+        "RolloutBuffer(1, 1, (2 ** 62,))",
+        lambda: RolloutBuffer(1, 1, (2**62,)),
+        OutOfMemoryError,
+        "obs_shape",
+    ),
+    (
+        "RolloutBuffer(1, 1, (2 ** 40, 2 ** 40))",
+        lambda: RolloutBuffer(1, 1, (2**40, 2**40)),
+        OutOfMemoryError,
+        "obs_shape",
+    ),
+    ("RolloutBuffer(1, 1, (-4,))", lambda: RolloutBuffer(1, 1, (-4,)), ArgumentError, "obs_shape"),
+    (
+        "RolloutBuffer(1, 1, (4,), action_dtype='int8')",
+        lambda: RolloutBuffer(1, 1, (4,), action_dtype="int8"),
+        ArgumentError,
+        "action_dtype",
+    ),
+    (
+        "RolloutBuffer(1, 1, (4,), obs_dtype='f2')",
+        lambda: RolloutBuffer(1, 1, (4,), obs_dtype="f2"),
+        ArgumentError,
+        "obs_dtype",
+    ),
+    ("Normalizer(-1, (4,))", lambda: Normalizer(-1, (4,)), ArgumentError, "num_envs"),
+    (
+        "Normalizer(1, (4,), gamma=2.0)",
+        lambda: Normalizer(1, (4,), gamma=2.0),
+        ArgumentError,
+        "gamma",
+    ),
+    (
+        "Normalizer(1, (4,), epsilon=-1.0)",
+        lambda: Normalizer(1, (4,), epsilon=-1.0),
+        ArgumentError,
+        "epsilon",
+    ),
+    (
+        "Normalizer(1, (4,), clip_obs=NAN)",
+        lambda: Normalizer(1, (4,), clip_obs=NAN),
+        ArgumentError,
+        "clip_obs",
+    ),
+    ("begin(fresh=1)", lambda: begin(fresh=1), ArgumentTypeError, "fresh"),
+    ("Normalizer(1, (4,), obs=1)", lambda: Normalizer(1, (4,), obs=1), ArgumentTypeError, "obs"),
+    (
+        "Normalizer(1, (4,), reward='no')",
+        lambda: Normalizer(1, (4,), reward="no"),
+        ArgumentTypeError,
+        "reward",
+    ),
+    ("record(2 ** 70)", lambda: record(2**70), ArgumentError, "t"),
+    (
+        "RolloutBuffer(True, 1, (4,))",
+        lambda: RolloutBuffer(True, 1, (4,)),
+        ArgumentTypeError,
+        "n_steps",
+    ),
+    (
+        "RolloutBuffer(1, 1, (True,))",
+        lambda: RolloutBuffer(1, 1, (True,)),
+        ArgumentTypeError,
+        "obs_shape",
+    ),
+)
+def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
+    expect_refusal(refusal)
+
+
+@refusals(
+    ("0, 2, 1", lambda: ReplayBuffer(0, 2, 1), ArgumentError, "capacity"),
+    ("1 << 50, 2, 1", lambda: ReplayBuffer(1 << 50, 2, 1), OutOfMemoryError, "capacity"),
+    ("1 << 70, 2, 1", lambda: ReplayBuffer(1 << 70, 2, 1), OutOfMemoryError, "capacity"),
+    ("-1, 2, 1", lambda: ReplayBuffer(-1, 2, 1), ArgumentError, "capacity"),
+    ("10, -4, 1", lambda: ReplayBuffer(10, -4, 1), ArgumentError, "obs_dim"),
+    ("10, (2, -4), 1", lambda: ReplayBuffer(10, (2, -4), 1), ArgumentError, "obs_dim"),
+    ("10.5, 2, 1", lambda: ReplayBuffer(10.5, 2, 1), ArgumentTypeError, "capacity"),
+    ("10, 0, 1", lambda: ReplayBuffer(10, 0, 1), ArgumentError, "obs"),
+    ("10, (2, 0), 1", lambda: ReplayBuffer(10, (2, 0), 1), ArgumentError, "obs"),
+    ("10, {}, 1", lambda: ReplayBuffer(10, {}, 1), ArgumentError, "obs"),
+    ("10, {'a': 'b'}, 1", lambda: ReplayBuffer(10, {"a": "b"}, 1), ArgumentTypeError, "obs_dim"),
+    ("10, 1 << 60, 1", lambda: ReplayBuffer(10, 1 << 60, 1), OutOfMemoryError, "obs_dim"),
+    (
+        "10, (1 << 40, 1 << 40), 1",
+        lambda: ReplayBuffer(10, (1 << 40, 1 << 40), 1),
+        OutOfMemoryError,
+        "obs_dim",
+    ),
+    ("10, 4, 1 << 61", lambda: ReplayBuffer(10, 4, 1 << 61), OutOfMemoryError, "act_dim"),
+    ("10 ** 12, 4, 1", lambda: ReplayBuffer(10**12, 4, 1), OutOfMemoryError, "capacity"),
+    ("num_envs=0", lambda: replay(num_envs=0), ArgumentError, "num_envs"),
+    ("obs_dtype='float16'", lambda: replay(obs_dtype="float16"), ArgumentError, "obs_dtype"),
+    ("act_dtype='x'", lambda: replay(act_dtype="x"), ArgumentError, "act_dtype"),
+    ("act_dtype='\\x00'", lambda: replay(act_dtype="\x00"), ArgumentError, "act_dtype"),
+    ("act_dtype=''", lambda: replay(act_dtype=""), ArgumentError, "act_dtype"),
+    ("frame_stack=3", lambda: replay(frame_stack=3), ArgumentError, "frame_stack"),
+    ("frame_stack=0", lambda: replay(frame_stack=0), ArgumentError, "frame_stack"),
+    ("n_step=0", lambda: replay(n_step=0), ArgumentError, "n_step"),
+    ("n_step=2, gamma=1.5", lambda: replay(n_step=2, gamma=1.5), ArgumentError, "gamma"),
+    ("obs_dtype=np.float16", lambda: replay(obs_dtype=np.float16), ArgumentError, "obs_dtype"),
+    (
+        "obs_dtype=np.dtype('>f4')",
+        lambda: replay(obs_dtype=np.dtype(">f4")),
+        ArgumentError,
+        "obs_dtype",
+    ),
+    (
+        "extra of int32",
+        lambda: replay(extra={"cost": ((), np.dtype("i4"))}),
+        ArgumentError,
+        "extra",
+    ),
+    ("seed=-1", lambda: replay(seed=-1), ArgumentError, "seed"),
+    *(
+        (
+            f"extra={name!r}",
+            lambda name=name: replay(extra={name: ((), "bool")}),
+            ArgumentError,
+            "extra",
+        )
+        for name in RESERVED
+    ),
+    *(
+        (f"act_dtype={x!r}", lambda x=x: replay(act_dtype=x), ArgumentTypeError, "act_dtype")
+        for x in (3, ["float32"], {"names": ["a"], "formats": ["f4"]})
+    ),
+    ("num_envs=10**12", lambda: replay(num_envs=10**12), OutOfMemoryError, "num_envs"),
+    (
+        "capacity of 3 environments",
+        lambda: ReplayBuffer(10**12 + 1, 4, 1, num_envs=3),
+        OutOfMemoryError,
+        "capacity",
+    ),
+    (
+        "prioritized alpha=1.5",
+        lambda: PrioritizedReplayBuffer(8, 3, 1, alpha=1.5),
+        ArgumentError,
+        "alpha",
+    ),
+)
+def test_replay_buffer_rejects_invalid_arguments(refusal):
+    expect_refusal(refusal)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        RunningMeanStd,
+        lambda shape: Normalizer(1, shape),
+        lambda shape: RolloutBuffer(1, 1, shape),
+        lambda shape: RolloutBuffer(1, 1, (), shape),
+    ],
+    ids=["RunningMeanStd", "Normalizer", "RolloutBuffer obs", "RolloutBuffer action"],
+)
+def test_shape_of_more_than_30_axes_is_rejected(make):
+    for axes in (31, 70, 20_000):
+        with pytest.raises(ArgumentError) as raised:
+            make((1,) * axes)
+        assert raised.value.argument.endswith("shape")
+    make((1,) * 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "error"),
+    [
+        pytest.param("returns", [0.0, NAN], NonFiniteError, id="NaN returns"),
+        pytest.param("returns", [float("inf"), 0.0], NonFiniteError, id="infinite returns"),
+        pytest.param("returns", [[0.0, 0.0]], ArgumentError, id="returns"),
+        pytest.param("obs_mean", np.zeros((2, 2)), ArgumentError, id="obs_mean"),
+        pytest.param("obs_var", np.ones((1, 4)), ArgumentError, id="obs_var"),
+        pytest.param("obs_count", np.ones((1, 1)), ArgumentError, id="obs_count"),
+        pytest.param("return_mean", 0.0, ArgumentError, id="return_mean"),
+        pytest.param("return_var", [[1.0]], ArgumentError, id="return_var"),
+    ],
+)
+def test_normalizer_rejects_a_state_and_keeps_its_own(name, bad, error):
+    normalizer = Normalizer(2, (4,))
+    normalizer.update_obs(np.arange(8).reshape(2, 4))
+    good = normalizer.state()
+    load = Refusal("", lambda: normalizer.load_state(good | {name: bad}), error, name)
+    expect_refusal(load)
+    for key, array in normalizer.state().items():
+        assert np.array_equal(array, good[key])
+
+
+def push(buffer, **replaced):
+    buffer.push(**dict(zip(FIELDS, transition(5), strict=True)) | replaced)
+
+
+@refusals(
+    ("obs of shape [1]", lambda buffer: push(buffer, obs=[0.0]), ArgumentError, "obs"),
+    ("obs of shape [1, 2]", lambda buffer: push(buffer, obs=[[0.0, 1.0]]), ArgumentError, "obs"),
+    ("NaN obs", lambda buffer: push(buffer, obs=[0.0, NAN]), NonFiniteError, "obs"),
+    ("inf next_obs", lambda buffer: push(buffer, next_obs=[np.inf, 0]), NonFiniteError, "next_obs"),
+    ("next_obs of shape [1]", lambda buffer: push(buffer, next_obs=[0]), ArgumentError, "next_obs"),
+    ("action of shape [2]", lambda buffer: push(buffer, action=[0, 1]), ArgumentError, "action"),
+    ("NaN action", lambda buffer: push(buffer, action=[NAN]), NonFiniteError, "action"),
+    ("NaN reward", lambda buffer: push(buffer, reward=NAN), NonFiniteError, "reward"),
+    ("reward=1e39", lambda buffer: push(buffer, reward=1e39), NonFiniteError, "reward"),
+    ("masked obs", lambda buffer: push(buffer, obs=MASKED), ArgumentTypeError, "obs"),
+    (
+        "masked next_obs",
+        lambda buffer: push(buffer, next_obs=MASKED),
+        ArgumentTypeError,
+        "next_obs",
+    ),
+    *(
+        (
+            f"{name}={flag!r}",
+            lambda buffer, name=name, flag=flag: push(buffer, **{name: flag}),
+            error,
+            name,
+            "push_batch" if error is ArgumentError and np.size(flag) == 2 else "",
+        )
+        for name in ("terminated", "truncated")
+        for flag, error in (
+            (np.array([True, False]), ArgumentError),
+            ([True], ArgumentError),
+            (torch.ones(2, dtype=torch.bool), ArgumentError),
+            (2, ArgumentError),
+            (NAN, ArgumentError),
+            (None, ArgumentTypeError),
+            ("yes", ArgumentTypeError),
+        )
+    ),
+)
+def test_push_rejects_a_transition_and_keeps_the_others(refusal):
+    buffer = ReplayBuffer(3, 2, 1, seed=0)
+    for i in range(5):
+        buffer.push(*transition(i))
+    before = buffer.sample(3, seed=1)
+    expect_refusal(refusal, buffer)
+    for name, array in buffer.sample(3, seed=1).items():
+        assert np.array_equal(array, before[name])
+    push(buffer)
+    assert set(check(buffer.sample(3))) <= {3, 4, 5}
+
+
+ROWS = {
+    "obs": np.zeros((2, 2)),
+    "next_obs": np.zeros((2, 2)),
+    "actions": np.zeros((2, 1)),
+    "rewards": np.zeros(2),
+    "terminated": np.zeros(2, bool),
+    "truncated": np.zeros(2, bool),
+}
+
+
+def push_batch(buffer, **replaced):
+    buffer.push_batch(**ROWS | replaced)
+
+
+@refusals(
+    (
+        "masked rewards",
+        lambda buffer: push_batch(buffer, rewards=MASKED),
+        ArgumentTypeError,
+        "rewards",
+    ),
+    (
+        "masked flags",
+        lambda buffer: push_batch(buffer, terminated=MASKED == 0),
+        ArgumentTypeError,
+        "terminated",
+    ),
+    *(
+        (
+            f"{name} of two axes",
+            lambda buffer, name=name: push_batch(buffer, **{name: ROWS[name][:, None]}),
+            ArgumentError,
+            name,
+        )
+        for name in ("rewards", "terminated", "truncated")
+    ),
+)
+def test_push_batch_rejects_invalid_rows(refusal):
+    buffer = ReplayBuffer(10, 2, 1)
+    expect_refusal(refusal, buffer)
+    assert len(buffer) == 0
+
+
+def test_masked_arrays_without_masked_elements_are_accepted():
+    buffer = ReplayBuffer(10, 2, 1)
+    whole = np.ma.masked_array([1, 2], dtype=np.float32)
+    buffer.push(whole, np.zeros(1, np.float32), 0.0, True, False, whole)
+    assert buffer.sample(1)["obs"].tolist() == [[1, 2]]
+
+
+@refusals(
+    ("batch_size=0", lambda buffer: buffer.sample(0), ArgumentError, "batch_size"),
+    ("batch_size=4", lambda buffer: buffer.sample(4), ArgumentError, "batch_size"),
+    ("batch_size=1 << 62", lambda buffer: buffer.sample(1 << 62), ArgumentError, "batch_size"),
+    ("batch_size=-1", lambda buffer: buffer.sample(-1), ArgumentError, "batch_size"),
+    ("batch_size=1.0", lambda buffer: buffer.sample(1.0), ArgumentTypeError, "batch_size"),
+    ("seed=-1", lambda buffer: buffer.sample(1, -1), ArgumentError, "seed"),
+    ("seed=1.5", lambda buffer: buffer.sample(1, 1.5), ArgumentTypeError, "seed"),
+    ("seed='a'", lambda buffer: buffer.sample(1, "a"), ArgumentTypeError, "seed"),
+    ("seed=[1]", lambda buffer: buffer.sample(1, [1]), ArgumentTypeError, "seed"),
+    ("out of 3 rows", lambda buffer: buffer.sample(2, out=buffer.sample(3)), ArgumentError, "out"),
+    ("length", lambda buffer: buffer.sample_sequences(2, 10**12), OutOfMemoryError, "length"),
+    (
+        "burn_in",
+        lambda buffer: buffer.sample_sequences(2, 3, burn_in=10**12),
+        OutOfMemoryError,
+        "burn_in",
+    ),
+)
+def test_sample_rejects_invalid_arguments(refusal):
+    buffer = ReplayBuffer(3, 2, 1)
+    for i in range(3):
+        buffer.push(*transition(i))
+    expect_refusal(refusal, buffer)
+
+
+@refusals(
+    ("sample", lambda buffer: buffer.sample(1), ArgumentError, "batch_size"),
+    ("length", lambda buffer: buffer.sample_sequences(2, 10**12), OutOfMemoryError, "length"),
+)
+def test_sample_of_an_empty_buffer_is_rejected(refusal):
+    expect_refusal(refusal, ReplayBuffer(3, 2, 1))
+
+
+def test_last_row_without_next_observation_is_not_sampled():
+    buffer = ReplayBuffer(10, 2, 1)
+    buffer.push(*transition(0)[:-1])
+    assert len(buffer) == 1
+    for sample in (buffer.sample, lambda count: buffer.sample_sequences(count, 2)):
+        expect_refusal(Refusal("", sample, ArgumentError, "batch_size", "next_obs"), 1)
+    for i in range(1, 9):
+        buffer.push(*transition(i)[:-1])
+    assert len(buffer) == 9
+    expect_refusal(Refusal("", buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
+
+
+def test_capacity_is_rounded_to_rows_of_all_environments():
+    assert ReplayBuffer(10, 2, 1, num_envs=3).capacity == 9
+    assert ReplayBuffer(3, 2, 1, num_envs=8).capacity == 8
+
+
+def test_dtypes_are_accepted_in_every_form_of_numpy():
+    kinds = {"obs_dtype": np.uint8, "act_dtype": np.dtype("int64")}
+    extra = {"cost": ((), float), "seen": (2, "?"), "near": ((), np.float32)}
+    buffer = ReplayBuffer(10, 4, (), **kinds, extra=extra)
+    beside = {"cost": 0.1, "seen": [True, False], "near": 0.5}
+    buffer.push(np.arange(4, dtype=np.uint8), 3, 1.0, True, False, np.arange(4), extra=beside)
+    found = {name: str(array.dtype) for name, array in buffer.sample(1).items()}
+    assert (found["obs"], found["next_obs"], found["actions"]) == ("uint8", "uint8", "int64")
+    assert (found["cost"], found["seen"], found["near"]) == ("float64", "bool", "float32")
+    parts = ReplayBuffer(10, {"a": (3, np.uint8), "b": ((2, 2), "f8"), "c": (2, 3)}, 1).state()
+    ahead = [parts[f"ahead.obs.{name}"] for name in "abc"]
+    assert [part.shape[1:] for part in ahead] == [(3,), (2, 2), (2, 3)]
+    assert [part.dtype.name for part in ahead] == ["uint8", "float64", "float32"]
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_push_accepts_flags_of_any_scalar_type(name):
+    buffer = ReplayBuffer(20, 2, 1)
+    flags = [True, np.True_, np.array(True), 1, np.int64(1), np.array(1.0), torch.tensor(True)]
+    flags += [False, np.False_, np.array(False), 0, 0.0, torch.tensor(False)]
+    for flag in flags:
+        push(buffer, **{name: flag})
+    assert buffer.state()[f"step.{name}"].tolist() == [True] * 7 + [False] * 6
+
+
+@pytest.mark.parametrize("argument", ["obs", "next_obs"])
+@pytest.mark.parametrize("unknown", ["gaol", 3], ids=["unknown name", "number"])
+def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
+    buffer = ReplayBuffer(10, {"seen": 2, "goal": 1}, 1)
+    right = {"seen": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
+    flags = {"terminated": False, "truncated": False}
+    rows = {"obs": right, "next_obs": right} | {argument: right | {unknown: np.zeros(1)}}
+    one = Refusal(
+        "", lambda: buffer.push(**rows, action=[0.0], reward=0.0, **flags), ArgumentError, argument
+    )
+    expect_refusal(one)
+    batch = {name: {key: x[None] for key, x in row.items()} for name, row in rows.items()}
+    beside = {"actions": [[0.0]], "rewards": [0.0]} | {name: [x] for name, x in flags.items()}
+    many = Refusal("", lambda: buffer.push_batch(**batch, **beside), ArgumentError, argument)
+    expect_refusal(many)
+    del batch[argument]["goal"]
+    with pytest.raises((KeyError, ValueError), match=f"{argument}: .*goal"):
+        buffer.push_batch(**batch, **beside)
+    assert len(buffer) == 0
+    right = {key: x[None] for key, x in right.items()}
+    buffer.push_batch(right, right, **beside)
+    assert len(buffer) == 1
