@@ -53,10 +53,10 @@ def kill_often(path, times):
 
 
 def test_a_process_killed_at_a_random_moment_leaves_a_whole_checkpoint(tmp_path):
-    kill_often(tmp_path / "saved", 20)
+    kill_often(tmp_path / "saved", 5)
 
 
-@pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.timeout(900)
 def test_two_hundred_killed_processes_leave_whole_checkpoints(tmp_path):
     kill_often(tmp_path / "saved", 200)
@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_former_checkpoint(small_disk):
     assert read_checkpoint(path).manifest["counters"]["timesteps"] > first
 
 
-@pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.timeout(900)
 def test_every_flipped_bit_of_a_trainers_checkpoint_is_found(tmp_path):
     how = {**SMALL, "net_arch": (2,), "normalize_obs": True}

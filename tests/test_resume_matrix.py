@@ -15,10 +15,10 @@ from rlox.metrics import forget_after
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 HERE = Path(__file__).parent
-# Those whose code is closest to what others share; `make test-slow` has all.
-QUICK = {("ppo", "torch"), ("sac", "torch"), *((name, "native") for name in resume_runs.SETTINGS)}
+# The default tests kill these two; `make test-kills` kills all. test_resume.py resumes all in process.
+QUICK = {("ppo", "native"), ("sac", "torch")}
 MATRIX = [
-    pytest.param(name, backend, marks=() if (name, backend) in QUICK else pytest.mark.slow)
+    pytest.param(name, backend, marks=() if (name, backend) in QUICK else pytest.mark.kills)
     for name in resume_runs.SETTINGS
     for backend in ("native", "torch")
 ]
@@ -61,6 +61,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_was_not(tmp_path, algorithm, bac
     expect_the_same(algorithm, backend, tmp_path)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_run_that_ctrl_c_ended_goes_on_as_if_it_had_not(tmp_path, algorithm):
     code, said = process("interrupted", algorithm, "native", tmp_path / "stopped")

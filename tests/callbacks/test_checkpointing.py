@@ -231,7 +231,7 @@ def kill_often(folder, times):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-@pytest.mark.parametrize("times", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [5, pytest.param(60, marks=pytest.mark.kills)])
 @pytest.mark.timeout(900)
 def test_whoever_is_killed_while_checkpoints_rotate_leaves_whole_ones(tmp_path, times):
     kill_often(tmp_path, times)
