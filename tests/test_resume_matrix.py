@@ -15,7 +15,7 @@ from rlox.metrics import forget_after
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 HERE = Path(__file__).parent
-# The default tests kill these two; `make test-kills` kills all. test_resume.py resumes all in process.
+# The default tests kill these two; `make test-kills` kills all.
 QUICK = {("ppo", "native"), ("sac", "torch")}
 MATRIX = [
     pytest.param(name, backend, marks=() if (name, backend) in QUICK else pytest.mark.kills)
