@@ -13,7 +13,7 @@ import numpy as np
 
 import rlox
 
-N = 200_000
+N = 100_000
 ZEROS, FLAGS, ACTIONS = np.zeros(N), np.zeros(N, bool), np.zeros(N, int)
 OBS = np.arange(12 * N, dtype=np.float32).reshape(3, N, 4)
 
