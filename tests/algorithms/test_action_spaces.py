@@ -1,4 +1,4 @@
-"""Every kind of action is learned by every algorithm, and what is sent is in the action space."""
+"""Action spaces of all algorithms: what is learned, sent and rejected."""
 
 import itertools
 
@@ -8,8 +8,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from rlox._rlox import network_backends
+from rlox.action_spaces import expect_actions_for
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer
+from support.off_policy import iterated, make_learner
 
 # The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
 # where components are integers, and -3.3 at most for Box.
@@ -47,7 +49,7 @@ EVERY_SPACE = pytest.mark.parametrize(("name", "kind", "backend"), alternating(T
 
 
 @EVERY_SPACE
-def test_an_answer_of_every_kind_is_learned(name, kind, backend):
+def test_answers_in_every_space_are_learned(name, kind, backend):
     space, enough = SPACES[kind]
     make, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
@@ -79,42 +81,8 @@ BOXES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("space", "use_sde", "name", "backend"), alternating(BOXES, [False, True], TRAINERS)
-)
-def test_box_actions_that_are_sent_are_always_inside(name, space, use_sde, backend):
-    seen = []
-
-    class Watch(gym.Env):
-        observation_space = Box(-1.0, 1.0, (1,))
-        action_space = space
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action):
-            seen.append(np.array(action))
-            return np.zeros(1, np.float32), 0.0, False, False, {}
-
-    trainer = TRAINERS[name][0](
-        env=Watch,
-        seed=0,
-        backend=backend,
-        n_steps=40,
-        log_std_init=1.0,
-        use_sde=use_sde,
-        runs_dir=None,
-    )
-    trainer.train(40)
-    assert len(seen) == 40
-    assert all(space.contains(action) for action in seen)
-    for deterministic in (False, True):
-        assert space.contains(trainer.predict(np.zeros(1), deterministic=deterministic))
-
-
 @EVERY_SPACE
-def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind, backend):
+def test_a_loaded_checkpoint_predicts_the_same(tmp_path, name, kind, backend):
     space, _ = SPACES[kind]
     make, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
@@ -126,25 +94,110 @@ def test_a_checkpoint_of_every_kind_predicts_the_same(tmp_path, name, kind, back
     np.testing.assert_array_equal(trainer.predict(obs), loaded.predict(obs))
 
 
+class Idle(Answer):
+    """An environment that never steps, with any action space."""
+
+    def __init__(self, space):
+        super().__init__(Discrete(2))
+        self.action_space = space
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", TRAINERS)
-def test_spaces_that_cannot_be_acted_in_are_refused_by_their_own_words(name, backend):
+def test_unsuitable_action_spaces_are_rejected(name, backend):
     def make(space, **settings):
-        trainer = TRAINERS[name][0]
-        return trainer(lambda: Answer(space), 0, backend=backend, runs_dir=None, **settings)
-
-    class Idle(Answer):
-        """There is nothing to do."""
-
-        def __init__(self, space):
-            super().__init__(Discrete(2))
-            self.action_space = space
+        return TRAINERS[name][0](lambda: Idle(space), 0, backend=backend, runs_dir=None, **settings)
 
     for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
-        with pytest.raises(ValueError, match=r"action space: expected one component or more, got "):
-            TRAINERS[name][0](lambda space=space: Idle(space), 0, backend=backend, runs_dir=None)
+        with pytest.raises(ValueError, match=r"^action space: expected one component or more"):
+            make(space)
     for space in (Discrete(2, start=3), MultiDiscrete([2, 3]), MultiBinary(2)):
-        with pytest.raises(ValueError) as refusal:  # noqa: PT011  # the whole text is compared
+        with pytest.raises(ValueError, match=r"^use_sde: expected a Box action space") as error:
             make(space, use_sde=True)
-        words = f"use_sde: expected a Box action space, got {space}; set use_sde=False"
-        assert str(refusal.value) == words
+        assert error.value.got == str(space)
+
+
+class Sending(gym.Env):
+    """Keep the actions in `sent` and check that the action space has them."""
+
+    observation_space = Box(-1, 1, (3,))
+
+    def __init__(self, action_space):
+        self.action_space, self.sent = action_space, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.sent.append(np.array(action))
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "use_sde", "name", "backend"), alternating(BOXES, [False, True], TRAINERS)
+)
+def test_actions_of_a_box_are_sent_inside_its_bounds(name, space, use_sde, backend):
+    env = Sending(space)
+    settings = {"n_steps": 40, "log_std_init": 1.0, "use_sde": use_sde, "num_envs": 1}
+    trainer = TRAINERS[name][0](lambda: env, 0, backend=backend, runs_dir=None, **settings)
+    trainer.train(40)
+    assert len(env.sent) == 40
+    for deterministic in (False, True):
+        assert space.contains(trainer.predict(np.zeros(3), deterministic=deterministic))
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("name", TRAINERS)
+def test_every_integer_of_a_box_is_sent(name, backend):
+    env = Sending(Box(-1, 1, (2,), np.int32))
+    settings = {"n_steps": 200, "num_envs": 1}
+    TRAINERS[name][0](lambda: env, 1, backend=backend, runs_dir=None, **settings).train(200)
+    values, counts = np.unique(env.sent, return_counts=True)
+    assert values.tolist() == [-1, 0, 1]
+    # Of normal numbers 0.38 are within half of 0, and 0.31 beyond on each side.
+    assert (counts > 0.2 * 400).all()
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
+    env = Sending(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
+    one = make_learner(algorithm, backend, 1, lambda: env)
+    iterated(one, 15)
+    assert one.updates == 10
+    sent = np.array([*env.sent, *one.predict(np.zeros((9, 3), np.float32))])
+    np.testing.assert_array_equal(sent[:, 0], np.float32(0.3))
+    assert len(np.unique(sent[:, 1])) > 9
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Box(np.float32([-1, -np.inf]), np.float32([1, 1])), "finite bounds for"),
+        (Box(np.float32([-1, -1]), np.float32([1, np.inf])), "finite bounds for"),
+        (Box(0, 1, (2,), np.int64), "a Box of real numbers for"),
+        (Box(0, 1, (2,), np.uint8), "a Box of real numbers for"),
+        (Box(0, 1, (2,), np.bool_), "a Box of real numbers for"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+def test_boxes_without_bounds_or_of_integers_are_rejected(algorithm, backend, space, expected):
+    with pytest.raises(ValueError, match=rf"^action space: expected {expected} {algorithm}"):
+        make_learner(algorithm, backend, env=lambda: Sending(space))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        ([-1, np.nan], [1, 1], "finite bounds for SAC"),
+        ([[-1], [2]], [[1], [1]], r"low <= high for SAC, got 2.0 > 1.0 in component 1"),
+    ],
+)
+def test_invalid_bounds_are_rejected(low, high, expected):
+    space = Box(-1, 1, np.shape(low))
+    space.low[:], space.high[:] = low, high  # Gymnasium's constructor rejects these bounds
+    with pytest.raises(ValueError, match=f"^action space: expected {expected}"):
+        expect_actions_for("sac", space)

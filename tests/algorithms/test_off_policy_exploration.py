@@ -1,23 +1,24 @@
-"""What DQN, SAC and TD3 explore with: noise of actions, gSDE's matrices, samples."""
+"""Exploration of DQN, SAC and TD3: random actions, noise of actions, matrices of gSDE, samples."""
+
+import itertools
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
-from rlox import make_vec
-from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.interchange import to_arrow
-from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Imitate
+from support.off_policy import BACKENDS, iterated, make_learner, vector
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
 
 
-class Both(Imitate):
+class WithPlace(Imitate):
     """`Imitate` with a Dict of the number and a place."""
 
     def __init__(self):
@@ -29,9 +30,9 @@ class Both(Imitate):
         return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
 
 
-@pytest.mark.parametrize("env", [Imitate, Both])
-def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
-    one = SAC(make_vec(env, 3), SACConfig(**SMALL, num_envs=3, use_sde=True), 1)
+@pytest.mark.parametrize("env", [Imitate, WithPlace])
+def test_a_gsde_matrix_stays_until_the_next_one(env):
+    one = make_learner("SAC", env=env, **SMALL, num_envs=3, use_sde=True)
     one.iterate()
     rows = one.stepper.obs
     first, second = (one.explore(rows, None) for _ in "ab")
@@ -41,10 +42,9 @@ def test_a_gsde_matrix_stays_until_the_next_whatever_observations_are(env):
 
 
 @pytest.mark.parametrize("use_sde", [False, True])
-def test_an_update_samples_by_one_gsde_matrix(use_sde):
-    one = SAC(make_vec(Imitate, 1), SACConfig(**SMALL, use_sde=use_sde, log_std_init=0.0), 1)
-    for _ in range(8):
-        one.iterate()
+def test_an_update_samples_with_one_gsde_matrix(use_sde):
+    one = make_learner("SAC", env=Imitate, **SMALL, use_sde=use_sde, log_std_init=0.0)
+    iterated(one, 8)
     sample, taken = one.policy.get_action_and_logprob, []
     one.policy.get_action_and_logprob = lambda obs: taken.append(sample(obs)) or taken[-1]
     batch = one.replay.sample(np.random.default_rng(0), None)
@@ -57,22 +57,73 @@ def test_an_update_samples_by_one_gsde_matrix(use_sde):
     assert not torch.equal(sample(batch.obs)[0], sample(batch.obs)[0])
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+class Constant(gym.Env):
+    """Always the same observation; episodes have `length` steps; `sent` has all actions."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    obs = np.float32([0.5, -0.5])
+
+    def __init__(self, action_space=None, length=5):
+        self.action_space = gym.spaces.Box(-1, 1, (1,)) if action_space is None else action_space
+        self.length, self.sent = length, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.obs, {}
+
+    def step(self, action):
+        self.sent.append(np.array(action))
+        self.steps += 1
+        return self.obs, 0.0, False, self.steps == self.length, {}
+
+
+WARMUP = {"use_sde": True, "use_sde_at_warmup": True, "learning_starts": 1000, "train_freq": 8}
+WARMUP |= {"log_std_init": 0.0, "sde_sample_freq": 3}
+
+
+@BOTH
+def test_sde_sample_freq_does_not_count_steps_that_only_reset(backend):
+    env = Constant()
+    one = make_learner("SAC", backend, 1, vector(AutoresetMode.NEXT_STEP, env), **WARMUP)
+    iterated(one, 5)
+    # The same observation and matrix give the same action, as nothing is learned.
+    lengths = [len(list(same)) for _, same in itertools.groupby(a.item() for a in env.sent)]
+    assert lengths == [3, 3, 2] * 5
+
+
+def test_predictions_of_a_native_learner_do_not_change_its_exploration():
+    class Asking(Constant):
+        def step(self, action):
+            stream = np.random.default_rng(self.steps)
+            self.said = self.learner.predict(self.obs, deterministic=False, stream=stream)
+            return super().step(action)
+
+    alone, asking = Constant(), Asking()
+    for env in (alone, asking):
+        made = vector(AutoresetMode.NEXT_STEP, env)
+        env.learner = make_learner("SAC", "native", 1, made, **WARMUP)
+        iterated(env.learner, 3)
+    assert asking.said.shape == (1,)
+    np.testing.assert_array_equal(asking.sent, alone.sent)
+
+
+@BOTH
 @pytest.mark.parametrize("use_sde", [False, True])
-def test_samples_go_by_the_seed_and_the_weights_alone(use_sde, backend, tmp_path):
+def test_samples_depend_only_on_the_seed_and_the_weights(use_sde, backend, tmp_path):
     how = {"backend": backend, "use_sde": use_sde, "runs_dir": None, **SMALL}
     trainer = SACTrainer(Imitate, 1, **how)
     trainer.train(10)
     trainer.save(tmp_path / "saved")
     again = SACTrainer.load(tmp_path / "saved", env=Imitate, runs_dir=None)
-    told = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
-    assert told[0] == told[1] == told[2]
-    assert told[0] != trainer.evaluate(1, seed=5)["returns"]
+    said = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
+    assert said[0] == said[1] == said[2]
+    assert said[0] != trainer.evaluate(1, seed=5)["returns"]
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("train_freq", [1, 8])
-def test_random_actions_become_rarer_with_every_step(train_freq, num_envs):
+def test_exploration_decreases_with_every_step(train_freq, num_envs):
     how = {"train_freq": train_freq, "num_envs": num_envs, "exploration_fraction": 0.5}
     how |= {"exploration_final_eps": 0.05, "gradient_steps": 1}
     trainer = DQNTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **SMALL, **how)
@@ -81,7 +132,7 @@ def test_random_actions_become_rarer_with_every_step(train_freq, num_envs):
     one.explored = lambda *given: (
         rates.append(one.exploration_rate(one.progress)) or explored(*given)
     )
-    for _ in range(2):  # schedules run over each call
+    for _ in range(2):  # schedules begin again in each call of train
         rates.clear()
         trainer.train(64)
         # From 1 to 0.05 in the first 32 steps of all environments.
@@ -89,8 +140,8 @@ def test_random_actions_become_rarer_with_every_step(train_freq, num_envs):
         np.testing.assert_allclose(rates, 1 - 0.95 * done.clip(max=1), rtol=1e-6)
 
 
-def test_an_iteration_alone_explores_as_at_its_beginning():
-    one, rates = DQN(make_vec("CartPole-v1", 1), DQNConfig(**SMALL, train_freq=5), 1), []
+def test_progress_is_constant_in_an_iteration_without_growth():
+    one, rates = make_learner("DQN", **SMALL, train_freq=5), []
     explored = one.explored
     one.explored = lambda *given: rates.append(one.progress) or explored(*given)
     one.iterate(0.25)
@@ -100,54 +151,65 @@ def test_an_iteration_alone_explores_as_at_its_beginning():
     assert rates[5:] == [0.25, 0.75, 1, 1, 1]
 
 
-class Three(Imitate):
-    """`Imitate` of three steps, that notes where episodes begin."""
+@BOTH
+@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.make("CartPole-v1")])
+def test_exploration_ends_within_an_iteration(env, backend):
+    how = {**SMALL, "buffer_size": 1000, "train_freq": 800, "exploration_fraction": 0.5}
+    how |= {"exploration_final_eps": 0.0, "runs_dir": None, "backend": backend}
+    how |= {"gradient_steps": 1}
+    trainer, fresh = (DQNTrainer(env, 1, **how) for _ in "ab")
+    trainer.train(800)
+    table = to_arrow(trainer.learner.replay.buffer)
+    obs, actions = (np.array(table[name].to_pylist()) for name in ("obs", "actions"))
+    # The first weights acted, as learning comes after the steps.
+    greedy = fresh.predict(obs.astype(np.float32)) == actions
+    assert greedy[400:].all()
+    assert not greedy[:200].all()
 
-    begun = 0
+
+class Short(Imitate):
+    """`Imitate` with terminations after `length` steps; counts its episodes."""
+
+    episodes = 0
+
+    def __init__(self, length=3):
+        super().__init__()
+        self.length = length
 
     def reset(self, *, seed=None, options=None):
-        type(self).begun += 1
+        Short.episodes += 1
         return super().reset(seed=seed)
 
     def step(self, action):
         obs, reward, *_ = super().step(action)
-        return obs, reward, self.steps == 3, False, {}
+        return obs, reward, self.steps == self.length, False, {}
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_a_walk_begins_at_0_in_every_episode(mode, num_envs):
-    env = make_vec(SyncVectorEnv([Three] * num_envs, autoreset_mode=mode))
-    walk = OrnsteinUhlenbeckNoise(0.5)
-    one = TD3(env, TD3Config(**SMALL, num_envs=num_envs, action_noise=walk), 1)
-    add, begun, states = one.noise.add, [], []
+def test_correlated_noise_begins_at_zero_in_every_episode(mode, num_envs):
+    env = vector(mode, *(Short() for _ in range(num_envs)))
+    noise = OrnsteinUhlenbeckNoise(0.5)
+    one = make_learner("TD3", env=env, **SMALL, num_envs=num_envs, action_noise=noise)
+    add, begun, states = one.noise.add, [Short.episodes], []
 
     def noting(actions, stream):
-        begun.append(Three.begun)
+        begun.append(Short.episodes)
         states.append(one.noise.state.copy())
         return add(actions, stream)
 
     one.noise.add = noting
-    for _ in range(12):
-        one.iterate()
-    first = np.diff([0, *begun]) > 0
+    iterated(one, 12)
+    first = np.diff(begun) > 0
     assert first.sum() >= 3
     assert not np.array(states)[first].any()
     assert np.array(states)[~first].any()
 
 
-class Two(Three):
-    """`Three`, of two steps."""
-
-    def step(self, action):
-        obs, reward, *_ = super().step(action)
-        return obs, reward, self.steps == 2, False, {}
-
-
-def test_a_native_walk_begins_at_0_where_an_environment_has_only_reset():
-    env = make_vec(SyncVectorEnv([Three, Two], autoreset_mode=AutoresetMode.NEXT_STEP))
-    walk = OrnsteinUhlenbeckNoise(0.5)
-    one = NativeTD3(env, TD3Config(**SMALL, num_envs=2, action_noise=walk), 1)
+def test_native_correlated_noise_is_zero_where_an_environment_only_resets():
+    env = vector(AutoresetMode.NEXT_STEP, Short(3), Short(2))
+    noise = OrnsteinUhlenbeckNoise(0.5)
+    one = make_learner("TD3", "native", 1, env, **SMALL, num_envs=2, action_noise=noise)
     step, came = one.stepper.step, []
 
     def noting(actions):
@@ -166,11 +228,10 @@ def test_a_native_walk_begins_at_0_where_an_environment_has_only_reset():
     assert reset >= 4
 
 
-def test_what_failed_is_not_in_the_metrics_of_what_goes_on():
-    one, other = (SAC(make_vec("Pendulum-v1", 1), SACConfig(**SMALL), 1) for _ in "ab")
-    for x in (one, other):
-        for _ in range(5):
-            x.iterate()
+def test_metrics_of_a_failed_iteration_are_discarded():
+    one, other = (make_learner("SAC", seed=1, **SMALL) for _ in "ab")
+    for each in (one, other):
+        iterated(each, 5)
     state, update = one.state(), other.update
 
     def failing(*args):
@@ -186,67 +247,34 @@ def test_what_failed_is_not_in_the_metrics_of_what_goes_on():
     assert str(one.iterate()) == str(other.iterate())
 
 
-def test_noise_is_added_to_the_first_random_actions_as_well():
+def test_noise_is_added_to_random_actions():
     def first(noise):
-        config = TD3Config(**SMALL | {"learning_starts": 50}, action_noise=noise)
-        learner = TD3(make_vec("Pendulum-v1", 1), config, seed=1)
-        learner.iterate()
-        return learner.replay.state()["step.actions"].ravel()
+        settings = {**SMALL, "learning_starts": 50, "action_noise": noise}
+        one = make_learner("TD3", seed=1, **settings)
+        one.iterate()
+        return one.replay.state()["step.actions"].ravel()
 
     assert first(None) != first(GaussianNoise(0.3))
     assert abs(first(GaussianNoise(100.0))) == 1
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("env", ["CartPole-v1", lambda: gym.make("CartPole-v1")])
-def test_exploration_ends_within_an_iteration(env, backend):
-    how = {**SMALL, "buffer_size": 1000, "train_freq": 800, "exploration_fraction": 0.5}
-    how |= {"exploration_final_eps": 0.0, "runs_dir": None, "backend": backend}
-    trainer, fresh = (DQNTrainer(env, 1, **how) for _ in "ab")
-    trainer.train(800)
-    table = to_arrow(trainer.learner.replay.buffer)
-    obs, actions = (np.array(table[name].to_pylist()) for name in ("obs", "actions"))
-    # The first weights acted, as learning comes after the steps.
-    greedy = fresh.predict(obs.astype(np.float32)) == actions
-    assert greedy[400:].all()
-    assert not greedy[:200].all()
-
-
-class Noting(gym.Env):
-    """Notes what it is sent; nothing else happens."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,))
-
-    def __init__(self, action_space):
-        self.action_space, self.sent = action_space, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.float32([0.5, -0.5]), {}
-
-    def step(self, action):
-        self.sent.append(np.array(action))
-        return np.float32([0.5, -0.5]), 0.0, False, False, {}
-
-
-def sent_in_one_iteration(learner, config, space, progress=0.0):
-    """What a learner sent to two environments, (steps, 2, ...), and the learner."""
-    envs = [Noting(space) for _ in range(2)]
-    made = SyncVectorEnv(
-        [lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP
-    )
-    one = learner(make_vec(made), config, 1)
+def sent_in_one_iteration(algorithm, backend, space, progress=0.0, **settings):
+    """Return what a learner sends to two environments, (steps, 2, ...), and the learner."""
+    envs = [Constant(space, length=0) for _ in range(2)]
+    env = vector(AutoresetMode.SAME_STEP, *envs)
+    settings = {"num_envs": 2, "buffer_size": 10**5, **settings}
+    one = make_learner(algorithm, backend, 1, env, **settings)
     one.iterate(progress)
-    return np.stack([env.sent for env in envs], 1), one
+    return np.stack([each.sent for each in envs], 1), one
 
 
-@pytest.mark.parametrize("learner", [SAC, NativeSAC, TD3, NativeTD3])
-def test_random_actions_before_learning_are_uniform_between_the_bounds(learner):
+@BOTH
+@pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
+def test_random_actions_are_uniform_and_independent(algorithm, backend):
     low, high = np.float32([-2, 0, 5]), np.float32([1, 0.5, 9])
-    config = (SACConfig if learner in (SAC, NativeSAC) else TD3Config)(
-        num_envs=2, learning_starts=4000, train_freq=2000, net_arch=(8,)
-    )
-    sent, _ = sent_in_one_iteration(learner, config, gym.spaces.Box(low, high))
+    settings = {"learning_starts": 4000, "train_freq": 2000, "action_noise": None}
+    space = gym.spaces.Box(low, high)
+    sent, _ = sent_in_one_iteration(algorithm, backend, space, **settings)
     shares = ((sent - low) / (high - low)).reshape(2000, 6)  # of the way between the bounds
     for column in shares.T:
         steps = np.arange(2001) / 2000
@@ -261,23 +289,23 @@ def chi_squared(counts, expected):
     return ((counts - expected) ** 2 / expected).sum()
 
 
-@pytest.mark.parametrize("learner", [DQN, NativeDQN])
+@BOTH
 @pytest.mark.parametrize("starts", [0, 8000])
-def test_dqns_random_actions_are_uniform_and_as_many_as_asked_for(learner, starts):
-    settings = {"num_envs": 2, "train_freq": 4000, "net_arch": (8,), "learning_starts": starts}
-    config = DQNConfig(**settings, exploration_fraction=1.0, exploration_final_eps=0.0)
+def test_random_actions_of_dqn_are_uniform_and_have_the_configured_share(backend, starts):
+    settings = {"train_freq": 4000, "learning_starts": starts}
+    settings |= {"exploration_fraction": 1.0, "exploration_final_eps": 0.0}
     space = gym.spaces.Discrete(5, start=-2)
     for progress in (0.0, 0.5):
-        sent, one = sent_in_one_iteration(learner, config, space, progress)
+        sent, one = sent_in_one_iteration("DQN", backend, space, progress, **settings)
         share = 1.0 if starts else 1.0 - progress  # of actions that are random
         expected = np.full(5, 4000 * share / 5)
         if share < 1:
-            fresh = learner(one.env, config, 1)  # with the weights of before learning
-            expected[fresh.predict(np.float32([0.5, -0.5])) + 2] += 4000 * (1 - share)
+            fresh = type(one)(one.env, one.config, 1)  # with the weights of before learning
+            expected[fresh.predict(Constant.obs) + 2] += 4000 * (1 - share)
         for column in sent.T:
             counts = np.bincount(column + 2, minlength=5)
             assert chi_squared(counts, expected) < 23.5  # 4 degrees of freedom: p = 0.0001
-        # No environment's or step's action goes with another's, where all are random.
+        # Random actions of environments and of steps are independent.
         if share == 1:
             for pair in ((sent[:, 0], sent[:, 1]), (sent[1:, 0], sent[:-1, 0])):
                 counts = np.bincount(5 * (pair[0] + 2) + pair[1] + 2, minlength=25)

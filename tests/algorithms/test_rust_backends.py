@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from learner_pairs import pair
 from rlox import make_vec
 from rlox._rlox import network_backends
 from rlox.configs import A2CConfig, DQNConfig, PPOConfig, SACConfig, TD3Config
@@ -16,6 +15,7 @@ from rlox.native import NativeA2C, NativePPO
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.envs import Echo, Imitate
+from support.runs import pair
 
 BACKENDS = network_backends()
 # Rounding differs, and grows from update to update: so much of the curve's span is allowed for it.

@@ -1,6 +1,11 @@
-"""Small runs, and callbacks and loggers that note what they are told."""
+"""Small runs, pairs of learners, and callbacks and loggers that keep what they receive."""
 
+import numpy as np
+
+from rlox import make_vec
+from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.callbacks import Callback
+from rlox.native import NativeA2C, NativePPO
 from rlox.trainers import PPOTrainer
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
@@ -61,3 +66,30 @@ class Fails(Callback):
 def failing():
     """What other processes, too, can import."""
     return [Fails()]
+
+
+def pair(algorithm, env, backend="native", **settings):
+    """Return a native and a torch learner with equal weights and equal rollouts."""
+    make, other, config = {
+        "ppo": (NativePPO, PPO, PPOConfig),
+        "a2c": (NativeA2C, A2C, A2CConfig),
+    }[algorithm]
+    chosen = config(num_envs=3, n_steps=11, **settings)
+    native = make(make_vec(env, 3), chosen, 5, backend)
+    theirs = other(make_vec(env, 3), chosen, seed=5)
+    theirs.policy.load_state_dict(native.to_torch().state_dict())
+    with theirs.seeded():
+        assert theirs.collect()
+    assert native.collect()
+    for name in ("obs", "actions", "log_probs", "values", "advantages", "returns", "valid"):
+        getattr(native.buffer, name)[...] = getattr(theirs.buffer, name)
+    # Noise, so that ratios and values are clipped.
+    rng = np.random.default_rng(0)
+    for name in ("log_probs", "values", "advantages", "returns"):
+        noise = rng.normal(0, 0.3, (11, 3)).astype(np.float32)
+        for learner in (native, theirs):
+            getattr(learner.buffer, name)[...] += noise
+    if algorithm == "a2c":  # whose torch learner computes the values from these two
+        for learner in (native, theirs):
+            learner.buffer.values[...] = learner.buffer.returns - learner.buffer.advantages
+    return native, theirs

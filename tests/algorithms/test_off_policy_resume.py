@@ -1,0 +1,618 @@
+"""Checkpoints of DQN, SAC and TD3: backends, missing replay, interruptions and memory."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from masked_envs import Doors
+from rlox import (
+    ArgumentError,
+    CorruptFileError,
+    OutOfMemoryError,
+    make_vec,
+    native_state,
+    restoring,
+)
+from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from rlox.transitions import NativeReplay
+from support.envs import PointMass
+from support.off_policy import BACKENDS
+
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
+
+
+SMALL = {
+    "num_envs": 2,
+    "learning_starts": 10,
+    "batch_size": 16,
+    "buffer_size": 90,
+    "net_arch": (16,),
+    "train_freq": 4,
+    "gradient_steps": 1,
+    "runs_dir": None,
+}
+SELDOM = {"train_freq": 1, "gradient_steps": 1, "utd_ratio": 0.1}
+
+
+RAINBOW = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3}
+
+
+class Sampled(gym.Env):
+    """Observations are samples of a space; episodes have five steps."""
+
+    def __init__(self, space, actions=None):
+        self.observation_space = space
+        self.action_space = actions or gym.spaces.Box(-2, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observation_space.sample(), float(self.t), self.t == 5, False, {}
+
+
+SPACES = {
+    "numbers of two axes": gym.spaces.Box(-1, 1, (2, 3), np.float32),
+    "bytes": gym.spaces.Box(0, 9, (2,), np.uint8),
+    "float64": gym.spaces.Box(-1, 1, (2,), np.float64),
+    "an integer": gym.spaces.Discrete(5, start=2),
+    "integers": gym.spaces.MultiDiscrete([[3, 4], [2, 5]]),
+    "flags": gym.spaces.MultiBinary(3),
+}
+
+
+CASES = {
+    "dqn": (DQNTrainer, "CartPole-v1", {"target_update_interval": 7}),
+    "dqn, all options": (DQNTrainer, "CartPole-v1", RAINBOW),
+    "dqn, masks": (DQNTrainer, Doors, {"action_masks": True}),
+    "sac": (SACTrainer, "Pendulum-v1", {"action_noise": OrnsteinUhlenbeckNoise(0.3)}),
+    "sac, set": (
+        SACTrainer,
+        "Pendulum-v1",
+        {"ent_coef": 0.2, "gradient_steps": 1, "utd_ratio": 0.3},
+    ),
+    "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
+    "td3": (
+        TD3Trainer,
+        "Pendulum-v1",
+        {"action_noise": GaussianNoise(0.2), "normalize_obs": True, "normalize_reward": True},
+    ),
+    **{f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s), {}) for name, s in SPACES.items()},
+}
+
+
+def sac(backend="native", **settings):
+    return SACTrainer("Pendulum-v1", 1, backend=backend, **{**SMALL, **settings})
+
+
+def reloaded(trainer, env, folder, to):
+    trainer.save(folder)
+    given = {} if isinstance(env, str) else {"env": env}
+    return type(trainer).load(folder, backend=to, runs_dir=None, **given)
+
+
+def assert_same_arrays(one, other):
+    np.testing.assert_equal(one, other)
+    assert all(array.dtype == other[name].dtype for name, array in one.items())
+
+
+@pytest.mark.parametrize("saved", ["native", "torch"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
+def test_a_checkpoint_moves_to_the_other_backend_and_back(case, saved, tmp_path):
+    kind, env, settings = CASES[case]
+    asked = "torch" if saved == "native" else "native"
+    one = kind(env, 1, backend=saved, **{**SMALL, **settings})
+    one.train(120)
+    two = reloaded(one, env, tmp_path / "two", asked)
+    back = reloaded(two, env, tmp_path / "back", saved)
+    assert [x.learner.backend for x in (one, two, back)] == [saved, asked, saved]
+    assert one.config == two.config == back.config
+    there, again, first = (x.learner.state() for x in (two, back, one))
+    for part in ("networks", "optimizer", "normalizer", "environment"):
+        assert_same_arrays(getattr(there, part), getattr(first, part))
+    for x in (again, first):
+        x.replay.pop("stream", None)
+    assert_same_arrays(again.replay, first.replay)
+    assert len(two.learner.replay) == len(one.learner.replay) > 30
+    for x in (there, again):
+        for name in ("timesteps", "updates", "episodes", "progress"):
+            assert x.counters[name] == first.counters[name]
+        np.testing.assert_allclose(x.counters["noise"], first.counters["noise"], rtol=1e-6)
+        for name in ("resets", "iterations", "predictions", "minibatches"):
+            assert x.streams[name] == first.streams[name]
+    space = one.env.single_observation_space
+    space.seed(0)
+    seen = [one.learner.replay.buffer.sample(8, 1)["obs"]] if isinstance(env, str) else []
+    seen += [np.stack([space.sample() for _ in range(8)])]
+    for obs in seen:
+        np.testing.assert_allclose(two.predict(obs), one.predict(obs), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(back.predict(obs), one.predict(obs))
+    assert two.train(20)["timesteps"] >= 140
+    assert two.learner.updates > one.learner.updates
+
+
+@pytest.mark.parametrize("saved", ["native", "torch"])
+@pytest.mark.parametrize("kind", [DQNTrainer, SACTrainer, TD3Trainer])
+def test_the_last_losses_are_reported_on_the_other_backend(kind, saved, tmp_path):
+    env = "CartPole-v1" if kind is DQNTrainer else "Pendulum-v1"
+    one = kind(env, 1, backend=saved, **SMALL | SELDOM)
+    said = {}
+    one.train(40, callbacks=[lambda _, metrics: said.update(metrics)])
+    two = reloaded(one, env, tmp_path / "two", "torch" if saved == "native" else "native")
+    again = two.learner.iterate()  # a fifth of a minibatch is due: nothing is learned
+    assert again["train/n_updates"] == said["train/n_updates"]
+    for name in said:
+        losses = ("loss", "critic_loss", "actor_loss", "ent_coef", "ent_coef_loss")
+        if name.removeprefix("train/") in losses and not np.isnan(said[name]):
+            assert again[name] == pytest.approx(said[name])
+
+
+def test_a_checkpoint_from_before_the_first_step_moves_to_the_other_backend(tmp_path):
+    one = DQNTrainer("CartPole-v1", 1, backend="native", **SMALL)
+    two = reloaded(one, "CartPole-v1", tmp_path / "two", "torch")
+    assert (two.timesteps, len(two.learner.replay)) == (0, 0)
+    back = reloaded(two, "CartPole-v1", tmp_path / "back", "native")
+    assert back.train(60)["timesteps"] >= 60
+
+
+def test_native_streams_of_environments_are_independent(tmp_path):
+    one = sac("torch")
+    streams = reloaded(one, "Pendulum-v1", tmp_path / "two", "native").learner.state().streams
+    apart = [streams[name]["state"]["state"] for name in ("actions.0", "actions.1", "learning")]
+    assert len({*apart, streams["minibatches"]["state"]["state"]}) == 4
+
+
+def stacked():
+    return gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
+
+
+def test_checkpoints_with_stacked_frames_stay_on_torch(tmp_path):
+    trainer = DQNTrainer(stacked, 1, backend="torch", frame_stack=4, **SMALL)
+    trainer.train(40)
+    with pytest.raises(ArgumentError) as raised:
+        reloaded(trainer, stacked, tmp_path / "saved", "native")
+    assert raised.value.argument == "frame_stack"
+
+
+def test_settings_of_torch_are_rejected_on_the_native_backend(tmp_path):
+    one = sac("torch", activation="elu")
+    with pytest.raises(ValueError, match=r'^activation: expected .*; pass backend="torch"$'):
+        reloaded(one, "Pendulum-v1", tmp_path / "saved", "native")
+
+
+SOME = {name: CASES[name] for name in ("dqn", "dqn, all options", "sac", "td3")}
+
+
+@BOTH
+@pytest.mark.parametrize("case", SOME)
+def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backend, tmp_path):
+    kind, env, settings = SOME[case]
+    one = kind(env, 1, backend=backend, **{**SMALL, **settings})
+    one.train(100)
+    one.save(tmp_path / "saved", replay=False)
+    checkpoint = read_checkpoint(tmp_path / "saved")
+    assert checkpoint.manifest["replay"] is False
+    assert "replay" not in checkpoint.members
+    assert not (tmp_path / "saved" / "replay.safetensors").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two = kind.load(tmp_path / "saved", runs_dir=None)
+        obs = one.learner.replay.buffer.sample(8, 1)["obs"]
+        np.testing.assert_array_equal(two.predict(obs), one.predict(obs))
+        assert one.evaluate(1)["returns"] == two.evaluate(1)["returns"]
+    assert len(two.learner.replay) == 0
+    assert (two.timesteps, two.learner.updates) == (one.timesteps, one.learner.updates)
+    with pytest.warns(UserWarning, match=r"^replay: .* with an empty replay buffer") as warned:
+        two.train(8)
+    assert warned[0].filename == __file__
+    assert len(two.learner.replay) == two.timesteps - one.timesteps
+    assert two.learner.updates > one.learner.updates
+    two.train(8)  # which does not warn again
+
+
+@BOTH
+def test_a_checkpoint_has_the_replay_buffer_by_default(backend, tmp_path):
+    one = sac(backend)
+    one.train(40)
+    one.save(tmp_path / "saved")
+    assert "replay" not in json.loads((tmp_path / "saved" / "manifest.json").read_text())
+    two = SACTrainer.load(tmp_path / "saved", runs_dir=None)
+    assert len(two.learner.replay) == 40
+    two.train(8)
+
+
+@BOTH
+def test_a_state_without_replay_empties_the_buffer(backend):
+    one = TD3Trainer("Pendulum-v1", 1, backend=backend, **SMALL).learner
+    for _ in range(10):
+        one.iterate()
+    one.load_state(one.state(replay=False))
+    assert len(one.replay) == 0
+    one.iterate()
+    assert len(one.replay) == 8
+
+
+@pytest.mark.filterwarnings("ignore:environment:UserWarning")
+def test_hindsight_continues_with_an_empty_buffer(tmp_path):
+    one = SACTrainer(PointMass, 1, her="future", **SMALL)
+    one.train(50)
+    one.save(tmp_path / "saved", replay=False)
+    two = SACTrainer.load(tmp_path / "saved", env=PointMass, runs_dir=None)
+    with pytest.warns(UserWarning, match="^replay: "):
+        two.train(50)
+    assert two.learner.updates == one.learner.updates + 7
+
+
+def test_a_missing_member_is_rejected(tmp_path):
+    one = sac()
+    one.train(20)
+    one.save(tmp_path / "saved")
+    read = read_checkpoint(tmp_path / "saved")
+    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
+    members = {k: v for k, v in read.members.items() if k != "replay"}
+    write_checkpoint(tmp_path / "other", about, members)
+    with pytest.raises(CorruptFileError, match="section replay"):
+        SACTrainer.load(tmp_path / "other", runs_dir=None)
+    write_checkpoint(tmp_path / "third", {**about, "replay": 0}, members)
+    with pytest.raises(CorruptFileError, match=r"section manifest: .*0 as 'replay'"):
+        SACTrainer.load(tmp_path / "third", runs_dir=None)
+
+
+def test_replay_is_ignored_by_algorithms_without_a_buffer(tmp_path):
+    one = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
+    one.train(8)
+    one.save(tmp_path / "saved", replay=False)
+    two = PPOTrainer.load(tmp_path / "saved", runs_dir=None)
+    two.train(8)
+    with pytest.raises(ValueError, match=r"^replay: expected True or False, got 'no'"):
+        one.save(tmp_path / "other", replay="no")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("case", SOME)
+def test_replay_buffers_of_both_backends_have_the_same_interface(case):
+    kind, env, settings = SOME[case]
+    looks = []
+    for backend in BACKENDS:
+        learner = kind(env, 1, backend=backend, **{**SMALL, **settings}).learner
+        assert len(learner.replay) == 0
+        while learner.timesteps < 120:
+            learner.iterate()
+        replay = learner.replay
+        assert len(replay) == len(replay.buffer) == 90
+        batch = replay.buffer.sample(16, 1)
+        looks.append({name: (x.shape, x.dtype) for name, x in batch.items()})
+        assert (type(replay.buffer).__name__, replay.buffer.capacity) == (
+            "PrioritizedReplayBuffer" if "prioritized" in settings else "ReplayBuffer",
+            90,
+        )
+    assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize("case", SOME)
+def test_transitions_are_counted_without_a_copy(case, mode, tmp_path, monkeypatch):
+    kind, env, settings = SOME[case]
+    if mode is AutoresetMode.NEXT_STEP:
+        settings = {**settings, "n_steps": 1}
+    made = gym.make_vec(env, 2, "sync", vector_kwargs={"autoreset_mode": mode})
+    one = kind(made, 1, backend="native", **{**SMALL, **settings, "buffer_size": 91})
+    state, stored = NativeReplay.state, []
+    monkeypatch.setattr(NativeReplay, "state", lambda self: pytest.fail("a copy"))
+
+    def count(trainer):
+        stored.append(len(trainer.learner.replay))
+        assert stored[-1] == len(state(trainer.learner.replay)["step.rewards"])
+
+    count(one)
+    for _ in range(4):
+        one.train(30)
+        count(one)
+    assert stored[0] == 0
+    assert stored[-1] in (90, 91)
+    monkeypatch.setattr(NativeReplay, "state", state)
+    one.save(tmp_path / "whole")
+    one.save(tmp_path / "small", replay=False)
+    for name in ("whole", "small"):
+        two = kind.load(tmp_path / name, env=made, runs_dir=None)
+        count(two)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            two.train(10)
+        count(two)
+    made.close()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, ValueError])
+@BOTH
+def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypatch):
+    def refuse(*_):
+        raise failure
+
+    one, other = sac(backend), sac(backend)
+    one.train(30)
+    early = one.learner.state()
+    other.train(30)
+    for trainer in (one, other):
+        trainer.train(30)
+    with monkeypatch.context() as patch:
+        if backend == "torch":
+            patch.setattr(one.learner.replay, "load_state", refuse)
+        else:
+            usual = native_state.expect_part
+            refusing = {"replay": refuse}
+            patch.setattr(
+                native_state,
+                "expect_part",
+                lambda part, *rest: refusing.get(part, usual)(part, *rest),
+            )
+        with pytest.raises(failure):
+            one.learner.load_state(early)
+    for trainer in (one, other):
+        trainer.train(30)
+    rows, wanted = (trainer.learner.replay.state() for trainer in (one, other))
+    assert {*rows} == {*wanted}
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(rows[name], array, err_msg=name)
+
+
+@BOTH
+def test_predictions_of_another_thread_do_not_change_the_run(backend):
+    def actions(predicting):
+        trainer, done, failed = sac(backend), threading.Event(), []
+
+        stream = np.random.default_rng(0)
+
+        def ask_once():
+            try:
+                trainer.learner.predict(np.zeros(3, np.float32), False, stream)
+            except RuntimeError as error:
+                failed.append(str(error))
+
+        def ask():
+            while not done.wait(0.001):  # else each operation of training waits for the GIL
+                ask_once()
+
+        thread = threading.Thread(target=ask)
+        if predicting:
+            thread.start()
+        try:
+            trainer.train(200)
+        finally:
+            done.set()
+            if predicting:
+                thread.join()
+        assert all("no other thread trains" in said for said in failed)
+        return trainer.learner.replay.state()["step.actions"]
+
+    np.testing.assert_array_equal(actions(False), actions(True))
+
+
+class Stopping(gym.Env):
+    """Calls `stopper` in the middle of an iteration."""
+
+    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
+    stopper = staticmethod(lambda: None)
+
+    def __init__(self):
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 25:
+            self.stopper()
+        obs = np.full(2, self.steps % 7, np.float32)
+        return obs, 1.0, False, self.steps % 10 == 0, {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "updates"), [({"gradient_steps": -1}, 65), ({"utd_ratio": 0.5}, 32)]
+)
+@BOTH
+def test_minibatches_of_a_stopped_iteration_are_made_up(backend, settings, updates):
+    env = Stopping()
+    small = {"batch_size": 4, "buffer_size": 100, "net_arch": (8,)}
+    about = {"learning_starts": 0, "train_freq": 10} | small | settings
+    trainer = DQNTrainer(env, seed=1, backend=backend, runs_dir=None, **about)
+    env.stopper = trainer.stop
+    assert trainer.train(60)["timesteps"] == 25
+    state = trainer.learner.state()
+    trainer.train()
+    assert (trainer.timesteps, trainer.learner.updates) == (65, updates)
+    # What is owed is in the state, too.
+    again = DQNTrainer(Stopping(), seed=1, backend=backend, runs_dir=None, **about)
+    again.learner.load_state(state)
+    again.train(40)
+    assert (again.timesteps, again.learner.updates) == (65, updates)
+
+
+@BOTH
+def test_an_empty_buffer_that_is_saved_again_is_reported(backend, tmp_path):
+    trainer = sac(backend)
+    trainer.train(30)
+    trainer.save(tmp_path / "without", replay=False)
+    SACTrainer.load(tmp_path / "without", runs_dir=None).save(tmp_path / "again")
+    with pytest.warns(UserWarning, match="replay: expected what was remembered"):
+        SACTrainer.load(tmp_path / "again", runs_dir=None).train(2)
+
+
+def test_a_rejected_state_does_not_reset_environments_without_states():
+    env = make_vec(lambda: gym.make("Pendulum-v1"), 1)
+    trainer = SACTrainer(env, 1, backend="torch", **{**SMALL, "num_envs": 1})
+    trainer.train(30)
+    state = trainer.learner.state()
+    state.replay = state.replay | {"capacity": np.array([7])}
+    with pytest.raises(ValueError, match="capacity"):
+        trainer.learner.load_state(state)
+    assert trainer.learner.started
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def scarce(monkeypatch):
+    """A function of an error: writing a replay buffer, or with `all` anything, raises it."""
+
+    def begin(error, everything=False):
+        def writing(path, manifest, members):
+            if everything or members["replay"]:
+                raise error
+            write_checkpoint(path, manifest, members)
+
+        monkeypatch.setattr(restoring, "write_checkpoint", writing)
+
+    return begin
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (MemoryError("rows"), r"replay: buffer_size: expected .* got 40, with 40 transit"),
+        (FULL, r"replay: \[Errno 28\] No space left on device"),
+    ],
+)
+def test_a_run_saves_all_but_a_buffer_that_cannot_be_written(scarce, tmp_path, backend, error, why):
+    trainer = sac(backend, runs_dir=tmp_path, buffer_size=40)
+    scarce(error)
+    with pytest.warns(UserWarning, match=rf"^{why}.*all but the replay buffer") as warned:
+        result = trainer.train(60)
+    assert warned[0].filename == __file__
+    there = {"checkpoint", "config.json", "curve.png", "metrics.csv", "summary.json"}
+    assert {*os.listdir(result["run_dir"])} == there
+    summary = json.loads((trainer.run.path / "summary.json").read_text())
+    assert summary["left_out"] == result["left_out"]
+    assert summary["timesteps"] == 64
+    again = SACTrainer.load(result["run_dir"], runs_dir=None)
+    obs = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_array_equal(again.predict(obs), trainer.predict(obs))
+    assert len(again.learner.replay) == 0
+    assert len(trainer.learner.replay) == 40
+
+
+def test_a_run_saves_everything_by_default(tmp_path):
+    trainer = sac(runs_dir=tmp_path)
+    assert trainer.train(60)["left_out"] is None
+    assert json.loads((trainer.run.path / "summary.json").read_text())["left_out"] is None
+
+
+@pytest.mark.parametrize("kind", [SACTrainer, PPOTrainer])
+@pytest.mark.parametrize("error", [MemoryError("none"), FULL, PermissionError(13, "not yours")])
+def test_the_summary_is_written_when_no_checkpoint_can_be(scarce, tmp_path, kind, error):
+    small = SMALL if kind is SACTrainer else {"n_steps": 8, "batch_size": 8}
+    trainer = kind("Pendulum-v1", 1, **{**small, "runs_dir": tmp_path})
+    scarce(error, everything=True)
+    with pytest.raises(type(error)):
+        trainer.train(20)
+    summary = json.loads((trainer.run.path / "summary.json").read_text())
+    assert summary["left_out"] == "all: no checkpoint could be written"
+    assert summary["timesteps"] >= 20
+
+
+@BOTH
+def test_a_save_without_memory_names_the_setting_and_a_smaller_one_works(scarce, tmp_path, backend):
+    trainer = sac(backend)
+    trainer.train(20)
+    scarce(MemoryError("rows"))
+    with pytest.raises(MemoryError, match=r"^buffer_size: .* got 90, with 24 .* replay=False$"):
+        trainer.save(tmp_path / "saved")
+    trainer.save(tmp_path / "saved", replay=False)
+
+
+class Full:
+    """What it stands for, but for a call that finds no room."""
+
+    def __init__(self, inner, call):
+        self.inner, self.call = inner, call
+
+    def __getattr__(self, name):
+        return self.refuse if name == self.call else getattr(self.inner, name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def refuse(self, *args, **kwargs):
+        raise OutOfMemoryError("capacity", "what fits into 1 bytes of free memory", "9", None)
+
+
+@BOTH
+def test_transitions_without_memory_name_the_setting(backend):
+    learner = sac(backend).learner
+    if backend == "native":
+        learner.policy = Full(learner.policy, "iterate")
+    else:
+        learner.replay.buffer = Full(learner.replay.buffer, "push_batch")
+    with pytest.raises(MemoryError, match=r"^buffer_size: expected what fits"):
+        learner.iterate()
+
+
+LIMITED = """
+import os, resource, sys, warnings
+import torch
+import gymnasium as gym, numpy as np
+from rlox.trainers import SACTrainer
+
+class Wide(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (20_000,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(20_000, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.full(20_000, self.t / 100, np.float32), 0.0, False, self.t == 50, {}
+
+def train(backend):
+    how = dict(net_arch=(2,), learning_starts=10**6, buffer_size=1_500, batch_size=8)
+    trainer = SACTrainer(Wide, 0, backend=backend, runs_dir=sys.argv[1], **how)
+    trainer.learner.iterate()
+    np.linalg.inv(np.ones((200, 200)) @ np.ones((200, 200)) + np.eye(200))  # OpenBLAS's memory
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 80 * 2**20, resource.RLIM_INFINITY))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = trainer.train(1_450)
+    assert any("buffer_size" in str(x.message) for x in said), said
+    assert result["left_out"].startswith("replay: buffer_size: ")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    assert SACTrainer.load(result["run_dir"], env=Wide, runs_dir=None).timesteps == 1_451
+    print("done", flush=True)
+
+for backend in ("native", "torch"):
+    child = os.fork()  # a process that has no free memory of the other case
+    if child == 0:
+        train(backend)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, backend
+"""
+
+
+@pytest.mark.serial
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_weights_are_saved_under_a_memory_limit(tmp_path):
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "done\n" * 2, done.stderr[-2000:]
