@@ -1,11 +1,11 @@
-"""Spaces that count from another number than 0, as functions and as networks see them."""
+"""Discrete spaces whose first value is not 0, in functions and in networks."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox import collect_rollout, make_vec
+from rlox import ArgumentError, collect_rollout, make_vec
 from rlox.trainers import A2CTrainer
 
 SIDES = spaces.MultiDiscrete([2, 3], start=[1, -4])
@@ -19,7 +19,7 @@ DONE = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
 
 
 class Starts(gym.Env):
-    """Observes samples of a space, and takes actions of one."""
+    """Return samples of the observation space and record the actions."""
 
     def __init__(self, seen, done):
         self.observation_space, self.action_space, self.taken = seen, done, []
@@ -36,13 +36,13 @@ class Starts(gym.Env):
 
 
 def rows_of(space, obs):
-    """Each row of a batch, as the space has it."""
+    """Return the rows of a batch as values of the space."""
     return gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), obs)
 
 
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
-def test_functions_see_and_do_what_the_environment_says_and_takes(seen, done):
+def test_policy_functions_use_the_values_of_the_environment(seen, done):
     env, given = make_vec(lambda: Starts(seen, done), 2, seed=0), []
 
     def policy(obs):
@@ -59,8 +59,10 @@ def test_functions_see_and_do_what_the_environment_says_and_takes(seen, done):
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
-@pytest.mark.parametrize("seen", [SEEN["Discrete"], SEEN["MultiDiscrete"]])
-def test_what_a_trainer_predicts_is_a_policy_of_rollouts(seen, done, backend):
+@pytest.mark.parametrize(
+    "seen", [SEEN["Discrete"], SEEN["MultiDiscrete"]], ids=["Discrete", "MultiDiscrete"]
+)
+def test_predict_is_a_policy_for_rollouts(seen, done, backend):
     made = A2CTrainer(lambda: Starts(seen, done), 0, backend=backend, num_envs=2, runs_dir=None)
     env, predicted = make_vec(lambda: Starts(seen, done), 2, seed=0), []
 
@@ -73,13 +75,16 @@ def test_what_a_trainer_predicts_is_a_policy_of_rollouts(seen, done, backend):
     assert collect_rollout(env, made.predict, 4).actions.min() >= 0
 
 
-def test_actions_outside_are_told_of_as_the_environment_counts_them():
+def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
     env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
-    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 0 in env"):
+    with pytest.raises(ArgumentError) as raised:
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
+    assert (raised.value.argument, raised.value.env) == ("actions", 1)
     env.reset()
-    with pytest.raises(ValueError, match=r"actions: expected integers in \[1, 4\), got 4 in env"):
+    with pytest.raises(ArgumentError) as raised:
         env.step([1, 4])
+    assert (raised.value.argument, raised.value.env) == ("actions", 1)
+    assert "[1, 4)" in raised.value.expected
     assert [each.unwrapped.taken for each in env.unwrapped.envs] == [[], []]
 
 
@@ -87,7 +92,7 @@ def test_networks_count_from_0():
     torch = pytest.importorskip("torch")
 
     class Follows(torch.nn.Module):
-        """Does what it sees."""
+        """Return the observations as actions."""
 
         def get_action_and_logprob(self, obs):
             assert obs.dtype == torch.int64

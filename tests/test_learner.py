@@ -1,6 +1,7 @@
 """Streams and episode statistics survive being written as JSON."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,3 +137,19 @@ def test_explained_variance():
     assert explained_variance(returns, returns) == 1.0
     assert explained_variance(np.full(3, 9.0), returns) == 0.0
     assert np.isnan(explained_variance(returns, np.ones(3)))
+
+
+def test_episode_statistics_count_every_episode():
+    """Statistics hold 16,384 episodes between two calls of `drain`, but count all of them."""
+    n, episodes = 8192, EpisodeStatistics()
+    env = VecEnv(n, 0, max_episode_steps=1)
+    env.reset()
+    for rounds in (3, 1, 0, 2):
+        for _ in range(rounds):
+            env.step(np.zeros(n, int))
+        before = episodes.count
+        episodes.drain(env)
+        assert episodes.count - before == rounds * n
+    assert len(episodes.returns) == 100
+    episodes.drain(SimpleNamespace(drain_episodes=lambda: (np.ones(3), np.ones(3, int))))
+    assert episodes.count == 6 * n + 3

@@ -1,0 +1,156 @@
+"""Arrays of every dtype and memory layout, which give the results of their values."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+import rlox
+from rlox import RolloutBuffer
+
+DTYPES = [
+    *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g"),
+    *(">i2", ">i4", ">i8", ">u2", ">u4", ">u8", ">f2", ">f4", ">f8", ">g"),
+]
+FORMS = {
+    "Fortran order": np.asfortranarray,
+    "transposed": lambda x: np.ascontiguousarray(x.T).T,
+    "negative strides": lambda x: np.ascontiguousarray(np.flip(x))[
+        (slice(None, None, -1),) * x.ndim
+    ],
+    "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
+}
+
+
+def stored(dtype, x):
+    """Return the rows that a buffer of a dtype holds after a rollout observed `x`."""
+    buffer = RolloutBuffer(1, len(x), x.shape[1:], obs_dtype=dtype)
+    buffer.begin(x)
+    return buffer.obs[0].copy()
+
+
+def packed(_, x):
+    """Return the packed tokens of the first row of `x`."""
+    (row,) = rlox.pack_sequences([x[(0,) * (x.ndim - 1)]], x.shape[-1])
+    return row["input_ids"]
+
+
+INTEGERS = [dtype for dtype in DTYPES if dtype.lstrip(">")[0] in "iu"]
+READ = {
+    "float32": (stored, DTYPES),
+    "float64": (stored, DTYPES),
+    "int64": (stored, INTEGERS),
+    "uint8": (stored, INTEGERS),
+    "bool": (stored, ["?"]),
+    "tokens": (packed, ["i4", "i8", "u4", ">i8"]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", READ)
+@settings(max_examples=20)
+@given(
+    values=arrays(
+        "u1", array_shapes(min_dims=2, max_dims=4, max_side=5), elements=st.integers(0, 99)
+    )
+)
+def test_any_strides_give_equal_values(target, form, values):
+    read, sources = READ[target]
+    for dtype in sources:
+        x = FORMS[form](values.astype(dtype))
+        assert np.array_equal(read(target, x), read(target, x.copy(order="C"))), dtype
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", [*READ][:5])
+def test_any_strides_of_long_arrays_give_equal_values(target, form):
+    values = np.arange(30_000).reshape(100, 20, 15) % 100
+    for dtype in ["?"] if target == "bool" else ["u1", "i8", ">i4"]:
+        x = FORMS[form](values.astype(dtype))
+        assert np.array_equal(stored(target, x), x.astype(target)), dtype
+
+
+ROWS, TOKENS = 3, 8
+# Functions of two arrays of numbers and a mask, all of shape (ROWS, TOKENS).
+KERNELS = {
+    "token_kl": lambda a, b, m: rlox.token_kl(a, b, m),
+    "token_kl sum": lambda a, b, m: rlox.token_kl(a, b, m, "k2", "sum"),
+    "compute_batch_token_kl": lambda a, b, m: rlox.compute_batch_token_kl(a, b, TOKENS, mask=m),
+    "schulman_f32": lambda a, b, m: rlox.compute_batch_token_kl_schulman_f32(a, b, TOKENS, mask=m),
+    "policy_ratios": lambda a, b, m: rlox.policy_ratios(a, b, m),
+    "sequence ratios": lambda a, b, m: rlox.policy_ratios(a, b, m, level="sequence"),
+    "policy_ratio_stats": lambda a, b, m: np.array(
+        list(rlox.policy_ratio_stats(a, b, m, advantages=b).values())
+    ),
+    "compute_group_advantages": lambda a, b, m: rlox.compute_group_advantages(
+        a, weights=np.asarray(b)[0], ddof=1
+    ),
+    "compute_batch_group_advantages": lambda a, b, m: rlox.compute_batch_group_advantages(
+        a, TOKENS
+    ),
+}
+
+
+def frozen(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def misaligned(array):
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    copy = raw[1:].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+LAYOUTS = {
+    "list": lambda x: x.tolist(),
+    "read-only": frozen,
+    "Fortran": np.asfortranarray,
+    "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "reversed": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+    "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()),
+    "misaligned": misaligned,
+    "subclass": lambda x: x.view(np.ma.MaskedArray),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_kernel_results_do_not_depend_on_the_layout(kernel, layout):
+    rng = np.random.default_rng(0)
+    # Small integers, so that every dtype holds them.
+    arrays = [-rng.integers(0, 5, (ROWS, TOKENS)).astype(np.float64) for _ in "ab"]
+    mask = rng.random((ROWS, TOKENS)) < 0.6
+    call, change = KERNELS[kernel], LAYOUTS[layout]
+    expected = call(*arrays, mask)
+    np.testing.assert_array_equal(call(*map(change, arrays), change(mask)), expected)
+    for dtype in ("i1", "i8", ">i4", ">f8", "g"):
+        got = call(*(change(x.astype(dtype)) for x in arrays), change(mask.astype(dtype)))
+        np.testing.assert_array_equal(got, expected)
+    single = [x.astype(np.float32) for x in arrays]
+    if layout not in ("list", "byte-swapped"):
+        got = call(*map(change, single), change(mask))
+        np.testing.assert_array_equal(got, call(*single, mask))
+    if layout != "list":
+        got = call(*(change(x.astype(np.float16)) for x in arrays), change(mask))
+        assert got.dtype == call(*single, mask).dtype
+        np.testing.assert_array_equal(got, call(*single, mask))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: [0.5] * n, lambda n: [1] * (n - 1) + [2.5]], ids=["floats", "mixed"]
+)
+def test_long_lists_equal_arrays(make):
+    rewards = make(300_000)
+    group = rlox.compute_group_advantages(rewards, scale="none")
+    np.testing.assert_array_equal(
+        group, rlox.compute_group_advantages(np.array(rewards), scale="none")
+    )
+
+
+def test_missing_reward_in_a_long_list_has_advantage_0():
+    assert rlox.compute_group_advantages([1.0] * 299_999 + [None])[-1] == 0.0

@@ -1,0 +1,347 @@
+"""Arrays that share memory, or that other code changes during a call."""
+
+import _thread
+import contextlib
+import functools
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import rlox
+from rlox import ArgumentError, ArgumentTypeError
+
+N = 40
+
+
+@contextlib.contextmanager
+def rejects(argument, got):
+    """Check that the block raises an ArgumentError for `argument`, with `got` in the error."""
+    with pytest.raises(ArgumentError) as raised:
+        yield
+    assert raised.value.argument == argument
+    assert got in raised.value.got
+
+
+def two_buffers(dtype, n):
+    memory = bytearray(n * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype), np.frombuffer(memory, dtype)
+
+
+def through_torch(dtype, n):
+    array = np.zeros(n, dtype)
+    return array, torch.from_numpy(array).numpy()
+
+
+def through_memoryview(dtype, n):
+    array = np.zeros(n, dtype)
+    return array, np.asarray(memoryview(array))
+
+
+def a_view(dtype, n):
+    array = np.zeros(n, dtype)
+    return array, array[:]
+
+
+TWICE = [two_buffers, through_torch, through_memoryview, a_view]
+twice = pytest.mark.parametrize("twice", TWICE, ids=lambda make: make.__name__)
+
+
+def gae(rewards, values, dones, out):
+    return rlox.compute_gae(rewards, values, dones, 0.0, gamma=1.0, lam=1.0, out=out)
+
+
+@twice
+@pytest.mark.parametrize("n", [6, 20_000])
+def test_out_that_shares_memory_with_an_argument_is_rejected(twice, n):
+    one, other = twice(np.float64, n)
+    free, flags = np.zeros(n), np.zeros(n, bool)
+    with rejects("out[0]", "memory that rewards shares"):
+        gae(one, free, flags, (other, np.empty(n)))
+    with rejects("out[1]", "memory that values shares"):
+        gae(free, one, flags, (np.empty(n), other))
+    with rejects("out[1]", "memory that out[0] shares"):
+        gae(free, free, flags, (one, other))
+    assert not one.any()
+    assert gae(one, other, flags, (free, np.empty(n)))[0] is free  # what is only read may overlap
+
+
+def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
+    memory = bytearray(8 * 3 * N)
+    values, flags = np.zeros(N), np.zeros(N, bool)
+    rewards = np.frombuffer(memory, np.float64, N, 8 * N)
+    rewards[:] = 1.0
+    right = gae(rewards, values, flags, None)[0]
+    for shift in (-8, 8):
+        shifted = np.frombuffer(memory, np.float64, N, 8 * (N + shift))
+        with rejects("out[0]", "memory that rewards shares"):
+            gae(rewards, values, flags, (shifted, np.empty(N)))
+    for start in (0, 2 * N):
+        beside = np.frombuffer(memory, np.float64, N, 8 * start)
+        assert np.array_equal(gae(rewards, values, flags, (beside, np.empty(N)))[0], right)
+
+
+def test_results_can_be_written_over_flags():
+    memory = bytearray(8 * N)
+    flags, out = np.frombuffer(memory, bool, N), np.frombuffer(memory, np.float64)
+    rewards, values = np.arange(N, dtype=float), np.zeros(N)
+    flags[::7] = True
+    right = gae(rewards, values, flags.copy(), None)[0]
+    np.testing.assert_array_equal(gae(rewards, values, flags, (out, np.empty(N)))[0], right)
+
+
+@twice
+@pytest.mark.parametrize("n", [2, 256])
+def test_step_rejects_results_that_share_memory(twice, n):
+    env = rlox.VecEnv(n, seed=0)
+    obs = env.reset_all()
+    before, flags = env.get_state(), (np.empty(n, bool), np.empty(n, bool))
+    one, other = twice(np.float32, 4 * n)
+    with rejects("final_obs", "memory that obs shares"):
+        env.step_into([0] * n, one.reshape(n, 4), np.empty(n), *flags, other.reshape(n, 4))
+    rewards = other[: 2 * n].view(np.float64)
+    with rejects("rewards", "memory that obs shares"):
+        env.step_into([0] * n, one.reshape(n, 4), rewards, *flags)
+    actions = other[: 2 * n].view(np.int64)
+    with rejects("obs", "memory that actions shares"):
+        env.step_into(actions, one.reshape(n, 4), np.empty(n), *flags)
+    one, other = twice(bool, n)
+    with rejects("truncated", "memory that terminated shares"):
+        env.step_into([0] * n, obs, np.empty(n), one, other)
+    after = env.get_state()
+    assert all(np.array_equal(after[key], before[key]) for key in before)
+
+
+@twice
+def test_memory_of_a_running_call_is_rejected(twice):
+    steps, n = 40_000, 8
+    env = rlox._rlox.NativeVectorEnv("Acrobot-v1", n, 0)
+    env.reset()
+    one, other = twice(np.float64, steps * n)
+    errors, over, begun = [], threading.Event(), threading.Event()
+
+    def read():
+        while not over.is_set():
+            begun.set()
+            try:
+                rlox.compute_returns(other[:N], np.zeros(N, bool), 0.0)
+            except ArgumentError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    begun.wait()
+    obs, flags = np.empty((2, steps, n, 6), np.float32), np.empty((2, steps, n), bool)
+    try:
+        env.steps_into(np.ones((steps, n), int), obs[0], one.reshape(steps, n), *flags, obs[1])
+    finally:
+        over.set()
+        thread.join()
+    assert any("memory that another call uses as rewards" in error.got for error in errors)
+    assert np.array_equal(rlox.compute_returns(other, np.ones(steps * n, bool), 0.0), one)
+
+
+def meanwhile(call, write):
+    """Calls, with another thread that writes all the time."""
+    stop = threading.Event()
+
+    def run():
+        while not stop.is_set():
+            write()
+            time.sleep(1e-4)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        return call()
+    finally:
+        stop.set()
+        thread.join()
+
+
+# In seconds: some of them end within a call.
+DELAYS = [0.001, 0.002, 0.003, 0.004, 0.005, 0.007, 0.009, 0.012, 0.016, 0.02]
+
+
+def later(delay, call, write):
+    """Calls, with another thread that writes once after a while."""
+    thread = threading.Thread(target=lambda: (time.sleep(delay), write()))
+    thread.start()
+    try:
+        return call()
+    finally:
+        thread.join()
+
+
+def test_nonzero_bytes_of_a_mask_are_true():
+    policy, mask = np.full((32, 1 << 20), -1.0, np.float32), np.ones((32, 1 << 20), bool)
+    reference = policy - 1
+    for delay in DELAYS:
+        mask[:] = True
+        call = functools.partial(rlox.token_kl, policy, reference, mask, "k1", "mean")
+        kl = later(delay, call, lambda: mask.view(np.uint8).fill(3))
+        np.testing.assert_array_equal(kl, 1.0)
+
+
+def test_nonzero_bytes_of_flags_are_true():
+    rewards, terminated = np.ones((1 << 12, 2048), np.float32), np.ones((1 << 12, 2048), bool)
+    values, last = np.zeros_like(rewards), np.zeros(2048, np.float32)
+    call = functools.partial(rlox.compute_gae, rewards, values, terminated, last, 0.5, 1.0)
+    for delay in DELAYS:
+        terminated[:] = True
+        advantages, _ = later(delay, call, lambda: terminated.view(np.uint8).fill(254))
+        np.testing.assert_array_equal(advantages, 1.0)
+
+
+def test_random_streams_stay_separate_when_the_reset_mask_changes():
+    n = 200_000
+    env = rlox.VecEnv(n=n, seed=0, env_id="CartPole-v1")
+    env.reset_all()
+    mask = np.arange(n) < n // 2
+
+    def flip():
+        np.logical_not(mask, out=mask)
+
+    increments = env.get_state()["streams"][:, 2:4].copy()
+    for _ in range(4):
+        meanwhile(lambda: env.reset(options={"reset_mask": mask}), flip)
+        np.testing.assert_array_equal(env.get_state()["streams"][:, 2:4], increments)
+
+
+def test_set_state_is_atomic_when_the_state_changes():
+    n = 200_000
+    env = rlox.VecEnv(n=n, seed=0, env_id="CartPole-v1")
+    env.reset_all()
+    given = env.get_state()
+    refused = 0
+    for trial in range(8):
+        env.reset_all(seed=99)
+        before = env.get_state()
+        state = {name: array.copy() for name, array in given.items()}
+        wanted = state["states"][n // 2].copy()
+
+        values = itertools.cycle([np.nan, wanted] if trial % 2 else [wanted, np.nan])
+
+        def spoil(row=state["states"][n // 2], values=values):
+            row[:] = next(values)
+
+        try:
+            meanwhile(lambda state=state: env.set_state(state), spoil)
+            expected = given
+        except ValueError:
+            expected, refused = before, refused + 1
+        after = env.get_state()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(after[name], array, name)
+    assert refused > 0
+
+
+class Meddler:
+    """Does something else when it is asked for its numbers."""
+
+    def __init__(self, numbers, act):
+        self.numbers, self.act = numbers, act
+
+    def __array__(self, dtype=None, copy=None):
+        self.act()
+        return self.numbers
+
+
+TWO_ARRAYS = [
+    lambda a, b: rlox.token_kl(a, b),
+    lambda a, b: rlox.token_kl(a, a.copy(), b),
+    lambda a, b: rlox.compute_token_kl(a, b),
+    lambda a, b: rlox.compute_token_kl_schulman(a, a.copy(), mask=b),
+    lambda a, b: rlox.compute_batch_token_kl(a, b, 500),
+    lambda a, b: rlox.policy_ratios(a, b),
+    lambda a, b: rlox.policy_ratio_stats(a, a.copy(), advantages=b),
+    lambda a, b: rlox.compute_batch_group_advantages(a, 500, weights=b),
+]
+
+
+TWO_ARRAY_IDS = [
+    *("token_kl", "token_kl mask", "compute_token_kl", "schulman mask", "batch_token_kl"),
+    *("policy_ratios", "ratio_stats advantages", "batch_group weights"),
+]
+
+
+@pytest.mark.parametrize("call", TWO_ARRAYS, ids=TWO_ARRAY_IDS)
+@pytest.mark.parametrize("dtype", ["i1", "V8"])
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_argument_that_changes_another_argument_is_rejected(call, dtype, n):
+    first = np.zeros(n)
+
+    def meddle():
+        first.dtype = dtype
+
+    with pytest.raises((ArgumentError, ArgumentTypeError)):
+        call(first, Meddler(np.ones(n), meddle))
+
+
+@pytest.mark.parametrize("change", ["dtype", "shape", "resize"])
+def test_sequence_that_changes_another_sequence_is_safe(change):
+    sequences = [np.arange(1000) for _ in range(5)]
+
+    def meddle():
+        if change == "dtype":
+            sequences[0].dtype = np.int8
+        elif change == "shape":
+            sequences[0].shape = (10, 100)
+        else:
+            sequences[0].resize(3, refcheck=False)
+
+    sequences.insert(2, Meddler(np.arange(4), meddle))
+    if change == "shape":
+        with rejects("sequences", "[10, 100]"):
+            rlox.pack_sequences(sequences, 8000)
+        return
+    rows = rlox.pack_sequences(sequences, 8000)
+    sources = np.concatenate([row["source_indices"] for row in rows]).tolist()
+    lengths = np.concatenate([np.diff(row["cu_seqlens"]) for row in rows]).tolist()
+    sizes = dict(zip(sources, lengths, strict=True))
+    assert sizes == {0: 8000 if change == "dtype" else 3, 1: 1000, 2: 4, 3: 1000, 4: 1000, 5: 1000}
+
+
+def test_threads_that_reshape_sequences_are_safe():
+    sequences = [np.arange(64) for _ in range(20_000)]
+    done = threading.Event()
+
+    def meddle():
+        rng = np.random.default_rng(0)
+        while not done.is_set():
+            sequence = sequences[rng.integers(len(sequences))]
+            sequence.shape = (8, 8)
+            sequence.shape = (64,)
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    try:
+        for _ in range(5):
+            with contextlib.suppress(ArgumentError):
+                rows = rlox.pack_sequences(sequences, 256)
+                assert sum(len(row["input_ids"]) for row in rows) == 64 * 20_000
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_ctrl_c_ends_a_long_call():
+    sequences = [np.arange(4)] * 250_000
+
+    def seconds(times):
+        start = time.perf_counter()
+        rlox.pack_sequences(sequences * times, 4096)
+        return time.perf_counter() - start
+
+    # Sixteen times as long as what is waited for, however busy the machine is.
+    timer = threading.Timer(seconds(1) / 10, _thread.interrupt_main)
+    start = time.perf_counter()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        seconds(16)
+    stopped = time.perf_counter()
+    timer.join()
+    assert stopped - start < seconds(16) / 2
