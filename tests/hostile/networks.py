@@ -1,4 +1,4 @@
-"""Networks in Rust and the learners around them: native ones, or those of another backend."""
+"""Calls of native networks, agents and their learners."""
 
 import os
 
@@ -6,10 +6,12 @@ import numpy as np
 
 import rlox
 from hostile.arguments import (
+    but,
     endless,
     flag,
     flags,
     floats,
+    nothing,
     number,
     optional,
     record,
@@ -19,9 +21,10 @@ from hostile.arguments import (
     whole,
 )
 from hostile.table import Subject, call
-from rlox._rlox import NativeActors, NativePolicy, write_rollout
-from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
+from rlox._rlox import NativeActors, NativeAgent, NativePolicy, write_rollout
+from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 from rlox.native import NativeA2C, NativeIMPALA, NativePPO
+from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.streams import state_for_native
 
 BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
@@ -259,3 +262,202 @@ CALLS = [
     call("NativeActors.stream"),
     call("NativeActors.stats"),
 ]
+
+
+AGENT_N, AGENT_D = 3, 4
+AGENT_SMALL = {
+    "num_envs": AGENT_N,
+    "net_arch": (4,),
+    "learning_starts": 3,
+    "batch_size": 4,
+    "buffer_size": 99,
+}
+KINDS = {
+    NativeDQN: ("CartPole-v1", DQNConfig(**AGENT_SMALL)),
+    NativeSAC: ("Pendulum-v1", SACConfig(**AGENT_SMALL)),
+    NativeTD3: ("Pendulum-v1", TD3Config(**AGENT_SMALL)),
+}
+AGENT_OBSERVATION = {"kind": text("numbers"), "shape": row(whole(AGENT_D), kind=tuple)}
+AGENT_ACTION = {"kind": text("discrete"), "n": whole(2), "start": whole(0)}
+SETTINGS = {
+    "net_arch": row(whole(4)),
+    "activation": text("relu"),
+    "buffer_size": whole(99),
+    "learning_starts": whole(3),
+    "batch_size": whole(4),
+    "train_freq": whole(1),
+    "gradient_steps": optional(whole(1)),
+    "utd_ratio": optional(number(0.5)),
+    "n_steps": whole(1),
+    "gamma": number(0.5),
+    "tau": number(0.5),
+    "learning_rate": number(0.5),
+    "lr_schedule": text("linear"),
+    "target_update_interval": whole(1),
+    "double": flag(True),
+    "dueling": flag(False),
+    "prioritized": flag(True),
+    "priority_alpha": number(0.5),
+    "priority_beta": number(0.5),
+    "max_grad_norm": number(0.5),
+    "exploration_fraction": number(0.5),
+    "exploration_initial_eps": number(0.5),
+    "exploration_final_eps": number(0.5),
+}
+# Means of minibatches, of all algorithms and of some.
+LEARNED = {
+    **{x: number(0.5) for x in ("critic_loss", "mean_value", "grad_norm", "learning_rate")},
+    **{x: optional(number(0.5)) for x in ("actor_loss", "ent_coef", "ent_coef_loss")},
+}
+
+
+def seeds():
+    return np.array([1, 2])
+
+
+def agent_env():
+    agent_env = rlox.VecEnv(AGENT_N, 5)
+    agent_env.reset_all()
+    return agent_env._native
+
+
+def agent(_=0):
+    envs = made(AGENT_OBSERVATION), made(AGENT_ACTION), AGENT_N, False, False
+    agent = NativeAgent("dqn", *envs, stream(), seeds(), made(SETTINGS), "native")
+    agent.start_at(np.zeros((AGENT_N, AGENT_D), np.float32), True)
+    agent.begin(0.5)
+    agent.act()
+    return agent
+
+
+def agent_state_of(agent):
+    return agent.tensors(), agent.optimizer_state(), agent.streams(), agent.standing(), agent.said()
+
+
+def agent_learner(kind):
+    env_id, config = KINDS[kind]
+    return lambda _: kind(rlox.VecEnv(AGENT_N, 5, env_id), config, 3)
+
+
+AGENT_SUBJECTS = {
+    "NativeAgent": Subject(agent, agent_state_of),
+    **{
+        kind.__name__: Subject(agent_learner(kind), lambda it: it.state(), (RuntimeError,))
+        for kind in KINDS
+    },
+}
+OBS = floats(*[0.5, -0.25, 0, 1] * AGENT_N, shape=(AGENT_N, AGENT_D), dtype="f4")
+FLAGS = flags(0, 0, 1, shape=(AGENT_N,))
+MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(AGENT_N, 2)))
+# It was made for environments without any.
+NO_MASKS = nothing()
+WRONG = (FloatingPointError,)
+
+
+def agent_learner_calls(kind):
+    name, (env_id, config) = kind.__name__, KINDS[kind]
+    yield call(
+        name,
+        env=thing(lambda: rlox.VecEnv(AGENT_N, 5, env_id)),
+        config=thing(lambda: config),
+        seed=SEED,
+        backend=text("native"),
+    )
+    yield call(f"{name}.iterate", progress=number(0.5))
+    width = rlox.VecEnv(1, 5, env_id).single_observation_space.shape[0]
+    yield call(
+        f"{name}.predict",
+        obs=floats(*[0.5, -0.25, 0, 1][:width], shape=(1, width), dtype="f4"),
+        deterministic=flag(True),
+        stream=optional(thing(lambda: np.random.default_rng(0))),
+        action_masks=optional(
+            flags(1, 0, shape=(1, 2)) if kind is NativeDQN else thing(lambda: None)
+        ),
+    )
+
+
+AGENT_CALLS = [
+    call(
+        "NativeAgent",
+        algorithm=text("dqn"),
+        observation=whole_record(AGENT_OBSERVATION),
+        action=whole_record(AGENT_ACTION),
+        num_envs=whole(AGENT_N),
+        masked=flag(False),
+        idling=flag(False),
+        stream=thing(stream),
+        seeds=thing(seeds),
+        settings=whole_record(SETTINGS),
+        backend=text("native"),
+    ),
+    call("NativeAgent.set_stopping", stop=flag(False)),
+    call("NativeAgent.start", env=thing(agent_env), normalizer=NORMALIZER),
+    call("NativeAgent.go_on", env=thing(agent_env)),
+    call(
+        "NativeAgent.iterate",
+        raises=WRONG,
+        env=thing(agent_env),
+        progress=number(0.5),
+        growth=optional(number(0.001)),
+        normalizer=NORMALIZER,
+    ),
+    call("NativeAgent.said"),
+    call(
+        "NativeAgent.start_at",
+        raises=WRONG,
+        obs=OBS,
+        fresh=flag(True),
+        action_masks=NO_MASKS,
+        normalizer=NORMALIZER,
+    ),
+    call("NativeAgent.begin", progress=number(0.5), growth=optional(number(0.001))),
+    call("NativeAgent.act", raises=WRONG, normalizer=NORMALIZER),
+    call(
+        "NativeAgent.observe",
+        raises=WRONG,
+        next_obs=OBS,
+        obs=OBS,
+        rewards=floats(0.5, 1, -2),
+        terminated=FLAGS,
+        truncated=FLAGS,
+        valid=optional(FLAGS),
+        action_masks=NO_MASKS,
+        final_action_masks=NO_MASKS,
+        normalizer=NORMALIZER,
+    ),
+    call("NativeAgent.learn", raises=WRONG, normalizer=NORMALIZER),
+    call(
+        "NativeAgent.predict",
+        raises=WRONG,
+        obs=OBS,
+        seed=optional(SEED),
+        action_masks=MASKS,
+        normalizer=NORMALIZER,
+    ),
+    call("NativeAgent.tensors"),
+    call("NativeAgent.check_tensors", tensors=record(lambda: agent().tensors())),
+    call("NativeAgent.load", tensors=record(lambda: agent().tensors())),
+    call("NativeAgent.replay_len"),
+    call("NativeAgent.replay_state"),
+    call("NativeAgent.load_replay_state", arrays=record(lambda: agent().replay_state())),
+    call("NativeAgent.optimizer_state"),
+    call("NativeAgent.check_optimizer_state", state=record(lambda: agent().optimizer_state())),
+    call("NativeAgent.load_optimizer_state", state=record(lambda: agent().optimizer_state())),
+    call("NativeAgent.streams"),
+    call("NativeAgent.standing"),
+    call(
+        "NativeAgent.set_standing",
+        streams=thing(lambda: agent().streams()),
+        noise=but(thing(lambda: np.zeros(0, np.float32)), "a list"),
+        due=number(0.5),
+        timesteps=whole(9),
+        updates=whole(3),
+        progress=number(0.5),
+    ),
+    call("NativeAgent.learned"),
+    call("NativeAgent.set_learned", learned=optional(whole_record(LEARNED))),
+    *(each for kind in KINDS for each in agent_learner_calls(kind)),
+]
+
+CALLS += AGENT_CALLS
+SUBJECTS |= AGENT_SUBJECTS

@@ -1,16 +1,22 @@
-"""Settings, policies, learners and trainers."""
+"""Calls of policies, trainers, checkpoints and callbacks."""
 
 import dataclasses
 from pathlib import Path
 
 import numpy as np
+import torch
+from gymnasium import spaces
 
 import rlox
-from hostile import policies
 from hostile.arguments import (
+    NO_SCALAR,
+    TEXTS,
+    Argument,
+    always,
     but,
     endless,
     flag,
+    flags,
     floats,
     nothing,
     number,
@@ -23,8 +29,6 @@ from hostile.arguments import (
     thing,
     whole,
 )
-from hostile.forms import TEXTS
-from hostile.policies import MASKS
 from hostile.table import Subject, call
 from rlox.algorithms import (
     A2C,
@@ -40,7 +44,21 @@ from rlox.algorithms import (
     SACConfig,
     TD3Config,
 )
+from rlox.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EarlyStoppingCallback,
+    EvalCallback,
+    Every,
+    FunctionCallback,
+    ProgressBar,
+    TimingCallback,
+)
+from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.distributions import Categorical, Gaussian
 from rlox.evaluation import SeededPredictor
+from rlox.policies import MlpPolicy, SdePolicy
+from rlox.torch_state import own_generator, own_threads
 from rlox.trainers import (
     A2CTrainer,
     DQNTrainer,
@@ -49,6 +67,97 @@ from rlox.trainers import (
     SACTrainer,
     TD3Trainer,
 )
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(3, 2)))
+
+
+def policy():
+    with own_generator(0), own_threads(1):  # torch has no other threads in a forked child
+        return MlpPolicy(BOX, DISCRETE)
+
+
+def exploring():
+    with own_generator(0), own_threads(1):
+        return SdePolicy(BOX, BOX)
+
+
+SUBJECTS = {
+    "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
+    "SdePolicy": Subject(lambda _: exploring(), lambda x: sorted(x.state_dict())),
+}
+
+
+def tensor(*values, shape, dtype):
+    """A tensor: torch itself says what is wrong with others."""
+
+    def make():
+        return torch.tensor(values, dtype=dtype).reshape(shape)
+
+    return Argument(make, same={"a copy": lambda x: x.clone()}, drawn=False)
+
+
+def as_arrays(method):
+    """A method of policies, with tensors given as arrays."""
+
+    def called(policy, **arguments):
+        with torch.no_grad(), own_threads(1):
+            said = getattr(policy, method)(**arguments)
+        if isinstance(said, Gaussian | Categorical):
+            said = said.mean if isinstance(said, Gaussian) else said.log_probs
+        return [x.numpy() for x in (said if isinstance(said, tuple) else (said,))]
+
+    return called
+
+
+def policy_calls():
+    """A mask is what users make themselves."""
+    masked = {
+        "obs": tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32),
+        "mask": replace(MASKS, called=("action_masks",)),
+    }
+    action = tensor(0, 1, 1, shape=(3,), dtype=torch.int64)
+    for method, more in (
+        ("distribution", {}),
+        ("get_action_and_logprob", {"action": action}),
+        ("get_action_and_logprob", {}),
+        ("act", {}),
+        ("evaluate_actions", {"action": action}),
+        ("mode", {}),
+    ):
+        yield call(f"MlpPolicy.{method}", through=as_arrays(method), **masked, **more)
+        # Real actions have no masks.
+        more = {name: tensor(*range(12), shape=(3, 4), dtype=torch.float32) for name in more}
+        unmasked = masked | {"mask": replace(nothing(), called=("action_masks",))}
+        yield call(f"SdePolicy.{method}", through=as_arrays(method), **unmasked, **more)
+    for kind in ("MlpPolicy", "SdePolicy"):
+        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=masked["obs"])
+        yield call(f"{kind}.frozen_act")
+
+
+SHAPE = {
+    "observation_space": thing(lambda: BOX),
+    "net_arch": optional(but(row(whole(4)), "a dict")),
+    "shared_trunk": flag(False),
+    "features_extractor": nothing(),
+    "activation": text("relu"),
+    "ortho_init": flag(True),
+    "log_std_init": number(-0.5),
+    "init": optional(thing(torch.Generator)),
+}
+CALLS = [
+    *policy_calls(),
+    call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
+    call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),
+    call(
+        "check_policy",
+        policy=thing(lambda: MlpPolicy(BOX, DISCRETE)),
+        observation_space=thing(lambda: BOX),
+        action_space=thing(lambda: DISCRETE),
+    ),
+    call("torch_dtype", dtype=thing(lambda: np.dtype("f4"))),
+]
+
 
 N = 2
 SMALL = {
@@ -149,7 +258,7 @@ def configured(x):
     return dataclasses.astuple(x)
 
 
-SUBJECTS = {
+TRAINING_SUBJECTS = {
     "PPOTrainer": Subject(trainer(PPOTrainer), lambda x: x.learner.state(), (RuntimeError,)),
     "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
     "IMPALATrainer": Subject(trainer(IMPALATrainer), lambda x: x.learner.state(), (RuntimeError,)),
@@ -164,7 +273,6 @@ SUBJECTS = {
         kind.__name__: Subject(learner(kind), state_of, (RuntimeError,))
         for kind in OFF_POLICY.values()
     },
-    **policies.SUBJECTS,
     "SeededPredictor": Subject(lambda _: SeededPredictor(learner(PPO)(0), 3), predicted),
 }
 
@@ -309,7 +417,7 @@ def learner_calls(kind):
     yield call(f"{name}Config", **given)
 
 
-CALLS = [
+TRAINING_CALLS = [
     *trainer_calls(PPOTrainer),
     *trainer_calls(A2CTrainer),
     *trainer_calls(IMPALATrainer),
@@ -327,7 +435,6 @@ CALLS = [
         action_masks=MASKS,
         shared=True,
     ),
-    *policies.CALLS,
     call("evaluation_seed", seed=SEED, training=flag(True)),
     call(
         "SeededPredictor",
@@ -347,3 +454,123 @@ CALLS = [
         max_episode_steps=optional(whole(9)),
     ),
 ]
+
+
+def written(path, manifest, members):
+    """What is read of what was written."""
+    write_checkpoint(path, manifest, members)
+    return read_checkpoint(path)
+
+
+def known():
+    """A checkpoint that is there."""
+    if not Path("known").exists():
+        write_checkpoint("known", {"steps": 7}, {"networks": {"w": np.ones(2)}})
+    return "known"
+
+
+def every(_):
+    """Where a run has begun."""
+    made = Every(9)
+    made.start(4)
+    return made
+
+
+FILE_SUBJECTS = {
+    "ProgressBar": Subject(lambda _: ProgressBar(), lambda bar: None),
+    "FunctionCallback": Subject(
+        lambda _: FunctionCallback(lambda *told: None), lambda callback: None
+    ),
+    "Callback": Subject(lambda _: Callback(), lambda callback: None),
+    "EvalCallback": Subject(lambda _: EvalCallback(9), lambda callback: callback.reward_threshold),
+    "CheckpointCallback": Subject(lambda _: CheckpointCallback(9), lambda callback: callback.best),
+    "EarlyStoppingCallback": Subject(
+        lambda _: EarlyStoppingCallback(), lambda callback: [callback.patience, callback.min_delta]
+    ),
+    "TimingCallback": Subject(lambda _: TimingCallback(), lambda callback: callback.seconds),
+    "Every": Subject(every, lambda every: every.steps),
+}
+
+
+def called(kind):
+    """What a trainer calls. It is for the function to say what is wrong, or for nobody."""
+    told = Argument(lambda: {"steps": 7}, odd={"a copy": dict}, drawn=False)
+    yield call(f"{kind}.on_train_start", trainer=told)
+    yield call(f"{kind}.on_iteration", trainer=told, metrics=told)
+    yield call(f"{kind}.on_row_logged", trainer=told, metrics=told)
+    yield call(f"{kind}.on_train_end", trainer=told)
+
+
+def recorded(parts):
+    return record(lambda: {key: part.make() for key, part in parts.items()}, **parts)
+
+
+# A file holds the dtype that it was given, and other bytes have another checksum.
+EXACT = but(floats(0.5, 2), odd=("f2", ">f2", "f4", ">f4", "g"))
+MEMBERS = record(
+    lambda: {"networks": {"w": np.array([0.5, 2.0])}},
+    networks=recorded({"w": EXACT}),
+)
+# JSON holds most things, and what it does not is refused.
+NUMBER = Argument(lambda: 7, odd=NO_SCALAR | {"NaN": always(np.nan), "bool": bool})
+MANIFEST = recorded({"steps": NUMBER})
+FILE_WORD = path(lambda: "word")  # any text may be one
+FILE_WORD = replace(
+    FILE_WORD, same={name: form for name, form in FILE_WORD.same.items() if name != "Path"}
+)
+FILE_ENV = Argument(
+    lambda: "CartPole-v1",
+    odd={"a function": always(dict), "another id": always("abc")},
+    senseless={"a number": always(3), "numbers": always(np.zeros(3)), "a list": always(["a"])},
+    drawn=False,
+)
+FILE_CALLS = [
+    call("read_checkpoint", raises=(OSError,), path=path(known)),
+    call(
+        "write_checkpoint",
+        through=written,
+        raises=(OSError,),
+        path=path(lambda: "new"),
+        manifest=MANIFEST,
+        members=MEMBERS,
+    ),
+    call("FunctionCallback", function=thing(lambda: print)),
+    call("Callback"),
+    *called("Callback"),
+    *called("FunctionCallback"),
+    call("ProgressBar", every=number(0.5)),
+    call("TimingCallback", every=whole(9)),
+    call("Every", every=whole(9)),
+    call(
+        "EvalCallback",
+        every=whole(9),
+        n_episodes=whole(3),
+        reward_threshold=optional(number(0.5)),
+        deterministic=flag(True),
+        env=optional(FILE_ENV),
+        save_best=optional(flag(True)),
+        path=optional(path(lambda: "new")),
+    ),
+    call(
+        "CheckpointCallback",
+        every=whole(9),
+        keep_last=optional(whole(3)),
+        best=optional(FILE_WORD),
+        replay=flag(True),
+        path=optional(path(lambda: "new")),
+    ),
+    call(
+        "EarlyStoppingCallback",
+        metric=FILE_WORD,
+        patience=whole(9),
+        min_delta=number(0.5),
+        mode=text("max"),
+    ),
+    call("as_callback", callback=thing(lambda: print)),
+    call("as_callbacks", callbacks=row(thing(lambda: print))),
+]
+
+CALLS += TRAINING_CALLS
+SUBJECTS |= TRAINING_SUBJECTS
+CALLS += FILE_CALLS
+SUBJECTS |= FILE_SUBJECTS

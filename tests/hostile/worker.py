@@ -1,6 +1,9 @@
 """Calls everything of one group, in a process of its own with limits of time and memory.
 
-    python -m hostile.worker GROUP JOURNAL EXAMPLES SEED START
+    python -m hostile.worker call GROUP JOURNAL EXAMPLES SEED START EVERY
+    python -m hostile.worker share GROUP JOURNAL SEED
+
+The second command uses one object of each class in eight threads and in forked processes.
 
 The journal says what is called at the moment: when the process dies, that was it. A JSON list of
 what went wrong is the last line of the output.
@@ -9,10 +12,13 @@ what went wrong is the last line of the output.
 import faulthandler
 import json
 import os
+import random
 import re
 import resource
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -24,9 +30,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
 
-from hostile.arguments import Argument
-from hostile.forms import HUGE, SHAPES
-from hostile.table import KNOWN, Call, Subject, calls, equal, plain, subjects
+from hostile.arguments import HUGE, SHAPES, Argument
+from hostile.table import KNOWN, Call, Subject, callables, calls, equal, plain, subjects
 
 SECONDS = 20  # for one call
 MEMORY = 2**30  # more than there is at the start
@@ -121,10 +126,10 @@ class Caller:
             if arguments[name].written == written
         }
 
-    def singles(self) -> Iterator[tuple[str, str]]:
-        """Every form of every argument, alone: (which, what is wrong)."""
+    def singles(self, every: int) -> Iterator[tuple[str, str]]:
+        """Yield the failures of every n-th form of each argument: (argument, description)."""
         for name, argument in self.call.arguments.items():
-            for kind, form_name, form in argument.forms():
+            for kind, form_name, form in list(argument.forms())[::every]:
                 which = f"{name}: {form_name}"
                 try:
                     got = self.outcome({name: form}, which)
@@ -217,9 +222,9 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error!s:.300}"
 
 
-def main(group: str, journal: str, examples: int, number: int | None, start: int) -> None:
-    from hostile.surface import callables
-
+def main(
+    group: str, journal: str, examples: int, number: int | None, start: int, every: int
+) -> None:
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)
     functions, objects = callables(torch=group == "training"), subjects(group)
@@ -235,13 +240,117 @@ def main(group: str, journal: str, examples: int, number: int | None, start: int
         except Exception as error:
             wrong.append([call.name, "the right call", told(error)])
             continue
-        wrong += [[call.name, *found] for found in caller.singles()]
+        wrong += [[call.name, *found] for found in caller.singles(every)]
         if call.arguments and examples:
             found = caller.several(examples, number)
             wrong += [[call.name, "several arguments", found]] if found else []
     print(json.dumps(wrong))
 
 
+THREADS, SHARED_SECONDS = 8, 0.1
+# What ends an object's use.
+LAST = ("close", "close_extras", "stop")
+
+
+class Shared:
+    """An object of a class, and the calls of its methods."""
+
+    def __init__(self, name: str, subject: Subject, group: str) -> None:
+        self.name, self.subject = name, subject
+        self.calls = [call for call in calls(group) if call.name.startswith(f"{name}.")]
+        for call in self.calls:  # what is made only once is made now
+            for argument in call.arguments.values():
+                argument.make()
+        self.wrong: list[list[str]] = []
+
+    def use(self, thing: Any, call: Call, rng: random.Random) -> None:
+        """A right call, or one with a strange argument; its answer may be any."""
+        which, method = "", call.name.rpartition(".")[2]
+        try:
+            values = {name: x.make() for name, x in call.arguments.items()}
+            if values and rng.random() < 0.3:
+                name = rng.choice(sorted(values))
+                _, form_name, form = rng.choice(list(call.arguments[name].forms()))
+                which = f"{name}: {form_name}"
+                values[name] = form(values[name])
+            if call.through:
+                call.through(thing, **values)
+            else:
+                getattr(thing, method)(**values)
+        except (*REFUSED, *call.raises, *self.subject.meets):
+            pass
+        except BaseException as error:  # PyO3's panics are no Exception
+            self.wrong.append([call.name, which, told(error)])
+
+    def crowd(self, thing: Any, chosen: list[Call], seed: int) -> list[threading.Thread]:
+        """Threads that call whatever comes to their minds."""
+        until = time.monotonic() + SHARED_SECONDS
+
+        def work(number: int) -> None:
+            rng = random.Random(seed * THREADS + number)
+            while time.monotonic() < until and not self.wrong:
+                self.use(thing, rng.choice(chosen), rng)
+
+        threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def fork(self, thing: Any, limits: Limits) -> None:
+        """A child uses what it inherited, and new objects."""
+        child = os.fork()
+        if child == 0:
+            self.wrong.clear()
+            rng = random.Random(0)
+            for call in self.calls:
+                limits.begin(f"{call.name}, in a forked process")
+                self.use(thing, call, rng)
+                self.use(self.subject.make(call.at), call, rng)
+            print(json.dumps(self.wrong), file=sys.stderr, flush=True)
+            os._exit(bool(self.wrong))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            self.wrong.append([self.name, "in a forked process", f"ended with {status}"])
+
+    def run(self, limits: Limits, seed: int) -> None:
+        for forks, chosen in (
+            (True, [call for call in self.calls if call.name.rpartition(".")[2] not in LAST]),
+            (False, self.calls),
+        ):
+            limits.begin(f"{self.name}, in {THREADS} threads")
+            # Once alone: a fork in the middle of torch's late imports would leave them locked.
+            for call in chosen:
+                self.use(self.subject.make(call.at), call, random.Random(0))
+            thing = self.subject.make(0)
+            threads = self.crowd(thing, chosen, seed)
+            if forks and self.subject.forks:
+                time.sleep(SHARED_SECONDS / 4)
+                self.fork(thing, limits)  # while threads are in the middle of their calls
+            for thread in threads:
+                thread.join()
+            if forks:
+                limits.begin(f"{self.name}, forking afterwards")
+                self.fork(thing, limits)
+            limits.end()
+
+
+def share(group: str, journal: str, seed: int) -> None:
+    warnings.simplefilter("ignore")
+    callables(torch=group == "training")  # imports before memory is limited
+    wrong, limits = [], Limits(journal, extra=2**33)
+    for name, subject in subjects(group).items():
+        shared = Shared(name, subject, group)
+        if shared.calls:
+            shared.run(limits, seed)
+            wrong += shared.wrong
+    print(json.dumps(wrong))
+
+
 if __name__ == "__main__":
-    group, journal, examples, number, start = sys.argv[1:]
-    main(group, journal, int(examples), None if number == "-" else int(number), int(start))
+    command, group, journal, *numbers = sys.argv[1:]
+    if command == "share":
+        share(group, journal, int(numbers[0]))
+    else:
+        examples, number, start, every = numbers
+        seed_number = None if number == "-" else int(number)
+        main(group, journal, int(examples), seed_number, int(start), int(every))
