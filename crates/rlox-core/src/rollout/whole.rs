@@ -221,7 +221,7 @@ mod tests {
             (Vec::new(), "at least"),
             (changed(fixed - WORD, &u64::MAX.to_le_bytes()), "at most 36"),
             (changed(fixed, &1_u64.to_le_bytes()), "truncated episodes"),
-            (changed(0, &f32::NAN.to_le_bytes()), "row 0 of \"obs\""),
+            (changed(0, &f32::NAN.to_le_bytes()), "\"obs\" in row 0"),
             (changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()), "\"final_obs\""),
         ] {
             let error = copy.read_whole(&bad).unwrap_err().to_string();

@@ -190,5 +190,5 @@ fn calls_that_make_no_sense_are_refused_before_anything_is_sent() {
     }
     // One that has ended waits for its reset.
     while step(&mut there, Actions::Discrete(&[0, 0])).is_ok() {}
-    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("whose episode is over"));
+    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("an episode that is over"));
 }

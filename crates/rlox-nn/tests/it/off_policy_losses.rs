@@ -257,7 +257,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
         ),
         (
             Transitions { next_obs: &spoilt(&good.next_obs, 3), ..good.transitions() },
-            "next_obs: expected finite numbers, got NaN or infinity in row 1",
+            "next_obs: expected finite numbers where an episode goes on, got NaN or infinity in row 1",
         ),
     ] {
         let error = said(q.update(&batch, DOUBLE, &optimizer, None).unwrap_err());
