@@ -282,7 +282,7 @@ def test_processes_collect_what_threads_do():
 @pytest.mark.processes
 def test_custom_policy_acts_in_processes_and_runs_are_repeatable():
     pytest.importorskip("torch")
-    from toy_policies import Coin
+    from support.policies import Coin
 
     how = {"num_envs": 4, "n_steps": 16, "policy": Coin, "steps": 320, "num_actors": 1}
     one, other = (trained(**how) for _ in range(2))

@@ -273,7 +273,7 @@ def test_wrong_or_different_arguments_raise_the_same_error_on_all_ranks(refusals
     [
         ("raise", 1, "OSError: the simulator is gone", 1),
         ("raise", 0, "OSError: the simulator is gone", 1),
-        ("nan", 1, "ValueError: rewards:", 1),
+        ("nan", 1, "NonFiniteError: rewards:", 1),
         ("die", 1, "", -signal.SIGKILL),
         ("stop", 1, "", -signal.SIGKILL),
     ],
