@@ -584,7 +584,8 @@ def outcome(call, mebibytes):
     return "refused"
 
 for name, call in calls.items():
-    for mebibytes in (1, 200):  # between these, glibc may abort where thread-local data does not fit
+    # Between these limits glibc can abort where thread-local data does not fit.
+    for mebibytes in (1, 200):
         child = os.fork()  # a process that has no free memory of earlier cases
         if child == 0:
             print(name, outcome(call, mebibytes), flush=True)
