@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import rlox
-from replay_rows import transition
 from rlox.interchange import from_arrow, from_minari, to_arrow
+from support.replay import transition
 
 
 def rows_of(buffer):

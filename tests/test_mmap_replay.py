@@ -1,16 +1,20 @@
-"""`MmapReplayBuffer`: rows in memory and in a file, whatever becomes of the process or the file."""
+"""`MmapReplayBuffer`: rows in memory and in a file, also after damage and killed processes."""
 
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlox
-from replay_rows import check, transition
+from support.replay import (
+    assert_threads_see_whole_transitions,
+    batch_of,
+    drawn,
+    transition,
+)
 
 
 def made(path, hot=5, total=50, rows=0, **keywords):
@@ -20,24 +24,12 @@ def made(path, hot=5, total=50, rows=0, **keywords):
     return buffer
 
 
-def batch_of(rows):
-    """What `push_batch` takes."""
-    obs, actions, rewards, terminated, truncated, next_obs = zip(
-        *(transition(i) for i in rows), strict=True
-    )
-    return obs, next_obs, actions, rewards, terminated, truncated
-
-
-def drawn(buffer, seed=0):
-    return set(np.concatenate([check(buffer.sample(len(buffer), seed + k)) for k in range(40)]))
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "replay"
 
 
-def test_what_is_sampled_is_what_was_pushed(path):
+def test_samples_have_the_pushed_parts_and_extras(path):
     buffer = rlox.MmapReplayBuffer(
         2,
         10,
@@ -73,7 +65,7 @@ def test_what_is_sampled_is_what_was_pushed(path):
     buffer.close()
 
 
-def test_a_buffer_is_found_again_and_goes_on(path):
+def test_a_reopened_buffer_continues(path):
     with made(path, rows=33, seed=0) as buffer:
         before = buffer.sample(20, seed=7)
         assert buffer.nbytes < 33 * 50
@@ -93,7 +85,7 @@ def test_a_buffer_is_found_again_and_goes_on(path):
         assert np.array_equal(buffer.sample(20)["obs"], own)
 
 
-def test_a_seed_repeats(path):
+def test_seeds_repeat_and_equal_those_of_a_buffer_in_memory(path):
     with made(path, rows=50, seed=1) as buffer:
         one, two = (buffer.sample(20, 7)["obs"].tolist() for _ in range(2))
         assert one == two != buffer.sample(20, 8)["obs"].tolist()
@@ -106,7 +98,7 @@ def test_a_seed_repeats(path):
         assert np.array_equal(memory.sample(20, 7)["obs"], np.float32(one))
 
 
-def test_what_was_closed_says_so(path):
+def test_a_closed_buffer_raises(path):
     buffer = made(path, rows=3)
     assert not buffer.closed
     buffer.close()
@@ -126,7 +118,7 @@ def test_what_was_closed_says_so(path):
         assert len(again) == 3
 
 
-def test_damage_is_found_and_named(path):
+def test_damage_is_detected_and_located(path):
     with made(path, rows=30):
         pass
     whole = path.read_bytes()
@@ -161,7 +153,7 @@ def test_damage_is_found_and_named(path):
         assert all(np.array_equal(out[name], array) for name, array in before.items())
 
 
-def test_nothing_that_is_there_is_overwritten(path, tmp_path):
+def test_existing_files_are_not_overwritten(path, tmp_path):
     made(path, rows=3).close()
     (tmp_path / "foreign").write_text("mine")
     (tmp_path / "folder").mkdir()
@@ -196,13 +188,13 @@ def test_nothing_that_is_there_is_overwritten(path, tmp_path):
         ((1, 10, (1 << 40, 1 << 40), 1), MemoryError, "expected rows that fit into memory"),
     ],
 )
-def test_buffers_that_make_no_sense_are_refused(path, arguments, error, said):
+def test_invalid_sizes_are_rejected(path, arguments, error, said):
     with pytest.raises(error, match=said):
         rlox.MmapReplayBuffer(*arguments, path)
     assert not path.exists()
 
 
-def test_paths_that_make_no_sense_are_refused(tmp_path):
+def test_invalid_paths_are_rejected(tmp_path):
     class Broken:
         def __fspath__(self):
             raise RuntimeError("no")
@@ -232,7 +224,7 @@ def test_paths_that_make_no_sense_are_refused(tmp_path):
         ({"terminated": "x"}, TypeError, "terminated: expected"),
     ],
 )
-def test_transitions_that_make_no_sense_are_refused(path, replaced, error, said):
+def test_invalid_transitions_are_rejected_and_change_nothing(path, replaced, error, said):
     names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
     with made(path, rows=9) as buffer:
         right = dict(zip(names, transition(9), strict=True))
@@ -249,7 +241,7 @@ def test_transitions_that_make_no_sense_are_refused(path, replaced, error, said)
 CHILD = """
 import sys, rlox
 sys.path.insert(0, sys.argv[2])
-from replay_rows import transition
+from support.replay import transition
 try:
     buffer = rlox.MmapReplayBuffer.open(sys.argv[1])
 except rlox.ClosedError as error:
@@ -268,7 +260,7 @@ def child(path):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_one_process_writes_until_it_ends_or_is_killed(path):
+def test_only_one_process_opens_a_file_until_it_ends_or_is_killed(path):
     buffer = made(path, rows=10)
     with pytest.raises(rlox.ClosedError, match="expected a file that no buffer has open"):
         rlox.MmapReplayBuffer.open(path)
@@ -287,7 +279,7 @@ def test_one_process_writes_until_it_ends_or_is_killed(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_process_leaves_the_file_alone(path):
+def test_a_forked_process_does_not_change_the_file(path):
     with made(path, rows=9) as buffer:
         told, tell = os.pipe()
         if (pid := os.fork()) == 0:
@@ -312,24 +304,96 @@ def test_a_forked_process_leaves_the_file_alone(path):
 
 def test_threads_see_whole_transitions(path):
     with made(path, hot=100, total=2000, rows=300, seed=0) as buffer:
-        failed, done = [], threading.Event()
+        assert_threads_see_whole_transitions(buffer, range(300, 3000), 128)
+        buffer.flush()
+        buffer.verify()
 
-        def read():
-            try:
-                while not done.is_set():
-                    check(buffer.sample(128))
-            except Exception as error:
-                failed.append(error)
 
-        threads = [threading.Thread(target=read) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for i in range(300, 3000):
+def test_memory_of_large_samples_is_released(tmp_path):
+    with rlox.MmapReplayBuffer(10, 1000, 10_000, 1, tmp_path / "replay", seed=0) as buffer:
+        rows = np.zeros((1000, 10_000), np.float32)
+        off = np.zeros(1000, bool)
+        buffer.push_batch(rows, rows, rows[:, :1], rows[:, 0], off, off)
+        before = buffer.nbytes
+        for _ in range(3):
+            buffer.sample(1000)  # 80 MB
+        assert buffer.nbytes - before < 1 << 20
+        buffer.sample(32)  # 2.6 MB, which the next one uses again
+        assert 2_560_000 < buffer.nbytes - before < 8 << 20
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_reading_does_not_change_a_damaged_file(tmp_path, place):
+    path = tmp_path / "replay"
+    with rlox.MmapReplayBuffer(5, 50, 2, 1, path) as buffer:
+        for i in range(30):
             buffer.push(*transition(i))
-            if i % 500 == 0:
-                buffer.flush()
-        done.set()
-        for thread in threads:
-            thread.join()
-        assert not failed
-        assert len(buffer) == 2000
+    damaged = bytearray(path.read_bytes())
+    records = 30 * (8 + 2 * 8 + 4 + 4 + 2 + 4)
+    damaged[len(damaged) - records - 1024 + 512 * place] ^= 1
+    path.write_bytes(damaged)
+    with rlox.MmapReplayBuffer.open(path) as buffer:
+        assert len(buffer) == 30
+        with pytest.raises(rlox.CorruptFileError, match="section commit"):
+            buffer.verify()
+    assert path.read_bytes() == damaged
+    with rlox.MmapReplayBuffer.open(path) as buffer:
+        buffer.flush()
+        buffer.verify()
+
+
+def test_states_are_references_to_the_file(tmp_path):
+    def pushed(name, count):
+        buffer = rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / name, seed=0)
+        for i in range(count):
+            buffer.push(*transition(i))
+        return buffer
+
+    with pushed("a", 5) as buffer, pushed("b", 9) as other:
+        state = buffer.state()
+        assert bytes(state["path"]) == bytes(tmp_path / "a")
+        assert state["pushed"].tolist() == [5]
+        drawn = [buffer.sample(4)["obs"] for _ in range(3)]
+        buffer.load_state(state)
+        again = [buffer.sample(4)["obs"] for _ in range(3)]
+        assert np.array_equal(drawn, again)
+        for wrong, said in [
+            ({**state, "pushed": np.int64([6])}, "expected at most 5, as the file has, got 6"),
+            ({**state, "id": state["id"] + 1}, "expected that of .*, got that of another file"),
+            ({**state, "more": np.ones(1)}, "expected no such array"),
+            ({"stream": state["stream"]}, "expected an array, got none"),
+            ({}, "expected an array, got none"),
+        ]:
+            with pytest.raises(ValueError, match=r"arrays\[.*\]: " + said):
+                buffer.load_state(wrong)
+        with pytest.raises(ValueError, match="got that of another file"):
+            other.load_state(state)
+        # Transitions that were pushed since are dropped, as in other buffers.
+        for i in range(5, 7):
+            buffer.push(*transition(i))
+        buffer.load_state(state)
+        assert len(buffer) == 5
+        assert np.array_equal([buffer.sample(4)["obs"] for _ in range(3)], drawn)
+    (tmp_path / "a").rename(tmp_path / "moved")
+    with rlox.MmapReplayBuffer.open(tmp_path / "moved") as buffer:
+        buffer.load_state(state)
+        assert np.array_equal(buffer.sample(4)["obs"], drawn[0])
+    with pytest.raises(rlox.ClosedError):
+        buffer.state()
+
+
+def test_states_of_overwritten_transitions_are_rejected(tmp_path):
+    with rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / "a", seed=0) as buffer:
+        rows = np.zeros((120_000, 2), np.float32)
+        off = np.zeros(120_000, bool)
+        for i in range(6):
+            buffer.push(*transition(i))
+        state = buffer.state()
+        buffer.push_batch(rows, rows, rows[:, :1], rows[:, 0], off, off)
+        drawn = buffer.sample(4, seed=1)["obs"]
+        # What the file has room for beside 6 transitions is less than that.
+        with pytest.raises(
+            ValueError, match="older rows were overwritten since, got 6; keep a copy"
+        ):
+            buffer.load_state(state)
+        assert np.array_equal(buffer.sample(4, seed=1)["obs"], drawn)

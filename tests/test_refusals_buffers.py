@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from replay_rows import check, transition
 from rlox import (
     ArgumentError,
     ArgumentTypeError,
@@ -17,6 +16,7 @@ from rlox import (
     RunningMeanStd,
 )
 from support.refusals import Refusal, expect_refusal, refusals
+from support.replay import check, transition
 
 NAN = float("nan")
 TWO = np.ones(2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rlox
-from replay_rows import check, transition
+from support.replay import check, transition
 from thread_runs import join, run_program, run_threads, start_threads
 
 
