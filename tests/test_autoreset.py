@@ -10,8 +10,8 @@ from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
 from rlox.algorithms import a2c
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
-from scripts import Script, column, finished
 from support.envs import Count
+from support.scripts import Script, column, finished
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 

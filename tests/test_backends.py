@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from masked_envs import Doors
 from rlox import CorruptFileError, backends, checkpoint
 from rlox._rlox import network_backends
 from rlox.backends import BACKENDS, choose_backend, expect_backend, resolve_backend, torch_needs
 from rlox.configs import ACTIVATIONS, A2CConfig, PPOConfig
 from rlox.trainers import A2CTrainer, PPOTrainer
+from support.masked_envs import Doors
 
 BOX = spaces.Box(-1, 1, (4,))
 PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)

@@ -9,11 +9,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from masked_envs import Doors, Method
 from rlox import collect_rollout, make_vec
 from rlox.evaluation import evaluate
 from rlox.mask_source import MaskSource
 from rlox.trainers import A2CTrainer, PPOTrainer
+from support.masked_envs import Doors, Method
 
 MODES = list(AutoresetMode)
 SMALL = {"n_steps": 16, "runs_dir": None, "action_masks": True, "num_envs": 2}

@@ -1,4 +1,4 @@
-"""`RolloutBuffer` filled by hand: flags of any byte, numbers that are not finite, dtypes."""
+"""`RolloutBuffer`: flags, dtypes, non-finite numbers and invalid arguments."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ def filled(buffer, n_envs, obs_shape=(4,)):
 @pytest.mark.parametrize("n_envs", [1, 8, 16, 64])
 @pytest.mark.parametrize("byte", [1, 2, 3, 128, 255])
 def test_flags_of_any_byte_but_zero_are_true(n_envs, byte):
-    """Memory shared with NumPy lets any byte be written where booleans are."""
     buffer = filled(RolloutBuffer(3, n_envs, (4,)), n_envs)
     buffer.terminated.view(np.uint8)[0] = byte
     buffer.finish(np.ones(n_envs), 0.9, 0.9)
@@ -39,7 +38,7 @@ def test_flags_of_any_byte_but_zero_are_true(n_envs, byte):
 
 
 @pytest.mark.parametrize("n_envs", [1, 70])
-def test_arrays_for_flags_may_hold_any_bytes_before(n_envs):
+def test_arrays_for_flags_are_overwritten_with_zeros_and_ones(n_envs):
     env, twin = (VecEnv(n_envs, 0) for _ in "ab")
     env.reset(), twin.reset()
     flags = [np.full(n_envs, 7, np.uint8).view(bool) for _ in "ab"]
@@ -85,7 +84,7 @@ def spoilt(row, column, number):
         ({"final_obs": spoilt(1, 0, NAN)}, "final_obs: .*finite.*NaN in environment 1 at step 1"),
     ],
 )
-def test_numbers_that_are_not_finite_are_refused_by_name_environment_and_step(wrong, words):
+def test_non_finite_numbers_are_rejected_by_name_environment_and_step(wrong, words):
     buffer, twin = RolloutBuffer(2, 2, (4,)), RolloutBuffer(2, 2, (4,))
     for each in (buffer, twin):
         each.begin(np.zeros((2, 4)))
@@ -114,7 +113,7 @@ def test_continuous_actions_and_values_behind_the_end_must_be_finite():
         buffer.finish([0.0, 0.0], 0.9, 0.9, [NAN])
 
 
-def test_a_pendulum_starts_no_faster_than_observations_can_say():
+def test_initial_states_beyond_float32_are_rejected():
     env = VecEnv(2, 0, "Pendulum-v1")
     with pytest.raises(ValueError, match=r"options: .*finite in f32.*y_init 1"):
         env.reset(options={"y_init": 1e300})
@@ -124,7 +123,7 @@ KINDS = ["float32", "float64", "int64", "uint8", "bool"]
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_observations_of_any_dtype_are_stored_as_they_are(dtype):
+def test_observations_of_every_dtype_are_stored(dtype):
     rng, shape = np.random.default_rng(0), (2, 6, 6, 3)
     frames = [rng.integers(0, 2 if dtype == "bool" else 256, shape).astype(dtype) for _ in "abcde"]
     if dtype.startswith("float"):
@@ -158,7 +157,7 @@ def test_observations_of_any_dtype_are_stored_as_they_are(dtype):
         ("float64", [[NAN, 0.0]], ValueError, "obs: .*NaN in environment 0"),
     ],
 )
-def test_observations_that_a_dtype_cannot_hold_are_refused(dtype, obs, error, words):
+def test_observations_that_do_not_fit_the_dtype_are_rejected(dtype, obs, error, words):
     buffer = RolloutBuffer(1, 1, (2,), obs_dtype=dtype)
     with pytest.raises(error, match=words):
         buffer.begin(obs)
@@ -170,7 +169,7 @@ def test_observations_that_a_dtype_cannot_hold_are_refused(dtype, obs, error, wo
     assert buffer.obs.all()
 
 
-def test_integers_inside_uint8_are_taken_and_statistics_of_images_are_not():
+def test_integers_within_uint8_are_accepted_and_not_normalised():
     buffer = RolloutBuffer(1, 1, (3,), obs_dtype="uint8")
     buffer.begin([[0, 7, 255]])
     assert buffer.obs.tolist() == [[[0, 7, 255]]]
@@ -186,7 +185,7 @@ def test_integers_inside_uint8_are_taken_and_statistics_of_images_are_not():
     assert buffer.rewards[0, 0] != 5.0
 
 
-def test_advantages_are_those_of_this_rollout_or_refused():
+def test_advantages_need_a_finished_rollout():
     buffer = RolloutBuffer(2, 1, (4,))
     refused = pytest.raises(ValueError, match=r"(advantages|returns): .*call finish first")
     for name in ("advantages", "returns"):
@@ -205,3 +204,78 @@ def test_advantages_are_those_of_this_rollout_or_refused():
     buffer.begin(np.zeros((1, 4)))
     with refused:
         buffer.returns  # noqa: B018
+
+
+N = 3
+
+
+def cart(**kwargs):
+    return VecEnv(N, 0, "CartPole-v1", **kwargs)
+
+
+def pendulum(**kwargs):
+    return VecEnv(N, 0, "Pendulum-v1", **kwargs)
+
+
+def buffer(obs_dtype="float32"):
+    return RolloutBuffer(2, N, (4,), obs_dtype=obs_dtype)
+
+
+def normalize(obs):
+    return Normalizer(N, (4,)).normalize_obs(obs)
+
+
+def rollout(env, n=N, **replaced):
+    buffer = RolloutBuffer(2, n, (4,))
+    env.begin_rollout(buffer)
+    said = {"t": 0, "actions": [0] * N, "log_probs": [0.0] * N, "values": [0.0] * N, **replaced}
+    env.step_rollout(buffer, **said)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (lambda: rollout(cart(), n=4), ValueError, "buffer: .*for 3 env.*for 4 env"),
+        (lambda: rollout(pendulum()), ValueError, "buffer: .*observations of 3"),
+        (lambda: rollout(cart(), t=1), ValueError, "t: .*0, the next step.*1"),
+        (lambda: rollout(cart(), t=-1), ValueError, "t: .*-1"),
+        (lambda: rollout(cart(), actions=[0, 0]), ValueError, "actions: "),
+        (lambda: rollout(cart(), actions=[0, 0, 2]), ValueError, "actions: .*environment 2"),
+        (lambda: rollout(cart(), actions=[0.5] * 3), TypeError, "actions: .*integers"),
+        (lambda: rollout(cart(), log_probs=[0.0]), ValueError, "log_probs: .*3.*1"),
+        (lambda: rollout(cart(), values=[0.0] * 4), ValueError, "values: .*3.*4"),
+        (lambda: rollout(cart(), values="abc"), TypeError, "values: "),
+        (lambda: cart().begin_rollout(None), TypeError, "buffer"),
+        (lambda: cart().begin_rollout(buffer(), seed=-1), ValueError, "seed: .*-1"),
+        (lambda: cart().begin_rollout(buffer(), Normalizer(N, (3,))), ValueError, "obs"),
+        (lambda: cart().begin_rollout(buffer("uint8")), ValueError, "obs dtype: .*F32"),
+        (lambda: buffer().begin(np.zeros((N, 3))), ValueError, r"obs: .*\[3, 4\].*\[3, 3\]"),
+        (
+            lambda: buffer().begin(np.full((N, 4), np.nan)),
+            ValueError,
+            "obs: .*NaN in environment 0",
+        ),
+        (lambda: normalize(np.zeros((4, N))), ValueError, r"obs: .*\[4\].*\[4, 3\]"),
+        (lambda: buffer().finish([0.0] * N, 0.9, 0.9), ValueError, "finish: .*0 of 2"),
+        (lambda: buffer().field("rewads"), ValueError, "field: .*rewards.*rewads"),
+        (lambda: buffer().rewads, AttributeError, "rewads"),
+    ],
+)
+def test_invalid_rollouts_are_rejected(wrong, error, words):
+    with pytest.raises(error, match=words):
+        wrong()
+
+
+def test_a_rejected_step_does_not_move_environments():
+    env, twin = cart(), cart()
+    buffers = [RolloutBuffer(2, N, (4,)) for _ in "ab"]
+    env.begin_rollout(buffers[0]), twin.begin_rollout(buffers[1])
+    zeros = np.zeros(N)
+    for wrong in ([0, 0, 2], [0.5] * 3, [0]):
+        with pytest.raises((TypeError, ValueError)):
+            env.step_rollout(buffers[0], 0, wrong, zeros, zeros)
+    for t in range(2):
+        env.step_rollout(buffers[0], t, [0, 1, 0], zeros, zeros)
+        twin.step_rollout(buffers[1], t, [0, 1, 0], zeros, zeros)
+    assert np.array_equal(buffers[0].obs, buffers[1].obs)
+    assert np.array_equal(buffers[0].last_obs, buffers[1].last_obs)

@@ -7,11 +7,11 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from masked_envs import Doors, Endless, Locks, Method, Switches
 from rlox import VecEnv, make_vec
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
+from support.masked_envs import Doors, Endless, Locks, Method, Switches
 
 NAMES = ["PPO", "A2C"]
 TRAINERS = {"PPO": PPOTrainer, "A2C": A2CTrainer}

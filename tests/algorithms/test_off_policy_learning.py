@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from masked_envs import Doors
 from rlox import make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.algorithms.dqn import dqn_targets
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import Count, Echo, Imitate
+from support.masked_envs import Doors
 from support.off_policy import BACKENDS, iterated, make_learner
 
 FAST = {"learning_rate": 3e-3, "gamma": 0.0, "learning_starts": 100, "runs_dir": None}

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from masked_envs import Doors
 from rlox import (
     ArgumentError,
     CorruptFileError,
@@ -27,6 +26,7 @@ from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
 from support.envs import PointMass
+from support.masked_envs import Doors
 from support.off_policy import BACKENDS
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,4 @@
-"""An environment whose episodes are as told, and rollouts of it whose targets are known."""
+"""An environment with given episode lengths, and rollouts of it with known targets."""
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +10,7 @@ GAMMA, LAMBDA = 0.5, 0.5
 
 
 class Script(gym.Env):
-    """Observes how many steps it made (10 more in every later episode); reward 1; ends as told."""
+    """Observe the step plus 10 times the episode; the reward is 1; episodes have given lengths."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(2)
@@ -33,12 +33,12 @@ class Script(gym.Env):
 
 
 def worth(obs):
-    """Values that tell the observations apart."""
+    """Return a different value for each observation."""
     return (np.asarray(obs)[:, 0] + 1).astype(np.float32)
 
 
 def finished(env, n_steps, normalizer=None, buffer=None, action=0):
-    """A rollout whose policy always does the same, with `worth` as values."""
+    """Return a finished rollout with a constant action and the values of `worth`."""
     n, shape = env.num_envs, env.single_observation_space.shape
     buffer = RolloutBuffer(n_steps, n, shape) if buffer is None else buffer
     env.begin_rollout(buffer, normalizer)
