@@ -1,12 +1,16 @@
-"""Streams and episode statistics survive being written as JSON."""
+"""Streams, episode statistics, non-finite numbers and torch states of learners."""
 
+import contextlib
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from rlox import VecEnv
+from rlox import RolloutBuffer, VecEnv
+from rlox.finite import refuse_nan, refuse_nan_policy, refuse_nan_rollout, refuse_spoiled
 from rlox.learner import (
     EpisodeStatistics,
     counts_from_state,
@@ -16,6 +20,7 @@ from rlox.learner import (
     stream_state,
     streams_from_states,
 )
+from rlox.torch_state import find_device, module_arrays, module_tensors, own_generator, place
 
 
 def test_a_stream_goes_on_after_json():
@@ -153,3 +158,122 @@ def test_episode_statistics_count_every_episode():
     assert len(episodes.returns) == 100
     episodes.drain(SimpleNamespace(drain_episodes=lambda: (np.ones(3), np.ones(3, int))))
     assert episodes.count == 6 * n + 3
+
+
+def test_the_global_generator_is_put_back_also_after_an_error():
+    before = torch.get_rng_state()
+    with contextlib.suppress(RuntimeError), own_generator(3):
+        torch.rand(1)
+        raise RuntimeError
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_generator_of_mps_is_ours_and_put_back(monkeypatch):
+    calls = []
+    state = torch.zeros(1)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
+    with own_generator(3, torch.device("mps")):
+        calls.append("inside")
+    assert calls == [3, "inside", True]
+
+
+@pytest.mark.parametrize("name", ["abacus", "meta", "cuda:99", ""])
+def test_devices_that_torch_cannot_use_are_refused(name):
+    with pytest.raises(ValueError, match="device: expected one that torch can use here"):
+        find_device(name)
+
+
+def test_what_a_module_gave_it_takes():
+    module, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    other.load_state_dict(module_tensors(other, module_arrays(module)))
+    assert torch.equal(module.weight, other.weight)
+    assert module.weight.data_ptr() != other.weight.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("bias"), r"with float32 \(3,\) as bias, got nothing"),
+        (lambda a: a.update(more=np.zeros(1)), r"with nothing as more, got float64 \(1,\)"),
+        (lambda a: a.update(bias=np.zeros(3)), r"with float32 .* as bias, got float64 \(3,\)"),
+        (lambda a: a.update(bias=np.zeros(4, np.float32)), r"as bias, got float32 \(4,\)"),
+    ],
+)
+def test_what_another_module_gave_is_refused(change, message):
+    module = nn.Linear(2, 3)
+    arrays = module_arrays(module)
+    change(arrays)
+    with pytest.raises(ValueError, match=f"networks: expected what a Linear .* {message}"):
+        module_tensors(module, arrays)
+
+
+def test_a_module_with_a_place_for_a_generator_gets_it():
+    generator = torch.Generator()
+    module = nn.Tanh()
+    module.generator = None
+    assert place(module, generator).generator is generator
+    assert not hasattr(place(nn.Tanh(), generator), "generator")
+
+
+def rollout():
+    """Two environments, three steps; the first is cut in the second step."""
+    buffer = RolloutBuffer(3, 2, (1,))
+    buffer.begin(np.zeros((2, 1)))
+    for t in range(3):
+        zeros = np.zeros(2, np.float32)
+        cut = np.array([t == 1, False])
+        final = np.ones((2, 1), np.float32)
+        obs = np.zeros((2, 1), np.float32)
+        rows = ([0, 1], zeros, zeros, obs, zeros, np.zeros(2, bool), cut, final)
+        buffer.record(t, *rows)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "message"),
+    [
+        ("obs", (2, 1), "got inf in environment 1 at step 12; look at the environment's"),
+        ("rewards", (0, 1), "got inf in environment 1 at step 10; look at the environment's"),
+        ("log_probs", (1, 0), "got inf in environment 0 at step 11; go back to a checkpoint"),
+        ("values", (2, 1), "got inf in environment 1 at step 12; go back to a checkpoint"),
+        ("last_values", (1,), "got inf in environment 1 at step 13; go back"),
+        ("final_values", (0,), "got inf in environment 0 at step 11; go back"),
+    ],
+)
+def test_everything_that_advantages_come_from_is_looked_at(name, where, message):
+    buffer = rollout()
+    arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
+    refuse_nan_rollout(buffer, **arrays, steps_before=10)
+    arrays.get(name, getattr(buffer, name, None))[where] = np.inf
+    with pytest.raises(FloatingPointError, match=f"^{name}: expected finite numbers, {message}"):
+        refuse_nan_rollout(buffer, **arrays, steps_before=10)
+
+
+def test_without_truncations_there_are_no_final_values():
+    buffer = RolloutBuffer(1, 1, (1,))
+    refuse_nan_rollout(buffer, np.zeros(1, np.float32), None, steps_before=0)
+
+
+def test_a_number_in_a_larger_row_is_found():
+    array = np.zeros((2, 3, 4))
+    array[1, 2, 3] = np.nan
+    with pytest.raises(FloatingPointError, match="got nan in environment 2 at step 1"):
+        refuse_nan("obs", array, 0)
+
+
+def test_what_the_policy_said_is_blamed_before_its_parameters():
+    good, bad = np.zeros(2), np.array([0.0, np.nan])
+    refuse_nan_policy([good, good, good], {"w": good}, 5)
+    refuse_nan_policy([], {}, 5)
+    with pytest.raises(FloatingPointError, match=r"^log_probs: .* environment 1 at step 5"):
+        refuse_nan_policy([good, bad], {"w": bad}, 5)
+    with pytest.raises(FloatingPointError, match=r"^w: .* at step 5"):
+        refuse_nan_policy([], {"v": good, "w": bad}, 5)
+
+
+def test_a_spoiled_loss_is_named():
+    refuse_spoiled({"loss": 1.0}, 3)
+    with pytest.raises(FloatingPointError, match=r"^loss: .* at step 3"):
+        refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)
