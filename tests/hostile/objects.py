@@ -188,7 +188,7 @@ CALLS = [
     call("MmapReplayBuffer.sample", **SAMPLE, at=4),
     call("MmapReplayBuffer.flush", at=4),
     call("MmapReplayBuffer.state", at=4),
-    # Right ones are of the same file: test_replay_state.py.
+    # Right ones are of the same file: test_replay_buffer.py.
     call("MmapReplayBuffer.verify", at=4),
     call("ReplayBuffer", **REPLAY),
     call(
@@ -227,11 +227,11 @@ CALLS = [
         seed=optional(whole(7)),
         burn_in=optional(whole(1)),
         whole=flag(False),
-        out=nothing(),  # which has four more: test_sequences.py
+        out=nothing(),  # which has four more: test_replay_buffer.py
         at=4,
     ),
     call("ReplayBuffer.state", at=4),
-    # Its arrays in all forms: test_replay_state.py.
+    # Its arrays in all forms: test_replay_buffer.py.
     call("ReplayBuffer.load_state", arrays=record(replay_state), at=2),
     call("ReplayBuffer.save", path=path(place), raises=(OSError,), at=4),
     call("ReplayBuffer.load", path=folder("ReplayBuffer"), raises=(OSError,)),
@@ -242,7 +242,7 @@ CALLS = [
     ),
     call(
         "PrioritizedReplayBuffer.sample",
-        **{**SAMPLE, "out": nothing()},  # which has two more: test_prioritized_replay.py
+        **{**SAMPLE, "out": nothing()},  # which has two more: test_replay_buffer.py
         beta=optional(number(0.5)),
         at=4,
     ),

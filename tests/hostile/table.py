@@ -59,7 +59,7 @@ _NOT_CALLED = {
     "serves evaluate and callbacks: tests/callbacks has refusals": "expect_maker",
     "serves read_checkpoint, and makes an exception of texts": "corrupt",
     "serves read_checkpoint: test_checkpoint.py has damaged files": "expect_keys",
-    "takes nothing: test_masked_rollouts.py": "ForeignVecEnv.action_masks",
+    "takes nothing: test_rollout.py": "ForeignVecEnv.action_masks",
     "serves learners: test_mask_source.py": "ForeignVecEnv.final_action_masks",
     "takes nothing: test_snapshots.py": "ForeignVecEnv.get_state",
     "takes what get_state gave: test_snapshots.py has refusals": "ForeignVecEnv.set_state",
@@ -75,7 +75,7 @@ _NOT_CALLED = {
     "takes a table of another library, which may be missing: test_interchange.py": "from_arrow",
     "takes a data set of another library, which may be missing: test_interchange.py": "from_minari",
     "takes a buffer, and needs another library: test_interchange.py": "to_arrow",
-    "takes only what is of its own file: test_replay_state.py": "MmapReplayBuffer.load_state",
+    "takes only what is of its own file: test_replay_buffer.py": "MmapReplayBuffer.load_state",
     "takes nothing, and leaves nothing to look at: test_mmap_replay.py": "MmapReplayBuffer.close",
     "needs workers: tests/distributed/test_remote.py": "remote_actors remote_env",
     "lasts: tests/distributed/test_remote.py has refusals": "run_worker",
@@ -108,7 +108,7 @@ _NOT_CALLED = {
     "takes a torch module, whose tensors NativePolicy.load takes": (
         "NativePPO.load_torch NativeA2C.load_torch NativeIMPALA.load_torch"
     ),
-    "takes what the other gave: test_native_off_policy.py": (
+    "takes what the other gave: test_off_policy.py": (
         "NativeDQN.state NativeDQN.load_state NativeSAC.state NativeSAC.load_state "
         "NativeTD3.state NativeTD3.load_state"
     ),
