@@ -73,6 +73,7 @@ def test_seeds_and_own_streams_repeat(kind):
         return source.sample(20, *args)["obs"][:, 0].tolist()
 
     first, second = buffer(3), buffer(3)
+    assert isinstance(first, rlox.ReplayBuffer)
     assert draw(first, 7) == draw(first, 7) == draw(second, 7) != draw(first, 8)
     own = [draw(first) for _ in range(3)]
     assert own == [draw(second) for _ in range(3)]
@@ -255,10 +256,10 @@ def test_torch_shares_the_memory():
 
 
 def test_threads_see_whole_transitions():
-    buffer = rlox.ReplayBuffer(1000, 2, 1, seed=0)
+    buffer = rlox.ReplayBuffer(1000, 40, 1, seed=0)
     for i in range(300):
-        buffer.push(*transition(i))
-    assert_threads_see_whole_transitions(buffer, range(300, 5000), 256)
+        buffer.push(*transition(i, dim=40))
+    assert_threads_see_whole_transitions(buffer, range(300, 5000), 256, dim=40)
 
 
 @given(st.data())

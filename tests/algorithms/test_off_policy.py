@@ -460,6 +460,7 @@ def test_predictions_are_in_the_action_space_and_repeat(algorithm, backend):
 
 
 DISCRETE, BOX = gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (1,))
+INTEGERS = gym.spaces.Box(0, 3, (2,), np.int64)
 
 
 @BOTH
@@ -468,6 +469,8 @@ DISCRETE, BOX = gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (1,))
     [
         ("DQN", BOX, "Discrete for DQN", "use SAC, TD3, PPO or A2C"),
         ("DQN", gym.spaces.MultiDiscrete([2, 3]), "Discrete for DQN", "use PPO or A2C"),
+        ("DQN", INTEGERS, "Discrete for DQN", "use PPO or A2C"),
+        ("SAC", INTEGERS, "a Box of real numbers for SAC", "use PPO or A2C"),
         ("SAC", DISCRETE, "a Box for SAC", "use DQN, PPO or A2C"),
         ("TD3", DISCRETE, "a Box for TD3", "use DQN, PPO or A2C"),
         ("TD3", gym.spaces.MultiBinary(3), "a Box for TD3", "use PPO or A2C"),

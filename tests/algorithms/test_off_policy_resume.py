@@ -27,7 +27,7 @@ from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
 from support.envs import PointMass
 from support.masked_envs import Doors
-from support.off_policy import BACKENDS
+from support.off_policy import BACKENDS, assert_equal_states
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -224,6 +224,21 @@ def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backen
     assert len(two.learner.replay) == two.timesteps - one.timesteps
     assert two.learner.updates > one.learner.updates
     two.train(8)  # which does not warn again
+
+
+@BOTH
+@pytest.mark.parametrize("case", SOME)
+def test_a_loaded_checkpoint_continues_with_its_buffer(case, backend, tmp_path):
+    kind, env, settings = SOME[case]
+    one = kind(env, 3, backend=backend, **{**SMALL, **settings})
+    one.train(64)
+    one.save(tmp_path / "saved")
+    two = kind.load(tmp_path / "saved", runs_dir=None)
+    assert len(two.learner.replay) == len(one.learner.replay) > 60
+    results = [each.train(32) for each in (one, two)]
+    assert results[0]["timesteps"] == results[1]["timesteps"] == 96
+    assert_equal_states(one.learner, two.learner)
+    assert one.evaluate(2)["returns"] == two.evaluate(2)["returns"]
 
 
 @BOTH

@@ -42,14 +42,14 @@ def assert_equal_batches(one, other):
         assert isinstance(array, dict) or array.dtype == other[name].dtype, name
 
 
-def assert_threads_see_whole_transitions(buffer, pushes, batch_size):
+def assert_threads_see_whole_transitions(buffer, pushes, batch_size, dim=2):
     """Sample in four threads while transitions are pushed."""
     failed, done = [], threading.Event()
 
     def read():
         try:
             while not done.is_set():
-                check(buffer.sample(batch_size))
+                check(buffer.sample(batch_size), dim)
         except Exception as error:
             failed.append(error)
 
@@ -57,7 +57,7 @@ def assert_threads_see_whole_transitions(buffer, pushes, batch_size):
     for thread in threads:
         thread.start()
     for i in pushes:
-        buffer.push(*transition(i))
+        buffer.push(*transition(i, dim=dim))
     done.set()
     for thread in threads:
         thread.join()
