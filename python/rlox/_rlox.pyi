@@ -6,9 +6,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
-from rlox._errors import ClosedError as ClosedError
-from rlox._errors import CorruptFileError as CorruptFileError
-
 _F32: TypeAlias = npt.NDArray[np.float32]
 _F64: TypeAlias = npt.NDArray[np.float64]
 _I64: TypeAlias = npt.NDArray[np.int64]
@@ -21,8 +18,6 @@ _Estimator: TypeAlias = Literal["k1", "k2", "k3", "full"]
 
 __version__: str
 __all__ = [
-    "ClosedError",
-    "CorruptFileError",
     "GoalReplayBuffer",
     "MmapReplayBuffer",
     "NativeActors",

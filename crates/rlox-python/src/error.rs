@@ -20,13 +20,6 @@ mod classes {
     pyo3::import_exception!(rlox._errors, OutOfMemoryError);
 }
 
-/// Imports the classes, so that errors do not import them later, and adds two of them to the module.
-pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let errors = module.py().import("rlox._errors")?;
-    module.add("ClosedError", errors.getattr("ClosedError")?)?;
-    module.add("CorruptFileError", errors.getattr("CorruptFileError")?)
-}
-
 /// Returns the Python exception of an error of the core.
 pub(crate) fn to_py(error: Error) -> PyErr {
     match error {

@@ -94,7 +94,7 @@ mod _rlox {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        crate::error::add_classes(module)?;
+        module.py().import("rlox._errors")?; // so that raising an error imports nothing
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;

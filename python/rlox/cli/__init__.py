@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import gymnasium as gym
 
-from rlox._errors import StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import __version__
 from rlox.keywords import hint
 
@@ -105,17 +105,10 @@ def usage_errors(options: Iterable[str]) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError) as error:
-        if _argument_of(error) in {*options}:
+    except (ArgumentError, ArgumentTypeError) as error:
+        if error.argument in {*options}:
             raise UsageError(str(error)) from error
         raise
-
-
-def _argument_of(error: ValueError | TypeError) -> str:
-    """Return the argument that an error is about."""
-    if isinstance(error, StructuredError):
-        return error.argument
-    return str(error).partition(":")[0]  # remove when `rlox.settings` raises structured errors
 
 
 def describe_error(error: BaseException) -> str:
