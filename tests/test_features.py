@@ -197,7 +197,7 @@ def leaves(obs):
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_what_is_packed_comes_back(space):
+def test_unpack_inverts_pack(space):
     layout, batched = Layout(space), batch_space(space, 7)
     batched.seed(3)
     obs = batched.sample()
@@ -251,7 +251,7 @@ def test_other_spaces_are_refused_by_their_place(space):
         Layout(space)
 
 
-def test_what_is_missing_is_named():
+def test_pack_names_a_missing_part():
     layout = Layout(SPACES["nested"])
     with pytest.raises(ValueError, match=r"obs\['body'\]\['joints'\]: .*in the observation"):
         layout.pack({"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}})

@@ -210,7 +210,7 @@ def test_buffers_that_tables_cannot_be_made_of_are_refused(tmp_path):
         to_arrow(buffer)
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_packages_are_named_with_their_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)

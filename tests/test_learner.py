@@ -185,7 +185,7 @@ def test_devices_that_torch_cannot_use_are_refused(name):
         find_device(name)
 
 
-def test_what_a_module_gave_it_takes():
+def test_module_loads_its_own_arrays():
     module, other = nn.Linear(2, 3), nn.Linear(2, 3)
     other.load_state_dict(module_tensors(other, module_arrays(module)))
     assert torch.equal(module.weight, other.weight)
@@ -201,7 +201,7 @@ def test_what_a_module_gave_it_takes():
         (lambda a: a.update(bias=np.zeros(4, np.float32)), r"as bias, got float32 \(4,\)"),
     ],
 )
-def test_what_another_module_gave_is_refused(change, message):
+def test_module_rejects_arrays_of_another_module(change, message):
     module = nn.Linear(2, 3)
     arrays = module_arrays(module)
     change(arrays)
@@ -263,7 +263,7 @@ def test_a_number_in_a_larger_row_is_found():
         refuse_nan("obs", array, 0)
 
 
-def test_what_the_policy_said_is_blamed_before_its_parameters():
+def test_non_finite_outputs_are_named_before_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
     refuse_nan_policy([good, good, good], {"w": good}, 5)
     refuse_nan_policy([], {}, 5)

@@ -250,7 +250,7 @@ def test_tiny_differences_are_not_lost():
     np.testing.assert_allclose(rlox.token_kl(policy, policy + x), exact, 1e-13)
 
 
-def test_what_is_masked_may_be_anything():
+def test_masked_tokens_do_not_affect_the_result():
     got = rlox.token_kl([-1.0, NAN, INF, -INF], [-1.0, 0.0, INF, 0.0], [1, 0, 0, 0])
     np.testing.assert_array_equal(got, np.zeros(4))
     assert rlox.token_kl([NAN], [0.0], [0], reduction="mean") == 0.0

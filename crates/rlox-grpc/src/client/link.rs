@@ -49,7 +49,7 @@ pub(super) struct Link {
     pub(super) version: Option<u64>,
     requests: Option<mpsc::UnboundedSender<v1::Request>>,
     replies: Receiver<std::result::Result<v1::Reply, Trouble>>,
-    /// How many requests were sent.
+    /// Number of requests sent.
     sent: Arc<AtomicU64>,
     received: u64,
     task: Option<JoinHandle<()>>,

@@ -266,7 +266,7 @@ impl Shard {
     }
 }
 
-/// Whether two workers made the same environments, whatever their limits are.
+/// Returns whether two workers report equal environments; their limits may differ.
 pub(super) fn alike(a: &v1::Opened, b: &v1::Opened) -> bool {
     let made = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
     made(a) == made(b)

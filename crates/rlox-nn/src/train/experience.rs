@@ -121,7 +121,7 @@ pub struct Replayed<'a> {
     pub discount: Discount<'a>,
     /// Importance weights; `None` where every transition was as likely as another.
     pub weights: Option<&'a [f32]>,
-    /// Which actions are allowed in the next states, `[B, n]`: at least one where not `terminated`.
+    /// Action masks of the next states, `[B, n]`. Each has an allowed action unless the state is `terminated`.
     pub next_masks: Option<&'a [bool]>,
 }
 
@@ -134,8 +134,8 @@ pub(super) struct Stepped<'a> {
     pub(super) terminated: &'a [bool],
     pub(super) truncated: &'a [bool],
     pub(super) next_obs: &'a [f32],
-    /// What is allowed in the next states; empty where nothing is ever forbidden. A row without an allowed action is that
-    /// of a terminated state, or of a mask that is not known.
+    /// Action masks of the next states; empty without action masks. A row without an allowed action marks a terminated
+    /// state or an unknown mask.
     pub(super) next_masks: &'a [bool],
 }
 
@@ -292,6 +292,9 @@ impl Experience {
         errors.clear();
         errors.extend(td_errors.iter().map(|error| error.abs()));
         sampler.update_priorities(storage, chosen.indices(), errors)?;
+        if left_out.is_empty() {
+            return Ok(());
+        }
         // Transitions that are never learned from would keep the largest priority and fill later minibatches.
         let least = errors.iter().copied().fold(f32::INFINITY, f32::min);
         errors.clear();

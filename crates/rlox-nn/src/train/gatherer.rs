@@ -316,7 +316,7 @@ impl Gatherer {
         env.action_masks(&mut self.masks)
     }
 
-    /// Whether each environment's episode was truncated and not terminated.
+    /// Returns, per environment, `true` if the last step truncated the episode without terminating it.
     fn cuts(&self) -> impl Iterator<Item = bool> {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *truncated && !*terminated)
     }
