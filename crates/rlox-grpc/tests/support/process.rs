@@ -77,10 +77,22 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Another signal, by its name.
+    /// Sends a signal, by its name. Returns after STOP only when all threads have stopped.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
         assert!(sent.success());
+        while name == "STOP" && !self.is_stopped() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Returns whether every thread is in state T of `/proc`.
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(|stat| {
+            // The name in parentheses may hold spaces.
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        })
     }
 
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
