@@ -32,7 +32,7 @@ develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV)
 	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-all test-processes test-distributed test-kills test-hostile test-build test-slow test-services test-backends lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-all test-processes test-distributed test-kills test-hostile test-build test-slow test-services test-backends test-backends-rust lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,9 +109,11 @@ test-services: $(stamps)/extras ## test what needs TensorBoard, W&B, MLflow, ONN
 		tests/test_snapshots.py tests/sb3/test_models.py tests/cli/test_train.py tests/cli/test_inspect.py \
 		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
 
-# The extension with Candle and Burn replaces the usual one until the next target that needs the usual one.
-test-backends: $(stamps)/test ## test rlox-candle and rlox-burn, and learners on them in Python
+test-backends-rust: ## test the crates rlox-candle, rlox-burn and rlox-bench
 	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
+
+# The extension with Candle and Burn replaces the usual one until the next target that needs the usual one.
+test-backends: $(stamps)/test test-backends-rust ## test rlox-candle and rlox-burn, and learners on them in Python
 	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" -m pytest -n 2 --dist loadfile -k "candle or burn or backend" $(PYTEST_ARGS)

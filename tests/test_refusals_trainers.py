@@ -232,13 +232,6 @@ def here(trained, tmp_path, monkeypatch):
         "backend",
     ),
     (
-        "backend='burn'",
-        lambda here: PPOTrainer("CartPole-v1", backend="burn"),
-        ArgumentError,
-        "backend",
-        "pip install . --config-settings",
-    ),
-    (
         "native on cuda",
         lambda here: PPOTrainer("CartPole-v1", backend="native", device="cuda"),
         ArgumentError,
