@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 import time
 
@@ -123,7 +124,8 @@ def test_all_loggers_at_once(store, monkeypatch):
 
 
 def resumed(folder, run):
-    """A trainer that goes on from `folder/half` in the folder of a run."""
+    """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
+    shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
     half = PPOTrainer.load(folder / "half", runs_dir=None)
     go_on_in(half, run)
     return half
