@@ -159,7 +159,7 @@ def test_values_with_other_hidden_layers_than_the_policys_go_on_in_rust(tmp_path
         ("settings", "news", 1, CorruptFileError, "section settings: .* the unknown key 'news'"),
         ("settings", "activation", "relux", CorruptFileError, "section settings: .*activation"),
         ("settings", "net_arch", [5], CorruptFileError, "section networks"),
-        ("spaces", "action", "Discrete(2)", ValueError, "expected action space"),
+        ("spaces", "action", {"type": "Discrete"}, ValueError, "expected action space"),
         ("run", "start", -1, CorruptFileError, "section run"),
     ],
 )

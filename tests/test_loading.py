@@ -12,8 +12,6 @@ import rlox
 from rlox import CorruptFileError, trainers
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.evaluation import evaluate
-from rlox.spaces import describe
-from rlox.told_spaces import space_of
 from support.envs import Answer, Echo
 from support.policies import Coin
 
@@ -141,40 +139,15 @@ def test_what_is_no_policy_is_named(tmp_path):
     trained("ppo", "native").save(tmp_path / "saved")
     saved = read_checkpoint(tmp_path / "saved")
     about = {k: x for k, x in saved.manifest.items() if k not in ("format", "rlox", "members")}
-    for told in (
-        "__import__('os')",
-        "Discrete(n=2",
-        "Box(low=0, high=1, shape=(9e9,), dtype=int8)",
-    ):
-        changed = about | {"spaces": about["spaces"] | {"observation": told}}
+    box = about["spaces"]["observation"]
+    for wrong in ({}, {"type": "Text"}, box | {"low": [1.0]}, box | {"shape": [2**16, 2**16]}):
+        changed = about | {"spaces": about["spaces"] | {"observation": wrong}}
         write_checkpoint(tmp_path / "saved", changed, saved.members)
         with pytest.raises(CorruptFileError, match="section spaces"):
             rlox.load(tmp_path / "saved")
-    unknown = {"action": "Box(low=sha256:00, high=1.0, shape=(20,), dtype=float32)"}
-    write_checkpoint(tmp_path / "saved", about | {"spaces": about["spaces"] | unknown}, {})
-    with pytest.raises(ValueError, match="whose bounds the manifest tells"):
-        rlox.load(tmp_path / "saved")
     write_checkpoint(tmp_path / "saved", about, saved.members | {"networks": {}})
     with pytest.raises(CorruptFileError, match="section networks"):
         rlox.load(tmp_path / "saved")
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(4, start=-1),
-        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
-        spaces.MultiDiscrete([3, 3]),
-        spaces.MultiBinary((2, 3)),
-        spaces.Box(-np.inf, np.inf, (3,)),
-        spaces.Box(np.arange(4, dtype=np.float64).reshape(2, 2), 9.5, dtype=np.float64),
-        spaces.Box(0, 255, (3, 40, 40), np.uint8),
-        spaces.Box(-1.0, 1.0, ()),
-        spaces.Dict({"it's: (a)": spaces.Discrete(2), "b": spaces.Tuple([spaces.MultiBinary(2)])}),
-    ],
-)
-def test_a_space_comes_back_from_its_line(space):
-    assert space_of(describe(space)) == space
 
 
 def test_what_is_no_checkpoint_is_told_so(tmp_path):

@@ -45,7 +45,7 @@ def replay(**keywords):
         "RolloutBuffer(2 ** 40, 2 ** 40, (4,))",
         lambda: RolloutBuffer(2**40, 2**40, (4,)),
         OutOfMemoryError,
-        "n_steps * num_envs",
+        "n_steps",
     ),
     (
         "RolloutBuffer(2, 2, (2 ** 40,))",
@@ -59,7 +59,7 @@ def replay(**keywords):
         "RolloutBuffer(2 ** 62, 1, (4,))",
         lambda: RolloutBuffer(2**62, 1, (4,)),
         OutOfMemoryError,
-        "n_steps * num_envs",
+        "n_steps",
     ),
     (
         "RolloutBuffer(1, 1, (2 ** 62,))",

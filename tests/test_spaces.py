@@ -1,4 +1,6 @@
-"""Spaces in words: the same for equal spaces, others for others, whatever NumPy prints."""
+"""JSON descriptions of spaces; actions as rollouts store and environments take them."""
+
+import json
 
 import gymnasium as gym
 import numpy as np
@@ -6,54 +8,71 @@ import pytest
 from gymnasium import spaces
 
 from rlox import collect_rollout, make_vec
-from rlox.spaces import describe, expect_actions, sent_actions
+from rlox._errors import ArgumentError
+from rlox.spaces import expect_actions, from_json, sent_actions, to_json
 from rlox.uniform import random_actions, uniform_log_prob
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
+I64, U64 = np.iinfo(np.int64), np.iinfo(np.uint64)
+F32 = {"dtype": "float32", "type": "Box"}
 DESCRIPTIONS = [
-    (spaces.Discrete(4), "Discrete(n=4, start=0, dtype=int64)"),
-    (spaces.Discrete(4, start=-1), "Discrete(n=4, start=-1, dtype=int64)"),
+    (spaces.Discrete(4, start=-1), {"type": "Discrete", "n": 4, "start": -1, "dtype": "int64"}),
     (
-        spaces.MultiDiscrete([2, 3]),
-        "MultiDiscrete(nvec=[2, 3], start=0, shape=(2,), dtype=int64)",
+        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
+        {"nvec": [2, 3, 4, 5], "start": [0, 1, 2, 3], "shape": [2, 2]}
+        | {"type": "MultiDiscrete", "dtype": "int64"},
     ),
-    (spaces.MultiBinary(3), "MultiBinary(shape=(3,), dtype=int8)"),
-    (spaces.Box(-1, 1, (3, 2)), "Box(low=-1.0, high=1.0, shape=(3, 2), dtype=float32)"),
-    (BOX, "Box(low=[-1.5, -inf], high=[1.5, inf], shape=(2,), dtype=float32)"),
-    (spaces.Box(0, 255, (2, 2), np.uint8), "Box(low=0, high=255, shape=(2, 2), dtype=uint8)"),
-    (spaces.Box(0, 1, (0,)), "Box(low=[], high=[], shape=(0,), dtype=float32)"),
+    (spaces.MultiBinary(3), {"type": "MultiBinary", "shape": [3], "dtype": "int8"}),
+    (spaces.MultiBinary((2, 3)), {"type": "MultiBinary", "shape": [2, 3], "dtype": "int8"}),
+    (spaces.Box(-1, 1, (3, 2)), F32 | {"low": -1.0, "high": 1.0, "shape": [3, 2]}),
+    (BOX, F32 | {"low": [-1.5, "-inf"], "high": [1.5, "inf"], "shape": [2]}),
+    (spaces.Box(-1.0, 1.0, ()), F32 | {"low": -1.0, "high": 1.0, "shape": []}),
+    (spaces.Box(0, 1, (0,)), F32 | {"low": [], "high": [], "shape": [0]}),
+    (WIDE, F32 | {"low": 0.0, "high": WIDE.high.tolist(), "shape": [100]}),
+    (
+        spaces.Box(I64.min, I64.max, (2,), np.int64),
+        {"type": "Box", "low": I64.min, "high": I64.max, "shape": [2], "dtype": "int64"},
+    ),
+    (
+        spaces.Dict([("b", spaces.Tuple([spaces.Discrete(2)])), ("a", spaces.MultiBinary(2))]),
+        {
+            "type": "Dict",
+            "spaces": [
+                [
+                    "b",
+                    {
+                        "type": "Tuple",
+                        "spaces": [{"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}],
+                    },
+                ],
+                ["a", {"type": "MultiBinary", "shape": [2], "dtype": "int8"}],
+            ],
+        },
+    ),
 ]
 
 
-@pytest.mark.parametrize(("space", "words"), DESCRIPTIONS)
-def test_a_space_in_words(space, words):
-    assert describe(space) == words
+@pytest.mark.parametrize(("space", "description"), DESCRIPTIONS, ids=lambda x: type(x).__name__)
+def test_json_descriptions_round_trip(space, description):
+    assert to_json(space) == description
+    loaded = from_json(json.loads(json.dumps(description)))
+    assert loaded == space
+    assert to_json(loaded) == description  # Dict spaces keep the order of their keys
 
 
-def test_print_options_change_nothing():
-    before = [describe(space) for space in (BOX, WIDE)]
-    with np.printoptions(precision=1, threshold=2, floatmode="fixed", suppress=True):
-        assert [describe(space) for space in (BOX, WIDE)] == before
-
-
-def test_many_bounds_are_told_by_their_checksum():
-    high = WIDE.high.copy()
-    high[50] = np.nextafter(high[50], np.float32(0))
-    close = spaces.Box(0, high)
-    with np.printoptions(precision=3):
-        assert str(WIDE) == str(close)  # which is why that does not do
-    assert describe(WIDE) != describe(close)
-    assert describe(WIDE) == describe(spaces.Box(0, WIDE.high.copy()))
-    assert "low=0.0, high=sha256:" in describe(WIDE)
-
-
-def test_spaces_that_rollouts_do_not_know_are_refused():
+def test_to_json_rejects_unsupported_spaces():
     with pytest.raises(TypeError, match=r"space: expected Discrete, .* got Text"):
-        describe(spaces.Text(3))
+        to_json(spaces.Text(3))
 
 
-I64, U64 = np.iinfo(np.int64), np.iinfo(np.uint64)
+@pytest.mark.parametrize("wrong", [None, "Discrete(2)", {}, {"type": "Text", "dtype": "int8"}])
+def test_from_json_rejects_other_values(wrong):
+    with pytest.raises(ArgumentError) as caught:
+        from_json(wrong)
+    assert caught.value.argument == "spaces"
+
+
 FAR = [
     (np.int64, 2**53 + 1, 2**53 + 1),
     (np.int64, 2**62 + 1, 2**62 + 3),

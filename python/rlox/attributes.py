@@ -1,7 +1,8 @@
 """Attributes that native environments share with Gymnasium's environments of the same ids."""
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -95,30 +96,33 @@ class GymnasiumAttributes:
     """
 
     _native: NativeVectorEnv
-    _env_kwargs: dict[str, float]
-    _initialized = False
+    _constants: Mapping[str, Any] | None = None
 
-    if not TYPE_CHECKING:  # type checkers shall report unknown attributes
+    def _freeze(self, env_kwargs: Mapping[str, float]) -> None:
+        """Copy the constants into the instance, and check every attribute that is set afterwards.
 
-        def __getattr__(self, name: str) -> Any:
-            constants = {} if name.startswith("_") else _constants(self._native.env_id)
-            if name not in constants:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            argument = _ARGUMENTS.get(self._native.env_id, {}).get(name)
-            if argument not in self._env_kwargs:
-                return constants[name]
-            value = self._env_kwargs[argument]
-            return value if argument != "nips" else "nips" if value else "book"
+        With `__getattr__` in their place, every attribute would be slower to read.
+        """
+        constants = dict(_constants(self._native.env_id))
+        for name, argument in _ARGUMENTS.get(self._native.env_id, {}).items():
+            if argument in env_kwargs:
+                value = env_kwargs[argument]
+                constants[name] = value if argument != "nips" else "nips" if value else "book"
+        constants = {k: x for k, x in constants.items() if not hasattr(type(self), k)}
+        self.__dict__.update(constants)
+        self._constants = constants
 
     def __setattr__(self, name: str, value: object) -> None:
-        if self._initialized and name not in self.__dict__ and not hasattr(type(self), name):
+        constants = self._constants
+        unknown = name not in self.__dict__ and not hasattr(type(self), name)
+        if constants is not None and (name in constants or unknown):
             self._refuse(name, value)
         super().__setattr__(name, value)
 
     def _refuse(self, name: str, value: object) -> None:
         """Raise an AttributeError, unless a user's subclass has an attribute of its own."""
         env_id = self._native.env_id
-        if name in _constants(env_id):
+        if name in (self._constants or {}):
             argument = _ARGUMENTS.get(env_id, {}).get(name)
             fix = f"make Gymnasium's environment with gymnasium.make({env_id!r}) to change it"
             if argument is not None:

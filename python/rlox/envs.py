@@ -63,7 +63,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         expect_render_mode(render_mode, modes)
         self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
-        self._env_kwargs, self._started = env_kwargs, False
+        self._started = False
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
         self.action_space = spaces.from_native(about["action"])
@@ -74,7 +74,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         # Of rlox's own environments only a noisy Acrobot draws when it is stepped.
         noisy = env_kwargs.get("torque_noise_max", 0.0) > 0.0
         self._steps_draw = noisy or env_id in PLUGINS
-        self._initialized = True
+        self._freeze(env_kwargs)
 
     @property
     def state(self) -> npt.NDArray[Any] | None:

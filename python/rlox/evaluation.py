@@ -20,7 +20,7 @@ from rlox.mask_source import MaskSource
 from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
-from rlox.spaces import describe
+from rlox.spaces import to_json
 
 if TYPE_CHECKING:
     from rlox.learner import Learner
@@ -258,7 +258,7 @@ def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
         alike = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
         alike = alike and ours.shape == theirs.shape
         # What an action means, its bounds say; observations are numbers all the same.
-        if not alike or (what == "action" and describe(ours) != describe(theirs)):
+        if not alike or (what == "action" and to_json(ours) != to_json(theirs)):
             raise ArgumentError(
                 "env",
                 f"{what} space {ours}, as the policy was made for",

@@ -5,17 +5,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import gymnasium as gym
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
+from rlox import spaces
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, in_file
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
 from rlox.collector import alone
 from rlox.learner import MEMBERS, LearnerState
 from rlox.manifest import expect_code, settings_on, trainer_manifest
-from rlox.told_spaces import bounds_unknown, space_of
 
 if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
@@ -158,19 +157,14 @@ class _Nowhere:
 
     has_action_masks = True
 
-    def __init__(self, path: str | os.PathLike[str], told: dict[str, str], num_envs: int) -> None:
-        if bounds_unknown(told["action"]):
-            raise ArgumentError(
-                str(path),
-                "an action space whose bounds the manifest tells",
-                str(told["action"]),
-                "load it with the trainer and env=",
-            )
+    def __init__(
+        self, path: str | os.PathLike[str], described: dict[str, Any], num_envs: int
+    ) -> None:
         try:
-            made: list[gym.Space[Any]] = [space_of(told[x]) for x in ("observation", "action")]
+            self.single_observation_space = spaces.from_json(described["observation"])
+            self.single_action_space = spaces.from_json(described["action"])
         except ValueError as error:
             raise corrupt(Path(path) / MANIFEST, "spaces", str(error)) from error
-        self.single_observation_space, self.single_action_space = made
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 

@@ -80,8 +80,8 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         "settings": settings_told(trainer.config),
         "sources": trainer.sources,
         "spaces": {
-            "observation": spaces.describe(trainer.env.single_observation_space),
-            "action": spaces.describe(trainer.env.single_action_space),
+            "observation": spaces.to_json(trainer.env.single_observation_space),
+            "action": spaces.to_json(trainer.env.single_action_space),
         },
         "versions": versions(),
     }
@@ -168,7 +168,7 @@ def _expect_trainer(
             expect_keys(file, "ranks", own, {"counters": (dict,), "streams": (dict,)})
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
-    expect_keys(file, "spaces", manifest["spaces"], {"observation": (str,), "action": (str,)})
+    expect_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
     run = manifest["run"]
     expect_keys(file, "run", run, {"start": (int,), "target": (int,)})
     if not 0 <= run["start"] <= run["target"]:

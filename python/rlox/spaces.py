@@ -5,7 +5,7 @@ environment gets the space's `start` added and Box actions clipped to the bounds
 integer Box rounded to the nearest.
 """
 
-import hashlib
+import math
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -57,38 +57,34 @@ def to_native(space: gym.Space[Any]) -> dict[str, Any]:
     raise AssertionError
 
 
-_LISTED = 16  # numbers of a description; more are told by their checksum
+def to_json(space: gym.Space[Any]) -> dict[str, Any]:
+    """Return a description of a space as a JSON value. Equal spaces have equal descriptions.
 
-
-def describe(space: gym.Space[Any]) -> str:
-    """A space in one line that says all of it: two spaces are equal if these are.
-
-    Unlike `str(space)`, it depends on no print options and leaves nothing out: bounds that differ
-    from place to place are listed, or told by their SHA-256 where they are many.
+    Bounds and counts that are equal for all components are one number, others are a flat list.
+    Infinite bounds are "inf" and "-inf".
 
     Raises:
         TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary, Box, Dict and Tuple.
 
-    >>> describe(spaces.Discrete(3, start=5))
-    'Discrete(n=3, start=5, dtype=int64)'
-    >>> describe(spaces.Box(-1.0, np.array([0.5, np.inf], np.float32)))
-    'Box(low=-1.0, high=[0.5, inf], shape=(2,), dtype=float32)'
+    >>> to_json(spaces.Discrete(3, start=5))
+    {'type': 'Discrete', 'n': 3, 'start': 5, 'dtype': 'int64'}
+    >>> to_json(spaces.Box(-1.0, np.array([0.5, np.inf], np.float32)))
+    {'type': 'Box', 'low': -1.0, 'high': [0.5, 'inf'], 'shape': [2], 'dtype': 'float32'}
     """
-    told: dict[str, object]
+    fields: dict[str, Any]
     match space:
         case spaces.Discrete():
-            told = {"n": int(space.n), "start": int(space.start)}
+            fields = {"n": int(space.n), "start": int(space.start)}
         case spaces.MultiDiscrete():
-            told = {"nvec": _told(space.nvec), "start": _told(space.start), "shape": space.shape}
+            fields = {"nvec": _to_list(space.nvec), "start": _to_list(space.start)}
         case spaces.MultiBinary():
-            told = {"shape": space.shape}
+            fields = {}
         case spaces.Box():
-            told = {"low": _told(space.low), "high": _told(space.high), "shape": space.shape}
+            fields = {"low": _to_list(space.low), "high": _to_list(space.high)}
         case spaces.Dict():
-            parts = (f"{key!r}: {describe(part)}" for key, part in space.spaces.items())
-            return f"Dict({', '.join(parts)})"
+            return {"type": "Dict", "spaces": [[k, to_json(x)] for k, x in space.spaces.items()]}
         case spaces.Tuple():
-            return f"Tuple({', '.join(map(describe, space.spaces))})"
+            return {"type": "Tuple", "spaces": [to_json(x) for x in space.spaces]}
         case _:
             raise ArgumentTypeError(
                 "space",
@@ -96,17 +92,64 @@ def describe(space: gym.Space[Any]) -> str:
                 type(space).__name__,
                 "change it in a wrapper",
             )
-    words = ", ".join(f"{name}={value}" for name, value in {**told, "dtype": space.dtype}.items())
-    return f"{type(space).__name__}({words})"
+    if not isinstance(space, spaces.Discrete):
+        fields["shape"] = list(space.shape)
+    return {"type": type(space).__name__, **fields, "dtype": str(space.dtype)}
 
 
-def _told(array: npt.NDArray[Any]) -> object:
+def _to_list(array: npt.NDArray[Any]) -> object:
     if array.size > 0 and (array == array.flat[0]).all():
-        return array.flat[0].item()
-    if array.size <= _LISTED:
-        return array.tolist()
-    data = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
-    return f"sha256:{hashlib.sha256(data.tobytes()).hexdigest()[:32]}"
+        array = array.flat[:1]
+    numbers = [x if math.isfinite(x) else str(x) for x in array.ravel().tolist()]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def from_json(description: Any) -> gym.Space[Any]:
+    """Return the space that `to_json` described.
+
+    Raises:
+        ValueError: The value does not describe a space.
+
+    >>> from_json({"type": "Discrete", "n": 3, "start": 5, "dtype": "int64"})
+    Discrete(3, start=5)
+    """
+    try:
+        return _from_json(description)
+    except (LookupError, TypeError, ValueError, OverflowError, AssertionError) as error:
+        raise ArgumentError(
+            "spaces",
+            "a description of a space",
+            f"{description!r:.200} ({error})",
+            "use a checkpoint that rlox wrote",
+        ) from error
+
+
+def _from_json(description: Any) -> gym.Space[Any]:
+    kind = description["type"]
+    if kind == "Dict":
+        return spaces.Dict([(key, _from_json(x)) for key, x in description["spaces"]])
+    if kind == "Tuple":
+        return spaces.Tuple([_from_json(x) for x in description["spaces"]])
+    dtype: Any = np.dtype(description["dtype"]).type
+    if kind == "Discrete":
+        return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
+    shape = tuple(description["shape"])
+    if math.prod(shape) > 2**31:
+        raise ValueError(f"shape {shape} is too large")
+
+    def array(name: str) -> npt.NDArray[Any]:
+        value = description[name]
+        if not isinstance(value, list):
+            return np.full(shape, dtype(value))
+        return np.array([dtype(x) for x in value], dtype).reshape(shape)
+
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(array("nvec"), dtype=dtype, start=array("start"))
+    if kind == "Box":
+        return spaces.Box(array("low"), array("high"), dtype=dtype)
+    raise ValueError(f"unknown type {kind!r}")
 
 
 def counts_of(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:

@@ -77,7 +77,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         check_memory("n", n, n * BYTES_PER_ENV)
         limit = max_episode_steps
         native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
-        self._native, self._step, self._env_kwargs = native, native.step, env_kwargs
+        self._native = native
+        self._step = native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
@@ -94,7 +95,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         self.metadata = vector_metadata(name, mode)
         ours = {"num_envs": n, "autoreset_mode": mode.value}
         self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
-        self._initialized = True
+        self._freeze(env_kwargs)
 
     def reset(
         self, *, seed: Seed = None, options: dict[str, Any] | None = None
@@ -150,13 +151,13 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
         infos: dict[str, Any] = {}
-        final_info: dict[str, Any] = {}
+        final_info = None
         if self.has_action_masks:
             cut = truncated & ~terminated
             infos = mask_infos(self._native, None if self._same_step else cut)
-            final_info = final_mask_infos(self._native, cut) if self._same_step else {}
+            final_info = final_mask_infos(self._native, cut) if self._same_step else None
         if final_obs is not None:
-            infos |= final_infos(terminated | truncated, final_obs, final_info)
+            infos |= final_infos(terminated | truncated, final_obs, final_info or {})
         return obs, rewards, terminated, truncated, infos
 
     def step_into(

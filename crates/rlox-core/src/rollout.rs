@@ -118,7 +118,7 @@ impl RolloutBuffer {
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
         // All of it at once: what is not touched yet still counts as free.
-        let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps * num_envs" };
+        let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps" };
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
         memory::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
         let named = |error: Error| {
@@ -151,7 +151,7 @@ impl RolloutBuffer {
             stage: Stage::Empty,
             resets_next_step: false,
             ended: memory::zeroed("num_envs", num_envs)?,
-            flags: memory::zeroed("n_steps * num_envs", 2 * rows)?,
+            flags: memory::zeroed("n_steps", 2 * rows)?,
             reset_rows: 0,
             final_index: memory::reserved("num_envs", num_envs)?,
             final_obs,

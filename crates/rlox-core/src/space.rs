@@ -1,6 +1,6 @@
 //! Observation and action spaces, as Gymnasium describes them.
 
-mod describe;
+mod json;
 
 use crate::{Error, Result, memory};
 

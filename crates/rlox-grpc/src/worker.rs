@@ -8,6 +8,7 @@ mod room;
 mod serve;
 mod session;
 
+use std::iter::successors;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -120,7 +121,7 @@ impl Worker {
             let config = ServerTlsConfig::new().identity(identity).timeout(KEEPALIVE);
             server = server.tls_config(config).map_err(|error| {
                 let fix = "pass a certificate chain and its private key, both as PEM";
-                Error::config("tls_cert, tls_key", "a certificate and its key", told(&error), fix)
+                Error::config("tls_cert, tls_key", "a certificate and its key", with_sources(&error), fix)
             })?;
         }
         let limits = options.limits;
@@ -194,7 +195,7 @@ impl Worker {
         match timeout(LAST, served).await {
             // Who watches its health, or takes no replies, is left.
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),
-            Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", told(&error)))),
+            Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", with_sources(&error)))),
             Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
         }
     }
@@ -224,17 +225,10 @@ pub(crate) const LARGEST_MESSAGE: usize = (u32::MAX >> 1) as usize;
 /// Bytes of an HTTP/2 frame.
 pub(crate) const FRAME: u32 = 1 << 18;
 
-/// An error with what caused it.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = inner.source();
-    }
-    text
+/// Returns the text of an error followed by the texts of its sources.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let chain = successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener> {

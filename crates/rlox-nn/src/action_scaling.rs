@@ -34,7 +34,7 @@ impl ActionScaling {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
         let Space::Box { low, high, .. } = space else {
-            return Err(Error::space("action space", "a Box", space.describe(), instead(space)));
+            return Err(Error::space("action space", "a Box", space.to_json().to_string(), instead(space)));
         };
         let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite());
         if let Some(i) = low.iter().zip(high).position(wrong) {

@@ -41,7 +41,7 @@ fn action_dim(spec: &EnvSpec) -> Result<usize> {
     if matches!(spec.action, Space::Box { .. }) {
         return Ok(spec.action.dim());
     }
-    Err(Error::space("action space", "a Box", spec.action.describe(), instead(&spec.action)))
+    Err(Error::space("action space", "a Box", spec.action.to_json().to_string(), instead(&spec.action)))
 }
 
 /// How many actions a Discrete space has.
@@ -50,7 +50,7 @@ pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     if let Space::Discrete { n, .. } = spec.action {
         return Ok(n as usize);
     }
-    Err(Error::space("action space", "a Discrete one", spec.action.describe(), instead(&spec.action)))
+    Err(Error::space("action space", "a Discrete one", spec.action.to_json().to_string(), instead(&spec.action)))
 }
 
 impl<N: Network> QNetworks<N> {

@@ -19,11 +19,10 @@ pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a,
 /// Two results.
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// What errors call the flags of which one or the other is given.
-const ENDS: &str = "dones/terminated";
-
 /// `dones`, or `terminated` and `truncated`, whose Python code has run.
 pub(crate) struct EndsArgument<'py> {
+    /// Name of the first flags: "dones" or "terminated".
+    name: &'static str,
     terminated: FlagArgument<'py>,
     truncated: Option<FlagArgument<'py>>,
 }
@@ -39,10 +38,13 @@ impl<'py> EndsArgument<'py> {
         let flag_argument = |name, flags| flag_argument_like(name, flags, Some(like(rewards)));
         match (dones, terminated, truncated) {
             (None, Some(terminated), truncated) => Ok(Self {
+                name: "terminated",
                 terminated: flag_argument("terminated", terminated)?,
                 truncated: truncated.map(|flags| flag_argument("truncated", flags)).transpose()?,
             }),
-            (Some(dones), None, None) => Ok(Self { terminated: flag_argument("dones", dones)?, truncated: None }),
+            (Some(dones), None, None) => {
+                Ok(Self { name: "dones", terminated: flag_argument("dones", dones)?, truncated: None })
+            }
             (dones, _, _) => {
                 let got = if dones.is_some() { "both" } else { "neither" };
                 let fix = "pass None as dones beside terminated= and truncated=";
@@ -53,11 +55,12 @@ impl<'py> EndsArgument<'py> {
 
     pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<EndFlags<'py>> {
         let truncated = self.truncated.map(|flags| flags.read(py, hold)).transpose()?;
-        Ok(EndFlags { terminated: self.terminated.read(py, hold)?, truncated })
+        Ok(EndFlags { name: self.name, terminated: self.terminated.read(py, hold)?, truncated })
     }
 }
 
 pub(crate) struct EndFlags<'py> {
+    name: &'static str,
     terminated: Flags<'py>,
     truncated: Option<Flags<'py>>,
 }
@@ -133,7 +136,7 @@ impl<'a> Layout<'a> {
             || last.is_some_and(|last| last.len() > most);
         if long {
             arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
-            self.same(ENDS, ends.terminated.shape())?;
+            self.same(ends.name, ends.terminated.shape())?;
             if let Some(truncated) = &ends.truncated {
                 self.same("truncated", truncated.shape())?;
             }
@@ -167,7 +170,7 @@ impl<'a> Layout<'a> {
         flags: &'b EndFlags<'_>,
         final_values: Option<&'b Input<'_, T>>,
     ) -> PyResult<Ends<'b, T>> {
-        self.same(ENDS, flags.terminated.shape())?;
+        self.same(flags.name, flags.terminated.shape())?;
         if let Some(truncated) = &flags.truncated {
             self.same("truncated", truncated.shape())?;
         }

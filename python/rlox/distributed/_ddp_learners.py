@@ -82,8 +82,8 @@ class DDPMixin(_Learner):
             optimizer.average = self._average
         shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
         values = {
-            "observation space": spaces.describe(self.env.single_observation_space),
-            "action space": spaces.describe(self.env.single_action_space),
+            "observation space": spaces.to_json(self.env.single_observation_space),
+            "action space": spaces.to_json(self.env.single_action_space),
             "policy": shapes,
         }
         hint = "make the same environments and policy on every rank"

@@ -501,7 +501,7 @@ class Model:
         try:
             for kind in ("observation", "action"):
                 name = f"single_{kind}_space"
-                expected, got = (spaces.describe(getattr(x.env, name)) for x in (old, new))
+                expected, got = (spaces.to_json(getattr(x.env, name)) for x in (old, new))
                 if expected != got:
                     raise ArgumentError(
                         "env", f"the {kind} space {expected}", str(got), "make a new model"

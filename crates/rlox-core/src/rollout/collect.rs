@@ -82,7 +82,7 @@ pub fn collect(
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     let len = (n * d).max(n + finals);
-    if let Err(error) = memory::grow("n_steps * num_envs", &mut values, len - n * d) {
+    if let Err(error) = memory::grow("n_steps", &mut values, len - n * d) {
         buffer.step_final_obs = values;
         return Err(error);
     }

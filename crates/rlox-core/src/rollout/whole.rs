@@ -33,7 +33,7 @@ impl RolloutBuffer {
             let got = format!("one with {} of {} steps", self.next_step, self.n_steps);
             return Err(Error::config("buffer", "a finished rollout", got, "collect it first"));
         }
-        memory::grow("n_steps * num_envs", out, self.whole_bytes(self.final_index.len()))?;
+        memory::grow("n_steps", out, self.whole_bytes(self.final_index.len()))?;
         for field in self.fields() {
             write(field, out);
         }

@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::ClientOptions;
 use crate::v1::{self, reply, request, worker_client::WorkerClient};
 use crate::wire;
-use crate::worker::{FRAME, LARGEST_MESSAGE, told};
+use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
 
 /// How often a wait looks whether to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -208,7 +208,12 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
         config = config.domain_name(domain);
     }
     endpoint.tls_config(config).map_err(|error| {
-        Error::config("tls_ca", "a certificate as PEM", told(&error), "pass the certificate of who signed the worker's")
+        Error::config(
+            "tls_ca",
+            "a certificate as PEM",
+            with_sources(&error),
+            "pass the certificate of who signed the worker's",
+        )
     })
 }
 
@@ -237,7 +242,7 @@ async fn converse(
             }
             _ => "is the name right, and can it be reached from here?",
         };
-        Trouble::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", told(error)))
+        Trouble::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", with_sources(error)))
     };
     let has_token = token.is_some();
     let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
@@ -278,7 +283,7 @@ fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind>
 fn begun(status: &Status, address: &str, has_token: bool) -> Trouble {
     let Some(cause) = status.source() else { return trouble(status, address, has_token) };
     let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
-    let text = told(cause);
+    let text = with_sources(cause);
     Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
 }
 

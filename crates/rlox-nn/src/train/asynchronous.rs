@@ -89,7 +89,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
         if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
             let say = |spec: &EnvSpec, masks: bool| {
-                let (observation, action) = (spec.observation.describe(), spec.action.describe());
+                let (observation, action) = (spec.observation.to_json(), spec.action.to_json());
                 let limit = spec.max_episode_steps.map_or("no limit".to_owned(), |limit| format!("a limit of {limit}"));
                 let masks = if masks { "with" } else { "without" };
                 format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)

@@ -92,7 +92,7 @@ impl About<'_> {
             "env_kwargs": {"max_episode_steps": spec.max_episode_steps.map_or(json!(-1), |limit| json!(limit))},
             "seed": self.seed,
             "settings": settings::to_json(self.settings),
-            "spaces": {"observation": spec.observation.describe(), "action": spec.action.describe()},
+            "spaces": {"observation": spec.observation.to_json(), "action": spec.action.to_json()},
             "run": {"start": self.run.start, "target": self.run.target},
             "counters": {
                 "timesteps": self.timesteps,
@@ -123,20 +123,20 @@ impl About<'_> {
     pub(super) fn check_kind(&self, saved: &Checkpoint) -> Result<()> {
         let spec = self.spec;
         let spaces = saved.object("spaces")?;
-        let (observation, action) = (spec.observation.describe(), spec.action.describe());
-        let unnamed = spec.id.clone().into();
+        let id = json!(spec.id);
         for (section, theirs, ours) in [
-            ("algorithm", saved.manifest.get("algorithm"), self.algorithm),
-            ("env", saved.manifest.get("env").filter(|id| !id.is_null()).or(Some(&unnamed)), &spec.id),
-            ("spaces", spaces.get("observation"), &observation),
-            ("spaces", spaces.get("action"), &action),
+            ("algorithm", saved.manifest.get("algorithm"), json!(self.algorithm)),
+            ("env", saved.manifest.get("env").filter(|id| !id.is_null()).or(Some(&id)), id.clone()),
+            ("spaces", spaces.get("observation"), spec.observation.to_json()),
+            ("spaces", spaces.get("action"), spec.action.to_json()),
         ] {
-            let Some(theirs) = theirs.and_then(Value::as_str) else {
-                return Err(saved.corrupt(section, "no word"));
+            let Some(theirs) = theirs.filter(|theirs| theirs.is_string() == ours.is_string()) else {
+                return Err(saved.corrupt(section, "no description"));
             };
-            if theirs != ours {
+            if *theirs != ours {
+                let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let fix = "load it into a trainer of the same kind";
-                return Err(Error::config(saved.file_of(section), ours, theirs, fix).in_section(section));
+                return Err(Error::config(saved.file_of(section), text(&ours), text(theirs), fix).in_section(section));
             }
         }
         Ok(())

@@ -221,19 +221,19 @@ fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
         [(Space::MultiDiscrete { nvec: vec![2, 3] }, "use PPO or A2C"), (Space::MultiBinary { n: 3 }, "use PPO or A2C")]
     {
         for error in [
-            refused(new_dqn(envs(&action), DqnConfig::default()), "action space: expected a Discrete one, got Multi"),
-            refused(new_sac(envs(&action), &sac), "action space: expected a Box, got Multi"),
-            refused(new_td3(envs(&action), &td3), "action space: expected a Box, got Multi"),
+            refused(new_dqn(envs(&action), DqnConfig::default()), "action space: expected a Discrete one, got {"),
+            refused(new_sac(envs(&action), &sac), "action space: expected a Box, got {"),
+            refused(new_td3(envs(&action), &td3), "action space: expected a Box, got {"),
         ] {
             assert!(matches!(error, Error::Space(_)) && error.to_string().ends_with(who), "{error}");
         }
     }
-    let said = refused(new_sac(cartpole(2), &sac), "action space: expected a Box, got Discrete(n=2,").to_string();
+    let said = refused(new_sac(cartpole(2), &sac), "action space: expected a Box, got {").to_string();
     assert!(said.ends_with("use DQN, PPO or A2C"), "{said}");
-    let said = refused(new_td3(cartpole(2), &td3), "action space: expected a Box, got Discrete(n=2,").to_string();
+    let said = refused(new_td3(cartpole(2), &td3), "action space: expected a Box, got {").to_string();
     assert!(said.ends_with("use DQN, PPO or A2C"), "{said}");
     let made = new_dqn(pendulum(2), DqnConfig::default());
-    let said = refused(made, "action space: expected a Discrete one, got Box(").to_string();
+    let said = refused(made, "action space: expected a Discrete one, got {").to_string();
     assert!(said.ends_with("use SAC, TD3, PPO or A2C"), "{said}");
     let endless = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
     let said = refused(new_dqn(envs(&endless), DqnConfig::default()), "action space: ").to_string();
