@@ -19,8 +19,6 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, Result, memory};
 
-pub(crate) use canonical::float as python_float;
-
 const FORMAT: u64 = 1;
 const MANIFEST: &str = "manifest.json";
 /// More than any manifest takes: what is longer is not read into memory.

@@ -11,10 +11,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub struct Location {
     /// Index of the environment.
     pub env: Option<usize>,
-    /// Index of the row of a batch.
+    /// Index of the row of a batch, or of the step in a rollout.
     pub row: Option<usize>,
-    /// Index of the step.
+    /// Index of the environment's step, counted from its first one.
     pub step: Option<usize>,
+    /// Steps of all environments together that a run had made.
+    pub timesteps: Option<u64>,
     /// Section of a file.
     pub section: Option<String>,
 }
@@ -58,6 +60,9 @@ impl fmt::Display for Mismatch {
             if let Some(index) = index {
                 write!(f, " {preposition} {index}")?;
             }
+        }
+        if let Some(timesteps) = self.at.timesteps {
+            write!(f, " at timestep {timesteps}")?;
         }
         if self.hint.is_empty() { Ok(()) } else { write!(f, "; {}", self.hint) }
     }
@@ -202,6 +207,12 @@ impl Error {
     #[must_use]
     pub fn at_step(self, step: usize) -> Self {
         self.located(|at| at.step = Some(step))
+    }
+
+    /// Sets the steps of all environments together.
+    #[must_use]
+    pub fn at_timestep(self, timesteps: u64) -> Self {
+        self.located(|at| at.timesteps = Some(timesteps))
     }
 
     /// Sets the section of the file.

@@ -63,7 +63,7 @@ impl std::fmt::Debug for EnvPlugin {
 impl EnvPlugin {
     /// The name of the capsule that holds one. It changes with what crosses the border, so that libraries which were
     /// compiled against another one are refused.
-    pub const NAME: &'static CStr = c"rlox.EnvPlugin.1";
+    pub const NAME: &'static CStr = c"rlox.EnvPlugin.2";
 
     /// Environments that `make` makes: usually [`MakeOptions::copies_of`] an [`crate::Env`], or any [`VectorEnv`] that
     /// keeps to the options. Errors and panics of `make` and of its environments become errors of the caller's.

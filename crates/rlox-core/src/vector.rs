@@ -9,7 +9,7 @@ pub use copies::VecEnv;
 pub use standing::{Standing, stream_words, streams_of};
 
 use crate::episode::EpisodeLog;
-use crate::{Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, check_len};
+use crate::{Actions, EnvSpec, Pcg64, ResetOptions, Result, check_len};
 
 /// When a finished environment starts its next episode, as Gymnasium 1.x names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,17 +134,14 @@ pub trait VectorEnv: Send {
     }
 
     /// Writes which actions are allowed in the last state of each episode that the last step truncated, `[N, n]`, in all
-    /// autoreset modes. Other rows hold anything. A row without an allowed action says that the mask is not known;
-    /// off-policy trainers leave its transition out of their minibatches.
+    /// autoreset modes. The contents of other rows are unspecified. A row without an allowed action means that the mask
+    /// is not known, which is the default; off-policy trainers leave its transition out of their minibatches.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a slice of the wrong length, [`crate::Error::Config`] from environments that have
-    /// [`VectorEnv::action_masks`] but do not implement this method.
+    /// [`crate::Error::Shape`] for a slice of the wrong length.
     fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
-        let _ = masks;
-        let expected = "an environment with action masks that implements final_action_masks";
-        let fix = "report the masks of truncated episodes' last states, or rows of false where they are not known";
-        Err(Error::config("env", expected, self.spec().id.clone(), fix))
+        masks.fill(false);
+        Ok(())
     }
 
     /// Writes the current observations, `[N, d]`, without stepping.

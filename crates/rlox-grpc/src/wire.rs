@@ -304,7 +304,7 @@ pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
     let mut error = make(argument, expected, format!("{got} (worker {address})"), hint);
     if let Some(wrong) = error.mismatch_mut() {
         let index = |index: Option<u64>| index.and_then(|index| usize::try_from(index).ok());
-        wrong.at = Location { env: index(env), row: index(row), step: index(step), section };
+        wrong.at = Location { env: index(env), row: index(row), step: index(step), section, timesteps: None };
     }
     error
 }

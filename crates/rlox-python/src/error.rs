@@ -42,11 +42,12 @@ fn structured<T: PyTypeInfo>(wrong: Mismatch) -> PyErr {
     let (expected, hint) = (Some(expected).filter(|text| !text.is_empty()), Some(hint).filter(|text| !text.is_empty()));
     Python::attach(|py| {
         let keywords = || {
-            let Location { env, row, step, section } = &at;
+            let Location { env, row, step, section, timesteps } = &at;
             let keywords = PyDict::new(py);
             keywords.set_item("env", env)?;
             keywords.set_item("row", row)?;
             keywords.set_item("step", step)?;
+            keywords.set_item("timesteps", timesteps)?;
             keywords.set_item("section", section)?;
             PyResult::Ok(keywords)
         };

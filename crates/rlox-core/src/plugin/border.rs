@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_border_is_that_of_its_name() {
         // Libraries compiled before a change here are only refused if the name changes with it.
-        assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.1");
+        assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
         assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));
         assert_eq!((size_of::<Made>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));

@@ -261,7 +261,7 @@ pub(super) fn of_error(error: &Error) -> Vec<u64> {
     for part in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
         put_text(&mut words, part);
     }
-    let Location { env, row, step, section } = &mismatch.at;
+    let Location { env, row, step, section, timesteps: _ } = &mismatch.at;
     for index in [env, row, step] {
         put_option(&mut words, index.map(|index| index as u64));
     }
@@ -282,7 +282,7 @@ pub(super) fn to_error(words: &[u64]) -> Option<Error> {
     let mut index = || Some(reader.option()?.and_then(|index| usize::try_from(index).ok()));
     let (env, row, step) = (index()?, index()?, index()?);
     let (has_section, section) = (reader.flag()?, reader.text()?);
-    let at = Location { env, row, step, section: has_section.then_some(section) };
+    let at = Location { env, row, step, section: has_section.then_some(section), timesteps: None };
     Some(constructor(Mismatch { argument, expected, got, hint, at }))
 }
 
@@ -295,7 +295,7 @@ mod tests {
         for constructor in KINDS {
             for at in [
                 Location::default(),
-                Location { env: Some(1), row: Some(0), step: Some(7), section: Some(String::new()) },
+                Location { env: Some(1), row: Some(0), step: Some(7), section: Some(String::new()), timesteps: None },
             ] {
                 let error = constructor(Mismatch { argument: "obs".into(), at, ..Mismatch::default() });
                 let back = to_error(&of_error(&error)).unwrap();

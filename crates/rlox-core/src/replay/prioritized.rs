@@ -125,7 +125,13 @@ impl Prioritized {
         }
         if let Some(at) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
             let (expected, got) = ("finite numbers, at least 0", priorities[at].to_string());
-            return Err(Error::not_finite("priorities", expected, got, "pass the errors' absolute values").at_row(at));
+            let fix = "pass the errors' absolute values";
+            let error = if priorities[at].is_finite() {
+                Error::config("priorities", expected, got, fix)
+            } else {
+                Error::not_finite("priorities", expected, got, fix)
+            };
+            return Err(error.at_row(at));
         }
         let (mut leaves, mut powers) = std::mem::take(&mut self.changes);
         leaves.clear();

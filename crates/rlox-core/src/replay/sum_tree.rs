@@ -328,7 +328,12 @@ fn check(argument: &'static str, priority: f32) -> Result<()> {
 
 #[cold]
 fn unfit(argument: &'static str, priority: f32) -> Error {
-    Error::not_finite(argument, "finite numbers of at least 0", priority.to_string(), "find out where it comes from")
+    let (expected, got, fix) = ("finite numbers of at least 0", priority.to_string(), "find out where it comes from");
+    if priority.is_finite() {
+        Error::config(argument, expected, got, fix)
+    } else {
+        Error::not_finite(argument, expected, got, fix)
+    }
 }
 
 /// As it is kept. Compared bit by bit: a thread may take subnormal numbers for 0.

@@ -61,7 +61,7 @@ pub(super) fn check_rows<T: Bounded>(
     let Some((env, got)) = outside(rows, T::LARGEST, width) else { return Ok(()) };
     let error = Error::not_finite(argument, "finite numbers", got.to_string(), "find out where it comes from");
     let error = error.at_env(first + env);
-    Err(if let Some(t) = t { error.at_step(t) } else { error })
+    Err(if let Some(t) = t { error.at_row(t) } else { error })
 }
 
 /// Checks observations as [`check_rows`] does, of which only floats can be anything but finite.
@@ -94,7 +94,7 @@ pub(super) fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
     let Some((env, got)) = outside(rewards, largest, 1) else { return Ok(()) };
     let error = Error::not_finite("rewards", expected, got.to_string(), "find out where it comes from");
-    Err(error.at_env(env).at_step(t))
+    Err(error.at_env(env).at_row(t))
 }
 
 /// Checks what a policy said before step `t`.
@@ -103,7 +103,7 @@ pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
         let width = actions.len() / said.values.len().max(1);
         if let Some((env, got)) = outside(actions, f32::MAX, width) {
             let error = Error::not_finite("actions", "finite numbers", got.to_string(), "keep actions finite");
-            return Err(error.at_env(env).at_step(t));
+            return Err(error.at_env(env).at_row(t));
         }
     }
     check_rows("log_probs", said.log_probs, 1, 0, Some(t))?;

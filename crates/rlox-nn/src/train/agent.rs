@@ -8,7 +8,6 @@ use super::algorithm::Algorithm;
 use super::experience::Gathering;
 use super::gatherer::{Gatherer, Outcome, Surroundings};
 use super::learned::Means;
-use super::on_policy::after;
 use super::{OffPolicyLearned, check_share};
 
 /// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
@@ -207,7 +206,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             }
             let now = self.now();
             let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now, &mut steps);
-            stepped.map_err(|error| after(error, self.gatherer.timesteps))?;
+            stepped.map_err(|error| error.at_timestep(self.gatherer.timesteps))?;
         }
         drop(steps);
         self.learn(normalizer.as_deref(), pause)
@@ -258,7 +257,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         let now = self.now();
         let Self { learner, gatherer, .. } = self;
         let chosen = gatherer.choose(learner.as_mut(), normalizer, now);
-        chosen.map_err(|error| after(error, gatherer.timesteps))?;
+        chosen.map_err(|error| error.at_timestep(gatherer.timesteps))?;
         gatherer.chosen()
     }
 
@@ -272,7 +271,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         let Self { learner, gatherer, .. } = self;
         gatherer.started = false;
         let stored = gatherer.take(outcome).and_then(|()| gatherer.finish(learner.as_mut(), normalizer));
-        stored.map_err(|error| after(error, gatherer.timesteps))
+        stored.map_err(|error| error.at_timestep(gatherer.timesteps))
     }
 
     /// Learns from what is remembered, from `learning_starts` steps on: as many minibatches as are meant after the steps
@@ -297,7 +296,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             self.due = (self.due - (self.updates - before) as f64).max(0.0);
         }
         self.learned = means.mean(self.learned.as_ref()).or(self.learned);
-        done.map_err(|error| after(error, self.timesteps()))
+        done.map_err(|error| error.at_timestep(self.timesteps()))
     }
 
     /// Minibatches for each transition; none where they are counted by iterations.

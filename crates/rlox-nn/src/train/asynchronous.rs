@@ -13,7 +13,7 @@ use rlox_core::{
 
 use super::collector::{Collection, Run, collect_transitions};
 use super::episodes::Episodes;
-use super::on_policy::{Algorithm, after};
+use super::on_policy::Algorithm;
 use super::streams::{IterationStreams, Streams};
 use super::{Encoding, Metrics, Minibatches, check_share, evaluate_policy};
 use crate::room::check_free;
@@ -230,7 +230,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let Self { policy, config, collector, minibatches, iteration, episodes, watch, .. } = self;
         watch.check()?;
         let timesteps = self.timesteps;
-        let taken = collector.next().map_err(|error| after(error, timesteps))?;
+        let taken = collector.next().map_err(|error| error.at_timestep(timesteps))?;
         let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
         iteration.renew(turn.seed, 0)?;
         episodes.take(*ended, returns, lengths);
@@ -241,7 +241,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         };
         let learned = config
             .update(policy, steps, minibatches, &mut iteration.order, progress, &mut stop)
-            .map_err(|error| after(error, timesteps))?;
+            .map_err(|error| error.at_timestep(timesteps))?;
         let transitions = steps.transitions() as u64;
         if learned.updates > 0 {
             self.updates += learned.updates;

@@ -364,7 +364,6 @@ impl Experience {
             return Ok(());
         }
         self.read_next_masks()?;
-        self.read_next_masks()?;
         let rows = self.next_masks.chunks_exact(self.mask_width).zip(&self.terminated);
         let known = rows.map(|(mask, terminated)| *terminated || mask.contains(&true));
         if known.clone().all(|known| known) {

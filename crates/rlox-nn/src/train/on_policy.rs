@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{EnvSpec, Error, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv, Watch};
+use rlox_core::{EnvSpec, NormalizerOptions, Pcg64, Result, RolloutBuffer, VectorEnv, Watch};
 
 use super::collector::{Collector, Run};
 use super::settings::{self, Settings};
@@ -205,7 +205,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         let Self { policy, config, collector, watch } = self;
         watch.check()?;
         let timesteps = collector.timesteps;
-        collector.collect(policy).map_err(|error| after(error, timesteps))?;
+        collector.collect(policy).map_err(|error| error.at_timestep(timesteps))?;
         let Collector { buffer, minibatches, iteration, .. } = collector;
         let mut stopped = Ok(());
         let mut stop = || {
@@ -214,7 +214,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         };
         let learned = config
             .update(policy, buffer, minibatches, &mut iteration.order, progress, &mut stop)
-            .map_err(|error| after(error, timesteps))?;
+            .map_err(|error| error.at_timestep(timesteps))?;
         if learned.updates > 0 {
             collector.updates += learned.updates;
             collector.count_steps();
@@ -222,10 +222,4 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         stopped?;
         Ok(Metrics { learned, ..collector.metrics() })
     }
-}
-
-/// Returns the error with the number of steps before it, unless the error has a step.
-pub(super) fn after(error: Error, timesteps: u64) -> Error {
-    let has_step = error.mismatch().is_some_and(|wrong| wrong.at.step.is_some());
-    if has_step { error } else { error.at_step(usize::try_from(timesteps).unwrap_or(usize::MAX)) }
 }
