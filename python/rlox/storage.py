@@ -67,19 +67,21 @@ def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.fl
     """
     try:
         array = np.asarray(given)
-        if array.dtype.kind not in "biufO":
-            raise TypeError(f"dtype {array.dtype}")
         with np.errstate(over="ignore"):  # who takes no infinities says so
-            array = array.astype(np.float32, copy=False)
+            converted = array.astype(np.float32, copy=False)
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            name, "real numbers", repr(given), "pass one per environment"
-        ) from error
-    if array.shape != (num_envs,):
+        raise _not_real(name, given) from error
+    if array.dtype.kind not in "biufO":
+        raise _not_real(name, given)
+    if converted.shape != (num_envs,):
         raise ArgumentError(
-            name, f"shape ({num_envs},)", str(array.shape), "pass one number per environment"
+            name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment"
         )
-    return array
+    return converted
+
+
+def _not_real(name: str, given: object) -> ArgumentTypeError:
+    return ArgumentTypeError(name, "real numbers", repr(given), "pass one per environment")
 
 
 def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
