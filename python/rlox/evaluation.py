@@ -17,6 +17,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import CopyFinalObs, check_observations, require_env
 from rlox.finite import refuse_nan
 from rlox.mask_source import MaskSource
+from rlox.recipes import Recipe
 from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
@@ -222,7 +223,7 @@ def _make(
         given = {"wrappers": own.pop("wrappers", ()), **env_kwargs}
         wrappers = (*(given.pop("wrappers") or ()), *limits)
         spec = dataclasses.replace(env, kwargs=own)
-        return make_registered(spec, n, "sync", vector_kwargs, wrappers, given)
+        return make_registered(Recipe(spec, "sync", wrappers, kwargs=given), n, vector_kwargs)
     if isinstance(env, str):
         if limits:
             wrappers = (*(env_kwargs.get("wrappers") or ()), *limits)

@@ -13,6 +13,7 @@ from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
 from rlox.ids import PLUGINS
 from rlox.keywords import hint
+from rlox.recipes import Recipe
 
 
 class Native(NamedTuple):
@@ -125,29 +126,23 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def make_registered(
-    spec: EnvSpec,
-    num_envs: int,
-    how: str,
-    vector_kwargs: dict[str, Any],
-    wrappers: Any,
-    kwargs: dict[str, Any],
+    recipe: Recipe, num_envs: int, vector_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
-    """What `gymnasium.make_vec` makes of a spec.
+    """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`.
 
     Raises:
         ValueError: The spec has no such vectorisation mode; what Gymnasium refuses.
         TypeError: It makes something else than environments.
     """
-    alone = how == "vector_entry_point"
+    spec: EnvSpec = recipe.env
+    mode, wrappers = recipe.vectorization_mode, recipe.wrappers
+    alone = mode == "vector_entry_point"
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
         got = "" if lacks else " with wrappers or vector_kwargs"
-        raise ArgumentError(
-            "vectorization_mode",
-            f"one that {spec.id!r} has",
-            f"{how!r}{got}",
-            "pass another" if lacks else "pass sync, or wrap what is made",
-        )
+        fix = "pass another" if lacks else "pass sync, or wrap what is made"
+        expected = f"one that {spec.id!r} has"
+        raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
     # Of the spec's own keywords, those of vector environments would go before what is passed.
     own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
     plain = copy.deepcopy(spec)
@@ -156,7 +151,7 @@ def make_registered(
     known = gym.registry.get(spec.id) is spec
     try:
         return gym.make_vec(
-            spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
+            spec.id if known else plain, num_envs, mode, vector_kwargs, wrappers, **recipe.kwargs
         )
     except gym.error.DependencyNotInstalled:
         raise
