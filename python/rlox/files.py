@@ -3,12 +3,14 @@
 import importlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rlox._errors import ArgumentError
+from rlox.extras import load_extra
 
 _log = logging.getLogger("rlox")
 
@@ -17,6 +19,7 @@ with suppress(ModuleNotFoundError):  # Windows has other locks, which folders do
     _flock = importlib.import_module("fcntl").flock
 # Of `fcntl`, the same on all systems that have it.
 _ALONE, _AT_ONCE, _FREE = 2, 4, 8
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def write_file(file: Path, data: bytes) -> None:
@@ -59,6 +62,35 @@ def read_small(file: Path, largest: int) -> bytes:
     if len(data) > largest:
         raise ArgumentError("path", f"at most {largest:,} bytes", f"more in {file}", "pass another")
     return data
+
+
+def parse_yaml(argument: str, data: str | bytes) -> Any:
+    """Return the content of YAML, as `yaml.safe_load` does, with two differences.
+
+    1e-3 is a number, as in YAML 1.2, and a key that comes twice is an error.
+
+    Raises:
+        ModuleNotFoundError: PyYAML is not installed.
+        ValueError: The data are not such YAML; `argument` and the line are named.
+    """
+    yaml = load_extra("yaml", "cli", argument)
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = set()
+            for key, _ in node.value:
+                if (name := (key.tag, str(key.value))) in names:
+                    problem = f"{key.value!r} twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                names.add(name)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    try:
+        return yaml.load(data, Loader)  # a SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise ArgumentError(argument, "YAML", f"other ({problem})", "correct it") from error
 
 
 def make_folder(folder: Path) -> None:
