@@ -332,12 +332,9 @@ def _backend_of(job: TrainJob, prefix: str) -> str:
     try:
         with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
-    except (TypeError, ValueError) as error:
-        if not prefix or type(error) not in (TypeError, ValueError):
-            if prefix and isinstance(error, StructuredError):
-                error.argument = f"{prefix}{error.argument}"
-            raise
-        raise type(error)(f"{prefix}{error}") from error
+    except StructuredError as error:
+        error.argument = f"{prefix}{error.argument}"
+        raise
 
 
 def _failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
