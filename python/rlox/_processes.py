@@ -185,13 +185,10 @@ def picklable(error: BaseException) -> BaseException:
 
 @contextmanager
 def _inherited_settings(threads: int) -> Iterator[None]:
-    """Set what processes that start within inherit: numbers of threads, and blocked interrupts.
-
-    Interrupts stay blocked until `worker_main` ignores them. Windows cannot block them.
-    """
+    """Set numbers of threads, and block interrupts, for processes that start within."""
     added = {name: str(threads) for name in _THREAD_VARIABLES if name not in os.environ}
     os.environ.update(added)
-    blocks = hasattr(signal, "pthread_sigmask")
+    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     try:
         yield

@@ -301,11 +301,7 @@ class OffPolicyConfig:
             )
 
     def _check_batch_size(self) -> None:
-        """Check that the buffer can hold a minibatch, in full rows of all environments.
-
-        Raises:
-            ValueError: It cannot.
-        """
+        """Check that the buffer can hold a minibatch, in full rows of all environments."""
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (capacity := rows * self.num_envs):
             raise ArgumentError(
@@ -472,12 +468,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
 
 
 def _actors(name: str, value: object) -> str:
-    """Return where actors run.
-
-    Raises:
-        TypeError: The value is no str.
-        ValueError: The value is neither a known name nor a list of worker addresses.
-    """
+    """Return where actors run."""
     where = settings.text(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
         raise ArgumentError(
@@ -500,11 +491,7 @@ _WITHOUT_ACTORS: dict[str, Any] = {
 
 
 def _check_actors(config: Any) -> None:
-    """Check that the actor settings agree with each other and with num_envs.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Check that the actor settings agree with each other and with num_envs."""
     envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
     if not getattr(config, "async_collect", True):
         for name, default in _WITHOUT_ACTORS.items():

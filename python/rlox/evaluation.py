@@ -248,11 +248,7 @@ def _make(
 
 
 def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
-    """Refuses environments for which a learner was not made.
-
-    Raises:
-        ValueError: Their spaces are of another kind or shape, or have other actions.
-    """
+    """Check that environments have the spaces that the learner was made for."""
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
     for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):

@@ -249,11 +249,7 @@ class ForeignVecEnv(Wrapper):
             self.env.close(**kwargs | workers.ended(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the wrapped environment and remembers whether it failed.
-
-        Raises:
-            rlox.ClosedError: From within another such call, or it was closed meanwhile.
-        """
+        """Call the wrapped environment, and note whether it failed."""
         if self._guard.in_call:
             raise ClosedError(
                 "env", None, "was called again from inside its own step() or reset()", None

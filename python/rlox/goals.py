@@ -83,11 +83,7 @@ _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
 def _two_goals(space: Any) -> npt.NDArray[Any]:
-    """Two equal goals of an observation space, as they are stored.
-
-    Raises:
-        ValueError: It has none, or goals of different shapes or dtypes.
-    """
+    """Return two equal goals of an observation space, as they are stored."""
     names = ("observation", "achieved_goal", "desired_goal")
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
     if not {*names} <= {*parts}:

@@ -96,11 +96,7 @@ class NativeOffPolicy(BaseLearner):
         self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
 
     def _expect_settings(self, backend: str) -> None:
-        """Refuses what only torch does.
-
-        Raises:
-            ValueError: It is asked for; or noise is that of other actions.
-        """
+        """Refuse settings that only torch supports."""
         noise = getattr(self.config, "action_noise", None)
         if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
             expect_lengths(noise, math.prod(self.spaces[1].shape))
@@ -110,11 +106,7 @@ class NativeOffPolicy(BaseLearner):
                 resolve_backend(backend, need)
 
     def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
-        """Refuses spaces that the algorithm cannot do.
-
-        Raises:
-            ValueError: With an algorithm that can.
-        """
+        """Refuse spaces that the algorithm does not support."""
         if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
             raise ArgumentError(
                 "normalize_obs",

@@ -43,23 +43,14 @@ class OnPolicyLearner(BaseLearner):
         self.actors: actors.Actors | None = None
 
     def _make_storage(self) -> None:
-        """The buffer for rollouts.
-
-        Raises:
-            ValueError: Masks are asked for that the environments do not have.
-            MemoryError: It does not fit into memory.
-        """
+        """Make the buffer for rollouts."""
         config, width = self.config, self._mask_width()
         self.buffer = make_buffer(
             self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
         )
 
     def _expect_actors(self, *own: object) -> None:
-        """Where actors collect, decides which kind; `own` is what the class takes besides.
-
-        Raises:
-            ValueError: They cannot.
-        """
+        """Choose where actors collect; `own` are further arguments of the class."""
         self._made_of = own
         if not self.in_turn:
             given = own if self.backend == "torch" else ()

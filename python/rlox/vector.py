@@ -197,10 +197,7 @@ def _made_ready(
 
 
 def _leave_interrupts(parent: int) -> EnvWrapper:
-    """A wrapper that changes nothing but that worker processes ignore Ctrl-C.
-
-    A terminal sends it to all processes. It is for the one that drives the workers, and ends them.
-    """
+    """Return a wrapper that ignores Ctrl-C in worker processes, which the parent ends."""
 
     def wrapper(env: Single) -> Single:
         # Gymnasium makes one environment in the parent, too, to see its spaces.

@@ -126,11 +126,7 @@ class VideoRecordingCallback(Callback):
 
 
 def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """An environment that draws pictures.
-
-    Raises:
-        TypeError: A function that takes no `render_mode`.
-    """
+    """Return an environment that renders images."""
     if isinstance(made, EnvSpec):  # which may be that of many, made at once
         own = {name: value for name, value in made.kwargs.items() if name not in _OF_MANY}
         most = own.pop("max_episode_steps", made.max_episode_steps)

@@ -33,12 +33,7 @@ _GRACE = 2.0
 
 
 def _connect() -> Any:
-    """Return the package ray, connected to a cluster.
-
-    Raises:
-        ModuleNotFoundError: Ray is not installed.
-            `ray.init` raises errors of its own, where the cluster does not answer for instance.
-    """
+    """Return the package ray, connected to a cluster."""
     ray = load_extra("ray", "ray", "rlox.distributed.ray")
     if not ray.is_initialized():
         ray.init(logging_level=logging.WARNING)

@@ -264,14 +264,8 @@ class Sweep:
 
 @contextmanager
 def _alone(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
-    """Keeps other sweeps from training a study of an SQLite file meanwhile, by a file beside it.
-
-    SQLite has locks of its own on its file, which closing it here would take from it. The system
-    frees a lock when its process ends, however it does.
-
-    Raises:
-        BlockingIOError: One does already.
-    """
+    """Lock a study of an SQLite file against other sweeps, by a file beside it."""
+    # Closing the SQLite file here would release locks that SQLite has on it.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
     with ExitStack() as ends:
@@ -299,11 +293,7 @@ def _url(file: Path) -> str:
 
 
 def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
-    """Optuna's storage.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """Open the storage of Optuna."""
     if storage is None:
         return None
     where = os.fspath(storage)
