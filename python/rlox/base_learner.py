@@ -1,7 +1,7 @@
 """`BaseLearner`: what learners share on whatever backend, around networks and updates."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -132,6 +132,20 @@ class BaseLearner:
     def _restore(self, state: learner.LearnerState) -> bool:
         """Restore a state or change nothing; return whether environments continue episodes."""
         raise NotImplementedError
+
+    def _restore_environment(self, arrays: learner.Arrays, then: Callable[[], object]) -> bool:
+        """Restore environments and call `then`, or change nothing; see `_restore`."""
+        before = standing.environment_state(self.env) if self.started else {}
+        stands = None
+        try:
+            stands = standing.restore_environment(self.env, arrays)
+            then()
+        except BaseException as error:  # Ctrl-C, too
+            if stands or (stands is None and not isinstance(error, ValueError)):
+                self.started = False
+                self.started = standing.restore_environment(self.env, before)
+            raise
+        return stands
 
     def _stands(self) -> tuple[learner.Arrays, str | None]:
         """Where the environments stand; or nothing, and why."""

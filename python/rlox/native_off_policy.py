@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
+from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent
 from rlox.action_spaces import expect_actions_for
@@ -261,17 +261,11 @@ class NativeOffPolicy(BaseLearner):
         policy = self.policy
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
-        before = standing.environment_state(self.env) if self.started else {}
         replay = self._nothing if state.replay is None else state.replay
-        stands = None
-        try:
-            stands = standing.restore_environment(self.env, state.environment)
-            native_state.expect_part("replay", policy.load_replay_state, replay)
-        except BaseException as error:  # Ctrl-C, too: nobody goes on where other environments stood
-            if stands or (stands is None and not isinstance(error, ValueError)):
-                self.started = False
-                self.started = standing.restore_environment(self.env, before)
-            raise
+        stands = self._restore_environment(
+            state.environment,
+            lambda: native_state.expect_part("replay", policy.load_replay_state, replay),
+        )
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
