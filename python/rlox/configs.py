@@ -231,8 +231,7 @@ class OffPolicyConfig:
         256, "transitions per minibatch, at most those in the buffer; sampled with replacement"
     )
     train_freq: int | tuple[int, str] = _setting(
-        1,
-        'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)',
+        1, 'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)'
     )
     gradient_steps: int = _setting(1, "minibatches per iteration; -1: as many as new transitions")
     utd_ratio: float | None = _setting(

@@ -86,10 +86,7 @@ class ForeignVecEnv(Wrapper):
 
     @synchronized
     def reset(
-        self,
-        *,
-        seed: streams.Seed = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: streams.Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """The wrapped environment's `reset`; the episodes it cuts are not counted.
 
@@ -274,10 +271,7 @@ class ForeignVecEnv(Wrapper):
 
     @synchronized
     def begin_rollout(
-        self,
-        buffer: RolloutBuffer,
-        normalizer: Normalizer | None = None,
-        seed: int | None = None,
+        self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         expect_storage(self, self.layout, buffer, normalizer)

@@ -14,13 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from rlox._errors import ArgumentTypeError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
-from rlox.evaluation import (
-    SeededPredictor,
-    environment_of,
-    evaluate,
-    evaluation_seed,
-    expect_maker,
-)
+from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed, expect_maker
 from rlox.every import Every
 from rlox.extras import load_extra
 from rlox.rotation import step_name
