@@ -1,4 +1,4 @@
-"""Files and folders that come onto the disk whole or not at all."""
+"""Files: atomic writes, locks, and YAML."""
 
 import importlib
 import logging
@@ -23,10 +23,7 @@ _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def write_file(file: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all, and onto the disk.
-
-    Raises:
-        OSError: It cannot be written; what was there stays.
+    """Write a file completely or not at all, and flush it to the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -47,16 +44,7 @@ def write_file(file: Path, data: bytes) -> None:
 
 
 def read_small(file: Path, largest: int) -> bytes:
-    """A file that somebody wrote by hand, or a pipe.
-
-    Args:
-        file: Where it is.
-        largest: How many bytes it may have; no more than one more is read.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is larger.
-    """
+    """Read a file, or a pipe, of at most `largest` bytes."""
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
@@ -94,11 +82,7 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder with its parents, each of which stays after a power cut.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make a folder with its parents, and flush each of them to the disk."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in reversed(missing):
@@ -106,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Has the names in a folder on the disk."""
+    """Flush the names in a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -118,16 +102,12 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Has a file or folder that exists to itself, among all processes and threads that ask so.
+    """Lock an existing file or folder against other processes and threads that call this.
 
-    Where the file system has no locks, nothing is locked.
-
-    Args:
-        path: What is locked; it is not changed.
-        wait: For the other one to end.
+    Without locks in the file system, nothing is locked.
 
     Raises:
-        BlockingIOError: Another one has it, and `wait` is False.
+        BlockingIOError: The lock is taken, and `wait` is False.
     """
     if _flock is None:
         yield

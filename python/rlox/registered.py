@@ -1,4 +1,4 @@
-"""Environments that are known by an id, or by an `EnvSpec` that says how they are made."""
+"""Environments that are registered under an id, or described by an `EnvSpec`."""
 
 import copy
 import dataclasses
@@ -89,7 +89,7 @@ def count_of(env: object) -> Any:
 
 
 def _import(module: str, env_id: str) -> None:
-    """Imports the module that registers an id; what it raises itself is left as it is."""
+    """Import the module that registers an id; errors of its own code pass unchanged."""
     expected = f"the id {env_id!r} to begin with a module that can be imported"
     if module.startswith("."):
         raise ArgumentError("env", expected, repr(module), "write its full name")
@@ -105,10 +105,7 @@ def _import(module: str, env_id: str) -> None:
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """What is registered under an id.
-
-    Raises:
-        ValueError: Nothing is; near ids are named.
+    """Return the spec that is registered under an id.
 
     >>> find_spec("CartPole-v1").max_episode_steps
     500
@@ -128,12 +125,7 @@ def find_spec(env_id: str) -> EnvSpec:
 def make_registered(
     recipe: Recipe, num_envs: int, vector_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
-    """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`.
-
-    Raises:
-        ValueError: The spec has no such vectorisation mode; what Gymnasium refuses.
-        TypeError: It makes something else than environments.
-    """
+    """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`."""
     spec: EnvSpec = recipe.env
     mode, wrappers = recipe.vectorization_mode, recipe.wrappers
     alone = mode == "vector_entry_point"

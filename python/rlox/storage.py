@@ -1,4 +1,4 @@
-"""What a step of a rollout stores, and in what: checked before environments move."""
+"""Checks of what a step of a rollout stores, before environments move."""
 
 from typing import Any
 
@@ -14,12 +14,7 @@ from rlox.settings import whole
 
 
 def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
-    """Refuses what was made for other environments.
-
-    Raises:
-        TypeError: No buffer or normaliser.
-        ValueError: One for other environments.
-    """
+    """Check that a buffer and a normaliser were made for such environments."""
     if not isinstance(buffer, RolloutBuffer):
         raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, "pass one")
     if normalizer is not None and not isinstance(normalizer, Normalizer):
@@ -56,11 +51,7 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
 
 
 def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
-    """One number for each environment.
-
-    Raises:
-        TypeError: They are none.
-        ValueError: There are more or fewer.
+    """Return an array with one number for each environment.
 
     >>> numbers("values", [1, 0.5], num_envs=2)
     array([1. , 0.5], dtype=float32)
@@ -85,12 +76,7 @@ def _not_real(name: str, given: object) -> ArgumentTypeError:
 
 
 def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
-    """The step that is due, as a plain int.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is another one than that which is due.
-    """
+    """Check that step `t` is the next one of the rollout, and return it as a plain int."""
     fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
     plain = whole("t", t, 0, fix=fix)
     if plain != buffer.next_step or plain == buffer.n_steps:
