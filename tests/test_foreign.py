@@ -17,6 +17,7 @@ from rlox import (
     collect_rollout,
     make_vec,
 )
+from rlox._errors import NonFiniteError
 from rlox.evaluation import evaluate
 from rlox.interchange import to_arrow
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
@@ -154,8 +155,8 @@ BAD_ACTIONS = {
     "Discrete negative": (spaces.Discrete(3, start=5), [-1, 0], ValueError, "environment 0"),
     "Discrete fraction": (spaces.Discrete(3), [0.5, 1], TypeError, "float64"),
     "Discrete shape": (spaces.Discrete(3), [0], ValueError, r"\(1,\)"),
-    "Box NaN": (spaces.Box(0, 1, (1,)), [[0], [np.nan]], ValueError, "environment 1"),
-    "Box infinite": (spaces.Box(0, 1, (1,)), [[np.inf], [0]], ValueError, "environment 0"),
+    "Box NaN": (spaces.Box(0, 1, (1,)), [[0], [np.nan]], NonFiniteError, "environment 1"),
+    "Box infinite": (spaces.Box(0, 1, (1,)), [[np.inf], [0]], NonFiniteError, "environment 0"),
     "Box shape": (spaces.Box(0, 1, (1,)), [0, 1], ValueError, r"\(2, 1\)"),
     "Box beyond float32": (spaces.Box(0, 1, (1,), np.float64), [[1e300], [0]], ValueError, "1e300"),
     "Box of objects": (spaces.Box(0, 1, (1,)), np.zeros((2, 1), object), TypeError, "object"),
