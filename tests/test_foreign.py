@@ -17,7 +17,6 @@ from rlox import (
     collect_rollout,
     make_vec,
 )
-from rlox._errors import NonFiniteError
 from rlox.evaluation import evaluate
 from rlox.interchange import to_arrow
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
