@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, one_line
 from rlox.extras import load_extra
 
 _log = logging.getLogger("rlox")
@@ -77,8 +77,8 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     try:
         return yaml.load(data, Loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise ArgumentError(argument, "YAML", f"other ({problem})", "correct it") from error
+        got = f"other ({one_line(error)})"
+        raise ArgumentError(argument, "YAML", got, "correct it") from error
 
 
 def make_folder(folder: Path) -> None:

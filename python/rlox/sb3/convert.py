@@ -24,7 +24,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, NonFiniteError
+from rlox._errors import ArgumentError, NonFiniteError, one_line
 from rlox.backends import Backend, expect_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, all_keywords, trainer_settings
@@ -228,8 +228,7 @@ def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
 def _damaged(
     file: Path, error: Exception, writer: str, section: str | None = None
 ) -> ArgumentError:
-    got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    expected = f"a file that {writer} wrote"
+    expected, got = f"a file that {writer} wrote", one_line(error)[:200]
     return ArgumentError(str(file), expected, got, "use another copy", section=section)
 
 
@@ -478,12 +477,8 @@ def read_pickle(data: bytes) -> Any:
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:  # whatever a damaged pickle raises
-        raise ArgumentError(
-            "pickle",
-            "plain objects and arrays",
-            f"{type(error).__name__}: {error}",
-            "use another copy",
-        ) from error
+        expected = "plain objects and arrays"
+        raise ArgumentError("pickle", expected, one_line(error), "use another copy") from error
 
 
 def as_array(value: Any) -> npt.NDArray[np.float64]:
@@ -508,9 +503,8 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
         numbers = np.frombuffer(bytes(data), np.dtype(kind).newbyteorder(dtype.state[1]))
         array: npt.NDArray[np.float64] = numbers.reshape(shape, order=order).astype(np.float64)
     except (AttributeError, TypeError, ValueError, LookupError) as error:
-        got = f"{type(error).__name__}: {error}"
         expected = "an array of float32 or float64"
-        raise ArgumentError("pickle", expected, got, "use another copy") from error
+        raise ArgumentError("pickle", expected, one_line(error), "use another copy") from error
     return array
 
 

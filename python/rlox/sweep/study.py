@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, one_line
 from rlox._processes import Pool
 from rlox.extras import load_extra
 from rlox.files import locked
@@ -209,7 +209,7 @@ class Sweep:
                             process.send(bool(trial.should_prune()))
                             continue
                         if isinstance(value, BaseException):
-                            value = TrialResult(error=f"{type(value).__name__}: {value}")
+                            value = TrialResult(error=one_line(value))
                         self._end(trial, value)
                         if tell is not None:
                             tell(self.study.trials[trial.number])
@@ -301,8 +301,7 @@ def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:
-        why = " ".join(str(error).split("\n")[0].split())
         raise OSError(
-            f"storage: expected an SQLite file that can be written, got {where!r} ({why}); pass "
-            "another path"
+            f"storage: expected an SQLite file that can be written, got {where!r} "
+            f"({one_line(error)}); pass another path"
         ) from error
