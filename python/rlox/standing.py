@@ -107,7 +107,8 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
     if reason := _restore_each(inner, own["snapshots"]):
         if before:
             _restore_each(inner, from_arrays(before)["snapshots"])
-        raise ArgumentError("state", _EXPECTED, f"damaged data ({reason})", "use a copy")
+        got = f"one that cannot be restored ({reason})"
+        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
     env._obs = own["rows"]
     env._ended = own["ended"]
     env._returns = own["returns"]
