@@ -12,7 +12,7 @@ from rlox.configs import setting_docs
 from rlox.extras import load_extra
 from rlox.files import parse_yaml, read_small
 from rlox.keywords import hint, refuse_unknown
-from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.noise import KINDS
 from rlox.presets import preset
 from rlox.settings import number, whole
 from rlox.trainers import TRAINERS
@@ -22,7 +22,6 @@ _typed_dict: Any = TypedDict  # which type checkers call only with names
 
 # Keys of a run's `config.json` that describe the run and decide nothing.
 _DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
-_NOISES = {"gaussian": GaussianNoise, "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise}
 _LARGEST = 1 << 20  # bytes of a config file
 _NOISE_HELP = {
     "sigma": "standard deviation",
@@ -232,7 +231,7 @@ def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
 
 
 def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
-    kind: Any = Literal[(*_NOISES, "none")]
+    kind: Any = Literal[(*KINDS, "none")]
     numbers = {} if value is None else asdict(value)
     flags = {"action_noise": _flag(kind, text, shown=f"({source}: {numbers.get('kind', 'none')})")}
     for name, about in _NOISE_HELP.items():
@@ -266,17 +265,17 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
     before = known.pop("kind", "none")
     kind = flags.get("action_noise", before)
-    names = [item.name for item in fields(_NOISES[kind]) if item.init] if kind in _NOISES else []
+    names = [item.name for item in fields(KINDS[kind]) if item.init] if kind in KINDS else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
             f"--action-noise.{unknown[0]}: expected a number of {kind} noise "
             f"({', '.join(names) or 'no numbers'}), got {unknown[0]}; choose --action-noise "
-            f"{' or '.join(_NOISES)}"
+            f"{' or '.join(KINDS)}"
         )
-    if kind not in _NOISES:
+    if kind not in KINDS:
         return {**settings, "action_noise": None}
     with usage_errors(names):
-        noise = _NOISES[kind](**{**(known if kind == before else {}), **numbers})
+        noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
     return {**settings, "action_noise": noise}
 
 
