@@ -127,7 +127,8 @@ def make_registered(
 ) -> VectorEnv[Any, Any, Any]:
     """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`."""
     spec: EnvSpec = recipe.env
-    mode, wrappers = recipe.vectorization_mode, recipe.wrappers
+    mode = recipe.vectorization_mode
+    wrappers: Any = recipe.wrappers  # functions, too
     alone = mode == "vector_entry_point"
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
