@@ -214,6 +214,7 @@ def test_arguments_may_repeat_what_environments_are_but_not_contradict(kind):
 def test_arguments_must_not_contradict_a_spec():
     spec = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
     assert make_vec(spec, vectorization_mode="sync").num_envs == 3
+    assert make_vec(spec, wrappers=[gym.wrappers.FlattenObservation]).num_envs == 3
     with pytest.raises(ValueError, match=r"^vectorization_mode: "):
         make_vec(spec, vectorization_mode="async")
     with pytest.raises(ValueError, match=r"^wrappers: "):

@@ -267,15 +267,18 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
     state = env.get_state()
     before = steps(env, [np.zeros((2, 1), np.float32)] * 3)
     assert env.set_state(state)
-    spoiled = {
-        "tree": state["tree"][:-1],
-        "0": state["0"][:, :0],
-        "1.tree": np.zeros(1, np.uint8),
-        "0.tree": to_arrays({"layers": [{}], "stream": np.random.default_rng(0)})["tree"],
-    }
-    for name, x in spoiled.items():
+    saved = from_arrays(state)
+    first, second = saved["snapshots"]
+    other = to_arrays({"layers": [{}], "stream": np.random.default_rng(0)})
+    damaged = (
+        {**state, "tree": state["tree"][:-1]},
+        to_arrays({**saved, "rows": saved["rows"][:, :0]}),
+        to_arrays({**saved, "snapshots": [first, {"tree": np.zeros(1, np.uint8)}]}),
+        to_arrays({**saved, "snapshots": [other, second]}),
+    )
+    for arrays in damaged:
         with pytest.raises(ValueError, match="expected"):
-            env.set_state({**state, name: x})
+            env.set_state(arrays)
     after = steps(env, [np.zeros((2, 1), np.float32)] * 3)
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a[0], b[0])

@@ -125,6 +125,11 @@ def in_file(
     return kind(str(path), error.expected, error.got, error.hint, section=section)
 
 
+def one_line(error: BaseException) -> str:
+    """Return the type and the text of an error on one line, to quote them in a message."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 for _name in __all__:
     globals()[_name].__module__ = "rlox"  # tracebacks show the public name
 del _name

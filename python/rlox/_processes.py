@@ -48,39 +48,29 @@ class Process:
         stopped.close()
 
     def send(self, message: object) -> None:
-        """Send a task, or the answer to a report.
-
-        Raises:
-            RuntimeError: The process has died.
-        """
-        try:
+        """Send a task, or the answer to a report; `receive` tells if the process has died."""
+        with suppress(OSError):
             self.connection.send(message)
-        except OSError as error:
-            raise self._died() from error
 
     def receive(self) -> tuple[bool, Any]:
         """Wait for a message: whether it is the result of the task, and the result or the report.
 
-        Raises:
-            RuntimeError: The process has died.
+        An exception as the result is what the task raised, or a RuntimeError if the process died.
         """
         try:
             is_result, value = self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._died() from error
+        except (EOFError, OSError):
+            self._process.join(5)
+            self.connection.close()
+            return True, RuntimeError(
+                f"worker process died with exit code {self._process.exitcode}; look at its "
+                "output, and whether memory ran out"
+            )
         return is_result, value
 
     def stop(self) -> None:
         """Stop the task in order, as Ctrl-C stops a run. Signal handlers may call this."""
         self._stop.close()
-
-    def _died(self) -> RuntimeError:
-        self._process.join(5)
-        self.connection.close()
-        return RuntimeError(
-            f"worker process died with exit code {self._process.exitcode}; look at its output, and "
-            "whether memory ran out"
-        )
 
 
 def end_all(processes: Collection[Process], grace: float = _GRACE) -> None:
@@ -91,9 +81,6 @@ def end_all(processes: Collection[Process], grace: float = _GRACE) -> None:
     until = time.monotonic() + grace
     for process in processes:
         process._process.join(max(until - time.monotonic(), 0))
-        process._process.terminate()
-    for process in processes:
-        process._process.join(5)
         process._process.kill()
         process._process.join()
 
@@ -108,8 +95,8 @@ class Pool:
 
     def __init__(self, count: int, threads: int) -> None:
         self._count, self._threads = count, threads
-        self._processes: dict[Connection, Process] = {}
-        self._labels: dict[Connection, Any] = {}  # of the tasks that run
+        self._processes: list[Process] = []
+        self._labels: dict[Process, Any] = {}  # of the tasks that run
         self._stopped = False
 
     def __enter__(self) -> "Pool":
@@ -117,12 +104,12 @@ class Pool:
 
     def __exit__(self, kind: object, *error: object) -> None:
         self._stopped = True
-        end_all(self._processes.values(), 0 if kind is KeyboardInterrupt else _GRACE)
+        end_all(self._processes, 0 if kind is KeyboardInterrupt else _GRACE)
 
     def stop(self) -> None:
         """Stop all tasks in order, as Ctrl-C stops a run. Signal handlers may call this."""
         self._stopped = True
-        for process in list(self._processes.values()):
+        for process in [*self._processes]:
             process.stop()
 
     @property
@@ -132,31 +119,25 @@ class Pool:
 
     def submit(self, task: Task, label: Any) -> None:
         """Send a task to a free process; `wait` returns the label with its messages."""
-        idle = [one for one in self._processes.values() if one.connection not in self._labels]
+        idle = [x for x in self._processes if x not in self._labels and not x.connection.closed]
         process = idle[0] if idle else Process(self._threads)
-        self._processes[process.connection] = process
+        if not idle:
+            self._processes.append(process)
         if self._stopped:
             process.stop()
         process.send(task)
-        self._labels[process.connection] = label
+        self._labels[process] = label
 
     def wait(self) -> Iterator[tuple[Any, bool, Any, Process]]:
-        """Wait a while for messages: label, whether it is the result, result or report, process.
-
-        An exception as the result is what the task raised, or a RuntimeError if the process died.
-        """
+        """Wait a while for messages: label, what `Process.receive` returns, and the process."""
+        running: dict[Any, Process] = {process.connection: process for process in self._labels}
         # A signal just before a wait without a limit would be handled only after the wait.
-        for connection in wait(list(self._labels), _POLL):
-            assert isinstance(connection, Connection)
-            process = self._processes[connection]
-            label = self._labels[connection]
-            try:
-                is_result, value = process.receive()
-            except RuntimeError as error:
-                is_result, value = True, error
-                del self._processes[connection]
+        for connection in wait(list(running), _POLL):
+            process = running[connection]
+            label = self._labels[process]
+            is_result, value = process.receive()
             if is_result:
-                del self._labels[connection]
+                del self._labels[process]
             yield label, is_result, value, process
 
 
@@ -179,27 +160,18 @@ def worker_main(connection: Connection, stopped: Connection) -> None:
         scope.stop()
 
     def report(message: Any) -> Any:
-        try:
-            connection.send((False, message))
-            return connection.recv()
-        except (EOFError, OSError) as error:
-            raise _ParentGoneError from error
+        connection.send((False, message))
+        return connection.recv()
 
     threading.Thread(target=watch, daemon=True).start()
-    with suppress(EOFError, OSError, _ParentGoneError), scope.active():
+    with suppress(EOFError, OSError), scope.active():
         while True:
             task = connection.recv()
             try:
                 result = task.run(report)
-            except _ParentGoneError:
-                raise
             except BaseException as error:  # later tasks run all the same
                 result = picklable(error)
             connection.send((True, result))
-
-
-class _ParentGoneError(BaseException):
-    """The parent has closed the connection; tasks do not catch this as an `Exception`."""
 
 
 def picklable(error: BaseException) -> BaseException:
@@ -213,13 +185,10 @@ def picklable(error: BaseException) -> BaseException:
 
 @contextmanager
 def _inherited_settings(threads: int) -> Iterator[None]:
-    """Set what processes that start within inherit: numbers of threads, and blocked interrupts.
-
-    Interrupts stay blocked until `worker_main` ignores them. Windows cannot block them.
-    """
+    """Set numbers of threads, and block interrupts, for processes that start within."""
     added = {name: str(threads) for name in _THREAD_VARIABLES if name not in os.environ}
     os.environ.update(added)
-    blocks = hasattr(signal, "pthread_sigmask")
+    blocks = hasattr(signal, "pthread_sigmask")  # not on Windows
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     try:
         yield

@@ -24,6 +24,9 @@ from rlox.vec_env import VecEnv
 if TYPE_CHECKING:
     from rlox.collector import Rollout, WorkerPlan
 
+# Seconds between two checks whether to go on waiting for a worker.
+_POLL = 0.1
+
 # Returns and lengths of episodes, and the number of further ones.
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
 
@@ -266,33 +269,70 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
     return [first, *(make() for _ in range(lag))]
 
 
-class RemoteActor(Protocol):
+class Worker(Protocol):
+    """Process that runs a `Collector`. Methods raise what the environments or the policy raise."""
+
+    def request(self, version: int, seed: int, weights: Arrays) -> None:
+        """Ask for a rollout with the weights of a version."""
+
+    def poll(self, seconds: float) -> bool:
+        """Wait for an answer; return whether there is one."""
+
+    def receive(self) -> "Rollout":
+        """Return the answer: a rollout. The first answer tells only that the worker is ready."""
+
+
+class Workers(Protocol):
+    """Workers of one kind."""
+
+    def start(self, plan: "WorkerPlan") -> Worker:
+        """Start a worker."""
+
+    def end(self) -> None:
+        """Close the environments, and end all workers."""
+
+
+class RemoteActor:
     """Actor outside of this process; threads of `NativeActors.calling` call its methods.
 
-    Methods raise what the environments or the policy raise.
+    Args:
+        worker: Collects the rollouts.
+        buffers: Ring for the rollouts.
+        statistics: Normalizer state after the rollout in each buffer, which the actor writes.
     """
 
+    def __init__(
+        self, worker: Worker, buffers: Sequence[RolloutBuffer], statistics: list[Arrays]
+    ) -> None:
+        self._worker = worker
+        self._buffers = buffers
+        self._statistics = statistics
+        self._buffer = 0
+
     def is_ready(self) -> bool:
-        """Wait a moment; whether the environments and the policy are made."""
+        """Wait a moment; return whether the environments and the policy are made."""
+        if not self._worker.poll(_POLL):
+            return False
+        self._worker.receive()
+        return True
 
     def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
         """Start to fill a buffer with the weights of a version."""
+        self._worker.request(version, seed, weights)
+        self._buffer = buffer
 
     def wait(self, seconds: float) -> Episodes | None:
         """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
-
-
-def store(
-    rollout: "Rollout", buffers: Sequence[RolloutBuffer], statistics: list[Arrays], number: int
-) -> Episodes:
-    """Put the rollout of a remote actor into a buffer, by its number; return its episodes."""
-    read_rollout(buffers[number], rollout.data)
-    statistics[number] = rollout.normalizer
-    return rollout.returns, rollout.lengths, rollout.dropped
+        if not self._worker.poll(seconds):
+            return None
+        rollout = self._worker.receive()
+        read_rollout(self._buffers[self._buffer], rollout.data)
+        self._statistics[self._buffer] = rollout.normalizer
+        return rollout.returns, rollout.lengths, rollout.dropped
 
 
 def start_remote(
-    make: "Callable[[WorkerPlan, Sequence[RolloutBuffer], list[Arrays]], RemoteActor]",
+    workers: Workers,
     *,
     env: RolloutEnv,
     config: Any,
@@ -300,19 +340,17 @@ def start_remote(
     weights: Arrays,
     stream: np.random.Generator,
     stopping: Callable[[], bool],
-    end: Callable[[], object],
 ) -> Actors | None:
     """Start actors outside of this process, and wait until they are ready.
 
     Args:
-        make: Starts an actor that fills these buffers and writes these statistics.
+        workers: Collect the rollouts.
         env: The learner's environments; the actors' environments have the same spaces.
         config: Settings of the learner.
         plan: Plan of the first actor; the others have the seeds after its own.
         weights: Weights of the policy by name.
         stream: Stream of the rollouts' seeds.
         stopping: Whether to stop waiting; the function returns None then.
-        end: Ends the actors.
 
     Raises:
         MemoryError: The rollouts do not fit into memory.
@@ -322,21 +360,19 @@ def start_remote(
     statistics: list[Arrays] = [{} for _ in buffers]
     num_envs = plan.config.num_envs
     try:
-        actors = [
-            make(plan._replace(seed=plan.seed + i * num_envs), buffers, statistics)
-            for i in range(config.num_actors)
-        ]
+        plans = [plan._replace(seed=plan.seed + i * num_envs) for i in range(config.num_actors)]
+        actors = [RemoteActor(workers.start(one), buffers, statistics) for one in plans]
         for actor in actors:
             while not actor.is_ready():
                 if stopping():
-                    end()
+                    workers.end()
                     return None
         words = state_for_native(stream)
         native = NativeActors.calling(actors, weights, words, lag_bound(config), config.lockstep)
     except BaseException:
-        end()
+        workers.end()
         raise
-    return Actors(native, buffers, statistics, end)
+    return Actors(native, buffers, statistics, workers.end)
 
 
 def in_threads(

@@ -1,7 +1,7 @@
 """`BaseLearner`: what learners share on whatever backend, around networks and updates."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -55,11 +55,7 @@ class BaseLearner:
         self._learning: int | None = None  # the thread that iterates
 
     def _mask_width(self) -> int | None:
-        """How many flags masks have, if they are asked for.
-
-        Raises:
-            ValueError: The environments do not have them.
-        """
+        """Return the number of flags of a mask; None if no masks are asked for."""
         env = self.env
         if not getattr(self.config, "action_masks", False):
             return None
@@ -71,11 +67,7 @@ class BaseLearner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Refuses a second thread.
-
-        Raises:
-            RuntimeError: Another one is within.
-        """
+        """Refuse a second thread within the context."""
         if not self._idle.acquire(blocking=False):
             raise RuntimeError(
                 "iterate: expected a learner that no other thread uses, got one that is learning; "
@@ -92,11 +84,7 @@ class BaseLearner:
 
     @contextmanager
     def _not_learning(self) -> Iterator[None]:
-        """Within it nothing is learned, unless by an iteration that this is called from.
-
-        Raises:
-            RuntimeError: Another thread iterates.
-        """
+        """Refuse predictions that draw samples while another thread learns."""
         if self._learning == threading.get_ident():
             yield
             return
@@ -122,11 +110,7 @@ class BaseLearner:
     def _sampling(
         self, deterministic: object, stream: learner.Stream | None
     ) -> learner.Stream | None:
-        """Where a prediction's samples come from; None for greedy actions.
-
-        Raises:
-            TypeError: No flag, or no stream.
-        """
+        """Return the stream of a prediction's samples; None for greedy actions."""
         deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
         if stream is not None and not isinstance(stream, np.random.Generator):
             raise ArgumentTypeError(
@@ -146,15 +130,22 @@ class BaseLearner:
         raise NotImplementedError
 
     def _restore(self, state: learner.LearnerState) -> bool:
-        """Takes networks, optimiser and environments of a state, whole or not at all.
-
-        Returns:
-            Whether the environments stand where they stood.
-
-        Raises:
-            ValueError: They do not fit.
-        """
+        """Restore a state or change nothing; return whether environments continue episodes."""
         raise NotImplementedError
+
+    def _restore_environment(self, arrays: learner.Arrays, then: Callable[[], object]) -> bool:
+        """Restore environments and call `then`, or change nothing; see `_restore`."""
+        before = standing.environment_state(self.env) if self.started else {}
+        stands = None
+        try:
+            stands = standing.restore_environment(self.env, arrays)
+            then()
+        except BaseException as error:  # Ctrl-C, too
+            if stands or (stands is None and not isinstance(error, ValueError)):
+                self.started = False
+                self.started = standing.restore_environment(self.env, before)
+            raise
+        return stands
 
     def _stands(self) -> tuple[learner.Arrays, str | None]:
         """Where the environments stand; or nothing, and why."""

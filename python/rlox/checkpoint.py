@@ -134,11 +134,7 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
 
 
 def _signed(content: Mapping[str, Any]) -> bytes:
-    """A manifest with its checksum.
-
-    Raises:
-        TypeError, ValueError: JSON cannot hold it.
-    """
+    """Return a manifest with its checksum."""
     try:
         digest = hashlib.sha256(_canonical(content)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:

@@ -231,8 +231,7 @@ class OffPolicyConfig:
         256, "transitions per minibatch, at most those in the buffer; sampled with replacement"
     )
     train_freq: int | tuple[int, str] = _setting(
-        1,
-        'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)',
+        1, 'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)'
     )
     gradient_steps: int = _setting(1, "minibatches per iteration; -1: as many as new transitions")
     utd_ratio: float | None = _setting(
@@ -301,11 +300,7 @@ class OffPolicyConfig:
             )
 
     def _check_batch_size(self) -> None:
-        """Check that the buffer can hold a minibatch, in full rows of all environments.
-
-        Raises:
-            ValueError: It cannot.
-        """
+        """Check that the buffer can hold a minibatch, in full rows of all environments."""
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (capacity := rows * self.num_envs):
             raise ArgumentError(
@@ -472,12 +467,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
 
 
 def _actors(name: str, value: object) -> str:
-    """Return where actors run.
-
-    Raises:
-        TypeError: The value is no str.
-        ValueError: The value is neither a known name nor a list of worker addresses.
-    """
+    """Return where actors run."""
     where = settings.text(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
         raise ArgumentError(
@@ -500,11 +490,7 @@ _WITHOUT_ACTORS: dict[str, Any] = {
 
 
 def _check_actors(config: Any) -> None:
-    """Check that the actor settings agree with each other and with num_envs.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Check that the actor settings agree with each other and with num_envs."""
     envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
     if not getattr(config, "async_collect", True):
         for name, default in _WITHOUT_ACTORS.items():

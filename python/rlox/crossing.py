@@ -18,11 +18,7 @@ from rlox.transitions import replay_in_rust, replay_on_torch
 
 # What learners on torch say of minibatches, in their order, and by the names of those in Rust.
 _CRITICS = ("actor_loss", "critic_loss")
-_SAID = {
-    "dqn": ("critic_loss",),
-    "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"),
-    "td3": _CRITICS,
-}
+_SAID = {"dqn": ("critic_loss",), "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"), "td3": _CRITICS}
 
 
 def as_on_torch(state: LearnerState, layout: Layout, algorithm: str, empty: Arrays) -> LearnerState:

@@ -20,13 +20,7 @@ from rlox import spaces, streams
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv, env_ids
 from rlox.attributes import GymnasiumAttributes, expect_state, to_gymnasium_state, to_native_state
-from rlox.ids import (
-    PLUGINS,
-    frames_per_second,
-    native_ids,
-    render_modes,
-    source_of,
-)
+from rlox.ids import PLUGINS, frames_per_second, native_ids, render_modes, source_of
 from rlox.masks import mask_infos
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import split_options

@@ -17,6 +17,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import CopyFinalObs, check_observations, require_env
 from rlox.finite import refuse_nan
 from rlox.mask_source import MaskSource
+from rlox.recipes import Recipe
 from rlox.registered import make_registered
 from rlox.results import EvaluationResult
 from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
@@ -222,7 +223,7 @@ def _make(
         given = {"wrappers": own.pop("wrappers", ()), **env_kwargs}
         wrappers = (*(given.pop("wrappers") or ()), *limits)
         spec = dataclasses.replace(env, kwargs=own)
-        return make_registered(spec, n, "sync", vector_kwargs, wrappers, given)
+        return make_registered(Recipe(spec, "sync", wrappers, kwargs=given), n, vector_kwargs)
     if isinstance(env, str):
         if limits:
             wrappers = (*(env_kwargs.get("wrappers") or ()), *limits)
@@ -247,11 +248,7 @@ def _make(
 
 
 def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
-    """Refuses environments for which a learner was not made.
-
-    Raises:
-        ValueError: Their spaces are of another kind or shape, or have other actions.
-    """
+    """Check that environments have the spaces that the learner was made for."""
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
     for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):

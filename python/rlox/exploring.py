@@ -1,5 +1,6 @@
 """`Explorer`: a learner that acts in environments and remembers what came of it."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -7,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import finite, learner, spaces, standing
+from rlox import finite, learner, spaces
 from rlox._errors import ArgumentError
 from rlox.action_spaces import expect_actions_for
 from rlox.base_learner import BaseLearner
@@ -271,14 +272,6 @@ class Explorer(BaseLearner):
 
     def _restore(self, state: learner.LearnerState) -> bool:
         """Takes environments and buffer; see `BaseLearner._restore`."""
-        before = standing.environment_state(self.env) if self.started else {}
-        stands = None
-        try:
-            stands = standing.restore_environment(self.env, state.environment)
-            self.replay.load_state(state.replay)
-        except BaseException as error:  # Ctrl-C, too: nobody goes on where other environments stood
-            if stands or (stands is None and not isinstance(error, ValueError)):
-                self.started = self._looked = False
-                self.started = standing.restore_environment(self.env, before)
-            raise
-        return stands
+        self._looked = False
+        load_replay = partial(self.replay.load_state, state.replay)
+        return self._restore_environment(state.environment, load_replay)

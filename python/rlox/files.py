@@ -1,14 +1,16 @@
-"""Files and folders that come onto the disk whole or not at all."""
+"""Files: atomic writes, locks, and YAML."""
 
 import importlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, one_line
+from rlox.extras import load_extra
 
 _log = logging.getLogger("rlox")
 
@@ -17,13 +19,11 @@ with suppress(ModuleNotFoundError):  # Windows has other locks, which folders do
     _flock = importlib.import_module("fcntl").flock
 # Of `fcntl`, the same on all systems that have it.
 _ALONE, _AT_ONCE, _FREE = 2, 4, 8
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def write_file(file: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all, and onto the disk.
-
-    Raises:
-        OSError: It cannot be written; what was there stays.
+    """Write a file completely or not at all, and flush it to the disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,16 +44,7 @@ def write_file(file: Path, data: bytes) -> None:
 
 
 def read_small(file: Path, largest: int) -> bytes:
-    """A file that somebody wrote by hand, or a pipe.
-
-    Args:
-        file: Where it is.
-        largest: How many bytes it may have; no more than one more is read.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is larger.
-    """
+    """Read a file, or a pipe, of at most `largest` bytes."""
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
@@ -61,12 +52,37 @@ def read_small(file: Path, largest: int) -> bytes:
     return data
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder with its parents, each of which stays after a power cut.
+def parse_yaml(argument: str, data: str | bytes) -> Any:
+    """Return the content of YAML, as `yaml.safe_load` does, with two differences.
+
+    1e-3 is a number, as in YAML 1.2, and a key that comes twice is an error.
 
     Raises:
-        OSError: It cannot be made.
+        ModuleNotFoundError: PyYAML is not installed.
+        ValueError: The data are not such YAML; `argument` and the line are named.
     """
+    yaml = load_extra("yaml", "cli", argument)
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = set()
+            for key, _ in node.value:
+                if (name := (key.tag, str(key.value))) in names:
+                    problem = f"{key.value!r} twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                names.add(name)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    try:
+        return yaml.load(data, Loader)  # a SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        got = f"other ({one_line(error)})"
+        raise ArgumentError(argument, "YAML", got, "correct it") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, and flush each of them to the disk."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for one in reversed(missing):
@@ -74,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Has the names in a folder on the disk."""
+    """Flush the names in a folder to the disk."""
     if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -86,16 +102,12 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Has a file or folder that exists to itself, among all processes and threads that ask so.
+    """Lock an existing file or folder against other processes and threads that call this.
 
-    Where the file system has no locks, nothing is locked.
-
-    Args:
-        path: What is locked; it is not changed.
-        wait: For the other one to end.
+    Without locks in the file system, nothing is locked.
 
     Raises:
-        BlockingIOError: Another one has it, and `wait` is False.
+        BlockingIOError: The lock is taken, and `wait` is False.
     """
     if _flock is None:
         yield

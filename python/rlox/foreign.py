@@ -86,10 +86,7 @@ class ForeignVecEnv(Wrapper):
 
     @synchronized
     def reset(
-        self,
-        *,
-        seed: streams.Seed = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: streams.Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """The wrapped environment's `reset`; the episodes it cuts are not counted.
 
@@ -249,11 +246,7 @@ class ForeignVecEnv(Wrapper):
             self.env.close(**kwargs | workers.ended(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the wrapped environment and remembers whether it failed.
-
-        Raises:
-            rlox.ClosedError: From within another such call, or it was closed meanwhile.
-        """
+        """Call the wrapped environment, and note whether it failed."""
         if self._guard.in_call:
             raise ClosedError(
                 "env", None, "was called again from inside its own step() or reset()", None
@@ -278,10 +271,7 @@ class ForeignVecEnv(Wrapper):
 
     @synchronized
     def begin_rollout(
-        self,
-        buffer: RolloutBuffer,
-        normalizer: Normalizer | None = None,
-        seed: int | None = None,
+        self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         expect_storage(self, self.layout, buffer, normalizer)

@@ -71,7 +71,7 @@ def goal_functions(env: Any) -> GoalFunctions:
     if isinstance(flags, Exception):
         warn(
             f"her: compute_terminated failed for goals {goals.shape} with {flags!r}; flags stay as "
-            "they are recorded",
+            "they are recorded"
         )
     return GoalFunctions(reward, ended if flags in _EACH else None)
 
@@ -83,11 +83,7 @@ _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
 def _two_goals(space: Any) -> npt.NDArray[Any]:
-    """Two equal goals of an observation space, as they are stored.
-
-    Raises:
-        ValueError: It has none, or goals of different shapes or dtypes.
-    """
+    """Return two equal goals of an observation space, as they are stored."""
     names = ("observation", "achieved_goal", "desired_goal")
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
     if not {*names} <= {*parts}:
@@ -141,7 +137,7 @@ def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
         ) from error
     warn(
         f"her: expected a compute_reward that can do with any goals, got {failed}; if it only "
-        "needs an environment that was reset, all is well: else the first minibatch fails",
+        "needs an environment that was reset, all is well: else the first minibatch fails"
     )
 
 

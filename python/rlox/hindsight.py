@@ -15,13 +15,7 @@ from rlox._rlox import GoalReplayBuffer
 Strategy = Literal["future", "final", "episode"]
 DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
 OfGoals = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
-_DTYPES = {
-    "f32": "float32",
-    "f64": "float64",
-    "i64": "int64",
-    "u8": "uint8",
-    "bool": "bool",
-}
+_DTYPES = {"f32": "float32", "f64": "float64", "i64": "int64", "u8": "uint8", "bool": "bool"}
 
 
 class HindsightReplayBuffer(GoalReplayBuffer):

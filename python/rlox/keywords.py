@@ -27,10 +27,7 @@ def _stem(name: str) -> str:
 
 
 def refuse_unknown(
-    names: Iterable[str],
-    known: Iterable[str],
-    owner: str,
-    hints: Mapping[str, str] | None = None,
+    names: Iterable[str], known: Iterable[str], owner: str, hints: Mapping[str, str] | None = None
 ) -> None:
     """Check that all names of keyword arguments are known.
 

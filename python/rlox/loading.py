@@ -163,8 +163,8 @@ class _Nowhere:
         try:
             self.single_observation_space = spaces.from_json(described["observation"])
             self.single_action_space = spaces.from_json(described["action"])
-        except ValueError as error:
-            raise corrupt(Path(path) / MANIFEST, "spaces", str(error)) from error
+        except ArgumentError as error:
+            raise corrupt(Path(path) / MANIFEST, "spaces", error.got) from error
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 

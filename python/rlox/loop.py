@@ -183,11 +183,7 @@ class Loop:
 
 
 def _made_plain(metrics: dict[Any, Any]) -> dict[Any, Any]:
-    """Makes plain numbers of those of NumPy and others, which not all loggers write.
-
-    Returns:
-        What has a name that is no str, or is no number: it is taken out of the row.
-    """
+    """Replace numbers of NumPy by plain ones; remove and return what is not a named number."""
     wrong = {}
     for name, value in [*metrics.items()]:
         if type(name) is str and type(value) in (float, int):

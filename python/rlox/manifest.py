@@ -264,11 +264,7 @@ def settings_on(
 
 
 def _expect_actors(actors: str, saved: Mapping[str, Any]) -> None:
-    """The run of a checkpoint has actors, which may work elsewhere.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Check that the run of a checkpoint has actors."""
     settings, algorithm = saved["settings"], saved["algorithm"]
     if "actors" not in settings:
         none = f"{algorithm} has no such setting"

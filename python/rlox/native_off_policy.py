@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import finite, learner, native_shapes, native_state, settings, spaces, standing
+from rlox import finite, learner, native_shapes, native_state, settings, spaces
 from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent
 from rlox.action_spaces import expect_actions_for
@@ -96,11 +96,7 @@ class NativeOffPolicy(BaseLearner):
         self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
 
     def _expect_settings(self, backend: str) -> None:
-        """Refuses what only torch does.
-
-        Raises:
-            ValueError: It is asked for; or noise is that of other actions.
-        """
+        """Refuse settings that only torch supports."""
         noise = getattr(self.config, "action_noise", None)
         if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
             expect_lengths(noise, math.prod(self.spaces[1].shape))
@@ -110,11 +106,7 @@ class NativeOffPolicy(BaseLearner):
                 resolve_backend(backend, need)
 
     def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
-        """Refuses spaces that the algorithm cannot do.
-
-        Raises:
-            ValueError: With an algorithm that can.
-        """
+        """Refuse spaces that the algorithm does not support."""
         if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
             raise ArgumentError(
                 "normalize_obs",
@@ -269,17 +261,11 @@ class NativeOffPolicy(BaseLearner):
         policy = self.policy
         native_state.expect_part("networks", policy.check_tensors, state.networks)
         native_state.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
-        before = standing.environment_state(self.env) if self.started else {}
         replay = self._nothing if state.replay is None else state.replay
-        stands = None
-        try:
-            stands = standing.restore_environment(self.env, state.environment)
-            native_state.expect_part("replay", policy.load_replay_state, replay)
-        except BaseException as error:  # Ctrl-C, too: nobody goes on where other environments stood
-            if stands or (stands is None and not isinstance(error, ValueError)):
-                self.started = False
-                self.started = standing.restore_environment(self.env, before)
-            raise
+        stands = self._restore_environment(
+            state.environment,
+            lambda: native_state.expect_part("replay", policy.load_replay_state, replay),
+        )
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)

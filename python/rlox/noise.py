@@ -86,7 +86,8 @@ class OrnsteinUhlenbeckNoise:
 
 
 ActionNoise = GaussianNoise | OrnsteinUhlenbeckNoise
-_KINDS: dict[str, type[ActionNoise]] = {
+# Noise classes, by the kind that files and the command line name.
+KINDS: dict[str, type[ActionNoise]] = {
     "gaussian": GaussianNoise,
     "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise,
 }
@@ -104,8 +105,8 @@ def as_noise(name: str, value: Any) -> ActionNoise:
     """
     if isinstance(value, GaussianNoise | OrnsteinUhlenbeckNoise):
         return value
-    if isinstance(value, Mapping) and value.get("kind") in _KINDS:
-        return _KINDS[value["kind"]](**{key: x for key, x in value.items() if key != "kind"})
+    if isinstance(value, Mapping) and value.get("kind") in KINDS:
+        return KINDS[value["kind"]](**{key: x for key, x in value.items() if key != "kind"})
     raise ArgumentTypeError(
         name,
         "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",

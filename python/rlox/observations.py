@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, one_line
 from rlox._rlox import Normalizer
 from rlox.layouts import Layout, Leaf
 
@@ -88,11 +88,10 @@ def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ArgumentTypeError(
             name,
             "an array of real numbers",
-            f"{type(obs).__name__} that NumPy cannot make one of ({why})",
+            f"{type(obs).__name__} that NumPy cannot make one of ({one_line(error)})",
             "give all rows the same length, and copy tensors to the CPU with .detach().cpu()",
         ) from error
     if array.dtype.kind not in "biuf":

@@ -7,7 +7,7 @@ from typing import Any
 from rlox import actors, learner
 from rlox._errors import ClosedError
 from rlox._rlox import NativePolicy
-from rlox.actor_processes import in_processes
+from rlox.actor_processes import ActorProcesses
 from rlox.base_learner import BaseLearner
 from rlox.collector import WorkerPlan, alone
 from rlox.phases import enter
@@ -15,7 +15,7 @@ from rlox.recipes import recipe_of
 from rlox.rollout import RolloutEnv, make_buffer
 
 # Imported where they are asked for.
-_IN_RAY = "rlox.distributed.ray:in_ray"
+_RAY_WORKERS = "rlox.distributed.ray:RayWorkers"
 _IN_WORKERS = "rlox.distributed.remote:in_workers"
 
 
@@ -43,23 +43,14 @@ class OnPolicyLearner(BaseLearner):
         self.actors: actors.Actors | None = None
 
     def _make_storage(self) -> None:
-        """The buffer for rollouts.
-
-        Raises:
-            ValueError: Masks are asked for that the environments do not have.
-            MemoryError: It does not fit into memory.
-        """
+        """Make the buffer for rollouts."""
         config, width = self.config, self._mask_width()
         self.buffer = make_buffer(
             self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
         )
 
     def _expect_actors(self, *own: object) -> None:
-        """Where actors collect, decides which kind; `own` is what the class takes besides.
-
-        Raises:
-            ValueError: They cannot.
-        """
+        """Choose where actors collect; `own` are further arguments of the class."""
         self._made_of = own
         if not self.in_turn:
             given = own if self.backend == "torch" else ()
@@ -89,28 +80,31 @@ class OnPolicyLearner(BaseLearner):
         return True
 
     def _make_actors(self) -> actors.Actors | None:
-        """Starts them; None where `stopping` was set meanwhile."""
+        """Start the actors; return None if `stopping` was set meanwhile."""
         env: Any = self.env
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
+        known = {} if self.normalizer is None else dict(self.normalizer.state())
         if self.where == "threads":
             # Its own statistics: the learner's are those of what was learned from.
-            known = {} if self.normalizer is None else dict(self.normalizer.state())
             own = learner.make_normalizer(self.config, self.spaces[0], known or None)
-            about = self.config, self._lent(), own, seed, stream
-            return actors.in_threads(env, *about)
+            return actors.in_threads(env, self.config, self._lent(), own, seed, stream)
         if self.where == "grpc":
             there = resolve_name(_IN_WORKERS)
             working: actors.Actors = there(env, self.config, self._lent(), seed, stream)
             return working
         recipe = recipe_of(env)
-        assert recipe is not None  # as `expect_actors` has seen
+        assert recipe is not None  # as `expect_actors` has checked
         config = alone(self.config, self.config.num_envs // self.config.num_actors)
-        known = {} if self.normalizer is None else dict(self.normalizer.state())
-        plan = WorkerPlan(type(self), recipe, config, seed, self._sent(), known, self.spaces)
-        made = in_processes if self.where == "processes" else resolve_name(_IN_RAY)
-        how = plan, self._networks(), stream, lambda: self.stopping
-        begun: actors.Actors | None = made(env, self.config, *how)
-        return begun
+        kind = ActorProcesses if self.where == "processes" else resolve_name(_RAY_WORKERS)
+        return actors.start_remote(
+            kind(self.config),
+            env=env,
+            config=self.config,
+            plan=WorkerPlan(type(self), recipe, config, seed, self._sent(), known, self.spaces),
+            weights=self._networks(),
+            stream=stream,
+            stopping=lambda: self.stopping,
+        )
 
     def _sent(self) -> tuple[Any, ...]:
         """What the class takes besides, for another process."""

@@ -86,6 +86,4 @@ def _decode(tree: Any, arrays: Arrays) -> Any:
             return [_decode(x, arrays) for x in content]
         case "tuple":
             return tuple(_decode(x, arrays) for x in content)
-        case "dict":
-            return {name: _decode(x, arrays) for name, x in content.items()}
-    raise ValueError(f"unknown kind {kind!r}")
+    return {name: _decode(x, arrays) for name, x in content.items()}  # "dict"

@@ -1,13 +1,22 @@
 """Arguments of `make_vec`, to make equal environments here or in another process."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
 
 from rlox.rollout import RolloutEnv
 from rlox.vec_env import VecEnv
 
+Mode = Literal["sync", "async", "vector_entry_point"]
+EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
-class Recipe(NamedTuple):
-    """Arguments that `make_vec` was called with.
+
+@dataclass(frozen=True)
+class Recipe:
+    """Checked arguments of `make_vec`, but for the number of environments and the seed.
 
     >>> from rlox import make_vec
     >>> recipe = recipe_of(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
@@ -16,22 +25,25 @@ class Recipe(NamedTuple):
     """
 
     env: Any
-    how: dict[str, Any]
+    vectorization_mode: Mode | None = None
+    wrappers: Sequence[EnvWrapper] = ()
+    autoreset_mode: AutoresetMode | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
     def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
         """Make a number of environments, the first of which is reset with `seed`."""
-        from rlox.vector import make_vec
+        from rlox.vector import make_of
 
-        env: RolloutEnv = make_vec(self.env, num_envs, seed=seed, **self.how)
+        env: RolloutEnv = make_of(self, num_envs, seed)
         return env
 
 
 def recipe_of(env: Any) -> Recipe | None:
     """Return the arguments that environments were made with, or None if they are unknown."""
     if type(env) is VecEnv:
-        arguments = dict(env._made)
+        kwargs = dict(env._made)
         mode = env.metadata["autoreset_mode"]
-        return Recipe(arguments.pop("env_id"), {"autoreset_mode": mode, **arguments})
+        return Recipe(kwargs.pop("env_id"), autoreset_mode=mode, kwargs=kwargs)
     # Not getattr: vector wrappers forward attributes of the environments that they wrap.
     recipe: Recipe | None = getattr(env, "__dict__", {}).get("recipe")
     return recipe

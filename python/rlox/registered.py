@@ -1,4 +1,4 @@
-"""Environments that are known by an id, or by an `EnvSpec` that says how they are made."""
+"""Environments that are registered under an id, or described by an `EnvSpec`."""
 
 import copy
 import dataclasses
@@ -13,6 +13,7 @@ from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
 from rlox.ids import PLUGINS
 from rlox.keywords import hint
+from rlox.recipes import Recipe
 
 
 class Native(NamedTuple):
@@ -88,7 +89,7 @@ def count_of(env: object) -> Any:
 
 
 def _import(module: str, env_id: str) -> None:
-    """Imports the module that registers an id; what it raises itself is left as it is."""
+    """Import the module that registers an id; errors of its own code pass unchanged."""
     expected = f"the id {env_id!r} to begin with a module that can be imported"
     if module.startswith("."):
         raise ArgumentError("env", expected, repr(module), "write its full name")
@@ -104,10 +105,7 @@ def _import(module: str, env_id: str) -> None:
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """What is registered under an id.
-
-    Raises:
-        ValueError: Nothing is; near ids are named.
+    """Return the spec that is registered under an id.
 
     >>> find_spec("CartPole-v1").max_episode_steps
     500
@@ -125,29 +123,19 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def make_registered(
-    spec: EnvSpec,
-    num_envs: int,
-    how: str,
-    vector_kwargs: dict[str, Any],
-    wrappers: Any,
-    kwargs: dict[str, Any],
+    recipe: Recipe, num_envs: int, vector_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
-    """What `gymnasium.make_vec` makes of a spec.
-
-    Raises:
-        ValueError: The spec has no such vectorisation mode; what Gymnasium refuses.
-        TypeError: It makes something else than environments.
-    """
-    alone = how == "vector_entry_point"
+    """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`."""
+    spec: EnvSpec = recipe.env
+    mode = recipe.vectorization_mode
+    wrappers: Any = recipe.wrappers  # functions, too
+    alone = mode == "vector_entry_point"
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
         got = "" if lacks else " with wrappers or vector_kwargs"
-        raise ArgumentError(
-            "vectorization_mode",
-            f"one that {spec.id!r} has",
-            f"{how!r}{got}",
-            "pass another" if lacks else "pass sync, or wrap what is made",
-        )
+        fix = "pass another" if lacks else "pass sync, or wrap what is made"
+        expected = f"one that {spec.id!r} has"
+        raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
     # Of the spec's own keywords, those of vector environments would go before what is passed.
     own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
     plain = copy.deepcopy(spec)
@@ -156,7 +144,7 @@ def make_registered(
     known = gym.registry.get(spec.id) is spec
     try:
         return gym.make_vec(
-            spec.id if known else plain, num_envs, how, vector_kwargs, wrappers, **kwargs
+            spec.id if known else plain, num_envs, mode, vector_kwargs, wrappers, **recipe.kwargs
         )
     except gym.error.DependencyNotInstalled:
         raise

@@ -128,7 +128,7 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
     if result["left_out"] is not None:
         warn(
             f"{result['left_out']}. The run's checkpoint has all but the replay buffer; while this "
-            "trainer is there, save() writes one with it where there is room",
+            "trainer is there, save() writes one with it where there is room"
         )
 
 

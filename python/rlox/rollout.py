@@ -40,10 +40,7 @@ class RolloutEnv(Protocol):
         """The stream that uniformly random actions come from."""
 
     def begin_rollout(
-        self,
-        buffer: RolloutBuffer,
-        normalizer: Normalizer | None = None,
-        seed: int | None = None,
+        self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`.
 
@@ -161,11 +158,7 @@ def make_buffer(
 
 
 def collect_rollout(
-    env: RolloutEnv,
-    policy: Any,
-    n_steps: int,
-    gamma: float = 0.99,
-    gae_lambda: float = 0.95,
+    env: RolloutEnv, policy: Any, n_steps: int, gamma: float = 0.99, gae_lambda: float = 0.95
 ) -> RolloutBatch:
     """Collects `n_steps` steps from each environment and computes advantages.
 

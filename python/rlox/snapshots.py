@@ -12,6 +12,7 @@ The generator `np_random` is part of every snapshot. Nothing is pickled.
 import importlib
 from collections import deque
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import gymnasium as gym
@@ -142,7 +143,7 @@ def _has_methods(layer: Single) -> bool:
 
 def _get_state(layer: Any) -> Any:
     if (names := _attributes(layer)) is not None:
-        values = {name: _get_path(layer, name) for name in names}
+        values = {name: attrgetter(name)(layer) for name in names}
         return {n: list(x) if isinstance(x, deque) else x for n, x in values.items()}
     return _get_physics(layer) if _is_mujoco(layer) else layer.get_state()
 
@@ -160,15 +161,9 @@ def _set_state(layer: Any, state: Any) -> None:
         layer.set_state(state)
 
 
-def _get_path(layer: Any, path: str) -> Any:
-    for name in path.split("."):
-        layer = getattr(layer, name)
-    return layer
-
-
 def _set_path(layer: Any, path: str, value: Any) -> None:
     parents, _, name = path.rpartition(".")
-    owner = _get_path(layer, parents) if parents else layer
+    owner = attrgetter(parents)(layer) if parents else layer
     before = getattr(owner, name, None)  # some attributes exist only after a reset
     if isinstance(before, deque):
         value = deque(value, before.maxlen)

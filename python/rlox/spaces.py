@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 
 
 def from_native(space: dict[str, Any]) -> gym.Space[Any]:
@@ -241,14 +241,15 @@ def _expect_integers(actions: npt.NDArray[Any]) -> None:
 
 
 def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    try:
-        if actions.dtype.kind not in "biufO":
-            raise TypeError(f"dtype {actions.dtype}")
-        return actions.astype(np.float64) if actions.dtype.kind == "O" else actions
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            "actions", "real numbers", str(error), "pass an array of them"
-        ) from error
+    got = f"dtype {actions.dtype}"
+    if actions.dtype.kind in "biuf":
+        return actions
+    if actions.dtype.kind == "O":
+        try:
+            return actions.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            got = str(error)
+    raise ArgumentTypeError("actions", "real numbers", got, "pass an array of them")
 
 
 def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -345,10 +346,6 @@ def counted_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int
 def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
-        raise ArgumentError(
-            "actions",
-            expected,
-            str(actions[at]),
-            "keep actions inside the action space",
-            env=int(at[0]),
-        )
+        kind = ArgumentError if actions.dtype.kind in "iu" else NonFiniteError
+        fix = "keep actions inside the action space"
+        raise kind("actions", expected, str(actions[at]), fix, env=int(at[0]))

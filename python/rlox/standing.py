@@ -64,14 +64,12 @@ def get_env_state(env: "ForeignVecEnv") -> Arrays:
         snapshots = [snapshot(one) for one in inner.envs]
     else:
         snapshots = [*inner.call("rlox_snapshot")]
-    each: Arrays = {}
-    for i, arrays in enumerate(snapshots):
-        if isinstance(arrays, str):
-            env.inexact = arrays
-            return {}
-        each |= {f"{i}.{name}": array for name, array in arrays.items()}
+    if reason := next((x for x in snapshots if isinstance(x, str)), None):
+        env.inexact = reason
+        return {}
     own = {
         "layers": _layers(inner),
+        "snapshots": snapshots,
         "rows": env._obs,
         "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
         "masks": {name: [*env._infos[name]] for name in _MASKS if name in env._infos},
@@ -81,7 +79,7 @@ def get_env_state(env: "ForeignVecEnv") -> Arrays:
         "lengths": env._lengths,
         "steps": env._steps,
     }
-    return {**to_arrays(own), **each}
+    return to_arrays(own)
 
 
 def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
@@ -94,7 +92,7 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
         ValueError: The arrays are damaged.
     """
     inner: Any = env.env
-    own = from_arrays({name: x for name, x in arrays.items() if "." not in name})
+    own = from_arrays(arrays)
     if not isinstance(own, dict) or "layers" not in own:
         raise ArgumentError("state", _EXPECTED, "other data", "use a copy")
     env.inexact = _unsupported(env)
@@ -102,13 +100,15 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
         env.inexact = "these are other environments than those that were saved"
     if env.inexact:
         return False
-    if not _fits(env, own):
-        raise ArgumentError("state", _EXPECTED, "other data", "use a copy")
+    if np.shape(own["rows"]) != (env.num_envs, *env.layout.shape):
+        got = f"observations of shape {np.shape(own['rows'])}"
+        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
     before = {} if env._obs is None else get_env_state(env)
-    if reason := _restore_each(inner, arrays):
+    if reason := _restore_each(inner, own["snapshots"]):
         if before:
-            _restore_each(inner, before)
-        raise ArgumentError("state", _EXPECTED, f"damaged data ({reason})", "use a copy")
+            _restore_each(inner, from_arrays(before)["snapshots"])
+        got = f"one that cannot be restored ({reason})"
+        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
     env._obs = own["rows"]
     env._ended = own["ended"]
     env._returns = own["returns"]
@@ -144,34 +144,10 @@ def _layers(inner: Any) -> list[list[str]]:
     return [*inner.call("rlox_layers")]
 
 
-def _restore_each(inner: Any, arrays: Arrays) -> str | None:
+def _restore_each(inner: Any, snapshots: list[Arrays]) -> str | None:
     """Restore each single environment; return why one of them failed."""
-    snapshots: list[Arrays] = [{} for _ in range(inner.num_envs)]
-    for name, array in arrays.items():
-        i, _, rest = name.partition(".")
-        if rest and i.isdecimal() and int(i) < len(snapshots):
-            snapshots[int(i)][rest] = array
     if type(inner) is AsyncVectorEnv:
         reasons = call_each(inner, "rlox_restore", snapshots)
     else:
         reasons = [restore(env, own) for env, own in zip(inner.envs, snapshots, strict=True)]
     return next(filter(None, reasons), None)
-
-
-def _fits(env: "ForeignVecEnv", own: dict[str, Any]) -> bool:
-    """Return whether the saved state has the shapes and types of these environments."""
-    n = env.num_envs
-    expected: dict[str, Any] = {
-        "rows": ((n, *env.layout.shape), env.layout.dtype),
-        "ended": ((n,), np.bool_),
-        "returns": ((n,), np.float64),
-        "lengths": ((n,), np.int64),
-    }
-    arrays = {name: np.asarray(own.get(name)) for name in expected}
-    return (
-        all((x.shape, x.dtype) == expected[name] for name, x in arrays.items())
-        and isinstance(own.get("masks"), dict)
-        and type(own.get("steps")) is int
-        and type(own.get("has_masks")) is bool
-        and (type(env.env) is not SyncVectorEnv or len(own.get("observations") or ()) == n)
-    )

@@ -1,4 +1,4 @@
-"""What a step of a rollout stores, and in what: checked before environments move."""
+"""Checks of what a step of a rollout stores, before environments move."""
 
 from typing import Any
 
@@ -14,12 +14,7 @@ from rlox.settings import whole
 
 
 def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
-    """Refuses what was made for other environments.
-
-    Raises:
-        TypeError: No buffer or normaliser.
-        ValueError: One for other environments.
-    """
+    """Check that a buffer and a normaliser were made for such environments."""
     if not isinstance(buffer, RolloutBuffer):
         raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, "pass one")
     if normalizer is not None and not isinstance(normalizer, Normalizer):
@@ -56,39 +51,32 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
 
 
 def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
-    """One number for each environment.
-
-    Raises:
-        TypeError: They are none.
-        ValueError: There are more or fewer.
+    """Return an array with one number for each environment.
 
     >>> numbers("values", [1, 0.5], num_envs=2)
     array([1. , 0.5], dtype=float32)
     """
     try:
         array = np.asarray(given)
-        if array.dtype.kind not in "biufO":
-            raise TypeError(f"dtype {array.dtype}")
         with np.errstate(over="ignore"):  # who takes no infinities says so
-            array = array.astype(np.float32, copy=False)
+            converted = array.astype(np.float32, copy=False)
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(
-            name, "real numbers", repr(given), "pass one per environment"
-        ) from error
-    if array.shape != (num_envs,):
+        raise _not_real(name, given) from error
+    if array.dtype.kind not in "biufO":
+        raise _not_real(name, given)
+    if converted.shape != (num_envs,):
         raise ArgumentError(
-            name, f"shape ({num_envs},)", str(array.shape), "pass one number per environment"
+            name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment"
         )
-    return array
+    return converted
+
+
+def _not_real(name: str, given: object) -> ArgumentTypeError:
+    return ArgumentTypeError(name, "real numbers", repr(given), "pass one per environment")
 
 
 def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
-    """The step that is due, as a plain int.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is another one than that which is due.
-    """
+    """Check that step `t` is the next one of the rollout, and return it as a plain int."""
     fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
     plain = whole("t", t, 0, fix=fix)
     if plain != buffer.next_step or plain == buffer.n_steps:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, one_line
 from rlox.learner import Arrays
 from rlox.networks import ACTIVATIONS
 
@@ -173,8 +173,8 @@ def find_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
         torch.Generator(device)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        raise ArgumentError("device", "one that torch can use here", repr(name), why) from error
+        expected, why = "one that torch can use here", one_line(error)
+        raise ArgumentError("device", expected, repr(name), why) from error
     return device
 
 

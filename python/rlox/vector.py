@@ -3,7 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -13,7 +14,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
 from rlox.memory import BYTES_PER_ENV, check_memory
-from rlox.recipes import Recipe
+from rlox.recipes import EnvWrapper, Mode, Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
 from rlox.rollout import RolloutBatch, RolloutEnv, collect_rollout
@@ -25,8 +26,6 @@ __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rol
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
-EnvWrapper = Callable[[Single], Single]
-Mode = Literal["sync", "async", "vector_entry_point"]
 
 
 def make_vec(
@@ -74,71 +73,51 @@ def make_vec(
     >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
     <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
-    made = _make(env, num_envs, seed, vectorization_mode, wrappers, autoreset_mode, kwargs)
-    if not isinstance(env, gym.Env | VectorEnv):
-        arguments = {
-            "vectorization_mode": vectorization_mode,
-            "wrappers": wrappers,
-            "autoreset_mode": autoreset_mode,
-            **kwargs,
-        }
-        vars(made)["recipe"] = Recipe(env, arguments)
-    return made
+    mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
+    how, around = _mode_of(vectorization_mode), _wrappers_of(wrappers)
+    return make_of(Recipe(env, how, around, mode, kwargs), num_envs, seed)
 
 
-def _make(
-    env: Any,
-    num_envs: int | None,
-    seed: int | None,
-    vectorization_mode: Mode | None,
-    wrappers: Sequence[EnvWrapper],
-    autoreset_mode: AutoresetMode | str | None,
-    kwargs: dict[str, Any],
-) -> VecEnv | ForeignVecEnv:
-    count = None
+def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | ForeignVecEnv:
+    """Make environments as `make_vec` does; those that it makes itself have the recipe."""
     if num_envs is not None:
-        count = whole("num_envs", num_envs, 1, fix="say how many to make")
-        check_memory("num_envs", count, count * BYTES_PER_ENV)
-    if seed is not None:
-        seed = plain_seed(seed)
-    how = _mode_of(vectorization_mode)
-    around = _wrappers_of(wrappers)
-    resets = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
-    if isinstance(env, str | EnvSpec):
-        return _from_spec(env, count, seed, how, around, resets, kwargs)
+        num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
+        check_memory("num_envs", num_envs, num_envs * BYTES_PER_ENV)
+    seed = None if seed is None else plain_seed(seed)
+    env = recipe.env
     if isinstance(env, VectorEnv):
-        options = {"vectorization_mode": how, "wrappers": around} | kwargs
-        _refuse_keywords({name: value for name, value in options.items() if value})
-        if count not in (None, env.num_envs):
-            raise ArgumentError(
-                "num_envs",
-                f"{env.num_envs}, as {env} has so many",
-                str(count),
-                "leave it out, or make as many",
-            )
-        expect_mode(env, resets)
+        options = {"vectorization_mode": recipe.vectorization_mode, "wrappers": recipe.wrappers}
+        _refuse_keywords({name: x for name, x in (options | recipe.kwargs).items() if x})
+        if num_envs not in (None, env.num_envs):
+            expected = f"{env.num_envs}, as {env} has so many"
+            raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
+        expect_mode(env, recipe.autoreset_mode)
         return _ready(env, seed)
     if isinstance(env, gym.Env):
-        _refuse_keywords(kwargs)
-        if count not in (None, 1) or how == "async":
+        _refuse_keywords(recipe.kwargs)
+        if num_envs not in (None, 1) or recipe.vectorization_mode == "async":
             raise ArgumentError(
                 "num_envs",
                 "1 for a single environment, and no process of its own",
-                f"{count or 1} and vectorization_mode={how!r}",
+                f"{num_envs or 1} and vectorization_mode={recipe.vectorization_mode!r}",
                 "pass its class or a function that makes it",
             )
-        return _from_function(lambda: env, 1, seed, how, around, resets, {})
-    count = count or 1
-    if isinstance(env, type) and issubclass(env, VectorEnv):
-        return _from_vector_class(env, count, seed, how, around, resets, kwargs)
-    if callable(env):
-        return _from_function(env, count, seed, how, around, resets, kwargs)
-    raise ArgumentTypeError(
-        "env",
-        "an id, a gymnasium.Env, a vector environment or a function that makes one",
-        type(env).__name__,
-        FIX if hasattr(env, "step") else "see gymnasium.make",
-    )
+        return _from_function(replace(recipe, env=lambda: env), 1, seed)
+    if isinstance(env, str | EnvSpec):
+        made = _from_spec(recipe, num_envs, seed)
+    elif isinstance(env, type) and issubclass(env, VectorEnv):
+        made = _from_vector_class(recipe, num_envs or 1, seed)
+    elif callable(env):
+        made = _from_function(recipe, num_envs or 1, seed)
+    else:
+        raise ArgumentTypeError(
+            "env",
+            "an id, a gymnasium.Env, a vector environment or a function that makes one",
+            type(env).__name__,
+            FIX if hasattr(env, "step") else "see gymnasium.make",
+        )
+    vars(made)["recipe"] = recipe
+    return made
 
 
 def _mode_of(given: object) -> Mode | None:
@@ -155,7 +134,7 @@ def _mode_of(given: object) -> Mode | None:
     return cast("Mode | None", name)
 
 
-def _wrappers_of(given: Any) -> list[EnvWrapper]:
+def _wrappers_of(given: Any) -> Sequence[EnvWrapper]:
     wrong = isinstance(given, str) or not isinstance(given, Sequence)
     if wrong or not all(callable(wrapper) for wrapper in given):
         raise ArgumentTypeError(
@@ -164,7 +143,8 @@ def _wrappers_of(given: Any) -> list[EnvWrapper]:
             repr(given),
             "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
-    return list(map(_checked, given))
+    wrappers: Sequence[EnvWrapper] = given
+    return wrappers
 
 
 def _checked(wrapper: EnvWrapper) -> EnvWrapper:
@@ -217,10 +197,7 @@ def _made_ready(
 
 
 def _leave_interrupts(parent: int) -> EnvWrapper:
-    """A wrapper that changes nothing but that worker processes ignore Ctrl-C.
-
-    A terminal sends it to all processes. It is for the one that drives the workers, and ends them.
-    """
+    """Return a wrapper that ignores Ctrl-C in worker processes, which the parent ends."""
 
     def wrapper(env: Single) -> Single:
         # Gymnasium makes one environment in the parent, too, to see its spaces.
@@ -231,58 +208,52 @@ def _leave_interrupts(parent: int) -> EnvWrapper:
     return wrapper
 
 
-def _from_function(
-    make: Factory,
-    num_envs: int,
-    seed: int | None,
-    how: Mode | None,
-    wrappers: list[EnvWrapper],
-    resets: AutoresetMode | None,
-    kwargs: dict[str, Any],
-) -> VecEnv | ForeignVecEnv:
+def _from_function(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
     """Make environments of a function that makes a single one."""
-    if how == "vector_entry_point":
+    if recipe.vectorization_mode == "vector_entry_point":
         raise ArgumentError(
             "vectorization_mode",
             "'sync' or 'async' for a function that makes single environments",
             "'vector_entry_point'",
             "make that one and pass it",
         )
-    if how == "async":
-        wrappers = [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
+    wrappers = _all_wrappers(recipe)
 
     def one() -> Single:
-        env = require_env(make(**kwargs))
+        env = require_env(recipe.env(**recipe.kwargs))
         for wrapper in wrappers:
             env = wrapper(env)
         return env
 
-    vector_class = AsyncVectorEnv if how == "async" else SyncVectorEnv
-    mode = resets or AutoresetMode.SAME_STEP
-    return _made_ready(vector_class([one] * num_envs, autoreset_mode=mode), seed, resets)
+    vector_class = AsyncVectorEnv if recipe.vectorization_mode == "async" else SyncVectorEnv
+    mode = recipe.autoreset_mode or AutoresetMode.SAME_STEP
+    made = vector_class([one] * num_envs, autoreset_mode=mode)
+    return _made_ready(made, seed, recipe.autoreset_mode)
 
 
-def _from_vector_class(
-    vector_class: Callable[..., VectorEnv[Any, Any, Any]],
-    num_envs: int,
-    seed: int | None,
-    how: Mode | None,
-    wrappers: list[EnvWrapper],
-    resets: AutoresetMode | None,
-    kwargs: dict[str, Any],
-) -> VecEnv | ForeignVecEnv:
+def _all_wrappers(recipe: Recipe) -> list[EnvWrapper]:
+    """Return the wrappers of single environments, those of worker processes included."""
+    wrappers = [_checked(wrapper) for wrapper in recipe.wrappers]
+    if recipe.vectorization_mode != "async":
+        return wrappers
+    return [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
+
+
+def _from_vector_class(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
     """Make vector environments of a class, as `gymnasium.make_vec` calls vector entry points."""
-    if how not in (None, "vector_entry_point") or wrappers:
+    mode, wrappers = recipe.vectorization_mode, recipe.wrappers
+    if mode not in (None, "vector_entry_point") or wrappers:
         raise ArgumentError(
             "vectorization_mode",
             "None, and no wrappers, for a class of vector environments",
-            f"{how!r} and {len(wrappers)} wrappers",
+            f"{mode!r} and {len(wrappers)} wrappers",
             "wrap what it makes",
         )
+    resets = recipe.autoreset_mode
     arguments: dict[str, Any] = {"num_envs": num_envs}
-    if issubclass(cast("type", vector_class), VecEnv):
+    if issubclass(recipe.env, VecEnv):
         arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
-    return _made_ready(vector_class(**arguments, **kwargs), seed, resets)
+    return _made_ready(recipe.env(**arguments, **recipe.kwargs), seed, resets)
 
 
 def _agreed(name: str, noted: T, given: T | None) -> T:
@@ -297,43 +268,37 @@ def _agreed(name: str, noted: T, given: T | None) -> T:
     return noted
 
 
-def _from_spec(
-    env: str | EnvSpec,
-    count: int | None,
-    seed: int | None,
-    how: Mode | None,
-    wrappers: list[EnvWrapper],
-    resets: AutoresetMode | None,
-    kwargs: dict[str, Any],
-) -> VecEnv | ForeignVecEnv:
+def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | ForeignVecEnv:
     """What is registered under an id, or described as if it were."""
+    env, resets = recipe.env, recipe.autoreset_mode
     vector_kwargs: dict[str, Any] = {}
     if isinstance(env, EnvSpec):
         # Gymnasium notes there what vector environments were made of.
-        kwargs = {**env.kwargs, **kwargs}
+        kwargs = {**env.kwargs, **recipe.kwargs}
         if (noted := kwargs.pop("num_envs", None)) is not None:
             noted = whole("num_envs", noted, 1, fix="correct the spec's kwargs")
             count = _agreed("num_envs", noted, count)
+        how, wrappers = recipe.vectorization_mode, recipe.wrappers
         how = _agreed("vectorization_mode", _mode_of(kwargs.pop("vectorization_mode", how)), how)
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
-            _agreed("wrappers", kwargs["wrappers"], wrappers or None)
             wrappers = _wrappers_of(kwargs.pop("wrappers"))
-    num_envs = count or 1
+            _agreed("wrappers", [*wrappers], [*recipe.wrappers] or None)
+        recipe = replace(recipe, vectorization_mode=how, wrappers=wrappers, kwargs=kwargs)
+    num_envs, how = count or 1, recipe.vectorization_mode
     native = native_of(env)
-    if native is not None and not wrappers and not vector_kwargs:
-        entry = isinstance(env, EnvSpec) and how == "vector_entry_point" and "env_id" in kwargs
-        if how is None or entry:
-            arguments = native.arguments(kwargs, resets or AutoresetMode.SAME_STEP)
+    if native is not None and not recipe.wrappers and not vector_kwargs:
+        entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
+        if how is None or (entry and "env_id" in recipe.kwargs):
+            arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
             vector = VecEnv(num_envs, seed, native.name, **arguments)
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
     if how is None:
         how = "vector_entry_point" if spec.entry_point is None else "sync"
-    if how == "async":
-        wrappers = [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
+    recipe = replace(recipe, env=spec, vectorization_mode=how)
+    recipe = replace(recipe, wrappers=_all_wrappers(recipe))
     if how != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
-    made = make_registered(spec, num_envs, how, vector_kwargs, wrappers, kwargs)
-    return _made_ready(made, seed, resets)
+    return _made_ready(make_registered(recipe, num_envs, vector_kwargs), seed, resets)

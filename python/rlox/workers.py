@@ -1,4 +1,4 @@
-"""The worker processes of Gymnasium's asynchronous environments, and how they end."""
+"""Worker processes of Gymnasium's asynchronous environments."""
 
 from typing import Any
 
@@ -7,20 +7,14 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 
 def terminate(env: VectorEnv[Any, Any, Any]) -> None:
-    """Ends the worker processes, if environments have any, without waiting for their answers."""
+    """Terminate the worker processes of environments, if there are any."""
     if isinstance(env, AsyncVectorEnv) and not env.closed:
         for process in env.processes:
             process.terminate()
 
 
 def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
-    """Makes ready to close environments; what `close` must be told besides.
-
-    Args:
-        env: The innermost ones.
-        forced: Whether workers may be in the middle of something. They are not waited for then, nor
-            where one of them has died.
-    """
+    """Return the arguments for `close`; terminate workers if `forced`, or if one has died."""
     if not isinstance(env, AsyncVectorEnv) or env.closed:
         return {}
     if not forced and all(process.is_alive() for process in env.processes):
@@ -32,13 +26,7 @@ def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
 
 
 def call_each(env: AsyncVectorEnv, name: str, given: list[Any]) -> list[Any]:
-    """What the environments' method of this name answers, each to an argument of its own.
-
-    Args:
-        env: In no call.
-        name: Of what all of them have.
-        given: One for each.
-    """
+    """Call a method of all environments, each with its own argument; return the results."""
     for pipe, own in zip(env.parent_pipes, given, strict=True):
         pipe.send(("_call", (name, (own,), {})))
     env._state = AsyncState.WAITING_CALL

@@ -68,7 +68,7 @@ ERRORS = [
     ("train --config none.yaml", 2, ["--config: expected a YAML file", "'none.yaml'"]),
     ("train --config rum.yaml", 2, ["'rum.yaml'", "did you mean 'run.yaml'"]),
     ("train --config empty", 2, ["--config: expected a YAML file"]),
-    ("train --config bytes.yaml", 2, ["--config: expected a YAML file", "utf-8"]),
+    ("train --config bytes.yaml", 2, ["--config bytes.yaml: expected YAML", "invalid start byte"]),
     ("train --config large.yaml", 2, ["--config: expected a YAML file", "1,048,576 bytes"]),
     ("train --config unknown.yaml", 2, ["--config", "'gama'", "did you mean 'gamma'?"]),
     ("train --config option.yaml", 2, ["--config", "'eval_evry'", "did you mean 'eval_every'"]),

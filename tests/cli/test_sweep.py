@@ -198,7 +198,7 @@ def test_pool_reports_worker_that_died():
     job = TrialJob(PPOTrainer, "CartPole-v1", 1, 10**9, {"runs_dir": None}, eval_every=10**9)
     with Pool(1, 1) as pool:
         pool.submit(job, "a")
-        (process,) = pool._processes.values()
+        (process,) = pool._processes
         time.sleep(0.1)
         process._process.kill()
         ((label, is_result, error, _),) = pool.wait()

@@ -194,6 +194,7 @@ def test_only_the_command_line_imports_modules(rlox, module, tmp_path):
         ("", None),
         ("'1e-3'", "1e-3"),
         ("{a: 1, b: [x]}", {"a": 1, "b": ["x"]}),
+        ("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}", {"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}}),
     ],
 )
 def test_yaml_values(text, value):
@@ -205,7 +206,6 @@ def test_yaml_values(text, value):
     "text",
     [
         "a: !!python/object/apply:os.system ['true']",
-        "a: &x [1]\nb: *x",
         "a: 1\na: 2",
         "b: {a: 1, a: 2}",
         "[1]: 2",

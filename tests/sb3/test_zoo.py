@@ -136,17 +136,6 @@ def test_other_values_are_rejected_by_name(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["CartPole-v1: {n_steps: *a11}", "CartPole-v1: &me {n_steps: *me}"]
-)
-def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
-    layers = ["a0: &a0 [1, 1]"]
-    layers += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    (tmp_path / "ppo.yml").write_text("\n".join([*layers, text]))
-    with pytest.raises(ValueError, match="aliases"):
-        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
-
-
-@pytest.mark.parametrize(
     ("name", "content", "error", "argument"),
     [
         (

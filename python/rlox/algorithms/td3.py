@@ -89,11 +89,7 @@ class TD3(OffPolicyLearner):
         if net_arch is None:
             net_arch = (256, 256) if isinstance(features[0], NatureCNN) else (400, 300)
         return DeterministicPolicy(
-            acts,
-            *features,
-            net_arch=net_arch,
-            activation=config.activation,
-            init=init,
+            acts, *features, net_arch=net_arch, activation=config.activation, init=init
         )
 
     def make_rest(self) -> dict[str, nn.Module]:

@@ -38,5 +38,5 @@ def going_on(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
     except (OSError, MemoryError) as error:
         warn(
             f"no {what} after {trainer.timesteps:,} steps ({error}); the run goes on, and tries "
-            f"again in {every:,}",
+            f"again in {every:,}"
         )

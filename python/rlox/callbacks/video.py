@@ -14,13 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from rlox._errors import ArgumentTypeError
 from rlox.callbacks.base import Callback
 from rlox.callbacks.saving import folder_for, going_on
-from rlox.evaluation import (
-    SeededPredictor,
-    environment_of,
-    evaluate,
-    evaluation_seed,
-    expect_maker,
-)
+from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed, expect_maker
 from rlox.every import Every
 from rlox.extras import load_extra
 from rlox.rotation import step_name
@@ -126,11 +120,7 @@ class VideoRecordingCallback(Callback):
 
 
 def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """An environment that draws pictures.
-
-    Raises:
-        TypeError: A function that takes no `render_mode`.
-    """
+    """Return an environment that renders images."""
     if isinstance(made, EnvSpec):  # which may be that of many, made at once
         own = {name: value for name, value in made.kwargs.items() if name not in _OF_MANY}
         most = own.pop("max_episode_steps", made.max_episode_steps)

@@ -1,7 +1,6 @@
 """Options of the commands: dataclasses that the command line, YAML files and run folders fill."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from rlox.backends import Backend
 from rlox.cli import UsageError, usage_errors
 from rlox.configs import setting_docs
 from rlox.extras import load_extra
-from rlox.files import read_small
+from rlox.files import parse_yaml, read_small
 from rlox.keywords import hint, refuse_unknown
-from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from rlox.noise import KINDS
 from rlox.presets import preset
 from rlox.settings import number, whole
 from rlox.trainers import TRAINERS
@@ -23,9 +22,7 @@ _typed_dict: Any = TypedDict  # which type checkers call only with names
 
 # Keys of a run's `config.json` that describe the run and decide nothing.
 _DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
-_NOISES = {"gaussian": GaussianNoise, "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise}
 _LARGEST = 1 << 20  # bytes of a config file
-_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 _NOISE_HELP = {
     "sigma": "standard deviation",
     "mean": "mean",
@@ -234,7 +231,7 @@ def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
 
 
 def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
-    kind: Any = Literal[(*_NOISES, "none")]
+    kind: Any = Literal[(*KINDS, "none")]
     numbers = {} if value is None else asdict(value)
     flags = {"action_noise": _flag(kind, text, shown=f"({source}: {numbers.get('kind', 'none')})")}
     for name, about in _NOISE_HELP.items():
@@ -268,17 +265,17 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
     before = known.pop("kind", "none")
     kind = flags.get("action_noise", before)
-    names = [item.name for item in fields(_NOISES[kind]) if item.init] if kind in _NOISES else []
+    names = [item.name for item in fields(KINDS[kind]) if item.init] if kind in KINDS else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
             f"--action-noise.{unknown[0]}: expected a number of {kind} noise "
             f"({', '.join(names) or 'no numbers'}), got {unknown[0]}; choose --action-noise "
-            f"{' or '.join(_NOISES)}"
+            f"{' or '.join(KINDS)}"
         )
-    if kind not in _NOISES:
+    if kind not in KINDS:
         return {**settings, "action_noise": None}
     with usage_errors(names):
-        noise = _NOISES[kind](**{**(known if kind == before else {}), **numbers})
+        noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
     return {**settings, "action_noise": noise}
 
 
@@ -346,12 +343,12 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
     """
     file = Path(path)
     try:
-        text = read_small(file, _LARGEST).decode("utf-8-sig")
+        data = read_small(file, _LARGEST)
     except (OSError, ValueError) as error:
         near = [x.name for x in file.parent.glob("*") if x.suffix in (".yaml", ".yml")]
         fix = hint(file.name, sorted(near)) if near else "pass the path of a file"
         raise UsageError(f"{flag}: expected a YAML file, got {path!r} ({error}); {fix}") from error
-    content = read_yaml(text, f"{flag} {path}")
+    content = read_yaml(data, f"{flag} {path}")
     if not isinstance(content, dict | None):
         raise UsageError(
             f"{flag} {path}: expected keys and values, got a {type(content).__name__}; write "
@@ -367,40 +364,14 @@ def _plain_names(content: dict[Any, Any], where: str) -> dict[str, Any]:
     return names
 
 
-def read_yaml(text: str, where: str) -> Any:
-    """Return the content of a YAML text, as `yaml.safe_load` does, with three differences.
-
-    1e-3 is a number, as in YAML 1.2. A key that comes twice is an error, as is an alias, by which
-    a short text can stand for a value that no memory holds.
+def read_yaml(data: str | bytes, where: str) -> Any:
+    """Return the content of YAML; see `rlox.files.parse_yaml`.
 
     Raises:
-        ModuleNotFoundError: PyYAML is not installed.
-        UsageError: The text is not such YAML; `where` and the line are named.
+        UsageError: The data are not such YAML; `where` and the line are named.
     """
-    yaml = load_extra("yaml", "cli", "rlox --config")
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.composer.ComposerError(
-                    None, None, "an alias", self.peek_event().start_mark
-                )
-            return super().compose_node(parent, index)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for i, key in enumerate(keys):
-                if key in keys[:i]:
-                    mark = node.value[i][0].start_mark
-                    raise yaml.constructor.ConstructorError(None, None, f"{key!r} twice", mark)
-            return super().construct_mapping(node, deep)
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-    try:
-        return yaml.load(text, Loader)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"{where}: expected YAML, got other ({problem}); correct it") from error
+    with usage_errors({where}):
+        return parse_yaml(where, data)
 
 
 def flag_of(name: str) -> str:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, one_line
 from rlox.distributed import PeerError
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Ranks:
 
     def fail(self, error: BaseException) -> None:
         """Note an error of this rank, after which the ranks do not stand at the same place."""
-        self.failure = self.failure or f"rank {self.rank} failed with {_summary(error)}"
+        self.failure = self.failure or f"rank {self.rank} failed with {one_line(error)[:200]}"
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            self.failure = _summary(error)
+            self.failure = one_line(error)[:200]
             raise PeerError(
                 "another rank failed, died, or did not answer in time; look at the output of the "
                 f"other ranks ({self.failure})"
@@ -165,8 +165,3 @@ class Ranks:
             self.next_command(name)
         with self._communicating():
             dist.monitored_barrier(wait_all_ranks=True)  # rank 0 names those that do not come
-
-
-def _summary(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

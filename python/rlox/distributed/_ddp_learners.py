@@ -52,12 +52,7 @@ class DDPMixin(_Learner):
     may_cut_rollouts = True  # whether a rank may end its own steps before the others do
 
     def __init__(
-        self,
-        env: Any,
-        config: Any,
-        seed: int,
-        policy: Any = None,
-        features_extractor: Any = None,
+        self, env: Any, config: Any, seed: int, policy: Any = None, features_extractor: Any = None
     ) -> None:
         self.ranks = current_group().ranks
         self.world_size = self.ranks.size
@@ -227,12 +222,7 @@ class _OnPolicy(DDPMixin):
     loss: Any
 
     def __init__(
-        self,
-        env: Any,
-        config: Any,
-        seed: int,
-        policy: Any = None,
-        features_extractor: Any = None,
+        self, env: Any, config: Any, seed: int, policy: Any = None, features_extractor: Any = None
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
         self.loss = self._normalizing(self.loss)

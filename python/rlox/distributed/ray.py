@@ -6,41 +6,34 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._concurrency import InterruptScope
 from rlox._errors import ArgumentTypeError
-from rlox._rlox import RolloutBuffer
-from rlox.actors import Actors, Episodes, lag_bound, start_remote, store
+from rlox.actors import lag_bound
 from rlox.collector import Collector, Rollout, WorkerPlan
 from rlox.extras import load_extra
 from rlox.learner import Arrays
 from rlox.many import together
 from rlox.many._jobs import Outcome, Outcomes, TrainJob
 from rlox.results import TrainResult
-from rlox.rollout import RolloutEnv
 from rlox.trainer import EnvLike, Trainer
 
 # Times that Ray repeats a rollout or a run whose process or machine was lost.
 _RETRIES = 3
-# Seconds between two checks whether to go on waiting.
+# Seconds between two checks for signals.
 _POLL = 0.2
-# Seconds that an actor has to close its environments.
+# Seconds that actors have to close their environments.
 _GRACE = 2.0
 
 
 def _connect() -> Any:
-    """Return the package ray, connected to a cluster.
-
-    Raises:
-        ModuleNotFoundError: Ray is not installed.
-            `ray.init` raises errors of its own, where the cluster does not answer for instance.
-    """
+    """Return the package ray, connected to a cluster."""
     ray = load_extra("ray", "ray", "rlox.distributed.ray")
     if not ray.is_initialized():
         ray.init(logging_level=logging.WARNING)
@@ -52,122 +45,91 @@ class _Worker:
 
     def __init__(self, plan: CloudpickleWrapper) -> None:
         self._plan = plan
-        self._collector: Collector | None = None
 
-    def prepare(self) -> None:
-        """Make the environments and the policy, if they are not made."""
-        if self._collector is None:
-            self._collector = Collector(self._plan.fn)  # type: ignore[arg-type]  # see `pickled`
+    @cached_property
+    def _collector(self) -> Collector:
+        return Collector(self._plan.fn)  # type: ignore[arg-type]  # see `WorkerPlan.pickled`
 
-    def collect(self, seed: int, weights: Arrays, normalizer: Arrays) -> Rollout | None:
-        """Return a rollout; see `Collector.collect`."""
-        self.prepare()
-        assert self._collector is not None
-        return self._collector.collect(seed, weights, normalizer)
+    def collect(self, *request: Any) -> Rollout | None:
+        """Return a rollout for the arguments of `Collector.collect`; None without arguments."""
+        collector = self._collector
+        return collector.collect(*request) if request else None
 
     def close(self) -> None:
         """Close the environments."""
-        if self._collector is not None:
-            self._collector.close()
+        self._collector.close()
 
 
-class RayActor:
-    """Actor on a Ray cluster; see `rlox.actors.RemoteActor`.
+class RayWorker:
+    """Actor on a Ray cluster; see `rlox.actors.Worker`.
 
     Args:
-        put: Returns the reference of weights, by their version, in Ray's object store.
+        workers: Holds the weights in Ray's object store.
+        plan: Plan of the collector.
     """
 
-    def __init__(
-        self,
-        ray: Any,
-        plan: WorkerPlan,
-        put: Callable[[int, Arrays], Any],
-        buffers: Sequence[RolloutBuffer],
-        statistics: list[Arrays],
-    ) -> None:
-        self._ray, self._put = ray, put
-        self._buffers, self._statistics = buffers, statistics
+    def __init__(self, workers: "RayWorkers", plan: WorkerPlan) -> None:
+        self._workers = workers
+        self._ray = workers.ray
         self._normalizer = plan.normalizer
         options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": _RETRIES}
-        self._actor = ray.remote(**options)(_Worker).remote(plan.pickled())
-        self._pending = self._actor.prepare.remote()
-        self._buffer = 0
+        self.actor = self._ray.remote(**options)(_Worker).remote(plan.pickled())
+        self._pending = self.actor.collect.remote()
 
-    def is_ready(self) -> bool:
-        """Wait a moment; whether the environments and the policy are made."""
-        if not self._ray.wait([self._pending], timeout=_POLL)[0]:
-            return False
-        self._ray.get(self._pending)
-        return True
+    def request(self, version: int, seed: int, weights: Arrays) -> None:
+        """Ask for a rollout with the weights of a version."""
+        ref = self._workers.put(version, weights)
+        self._pending = self.actor.collect.remote(seed, ref, self._normalizer)
 
-    def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
-        """Start to fill a buffer with the weights of a version."""
-        ref = self._put(version, weights)
-        self._pending = self._actor.collect.remote(seed, ref, self._normalizer)
-        self._buffer = buffer
+    def poll(self, seconds: float) -> bool:
+        """Wait for an answer; return whether there is one."""
+        return bool(self._ray.wait([self._pending], timeout=seconds)[0])
 
-    def wait(self, seconds: float) -> Episodes | None:
-        """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
-        if not self._ray.wait([self._pending], timeout=seconds)[0]:
-            return None
+    def receive(self) -> Any:
+        """Return the answer."""
         rollout = self._ray.get(self._pending)
-        self._normalizer = rollout.normalizer  # a restarted actor goes on from these statistics
-        return store(rollout, self._buffers, self._statistics, self._buffer)
-
-    def end(self) -> None:
-        """Close the environments, if they do so soon, and end the actor."""
-        if not self._ray.is_initialized():  # a call would connect to another cluster
-            return
-        with suppress(Exception):  # the actor has died, or the cluster is gone
-            self._ray.wait([self._actor.close.remote()], timeout=_GRACE)
-            self._ray.kill(self._actor)
+        if rollout is not None:
+            self._normalizer = rollout.normalizer  # a restarted actor continues from these
+        return rollout
 
 
-def in_ray(
-    env: RolloutEnv,
-    config: Any,
-    plan: WorkerPlan,
-    weights: Arrays,
-    stream: np.random.Generator,
-    stopping: Callable[[], bool],
-) -> Actors | None:
-    """Start Ray actors; see `rlox.actors.start_remote`.
+class RayWorkers:
+    """Ray actors of a learner with these settings.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
     """
-    ray = _connect()
-    actors: list[RayActor] = []
-    refs: dict[int, Any] = {}
 
-    def put(version: int, weights: Arrays) -> Any:
-        if version not in refs:
-            refs[version] = ray.put(weights)
-            for old in sorted(refs)[: -lag_bound(config) - 2]:
-                refs.pop(old, None)
-        return refs[version]
+    def __init__(self, config: Any) -> None:
+        self.ray = _connect()
+        self._versions = lag_bound(config) + 2
+        self._refs: dict[int, Any] = {}
+        self._workers: list[RayWorker] = []
 
-    def make(
-        plan: WorkerPlan, buffers: Sequence[RolloutBuffer], statistics: list[Arrays]
-    ) -> RayActor:
-        actors.append(RayActor(ray, plan, put, buffers, statistics))
-        return actors[-1]
+    def put(self, version: int, weights: Arrays) -> Any:
+        """Return the reference of the weights of a version in Ray's object store."""
+        if version not in self._refs:
+            self._refs[version] = self.ray.put(weights)
+            for old in sorted(self._refs)[: -self._versions]:
+                self._refs.pop(old, None)
+        return self._refs[version]
 
-    def end() -> None:
+    def start(self, plan: WorkerPlan) -> RayWorker:
+        """Start a worker."""
+        self._workers.append(RayWorker(self, plan))
+        return self._workers[-1]
+
+    def end(self) -> None:
+        """Close the environments, if they do so soon, and end all workers."""
+        if not self.ray.is_initialized():  # a call would connect to another cluster
+            return
+        actors = [worker.actor for worker in self._workers]
+        with suppress(Exception):  # an actor has died, or the cluster is gone
+            closing = [actor.close.remote() for actor in actors]
+            self.ray.wait(closing, num_returns=len(closing), timeout=_GRACE)
         for actor in actors:
-            actor.end()
-
-    return start_remote(
-        make,
-        env=env,
-        config=config,
-        plan=plan,
-        weights=weights,
-        stream=stream,
-        stopping=stopping,
-        end=end,
-    )
+            with suppress(Exception):
+                self.ray.kill(actor)
 
 
 def train_many(
@@ -203,7 +165,6 @@ def train_many(
         if name in common:
             got = f"on a cluster has no argument {name!r}"
             raise ArgumentTypeError("train_many", None, got, "leave it out")
-    _connect()
     checked = together.runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
     )

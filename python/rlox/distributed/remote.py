@@ -175,11 +175,7 @@ class RemoteVecEnv(VecEnv):
 
 
 def in_workers(
-    env: VecEnv,
-    config: Any,
-    weights: NativePolicy | Arrays,
-    seed: int,
-    stream: np.random.Generator,
+    env: VecEnv, config: Any, weights: NativePolicy | Arrays, seed: int, stream: np.random.Generator
 ) -> Actors:
     """Actors whose environments and policies are workers'.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlox._concurrency import InterruptScope
+from rlox._errors import one_line
 from rlox._processes import Pool, Report
 from rlox.callbacks import Callback, EvalCallback
 from rlox.evaluation import evaluation_seed
@@ -90,9 +91,8 @@ class TrialJob(TrainJob):
                     seed = evaluation_seed(trainer.seed, training=True)
                     score = trainer.evaluate(self.eval_episodes, seed=seed)["mean_reward"]
         except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
             steps = 0 if trainer is None else trainer.timesteps
-            return TrialResult(error=text, run_dir=_run_dir(trainer), timesteps=steps)
+            return TrialResult(error=one_line(error), run_dir=_run_dir(trainer), timesteps=steps)
         if not math.isfinite(score):
             return replace(result, error=f"score: expected a finite number, got {score}")
         return replace(result, score=score)

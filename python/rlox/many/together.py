@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import InterruptScope, stop_on_interrupt
-from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError, one_line
 from rlox.backends import Backend
 from rlox.callbacks import Callback, as_callbacks
 from rlox.keywords import hint
@@ -332,12 +332,9 @@ def _backend_of(job: TrainJob, prefix: str) -> str:
     try:
         with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
-    except (TypeError, ValueError) as error:
-        if not prefix or type(error) not in (TypeError, ValueError):
-            if prefix and isinstance(error, StructuredError):
-                error.argument = f"{prefix}{error.argument}"
-            raise
-        raise type(error)(f"{prefix}{error}") from error
+    except StructuredError as error:
+        error.argument = f"{prefix}{error.argument}"
+        raise
 
 
 def _failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
@@ -345,8 +342,7 @@ def _failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> 
     failures = []
     for number, error in errors.items():
         run = f"run {number}, " if several else ""
-        text = " ".join(str(error).split())
-        failures.append(f"{run}seed {jobs[number].seed}: {type(error).__name__}: {text}")
+        failures.append(f"{run}seed {jobs[number].seed}: {one_line(error)}")
     return (
         f"{len(errors)} of {len(jobs)} runs failed ({'; '.join(failures)}); `results` of this "
         "error has the others"

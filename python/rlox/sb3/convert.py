@@ -24,7 +24,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, NonFiniteError, one_line
 from rlox.backends import Backend, expect_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, all_keywords, trainer_settings
@@ -150,18 +150,18 @@ class Archive:
             raise FileNotFoundError(
                 f"path: expected a zip of Stable-Baselines3, got {file}; pass the path of one"
             )
+        member = "data"
         try:
             with zipfile.ZipFile(file) as opened:
-                data = json.loads(opened.read("data"))
-                weights = _tensors(opened, "policy.pth")
-                others = "pytorch_variables.pth"
-                variables = _tensors(opened, others) if others in opened.namelist() else {}
-            if not isinstance(data, dict):
-                raise TypeError(f"data is a {type(data).__name__}")
+                data = dict(json.loads(opened.read(member)))
+                member = "policy.pth"
+                weights = _tensors(opened, member)
+                member = "pytorch_variables.pth"
+                variables = _tensors(opened, member) if member in opened.namelist() else {}
         except MemoryError:
             raise
         except Exception as error:  # of zipfile, the libraries that decompress, JSON and torch
-            raise _not_sb3(file, error) from error
+            raise _damaged(file, error, "Stable-Baselines3", member) from error
         return Archive(data, weights, variables)
 
     def texts(self, name: str) -> dict[str, Any]:
@@ -216,26 +216,20 @@ def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
     import torch
 
     arrays: Arrays = {}
-    data = io.BytesIO(opened.read(member))
-    try:
-        loaded = torch.load(data, map_location="cpu", weights_only=True)
-        for name, tensor in (loaded or {}).items():
-            arrays[str(name)] = np.ascontiguousarray(tensor.detach().float().numpy())
-            if not np.isfinite(arrays[str(name)]).all():
-                raise ValueError(f"{name} with numbers that are not finite")
-    except Exception as error:  # whatever a damaged member raises
-        raise ValueError(f"{member}: {type(error).__name__}: {error}") from error
+    loaded = torch.load(io.BytesIO(opened.read(member)), map_location="cpu", weights_only=True)
+    for name, tensor in (loaded or {}).items():
+        array = np.ascontiguousarray(tensor.detach().float().numpy())
+        if not np.isfinite(array).all():
+            raise NonFiniteError(str(name), "finite numbers", "others")
+        arrays[str(name)] = array
     return arrays
 
 
-def _not_sb3(file: Path, got: object) -> ValueError:
-    reason = " ".join(str(got).split())[:200]
-    return ArgumentError(
-        str(file),
-        "a file that Stable-Baselines3 wrote",
-        f"{type(got).__name__}: {reason}",
-        "use another copy",
-    )
+def _damaged(
+    file: Path, error: Exception, writer: str, section: str | None = None
+) -> ArgumentError:
+    expected, got = f"a file that {writer} wrote", one_line(error)[:200]
+    return ArgumentError(str(file), expected, got, "use another copy", section=section)
 
 
 def _keywords(
@@ -433,20 +427,16 @@ def read_statistics(file: Path) -> dict[str, Any]:
         )
     saved = read_pickle(file.read_bytes())
     try:
-        if not saved.qualified_name.endswith(".VecNormalize"):
-            raise ValueError("another object than a VecNormalize")
         state = saved.state
-        flags = {name: state[name] for name in ("norm_obs", "norm_reward")}
-        if not all(isinstance(value, bool) for value in flags.values()):
-            raise TypeError("flags that are not True or False")
-        numbers = ("clip_obs", "clip_reward", "gamma", "epsilon")
-        result: dict[str, Any] = flags | {name: float(as_array(state[name])) for name in numbers}
+        result: dict[str, Any] = {name: state[name] for name in ("norm_obs", "norm_reward")}
+        for name in ("clip_obs", "clip_reward", "gamma", "epsilon"):
+            result[name] = float(as_array(state[name]))
         for name, rms in (("obs", "obs_rms"), ("return", "ret_rms")):
-            if flags["norm_obs"] or name == "return":
+            if result["norm_obs"] or name == "return":
                 statistics = state[rms].state
                 result[name] = {x: as_array(statistics[x]) for x in ("mean", "var", "count")}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _not_sb3(file, error) from error
+        raise _damaged(file, error, "VecNormalize.save") from error
     return result
 
 
@@ -487,12 +477,8 @@ def read_pickle(data: bytes) -> Any:
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception as error:  # whatever a damaged pickle raises
-        raise ArgumentError(
-            "pickle",
-            "plain objects and arrays",
-            f"{type(error).__name__}: {error}",
-            "use another copy",
-        ) from error
+        expected = "plain objects and arrays"
+        raise ArgumentError("pickle", expected, one_line(error), "use another copy") from error
 
 
 def as_array(value: Any) -> npt.NDArray[np.float64]:
@@ -511,19 +497,14 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
                 order = "F" if fortran else "C"
             case "_frombuffer":
                 data, dtype, shape, order = value.args
-            case "scalar":
+            case _:  # "scalar"
                 (dtype, data), shape = value.args, ()
-            case name:
-                raise ValueError(name)
-        name, byte_order = dtype.args[0], dtype.state[1]
-        if name not in ("f4", "f8") or byte_order not in "<>|=" or order not in ("C", "F"):
-            raise ValueError(f"{byte_order}{name}")
-        numbers = np.frombuffer(bytes(data), byte_order.replace("|", "<") + name)
+        kind = {"f4": np.float32, "f8": np.float64}[dtype.args[0]]
+        numbers = np.frombuffer(bytes(data), np.dtype(kind).newbyteorder(dtype.state[1]))
         array: npt.NDArray[np.float64] = numbers.reshape(shape, order=order).astype(np.float64)
-    except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-        raise ArgumentError(
-            "pickle", "an array of float32 or float64", str(error), "use another copy"
-        ) from error
+    except (AttributeError, TypeError, ValueError, LookupError) as error:
+        expected = "an array of float32 or float64"
+        raise ArgumentError("pickle", expected, one_line(error), "use another copy") from error
     return array
 
 

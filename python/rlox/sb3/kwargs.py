@@ -188,17 +188,12 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
 
 
 _ON_POLICY = ("ppo", "a2c")
+_FEATURES = "rlox.trainers take a function of the observation space as features_extractor="
 _OWN_POLICY = "pass a policy of your own to rlox.trainers"
 # Keys of policy_kwargs that built-in networks take with one value only, and the alternative.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "features_extractor_class": (
-        (None,),
-        "rlox.trainers take a function of the observation space as features_extractor=",
-    ),
-    "features_extractor_kwargs": (
-        (None, {}),
-        "rlox.trainers take a function of the observation space as features_extractor=",
-    ),
+    "features_extractor_class": ((None,), _FEATURES),
+    "features_extractor_kwargs": ((None, {}), _FEATURES),
     "n_critics": ((2,), _OWN_POLICY),
     "use_expln": ((False,), "standard deviations are exponentials; leave it out"),
     "squash_output": ((False,), "PPO and A2C clip actions; use SAC for squashed ones"),

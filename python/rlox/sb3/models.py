@@ -177,10 +177,7 @@ def all_keywords(
     by_place = dict(zip(defaults, args, strict=False))
     if twice := [name for name in by_place if name in keywords]:
         raise ArgumentTypeError(
-            twice[0],
-            "one value",
-            "one by its place and one by its name",
-            "leave one of them out",
+            twice[0], "one value", "one by its place and one by its name", "leave one of them out"
         )
     return {**defaults, **by_place, **keywords}
 

@@ -7,7 +7,6 @@ read as syntax trees of plain values, calls of `dict` and names of classes.
 import argparse
 import ast
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,13 +15,12 @@ from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox.extras import load_extra
-from rlox.files import read_small
+from rlox.files import parse_yaml, read_small
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import all_keywords, trainer_settings
 from rlox.settings import shown, text, whole
 from rlox.trainers import TRAINERS
 
-_MAX_VALUES = 100_000  # of an environment, as a few aliases can stand for many values
 _MAX_BYTES = 1 << 20
 # Keys of rl-zoo3 that are no keywords of algorithms.
 _OTHER_KEYS = ("policy", "n_timesteps", "n_envs", "normalize", "noise_type", "noise_std")
@@ -37,7 +35,6 @@ _UNSUPPORTED = {
     "replay_buffer_kwargs": "her= and n_sampled_goal= are settings of rlox.trainers",
     "monitor_kwargs": "leave it out",
 }
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _NOISES = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
 
 
@@ -64,48 +61,15 @@ def zoo_settings(
     """
     file = Path(path)
     name = text("algorithm", file.stem if algorithm is None else algorithm, tuple(TRAINERS))
-    content = _read(file)
+    content = parse_yaml("path", read_small(file, _MAX_BYTES))
+    if not isinstance(content, dict):
+        got = f"a {type(content).__name__}"
+        raise ArgumentError("path", "YAML of settings by environment", got, f"correct {file}")
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
         known = ", ".join(sorted(map(str, content))[:40])
         raise ArgumentError("env_id", f"one of {known}", repr(env_id), "pass one of them")
-    _check_size(found)
-    return _convert(name, {str(key): _number(value) for key, value in found.items()})
-
-
-def _read(file: Path) -> dict[str, Any]:
-    yaml = load_extra("yaml", "cli", "zoo_settings")
-    try:
-        content = yaml.safe_load(read_small(file, _MAX_BYTES).decode())
-        if not isinstance(content, dict):
-            raise ValueError(f"a {type(content).__name__} instead of settings by environment")
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())[:300]
-        raise ArgumentError(
-            "path", "YAML of plain values", f"other ({problem})", f"correct {file}"
-        ) from error
-    return content
-
-
-def _check_size(value: Any) -> None:
-    """Check the number of values, in which aliases count as what they stand for."""
-    remaining, count = [value], 0
-    while remaining:
-        item, count = remaining.pop(), count + 1
-        if count > _MAX_VALUES:
-            raise ArgumentError(
-                "env_id", f"at most {_MAX_VALUES:,} values", "more", "write aliases out"
-            )
-        if isinstance(item, Mapping):
-            remaining += [*item, *item.values()]
-        elif isinstance(item, list | tuple | set):
-            remaining += item
-
-
-def _number(value: Any) -> Any:
-    """Return the number of a text that YAML 1.1 does not read as one, such as 1e-3."""
-    is_number = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
-    return float(value) if is_number else value
+    return _convert(name, {str(key): value for key, value in found.items()})
 
 
 def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +92,7 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
             values[name] = _linear(name, values[name])
     if "noise_type" in others:
         kind = text("noise_type", others["noise_type"], tuple(_NOISES))
-        values["action_noise"] = _NOISES[kind](0.0, _number(others.get("noise_std", 0.0)))
+        values["action_noise"] = _NOISES[kind](0.0, others.get("noise_std", 0.0))
     values = {name: _integer(value) for name, value in values.items()}
     keywords = all_keywords("rl-zoo3", algorithm, (), values)
     config_type = TRAINERS[algorithm].config_type
@@ -142,7 +106,7 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
         if name not in ("device", "compile")
     }
     if "n_timesteps" in others:
-        steps = _integer(_number(others["n_timesteps"]))
+        steps = _integer(others["n_timesteps"])
         result["total_timesteps"] = whole("n_timesteps", steps, 1)
     return result
 
@@ -154,10 +118,13 @@ def _integer(value: Any) -> Any:
 
 def _linear(name: str, value: str) -> Any:
     """Return the schedule of a text such as "lin_0.001"."""
-    kind, _, first = value.partition("_")
-    if kind != "lin" or not _NUMBER.fullmatch(first):
-        raise ArgumentError(name, "a number or one after 'lin_'", repr(value), "correct it")
-    return lambda remaining: float(first) * remaining
+    kind, _, number = value.partition("_")
+    try:
+        first = float(number if kind == "lin" else "")
+    except ValueError as error:
+        expected = "a number or one after 'lin_'"
+        raise ArgumentError(name, expected, repr(value), "correct it") from error
+    return lambda remaining: first * remaining
 
 
 def _normalization(value: Any) -> dict[str, bool]:

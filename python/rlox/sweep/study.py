@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, one_line
 from rlox._processes import Pool
 from rlox.extras import load_extra
 from rlox.files import locked
@@ -209,7 +209,7 @@ class Sweep:
                             process.send(bool(trial.should_prune()))
                             continue
                         if isinstance(value, BaseException):
-                            value = TrialResult(error=f"{type(value).__name__}: {value}")
+                            value = TrialResult(error=one_line(value))
                         self._end(trial, value)
                         if tell is not None:
                             tell(self.study.trials[trial.number])
@@ -264,14 +264,8 @@ class Sweep:
 
 @contextmanager
 def _alone(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
-    """Keeps other sweeps from training a study of an SQLite file meanwhile, by a file beside it.
-
-    SQLite has locks of its own on its file, which closing it here would take from it. The system
-    frees a lock when its process ends, however it does.
-
-    Raises:
-        BlockingIOError: One does already.
-    """
+    """Lock a study of an SQLite file against other sweeps, by a file beside it."""
+    # Closing the SQLite file here would release locks that SQLite has on it.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
     with ExitStack() as ends:
@@ -299,11 +293,7 @@ def _url(file: Path) -> str:
 
 
 def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
-    """Optuna's storage.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
+    """Open the storage of Optuna."""
     if storage is None:
         return None
     where = os.fspath(storage)
@@ -311,8 +301,7 @@ def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:
-        why = " ".join(str(error).split("\n")[0].split())
         raise OSError(
-            f"storage: expected an SQLite file that can be written, got {where!r} ({why}); pass "
-            "another path"
+            f"storage: expected an SQLite file that can be written, got {where!r} "
+            f"({one_line(error)}); pass another path"
         ) from error
