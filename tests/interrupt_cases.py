@@ -274,8 +274,7 @@ CALLS = {
     "pack_lengths into a long row": on(lambda n: ([n], n), rlox.pack_lengths),
     "RunningMeanStd.update": running_mean,
     "weighted rewards": on(
-        lambda n: (zeros(n, 2), 1),
-        partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0]),
+        lambda n: (zeros(n, 2), 1), partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0])
     ),
     "a long seed": on(lambda n: (2, 1 << 8 * n), rlox.VecEnv),
     "extra fields": on(
@@ -401,11 +400,7 @@ def handler_uses_the_object_of_the_call():
 
 
 HANDLERS = {
-    one.__name__: one
-    for one in (
-        handler_changes_arrays,
-        handler_uses_the_object_of_the_call,
-    )
+    one.__name__: one for one in (handler_changes_arrays, handler_uses_the_object_of_the_call)
 }
 
 

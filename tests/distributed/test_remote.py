@@ -291,10 +291,7 @@ def test_worker_command_serves_until_it_is_told_to_end():
             RemoteVecEnv([address], 2, 0).close()
             process.send_signal(number)
             assert process.wait(10) == code
-    for words, message in (
-        (["--bind", "0.0.0.0:0"], "bind: "),
-        (["--colour", "blue"], "--colour"),
-    ):
+    for words, message in ((["--bind", "0.0.0.0:0"], "bind: "), (["--colour", "blue"], "--colour")):
         done = subprocess.run([*WORKER, *words], capture_output=True, text=True, timeout=30)
         assert done.returncode == 2
         assert message in done.stderr

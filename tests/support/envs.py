@@ -249,11 +249,7 @@ class BitFlip(gym.Env):
 
     def _obs(self):
         bits = self.bits.copy()
-        return {
-            "observation": bits,
-            "achieved_goal": bits.copy(),
-            "desired_goal": self.goal.copy(),
-        }
+        return {"observation": bits, "achieved_goal": bits.copy(), "desired_goal": self.goal.copy()}
 
 
 class PointMass(gym.Env):
