@@ -174,41 +174,26 @@ def test_normalisation_counts_transitions_only(mode, terminate):
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("n_steps", [1, 5, 64])
-def test_ppo_learns_from_transitions_only(mode, n_steps):
-    made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
-    settings = {
-        "n_steps": n_steps,
-        "batch_size": 2 * n_steps,
-        "n_epochs": 1,
-        "normalize_reward": True,
-    }
-    with PPOTrainer(made, 1, backend="torch", runs_dir=None, **settings) as trainer:
-        batches = []
-        trainer.learner.loss = lambda policy, batch, *rest, loss=trainer.learner.loss: (
-            batches.append(batch) or loss(policy, batch, *rest)
-        )
-        result = trainer.train(40)
-        assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
-        # The last observations, 200, are values' matter only.
-        assert {float(x) for batch in batches for x in batch.obs.unique()} <= {0, 100}
-        # The rollout in which the run ended may go on for a row.
-        assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
-        assert (result["mean_reward"], result["mean_length"]) == (2, 2)
-
-
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_a2c_learns_from_transitions_only(mode, monkeypatch):
-    made = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode)
-    batches = []
-    loss = a2c.a2c_loss
+@pytest.mark.parametrize(
+    ("kind", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)]
+)
+def test_trainers_learn_from_transitions_only(mode, kind, n_steps, monkeypatch):
+    env, batches = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
+    settings = {"n_steps": n_steps, "normalize_reward": True, "backend": "torch", "runs_dir": None}
+    if kind is PPOTrainer:
+        settings |= {"batch_size": 2 * n_steps, "n_epochs": 1}
+    module, name = (ppo, "ppo_loss") if kind is PPOTrainer else (a2c, "a2c_loss")
+    loss = getattr(module, name)
     monkeypatch.setattr(
-        a2c, "a2c_loss", lambda p, batch, c: batches.append(batch) or loss(p, batch, c)
+        module, name, lambda p, batch, *rest: batches.append(batch) or loss(p, batch, *rest)
     )
-    with A2CTrainer(made, 1, backend="torch", runs_dir=None, n_steps=5) as trainer:
+    with kind(env, 1, **settings) as trainer:
         result = trainer.train(40)
     assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
+    # The last observations, 200, are only valued.
     assert {float(x) for batch in batches for x in batch.obs.unique()} <= {0, 100}
+    # The rollout in which the run ended may go on for a row.
+    assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
     assert (result["mean_reward"], result["mean_length"]) == (2, 2)
 
 
@@ -254,16 +239,6 @@ def test_vector_wrappers_are_accepted(mode):
     assert column("rewards", buffer)[:2] == [3, 3]
     assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
     assert env.drain_episodes()[0].tolist() == [6] * (4 if mode is NEXT_STEP else 6)
-
-
-def test_vector_entry_points_are_accepted():
-    env = make_vec("CartPole-v1", 3, seed=1, vectorization_mode="vector_entry_point")
-    assert isinstance(env, ForeignVecEnv)
-    assert env.metadata["autoreset_mode"] is NEXT_STEP
-    batch = collect_rollout(env, None, 100)
-    done = batch.terminated | batch.truncated
-    assert (batch.valid[1:] == ~done[:-1]).all()
-    assert not batch.valid.all()
 
 
 def test_wrappers_are_applied_in_order():
@@ -391,11 +366,3 @@ def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
         finished(make_vec(Unmasked(takes_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
         finished(make_vec(Unmasked(takes_options=False)), 3)
-
-
-def test_wrappers_may_change_the_reward_of_a_reset():
-    made = SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)
-    wrapped = vector_wrappers.TransformReward(made, lambda rewards: rewards - 1)
-    plain = SyncVectorEnv([Script] * 2, autoreset_mode=NEXT_STEP)
-    expected = column("valid", finished(make_vec(plain), 5))
-    assert column("valid", finished(make_vec(wrapped), 5)) == expected
