@@ -7,7 +7,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
 from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
-from rlox.algorithms import a2c
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from support.envs import Count
@@ -177,17 +176,16 @@ def test_normalisation_counts_transitions_only(mode, terminate):
 @pytest.mark.parametrize(
     ("kind", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)]
 )
-def test_trainers_learn_from_transitions_only(mode, kind, n_steps, monkeypatch):
+def test_trainers_learn_from_transitions_only(mode, kind, n_steps):
     env, batches = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
     settings = {"n_steps": n_steps, "normalize_reward": True, "backend": "torch", "runs_dir": None}
     if kind is PPOTrainer:
         settings |= {"batch_size": 2 * n_steps, "n_epochs": 1}
-    module, name = (ppo, "ppo_loss") if kind is PPOTrainer else (a2c, "a2c_loss")
-    loss = getattr(module, name)
-    monkeypatch.setattr(
-        module, name, lambda p, batch, *rest: batches.append(batch) or loss(p, batch, *rest)
-    )
     with kind(env, 1, **settings) as trainer:
+        loss = trainer.learner.loss
+        trainer.learner.loss = lambda policy, batch, *rest: (
+            batches.append(batch) or loss(policy, batch, *rest)
+        )
         result = trainer.train(40)
     assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
     # The last observations, 200, are only valued.
