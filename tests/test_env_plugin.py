@@ -148,7 +148,7 @@ def test_masks_belong_to_the_observations_returned(mode):
     assert ends > 12
     assert cuts > 0
     for wrong in (np.zeros((4, 6), bool), np.zeros((6, 4), np.int8)):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match="^out: "):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=r"^out: "):
             env.action_masks(wrong)
     env.close()
     with pytest.raises(rlox.ClosedError):

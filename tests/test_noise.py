@@ -136,7 +136,7 @@ def test_noise_rejects_parameters_that_are_no_numbers(kind, arguments, error, ar
 def test_noise_rejects_an_array_of_means_as_the_first_argument():
     with pytest.raises(TypeError, match="positional"):
         GaussianNoise(np.zeros(2), 0.1 * np.ones(2))
-    with pytest.raises(ArgumentTypeError, match="^theta: "):
+    with pytest.raises(ArgumentTypeError, match=r"^theta: "):
         OrnsteinUhlenbeckNoise(np.zeros(2), 0.1 * np.ones(2))
 
 
