@@ -155,17 +155,6 @@ def set_states(env):
     return lambda: [env.set_state(one), env.set_state(other)]
 
 
-def reset_with_a_long_seed():
-    env = rlox.VecEnv(2, seed=0)
-    env.reset()
-
-    def make(n):
-        seed = 1 << 8 * n
-        return lambda: env._native.reset(seed)
-
-    return make, env._native.rng_states
-
-
 ROWS = 3_000_000
 
 
@@ -221,18 +210,6 @@ def sample_one_long_sequence():
 def replay_states():
     buffer = filled()
     return lambda n: lambda: [buffer.state() for _ in range(n // ROWS + 1)], lambda: len(buffer)
-
-
-def refused_replay_state():
-    buffer, more = rlox.ReplayBuffer(10, 4, 1, seed=0), filled().state()
-
-    def refuse():
-        try:
-            buffer.load_state(more)
-        except ValueError:
-            return
-
-    return lambda n: lambda: [refuse() for _ in range(n // ROWS + 1)], stream_of(buffer)
 
 
 def training(kind, call, expected):
@@ -294,16 +271,7 @@ SLOW = {
         set_states,
         lambda env: len(np.unique(env.get_state()["episode_returns"])),  # never that of some only
     ),
-    "half precision": on(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
-    "long sequences": on(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
     "normalize_obs": on(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
-    "groups of which one has no reward": on(
-        lambda n: (np.r_[np.nan, np.arange(2.0 * n - 1)], 2),
-        partial(rlox.compute_batch_group_advantages, scale="batch"),
-    ),
-    "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
-    "a reset with a long seed": reset_with_a_long_seed,
-    "compute_gae": on(lambda n: (zeros(n), zeros(n), zeros(n) > 0, 0.0), rlox.compute_gae),
     "compute_gae of columns": on(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
     ),
@@ -317,7 +285,6 @@ SLOW = {
 ONCE = {
     "a sample of one long sequence": sample_one_long_sequence,
     "a replay state": replay_states,
-    "a replay state that is refused": refused_replay_state,
 }
 TRAINING = {
     "collect by train": training("collect", "train", (True, 0)),  # half a rollout does not count
@@ -399,9 +366,7 @@ def handler_uses_the_object_of_the_call():
     assert buffer.final_index is not None
 
 
-HANDLERS = {
-    one.__name__: one for one in (handler_changes_arrays, handler_uses_the_object_of_the_call)
-}
+HANDLERS = {x.__name__: x for x in (handler_changes_arrays, handler_uses_the_object_of_the_call)}
 
 
 def run(name, shares):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAINING, lat
 from interrupt_cases import machine_lateness as machine
 from rlox._concurrency import CallGuard, stop_on_interrupt
 from rlox._rlox import network_backends
+from thread_runs import run_threads
 
 pytestmark = [
     pytest.mark.serial,
@@ -67,19 +67,11 @@ def test_ignored_interrupts_stay_ignored():
 
 
 def test_other_threads_leave_signal_handlers_alone():
-    errors = []
-
     def run():
-        try:
-            with stop_on_interrupt(pytest.fail):
-                pass
-        except BaseException as error:
-            errors.append(error)
+        with stop_on_interrupt(pytest.fail):
+            pass
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert errors == []
+    assert run_threads(run) == []
 
 
 def test_guard_refuses_forked_children():
