@@ -80,9 +80,8 @@ def test_pictures_are_scaled_and_other_bytes_are_not():
         (make_features(small), small.shape, 1.0),
         (make_features(memory), memory.shape, 255.0),
     ):
-        assert features(torch.full((1, *shape), 255, dtype=torch.uint8)).unique().tolist() == [
-            value
-        ]
+        bright = torch.full((1, *shape), 255, dtype=torch.uint8)
+        assert features(bright).unique().tolist() == [value]
     with pytest.raises(ValueError, match="sides of at least 36"):
         NatureCNN(spaces.Box(0, 255, (35, 36, 3), np.uint8))
 
@@ -200,10 +199,8 @@ def test_unpack_inverts_pack(space):
     assert (rows.shape, rows.dtype) == ((6, *layout.shape), layout.dtype)
     expected = flat(space, obs)
     arrays, tensors = layout.unpack(rows), layout.unpack(torch.from_numpy(rows), torch_dtype)
-    more = layout.unpack(rows.reshape(2, 3, *layout.shape))
-    for got, tensor, wide, want in zip(
-        *map(leaves, (arrays, tensors, more)), expected, strict=True
-    ):
+    parts = map(leaves, (arrays, tensors, layout.unpack(rows.reshape(2, 3, *layout.shape))))
+    for got, tensor, wide, want in zip(*parts, expected, strict=True):
         assert got.dtype == want.dtype
         assert np.array_equal(got, want)
         assert np.array_equal(tensor.numpy(), want)
@@ -232,7 +229,7 @@ PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
         (spaces.Text(3), "a", TypeError, "observation space: expected Box.* as obs"),
         (spaces.Dict(a=spaces.Sequence(IMAGE)), {}, TypeError, "observation space: .* as obs"),
     ],
-    ids=str,
+    ids=range(8),
 )
 def test_other_spaces_and_observations_outside_of_them_are_rejected(space, obs, error, words):
     with pytest.raises(error, match=words):

@@ -224,17 +224,11 @@ def generator():
     return torch.Generator().manual_seed(0)
 
 
-def torch_parts(logits, counts):
-    return [distributions.Categorical(logits=part) for part in logits.split(counts, -1)]
-
-
 def test_categoricals_equal_torchs(generator):
     logits = torch.randn(50, 9, generator=generator) * 3
-    for ours, counts in (
-        (Categorical(logits), [9]),
-        (MultiCategorical(logits, [2, 4, 3]), [2, 4, 3]),
-    ):
-        torchs = torch_parts(logits, counts)
+    for counts in ([9], [2, 4, 3]):
+        ours = Categorical(logits) if counts == [9] else MultiCategorical(logits, counts)
+        torchs = [distributions.Categorical(logits=part) for part in logits.split(counts, -1)]
         actions = ours.sample(generator)
         assert actions.dtype == torch.int64
         assert tuple(actions.shape) == ((50,) if len(counts) == 1 else (50, 3))
