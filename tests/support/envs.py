@@ -11,6 +11,16 @@ from gymnasium import spaces
 
 from rlox import RolloutBuffer
 
+# Native environments with arguments of their constructors; Acrobot's are Gymnasium's attributes.
+NATIVE = {
+    "Acrobot-v1": {},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.02},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.02},
+    "Pendulum-v1": {"g": 3.5},
+}
+IDS = [*NATIVE]
+
 
 class Guess(gym.Env):
     """Base class: `_reward` rates an action given the observation. Truncated after ten steps."""
