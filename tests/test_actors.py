@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
-from thread_runs import run_threads
+from thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -206,16 +205,14 @@ def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
 def test_forked_child_cannot_use_threads_of_its_parent():
     _, actors = make()
     actors.next(EpisodeStatistics())
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        with pytest.raises(ClosedError):
-            actors.next(EpisodeStatistics())
-        with pytest.raises(ClosedError):
-            actors.metrics()
+
+    def work():
+        for call in (lambda: actors.next(EpisodeStatistics()), actors.metrics):
+            with pytest.raises(ClosedError):
+                call()
         actors.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    run_in_fork(work)
     assert actors.next(EpisodeStatistics()) is not None
     actors.close()
 
@@ -316,12 +313,7 @@ def test_actors_work_in_worker_processes_and_start_processes_themselves():
 def test_forked_child_leaves_processes_of_its_parent_alone():
     with IMPALATrainer(env=cartpole, seed=0, runs_dir=None) as trainer:
         trainer.train(80)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            trainer.close()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(trainer.close)
         assert trainer.train(80)["timesteps"] == 160
 
 

@@ -244,23 +244,6 @@ def test_progress_outside_of_the_run_is_refused(kind, progress):
     assert trainer.timesteps == 0
 
 
-def test_stop_before_the_first_update_counts_no_steps():
-    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
-    learner = trainer.learner
-    collect = learner.collect
-
-    def stopped():
-        full = collect()
-        learner.stopping = True
-        return full
-
-    learner.collect = stopped
-    before = weights(trainer)
-    result = trainer.train(64)
-    assert (result["timesteps"], learner.updates, result["interrupted"]) == (0, 0, True)
-    assert np.array_equal(weights(trainer), before)
-
-
 def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
     inside, leave = threading.Event(), threading.Event()

@@ -1,7 +1,5 @@
 """Where environments say what they allow, and what holds in steps in which they do not."""
 
-import warnings
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rlox import collect_rollout, make_vec
-from rlox.evaluation import evaluate
 from rlox.mask_source import MaskSource
 from rlox.trainers import A2CTrainer, PPOTrainer
-from support.masked_envs import Doors, Method
+from support.masked_envs import Doors
 
 MODES = list(AutoresetMode)
 SMALL = {"n_steps": 16, "runs_dir": None, "action_masks": True, "num_envs": 2}
@@ -127,48 +124,6 @@ def test_wrapped_vectors_of_rlox_without_masks_have_none():
         wrapped = make_vec(RecordEpisodeStatistics(inner))
         assert not wrapped.tells_masks
         assert collect_rollout(wrapped, None, 3).action_masks is None
-
-
-def test_evaluation_takes_silence_as_everything_is_allowed():
-    seen = []
-
-    class Decides:
-        masked = True
-
-        def predict(self, obs, deterministic=True, action_masks=None):
-            seen.append(int(action_masks.sum()))
-            return 10 + action_masks.argmax(1)
-
-    assert evaluate(Decides(), Once, 2, seed=0, num_envs=1)["lengths"] == [5, 5]
-    assert [count == 6 for count in seen] == [False, *[True] * 4] * 2
-
-
-def last_masks(env, ended=(True, True)):
-    """The final masks after an episode of two environments that open the first unlocked door."""
-    env.reset(seed=0)
-    for _ in range(5):
-        env.step(10 + env.action_masks().argmax(1))
-    return env.final_action_masks(np.array(ended))
-
-
-@pytest.mark.parametrize("kind", [Doors, Method])
-@pytest.mark.parametrize("mode", MODES)
-def test_final_masks_are_those_of_the_states_that_episodes_ended_in(mode, kind):
-    env = make_vec(kind, 2, seed=0, autoreset_mode=mode)
-    if kind is Method and mode is AutoresetMode.SAME_STEP:
-        with pytest.warns(
-            UserWarning, match=r"^action_mask: .* environment 0 \(<Method instance>\)"
-        ):
-            assert not last_masks(env).any()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert not last_masks(env).any()
-        return
-    masks = last_masks(env)
-    # Observations of doors are their masks.
-    obs = np.stack(env._infos.get("final_obs", env._obs))
-    assert masks.tolist() == (obs > 0).tolist()
-    assert not env.final_action_masks(np.array([False, True]))[0].any()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rlox import ClosedError, RolloutBuffer, VecEnv, envs
 from rlox.evaluation import evaluate
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
+from thread_runs import join, start_threads
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 
@@ -46,26 +47,25 @@ def test_autoreset_mode_accepts_members_values_and_names(mode):
         assert VecEnv(autoreset_mode=given).metadata["autoreset_mode"] is mode
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"reset_mask": [True, False, True]},
-        {"reset_mask": None},
-        {"reset_mask": np.array([True])},
-        {"reset_mask": np.array([[True, False, True]])},
-        {"reset_mask": np.array([1, 0, 1])},
-        {"reset_mask": np.zeros(3, bool)},
-    ],
-    ids=["list", "None", "shape", "rank", "dtype", "empty"],
-)
-def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(options):
+BAD_MASKS = {
+    "list": [True, False, True],
+    "None": None,
+    "shape": np.array([True]),
+    "rank": np.array([[True, False, True]]),
+    "dtype": np.array([1, 0, 1]),
+    "empty": np.zeros(3, bool),
+}
+
+
+@pytest.mark.parametrize("mask", BAD_MASKS.values(), ids=BAD_MASKS)
+def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(mask):
     ours, ref = VecEnv(3, seed=0), sync()
     before = ours.reset_all()
     ref.reset(seed=0)
     with pytest.raises((TypeError, ValueError)) as expected:
-        ref.reset(seed=1, options=dict(options))
+        ref.reset(seed=1, options={"reset_mask": mask})
     with pytest.raises(expected.type, match="reset_mask"):
-        ours.reset(seed=1, options=options)
+        ours.reset(seed=1, options={"reset_mask": mask})
     assert np.array_equal(ours.collect_n_steps(1)["obs"][0], before)
 
 
@@ -504,27 +504,23 @@ def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
 
 
 def test_get_state_is_consistent_while_another_thread_steps():
-    n, actions = 512, np.ones((512, 1), np.float32)
-    make = lambda: VecEnv(n, 0, "Pendulum-v1", max_episode_steps=-1)  # noqa: E731
-    env, stop = make(), threading.Event()
-    env.reset()
+    n, actions, stop = 512, np.ones((512, 1), np.float32), threading.Event()
+    env, twin = (VecEnv(n, 0, "Pendulum-v1", max_episode_steps=-1) for _ in "ab")
+    env.reset(), twin.reset()
 
     def step():
         while not stop.is_set():
             env.step(actions)
 
-    thread = threading.Thread(target=step)
-    thread.start()
-    try:
-        states = [env.get_state() for _ in range(200)]
-    finally:
-        stop.set()
-        thread.join()
-    twin, steps = make(), 0
-    twin.reset()
+    threads, errors = start_threads(step)
+    states = [env.get_state() for _ in range(200)]
+    stop.set()
+    join(threads)
+    steps = 0
     for state in states:
         for _ in range(int(state["episode_steps"][0]) - steps):
             twin.step(actions)
             steps += 1
         expected = twin.get_state()
         assert all(np.array_equal(state[k], expected[k], equal_nan=k == "states") for k in state)
+    assert errors == []

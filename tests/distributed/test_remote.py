@@ -1,6 +1,5 @@
 """Workers of `rlox worker`: their rollouts and steps are those made here, also if one is killed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from rlox import VecEnv
 from rlox.distributed.remote import RemoteVecEnv
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
+from thread_runs import run_in_fork
 
 WORKER = [sys.executable, "-m", "rlox", "worker"]
 TOKEN = "0123456789abcdef"
@@ -257,18 +257,16 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
             assert program.communicate(timeout=30)[0] == "on\n"
 
 
-def test_forked_process_is_told_to_connect_anew(two):
+def test_forked_process_must_connect_anew(two):
     with closing(RemoteVecEnv(two, 2, 0)) as env:
         env.reset(seed=1)
-        child = os.fork()
-        if child == 0:
-            try:
+
+        def work():
+            with pytest.raises(ValueError, match="connect anew in this process"):
                 env.step(np.array([0, 1]))
-            except ValueError as error:
-                os._exit(0 if "connect anew in this process" in str(error) else 2)
-            os._exit(1)
+
         start = time.monotonic()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(work)
         assert time.monotonic() - start < 2
         env.step(np.array([0, 1]))
 
