@@ -200,13 +200,6 @@ def sample_from_a_file():
     return lambda n: lambda: buffer.sample(min(n, rows)), stream_of(buffer)
 
 
-def sample_one_long_sequence():
-    buffer = rlox.ReplayBuffer(1000, 1, 1, seed=0)
-    for i in range(1000):
-        buffer.push([i], [0.0], 0.0, False, False, [i + 1])
-    return lambda n: lambda: buffer.sample_sequences(1, n), stream_of(buffer)
-
-
 def replay_states():
     buffer = filled()
     return lambda n: lambda: [buffer.state() for _ in range(n // ROWS + 1)], lambda: len(buffer)
@@ -283,7 +276,6 @@ SLOW = {
 }
 # Each in one piece until all is there, so that the time in it does not matter.
 ONCE = {
-    "a sample of one long sequence": sample_one_long_sequence,
     "a replay state": replay_states,
 }
 TRAINING = {

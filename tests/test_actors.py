@@ -20,7 +20,7 @@ from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
-from thread_runs import run_in_fork, run_threads
+from thread_runs import run_in_fork
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -215,18 +215,6 @@ def test_forked_child_cannot_use_threads_of_its_parent():
     run_in_fork(work)
     assert actors.next(EpisodeStatistics()) is not None
     actors.close()
-
-
-def test_learners_in_several_threads_count_their_own_steps():
-    timesteps = []
-
-    def work():
-        learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
-        iterate(learner, 50)
-        timesteps.append(learner.timesteps)
-
-    assert run_threads(work, 4) == []
-    assert timesteps == [1000] * 4
 
 
 @pytest.mark.slow

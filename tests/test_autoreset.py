@@ -219,19 +219,6 @@ def test_begin_rollout_resets_finished_environments(kind):
     env.step_rollout(buffer, 0, [0, 0, 0], np.zeros(3), np.zeros(3))
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_vector_wrappers_are_accepted(mode):
-    made = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
-    wrapped = vector_wrappers.RecordEpisodeStatistics(made)
-    wrapped = vector_wrappers.TransformReward(wrapped, lambda rewards: 3 * rewards)
-    env = make_vec(wrapped)
-    assert isinstance(env, ForeignVecEnv)
-    buffer = finished(env, 6)
-    assert column("rewards", buffer)[:2] == [3, 3]
-    assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
-    assert env.drain_episodes()[0].tolist() == [6] * (4 if mode is NEXT_STEP else 6)
-
-
 def test_wrappers_are_applied_in_order():
     twice = lambda env: gym.wrappers.TransformReward(env, lambda reward: 2 * reward)  # noqa: E731
     plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731
@@ -273,17 +260,18 @@ def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
     assert buffer.obs[0].tolist() == [[0], [0]]
 
 
-@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+@pytest.mark.parametrize("mode", AutoresetMode)
 def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
-    made = SyncVectorEnv([lambda: Count(limit=3)] * 2, autoreset_mode=mode)
-    env = make_vec(vector_wrappers.TransformReward(made, lambda rewards: rewards - 5))
-    env.reset()
-    for _ in range(8):
-        env.step([0, 0])
-    # Three steps of reward 1 - 5.
+    made = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
+    wrapped = vector_wrappers.RecordEpisodeStatistics(made)
+    env = make_vec(vector_wrappers.TransformReward(wrapped, lambda rewards: rewards - 5))
+    assert isinstance(env, ForeignVecEnv)
+    buffer = finished(env, 6)
+    assert column("rewards", buffer)[:2] == [-4, -4]
+    assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
     returns, lengths = env.drain_episodes()
-    assert returns.tolist() == [-12.0] * 4
-    assert lengths.tolist() == [3] * 4
+    assert returns.tolist() == [-8] * (4 if mode is NEXT_STEP else 6)
+    assert set(lengths) == {2}
 
 
 def test_a_resetting_step_accepts_any_action():

@@ -14,7 +14,7 @@ import interrupt_cases
 import rlox
 from interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAINING, lateness
 from interrupt_cases import machine_lateness as machine
-from rlox._concurrency import CallGuard, stop_on_interrupt
+from rlox._concurrency import stop_on_interrupt
 from rlox._rlox import network_backends
 from thread_runs import run_threads
 
@@ -72,13 +72,6 @@ def test_other_threads_leave_signal_handlers_alone():
             pass
 
     assert run_threads(run) == []
-
-
-def test_guard_refuses_forked_children():
-    guard = CallGuard()
-    guard._pid += 1
-    with pytest.raises(RuntimeError, match="'spawn'"), guard:
-        pass
 
 
 def test_interrupts_end_calls_and_training_and_lateness_is_noticed():

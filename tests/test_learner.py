@@ -89,24 +89,18 @@ def test_a_counter_that_counts_nothing_is_refused(count):
         lambda s: s["state"].update(inc=str(2**200)),
         lambda s: s.update(bit_generator="MT19937"),
         lambda s: s.update(has_uint32="no"),
-        lambda s: s.update(uinteger=2**70),
     ],
+    ids=["missing", "text", "range", "kind", "flag"],
 )
-def test_a_damaged_stream_is_refused(change):
-    state = stream_state(np.random.default_rng(0))
-    change(state)
-    with pytest.raises(ValueError, match="streams: expected a PCG64's state"):
-        stream_from_state(state)
-
-
-def test_streams_must_be_those_of_the_learner():
+def test_streams_must_be_whole_and_those_of_the_learner(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
         with pytest.raises(ValueError, match="streams: expected those of a, got"):
             streams_from_states(states, ["a"])
-    with pytest.raises(ValueError, match="streams: expected a PCG64's state, got 3"):
-        streams_from_states({"a": 3}, ["a"])
+    change(state)
+    with pytest.raises(ValueError, match="streams: expected a PCG64's state"):
+        stream_from_state(state)
 
 
 def test_statistics_must_fit_the_normalizer():

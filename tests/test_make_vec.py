@@ -10,7 +10,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import VecEnv, make_vec
-from rlox.evaluation import evaluate
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from support.envs import Count, Counter, fill
@@ -255,19 +254,18 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
     full = plain.evaluate(2)
     assert made.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert plain.evaluate(2, env=short)["lengths"] == [7, 7]
-    assert evaluate(plain, short, 2)["lengths"] == [7, 7]
+    with pytest.raises(ValueError, match=r"^vectorization_mode: .*'No-v0'"):
+        made.evaluate(1, env=EnvSpec("No-v0"))
 
 
 def test_num_envs_of_a_spec_is_for_training_only():
-    spec = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
-    made = A2CTrainer(spec, 0, runs_dir=None)
-    assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
-    assert made.sources["gamma"] == "rl-zoo3"
-    assert made.evaluate(4)["lengths"] == [9] * 4
-    vectors = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", max_episode_steps=5).spec
-    made = A2CTrainer(vectors, 0, runs_dir=None)
-    assert made.config.num_envs == 2
-    assert made.evaluate(2)["lengths"] == [5, 5]
+    native = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
+    other = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
+    for spec in (native, other):
+        made = A2CTrainer(spec, 0, runs_dir=None)
+        assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
+        assert made.sources["gamma"] == "rl-zoo3"
+        assert made.evaluate(4)["lengths"] == [9] * 4
 
 
 def test_trainers_accept_a_spec_with_wrappers_and_keywords():
@@ -278,11 +276,3 @@ def test_trainers_accept_a_spec_with_wrappers_and_keywords():
     assert made.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]
-
-
-def test_evaluate_rejects_environments_already_made_and_empty_specs():
-    made = A2CTrainer(gym.spec("CartPole-v1"), 0, runs_dir=None)
-    with pytest.raises(ValueError, match=r"^vectorization_mode: .*'No-v0'"):
-        made.evaluate(1, env=EnvSpec("No-v0"))
-    with pytest.raises(TypeError, match=r"^env: .*got int"):
-        evaluate(made, 3)

@@ -54,16 +54,6 @@ def test_observations_of_any_rank_are_flattened_and_may_be_empty(shape, ortho_in
     assert value.isfinite().all()
 
 
-def test_acting_is_sampling_and_valuing_at_once():
-    policy, obs = MlpPolicy(OBS, Box(-1, 1, (2,))), torch.randn(6, 5)
-    policy.generator.manual_seed(0)
-    action, log_prob, value = policy.act(obs)
-    policy.generator.manual_seed(0)
-    torch.testing.assert_close(policy.get_action_and_logprob(obs)[0], action)
-    torch.testing.assert_close(policy.get_action_and_logprob(obs, action=action)[1], log_prob)
-    torch.testing.assert_close(policy.get_value(obs), value)
-
-
 @pytest.mark.parametrize(
     ("space", "outputs"),
     [
@@ -175,16 +165,18 @@ def test_a_policy_without_a_mode_cannot_be_greedy():
 
 @pytest.mark.parametrize("net_arch", [(16,), (16, 8), (8, 8, 8)])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
-def test_one_pass_for_actor_and_critic_says_what_two_say(net_arch, activation):
+def test_act_in_one_pass_equals_the_separate_methods(net_arch, activation):
     policy = MlpPolicy(OBS, MultiBinary(3), net_arch=net_arch, activation=activation)
-    obs = torch.randn(7, 5)
-    policy.generator.manual_seed(1)
-    action, log_prob, value = policy.frozen_act()(obs)
-    policy.generator.manual_seed(1)
-    again = policy.act(obs)
-    assert torch.equal(action, again[0])
-    torch.testing.assert_close(log_prob, again[1])
-    torch.testing.assert_close(value, again[2])
+    obs, samples = torch.randn(7, 5), []
+    for act in (policy.frozen_act(), policy.act, policy.get_action_and_logprob):
+        policy.generator.manual_seed(1)
+        samples.append(act(obs))
+    action, log_prob, value = samples[0]
+    assert torch.equal(action, samples[1][0])
+    assert torch.equal(action, samples[2][0])
+    for expected in (samples[1], (action, samples[2][1], policy.get_value(obs))):
+        torch.testing.assert_close(log_prob, expected[1])
+        torch.testing.assert_close(value, expected[2])
 
 
 def test_what_somebody_changed_or_watches_is_not_bypassed():

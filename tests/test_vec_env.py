@@ -10,7 +10,6 @@ from gymnasium.wrappers import vector as wrappers
 
 import rlox
 from rlox import ClosedError, RolloutBuffer, VecEnv, envs
-from rlox.evaluation import evaluate
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
 from thread_runs import join, start_threads
@@ -356,35 +355,20 @@ def test_drain_episodes_returns_each_episode_once():
     assert env.drain_episodes()[0].tolist() == []
 
 
-def reset(env):
-    def call(seed):
-        made = env()
-        made.reset(seed=seed)
-        made.close()
-
-    return call
-
-
-class Zeros:
-    def predict(self, obs, deterministic=True):
-        return np.zeros(len(obs), np.int64)
-
-
 def foreign():
     return rlox.make_vec("CartPole-v1", 2, vectorization_mode="sync")
 
 
 TAKERS = {
     "VecEnv": lambda seed: rlox.VecEnv(2, seed),
-    "VecEnv.reset": reset(lambda: rlox.VecEnv(2)),
+    "VecEnv.reset": lambda seed: rlox.VecEnv(2).reset(seed=seed),
     "VecEnv.reset each": lambda seed: rlox.VecEnv(2).reset(seed=[0, seed]),
-    "ForeignVecEnv.reset": reset(foreign),
+    "ForeignVecEnv.reset": lambda seed: foreign().reset(seed=seed),
     "ForeignVecEnv.reset each": lambda seed: foreign().reset(seed=[0, seed]),
-    "NativeEnv.reset": reset(lambda: gym.make("rlox/CartPole-v1")),
+    "NativeEnv.reset": lambda seed: gym.make("rlox/CartPole-v1").reset(seed=seed),
     "make_vec": lambda seed: rlox.make_vec("CartPole-v1", 2, seed=seed).reset(),
     "make_vec of others": lambda seed: rlox.make_vec("FrozenLake-v1", 2, seed=seed),
     "trainer": lambda seed: PPOTrainer("CartPole-v1", seed, runs_dir=None),
-    "evaluate": lambda seed: evaluate(Zeros(), "CartPole-v1", 1, seed=seed),
     "NativeVectorEnv": lambda seed: rlox._rlox.NativeVectorEnv("CartPole-v1", 2, seed),
 }
 
