@@ -171,14 +171,6 @@ def stream_of(buffer):
     return lambda: (len(buffer), buffer.state()["stream"].tolist())
 
 
-def sample_stacks():
-    stacks, rewards, off = zeros(2001, 4, 84, 84, dtype=np.uint8), np.zeros(2000), zeros(2000) > 0
-    buffer = rlox.ReplayBuffer(40_000, (4, 84, 84), (), obs_dtype="uint8", frame_stack=4, seed=0)
-    for _ in range(20):
-        buffer.push_batch(stacks[:-1], stacks[1:], rewards, rewards, off, off, in_order=True)
-    return lambda n: lambda: buffer.sample(min(n, 40_000)), stream_of(buffer)
-
-
 def sample_by_priority():
     buffer = filled(rlox.PrioritizedReplayBuffer)
 
@@ -270,7 +262,6 @@ SLOW = {
     ),
     "compute_vtrace": on(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
     "policy_ratios": on(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
-    "samples of stacks": sample_stacks,
     "samples by priority": sample_by_priority,
     "samples from a file": sample_from_a_file,
 }

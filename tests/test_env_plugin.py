@@ -176,6 +176,9 @@ def test_a_learner_never_leaves_the_square(trainer_type, mode):
         assert trainer.learner.episodes.mean_return > -3.1  # 60 steps at most, and no loss of 10
         result = trainer.evaluate(20, deterministic=False)
         assert min(result["returns"]) > -3.1
+    with trainer_type("Courier-v0", 0, **{**SMALL, "action_masks": False}) as control:
+        control.train(500)
+        assert control.learner.episodes.mean_return < -8
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -196,13 +199,6 @@ def test_rollouts_without_a_trainer_never_leave_the_square(mode, random):
     if mode is AutoresetMode.NEXT_STEP:
         with pytest.raises(ArgumentError, match=r"autoreset_mode: "):
             env.collect_n_steps(3)
-
-
-def test_without_masks_it_is_left():
-    settings = {**SMALL, "action_masks": False}
-    with PPOTrainer("Courier-v0", 0, **settings) as trainer:
-        trainer.train(500)
-        assert trainer.learner.episodes.mean_return < -8
 
 
 def test_native_foreign_and_wrapped_environments_learn_the_same():

@@ -69,22 +69,16 @@ def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(mask):
 
 
 def test_reset_leaves_environments_outside_the_mask_and_options_unchanged():
-    env = VecEnv(3, seed=0)
-    env.reset()
+    env, options = VecEnv(3, seed=0), {"reset_mask": np.array([False, True, False])}
+    with pytest.raises(ValueError, match="reset_mask"):  # the first reset must be of all
+        env.reset(options=options)
+    assert np.array_equal(env.reset_all(), VecEnv(3, seed=0).reset_all())
     before, *_ = env.step([0, 1, 0])
-    options = {"reset_mask": np.array([False, True, False])}
     obs, infos = env.reset(options=options)
     assert np.array_equal(obs[[0, 2]], before[[0, 2]])
     assert not np.array_equal(obs[1], before[1])
     assert infos == {}
     assert list(options) == ["reset_mask"]
-
-
-def test_the_first_reset_rejects_a_partial_mask():
-    env = VecEnv(2, seed=0)
-    with pytest.raises(ValueError, match="reset_mask"):
-        env.reset(options={"reset_mask": np.array([True, False])})
-    assert np.array_equal(env.reset_all(), VecEnv(2, seed=0).reset_all())
 
 
 def test_step_returns_new_arrays():

@@ -57,24 +57,21 @@ def double_rewards():
 
 @pytest.mark.parametrize(("cls", "env", "keywords"), CASES)
 class TestEveryAlgorithm:
-    def test_predict_returns_actions_and_the_state(self, cls, env, keywords):
-        model = make(cls, env, **keywords)
-        batch = actions(model)
-        assert batch.shape == (5, *model.action_space.shape)
-        obs = np.random.default_rng(0).normal(size=(5, *model.observation_space.shape))[0]
-        action, state = model.predict(obs, deterministic=True)
-        assert state is None
-        assert isinstance(action, np.ndarray)
-        assert model.action_space.contains(action[()] if action.ndim == 0 else action)
-        assert (action == batch[0]).all()
-
     def test_saved_model_predicts_the_same_and_continues(self, cls, env, keywords, tmp_path):
         model = make(cls, env, **keywords)
         assert model.learn(64) is model
         assert model.num_timesteps >= 64
         model.save(tmp_path / "model.zip")
         loaded = cls.load(tmp_path / "model.zip")
-        assert (actions(model) == actions(loaded)).all()
+        batch = actions(model)
+        assert batch.shape == (5, *model.action_space.shape)
+        assert (batch == actions(loaded)).all()
+        obs = np.random.default_rng(0).normal(size=(5, *model.observation_space.shape))[0]
+        action, state = model.predict(obs, deterministic=True)
+        assert state is None
+        assert isinstance(action, np.ndarray)
+        assert model.action_space.contains(action[()] if action.ndim == 0 else action)
+        assert (action == batch[0]).all()
         for each in (model, loaded):
             each.learn(40, reset_num_timesteps=False)
         assert (actions(model) == actions(loaded)).all()
