@@ -183,14 +183,14 @@ def test_nested_policies_draw_from_the_seed_of_the_trainer_and_resume_exactly(tm
 
 
 FORK = """
-import os, signal, sys, threading
+import sys, threading
 import torch
 from rlox.torch_state import own_generator
 from rlox.trainers import PPOTrainer
+from thread_runs import run_in_fork
 
-def wait_for(child):
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code == 0, code
+def make(**settings):
+    return PPOTrainer("CartPole-v1", 1, **settings, runs_dir=None)
 
 entered, leave = threading.Event(), threading.Event()
 def hold():
@@ -200,30 +200,17 @@ def hold():
 thread = threading.Thread(target=hold)
 thread.start()
 entered.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(60)  # a child that hangs is killed
-    settings = dict(num_envs=2, n_steps=16, runs_dir=None, backend="torch")
-    PPOTrainer("CartPole-v1", 1, **settings).train(32)
-    os._exit(0)
+run_in_fork(lambda: make(num_envs=2, n_steps=16, backend="torch").train(32))
 leave.set()
 thread.join()
-wait_for(child)
 
 torch.set_num_threads(2)
 for backend in sys.argv[1:]:
-    settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
-    settings |= dict(net_arch=(256, 256), backend=backend)
-    trainer = PPOTrainer("CartPole-v1", 1, **settings)
+    settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, backend=backend)
+    settings |= dict(net_arch=(256, 256))
+    trainer = make(**settings)
     trainer.train(1024)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        trainer.train(1024)
-        trainer.evaluate(2)
-        PPOTrainer("CartPole-v1", 1, **settings).train(1024)
-        os._exit(0)
-    wait_for(child)
+    run_in_fork(lambda: (trainer.train(1024), trainer.evaluate(2), make(**settings).train(1024)))
 """
 
 

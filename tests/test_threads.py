@@ -37,40 +37,31 @@ def test_threads_step_a_native_environment_one_after_the_other(n):
 
 
 FORK = """
-    import os, signal, sys, threading
+    import os, threading
     import numpy as np
-    from rlox import VecEnv
+    from rlox import ClosedError, VecEnv
+    from thread_runs import run_in_fork
     env = VecEnv(1024, 0)
     env.reset()
     actions = np.arange(1024) % 2
     for _ in range(10):
         env.step(actions)
-
-    def fork():
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                env.step(actions)
-                outcome = b"stepped"
-            except ValueError as error:
-                outcome = repr(error).encode()
-            os.write(write, outcome)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        return os.read(read, 1000).decode()
-
     for _ in range(5):
-        assert fork() == "stepped"
+        run_in_fork(lambda: env.step(actions))
 
     def work():
         while True:
             env.step(actions)
 
+    def step():
+        try:
+            env.step(actions)
+        except ClosedError:
+            pass
+
     threading.Thread(target=work, daemon=True).start()
     for _ in range(5):
-        outcome = fork()
-        assert outcome.startswith(("stepped", "ClosedError")), outcome
+        run_in_fork(step)
     os._exit(0)
 """
 FORK_INSIDE_A_CALL = """
@@ -374,9 +365,21 @@ def test_environments_and_their_copies_have_locks_of_their_own():
 
 
 FORK_DURING_A_STEP = """
-    import os, sys, threading, time
+    import threading, time
     from rlox import make_vec
     from test_threads import Slow
+    from thread_runs import run_in_fork
+
+    def use():
+        calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                assert "'spawn'" in str(error)
+            else:
+                raise AssertionError("a call of the child succeeded")
+        env.close()
 
     for how in ("sync", "async"):
         env = make_vec(Slow, 2, vectorization_mode=how)
@@ -388,19 +391,7 @@ FORK_DURING_A_STEP = """
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(0.05)
-        child = os.fork()
-        if child == 0:
-            calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
-            for call in calls:
-                try:
-                    call()
-                    os._exit(1)
-                except RuntimeError as error:
-                    if "'spawn'" not in str(error):
-                        os._exit(2)
-            env.close()
-            os._exit(0)  # an ordinary exit would end the workers of the parent
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(use)
         stop.set()
         thread.join()
         before = env.step([0, 1])[0]

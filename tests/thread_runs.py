@@ -38,12 +38,12 @@ def run_threads(work, count=1):
 
 
 def run_in_fork(work):
-    """Run `work` in a forked child, which must not raise and must end within 20 s."""
+    """Run `work` in a forked child, which must not raise and must end within 60 s."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            signal.alarm(20)
+            signal.alarm(60)
             work()
             code = 0
         finally:
