@@ -260,7 +260,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
 
 def test_num_envs_of_a_spec_is_for_training_only():
     native = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
-    other = gym.make_vec("CartPole-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
+    other = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
     for spec in (native, other):
         made = A2CTrainer(spec, 0, runs_dir=None)
         assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
