@@ -4,6 +4,8 @@ import base64
 import contextlib
 import json
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -277,3 +279,6 @@ def test_command_reports_its_result(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2
+    command = [sys.executable, "-W", "error", "-m", "rlox.sb3.convert", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
