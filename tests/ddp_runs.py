@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -54,8 +55,7 @@ def run_ranks(function, *args, size=2, hang=False):
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     ranks = []
-    usual, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), os.pathsep.join(paths)
-    try:
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(paths)):
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
             about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
@@ -65,9 +65,6 @@ def run_ranks(function, *args, size=2, hang=False):
             process.start()
             theirs.close()
             ranks.append((process, ours))
-    finally:
-        os.environ.pop("PYTHONPATH")
-        os.environ.update({} if usual is None else {"PYTHONPATH": usual})
     outcomes = []
     for rank, (process, pipe) in enumerate(ranks):
         if hang and rank == 1:
@@ -153,22 +150,18 @@ def sac_gradients(group):
 def normalizer_statistics(group):
     """All observations of this rank, and the statistics of its normalizer after training."""
     trainer = make(group, "ppo")
-    env = trainer.learner.env
-    begin, step, rows = env.begin_rollout, env.step_rollout, []
+    env, rows = trainer.learner.env, []
 
-    def note():
-        rows.append(env.get_state()["states"][:, :4].astype(np.float32))
+    def noting(call, first_only):
+        def noted(*args):
+            call(*args)
+            if not (first_only and rows):
+                rows.append(env.get_state()["states"][:, :4].astype(np.float32))
 
-    def noting_begin(*args):
-        begin(*args)
-        if not rows:
-            note()
+        return noted
 
-    def noting_step(*args):
-        step(*args)
-        note()
-
-    env.begin_rollout, env.step_rollout = noting_begin, noting_step
+    env.begin_rollout = noting(env.begin_rollout, first_only=True)
+    env.step_rollout = noting(env.step_rollout, first_only=False)
     trainer.train(256)
     return {"raw": np.concatenate(rows), **trainer.learner.normalizer.state()}
 
@@ -245,24 +238,21 @@ def refusals(folder):
             "num_envs": lambda: ppo(num_envs=3),
             "batch_size": lambda: ppo(batch_size=33, n_steps=32),
             "backend": lambda: ppo(backend="native"),
-            "unknown setting": lambda: ppo(num_env=4),
             "unknown algorithm": lambda: ppo("dqn"),
             "next step": lambda: group.trainer("ppo", next_step, runs_dir=None),
-            "no steps": lambda: trainer.train(0),
             "second group": lambda: ddp.group().__enter__(),
             "setting": lambda: ppo(n_steps=(16, 32)[rank]),
             "algorithm": lambda: ppo(**{} if rank else {"algorithm": "sac", "n_steps": 5}),
             "env": lambda: ppo(env=other),
-            "made": lambda: ppo(env=make_vec("CartPole-v1", 4) if rank else "CartPole-v1"),
             "spaces": lambda: group.trainer("a2c", make_vec(other, 2), n_steps=8, runs_dir=None),
             "policy": lambda: ppo(policy=Wide),
             "steps": lambda: trainer.train((64, 128)[rank]),
             "checkpoint": lambda: group.load(folder / ("early", "late")[rank], runs_dir=None),
         }
+        kinds = (TypeError, ValueError, RuntimeError)
         for name, call in calls.items():
-            with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
+            with pytest.raises(kinds) as refused:
                 call()
-            kinds = (TypeError, ValueError, RuntimeError)
             kind = next(kind for kind in kinds if isinstance(refused.value, kind))
             errors[name] = f"{kind.__name__}: {refused.value}"
     return errors
@@ -285,9 +275,8 @@ def three():
     """Environments made by each rank in mode DISABLED, and a policy with a buffer."""
     with ddp.group(timeout=TIMEOUT) as group:
         env = make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
-        trainer = group.trainer(
-            "ppo", env, policy=Changing, n_steps=16, batch_size=24, runs_dir=None
-        )
+        how = {"policy": Changing, "n_steps": 16, "batch_size": 24, "runs_dir": None}
+        trainer = group.trainer("ppo", env, **how)
         trainer.train(300)
         config = {"num_envs": trainer.config.num_envs, "timesteps": trainer.timesteps}
         return local_digest(trainer) | config | {"seed": trainer.seed}

@@ -155,17 +155,6 @@ def set_states(env):
     return lambda: [env.set_state(one), env.set_state(other)]
 
 
-def reset_with_a_long_seed():
-    env = rlox.VecEnv(2, seed=0)
-    env.reset()
-
-    def make(n):
-        seed = 1 << 8 * n
-        return lambda: env._native.reset(seed)
-
-    return make, env._native.rng_states
-
-
 ROWS = 3_000_000
 
 
@@ -180,14 +169,6 @@ def filled(kind=rlox.ReplayBuffer):
 def stream_of(buffer):
     """What a sample would have drawn from."""
     return lambda: (len(buffer), buffer.state()["stream"].tolist())
-
-
-def sample_stacks():
-    stacks, rewards, off = zeros(2001, 4, 84, 84, dtype=np.uint8), np.zeros(2000), zeros(2000) > 0
-    buffer = rlox.ReplayBuffer(40_000, (4, 84, 84), (), obs_dtype="uint8", frame_stack=4, seed=0)
-    for _ in range(20):
-        buffer.push_batch(stacks[:-1], stacks[1:], rewards, rewards, off, off, in_order=True)
-    return lambda n: lambda: buffer.sample(min(n, 40_000)), stream_of(buffer)
 
 
 def sample_by_priority():
@@ -211,28 +192,9 @@ def sample_from_a_file():
     return lambda n: lambda: buffer.sample(min(n, rows)), stream_of(buffer)
 
 
-def sample_one_long_sequence():
-    buffer = rlox.ReplayBuffer(1000, 1, 1, seed=0)
-    for i in range(1000):
-        buffer.push([i], [0.0], 0.0, False, False, [i + 1])
-    return lambda n: lambda: buffer.sample_sequences(1, n), stream_of(buffer)
-
-
 def replay_states():
     buffer = filled()
     return lambda n: lambda: [buffer.state() for _ in range(n // ROWS + 1)], lambda: len(buffer)
-
-
-def refused_replay_state():
-    buffer, more = rlox.ReplayBuffer(10, 4, 1, seed=0), filled().state()
-
-    def refuse():
-        try:
-            buffer.load_state(more)
-        except ValueError:
-            return
-
-    return lambda n: lambda: [refuse() for _ in range(n // ROWS + 1)], stream_of(buffer)
 
 
 def training(kind, call, expected):
@@ -274,8 +236,7 @@ CALLS = {
     "pack_lengths into a long row": on(lambda n: ([n], n), rlox.pack_lengths),
     "RunningMeanStd.update": running_mean,
     "weighted rewards": on(
-        lambda n: (zeros(n, 2), 1),
-        partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0]),
+        lambda n: (zeros(n, 2), 1), partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0])
     ),
     "a long seed": on(lambda n: (2, 1 << 8 * n), rlox.VecEnv),
     "extra fields": on(
@@ -295,30 +256,18 @@ SLOW = {
         set_states,
         lambda env: len(np.unique(env.get_state()["episode_returns"])),  # never that of some only
     ),
-    "half precision": on(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
-    "long sequences": on(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
     "normalize_obs": on(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
-    "groups of which one has no reward": on(
-        lambda n: (np.r_[np.nan, np.arange(2.0 * n - 1)], 2),
-        partial(rlox.compute_batch_group_advantages, scale="batch"),
-    ),
-    "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
-    "a reset with a long seed": reset_with_a_long_seed,
-    "compute_gae": on(lambda n: (zeros(n), zeros(n), zeros(n) > 0, 0.0), rlox.compute_gae),
     "compute_gae of columns": on(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
     ),
     "compute_vtrace": on(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
     "policy_ratios": on(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
-    "samples of stacks": sample_stacks,
     "samples by priority": sample_by_priority,
     "samples from a file": sample_from_a_file,
 }
 # Each in one piece until all is there, so that the time in it does not matter.
 ONCE = {
-    "a sample of one long sequence": sample_one_long_sequence,
     "a replay state": replay_states,
-    "a replay state that is refused": refused_replay_state,
 }
 TRAINING = {
     "collect by train": training("collect", "train", (True, 0)),  # half a rollout does not count
@@ -400,13 +349,7 @@ def handler_uses_the_object_of_the_call():
     assert buffer.final_index is not None
 
 
-HANDLERS = {
-    one.__name__: one
-    for one in (
-        handler_changes_arrays,
-        handler_uses_the_object_of_the_call,
-    )
-}
+HANDLERS = {x.__name__: x for x in (handler_changes_arrays, handler_uses_the_object_of_the_call)}
 
 
 def run(name, shares):

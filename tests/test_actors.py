@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,9 +20,11 @@ from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
+from thread_runs import run_in_fork
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+TURNS = {"lockstep": True, "max_lag": 0}
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -49,13 +50,9 @@ REFUSALS = [
     ({"max_lag": 0}, "max_lag", "lockstep=True"),
     ({"num_actors": 4, "max_lag": 2}, "max_lag", "at least num_actors = 4"),
     ({"num_actors": 3}, "num_actors", "divisor of num_envs = 8"),
-    ({"num_actors": 16}, "num_actors", "divisor of num_envs = 8"),
     ({"num_actors": 0}, "num_actors", "at least 1"),
     ({"num_actors": 2, "normalize_obs": True}, "num_actors", "expected 1"),
-    *(
-        ({"actors": f"grpc://{address}", "num_actors": 2}, "actors", "host:port")
-        for address in ("a", "a:", ":1", "a:x", "a:0", "a:65536", "b:1,a")
-    ),
+    ({"actors": "grpc://b:1,a", "num_actors": 2}, "actors", "host:port"),
 ]
 
 
@@ -78,13 +75,7 @@ def test_minibatches_are_at_most_one_actors_rollout():
     ("kind", "saved", "loaded", "error", "message"),
     [
         (PPOTrainer, {"n_steps": 32}, {"actors": "threads"}, ValueError, "async_collect is False"),
-        (
-            IMPALATrainer,
-            {"lockstep": True, "max_lag": 0},
-            {"actors": "threads"},
-            ValueError,
-            "take turns",
-        ),
+        (IMPALATrainer, TURNS, {"actors": "threads"}, ValueError, "take turns"),
         (DQNTrainer, {"buffer_size": 100}, {"actors": "threads"}, ValueError, "no such setting"),
         (IMPALATrainer, {}, {"actors": "grpc"}, ValueError, "'auto'"),
         (IMPALATrainer, {}, {"actors": 3}, TypeError, "a str"),
@@ -214,34 +205,16 @@ def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
 def test_forked_child_cannot_use_threads_of_its_parent():
     _, actors = make()
     actors.next(EpisodeStatistics())
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        with pytest.raises(ClosedError):
-            actors.next(EpisodeStatistics())
-        with pytest.raises(ClosedError):
-            actors.metrics()
+
+    def work():
+        for call in (lambda: actors.next(EpisodeStatistics()), actors.metrics):
+            with pytest.raises(ClosedError):
+                call()
         actors.close()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    run_in_fork(work)
     assert actors.next(EpisodeStatistics()) is not None
     actors.close()
-
-
-def test_learners_in_several_threads_count_their_own_steps():
-    timesteps = []
-
-    def work(seed):
-        learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, seed)
-        iterate(learner, 50)
-        timesteps.append(learner.timesteps)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert timesteps == [1000] * 4
 
 
 @pytest.mark.slow
@@ -324,25 +297,11 @@ def test_actors_work_in_worker_processes_and_start_processes_themselves():
 
 
 @pytest.mark.processes
-def test_stop_ends_the_wait_for_actors_that_start():
-    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:
-        threading.Timer(1.0, trainer.stop).start()
-        start = time.monotonic()
-        assert trainer.train(1_000)["timesteps"] == 0
-        assert time.monotonic() - start < 8
-
-
-@pytest.mark.processes
 @FORKS
 def test_forked_child_leaves_processes_of_its_parent_alone():
     with IMPALATrainer(env=cartpole, seed=0, runs_dir=None) as trainer:
         trainer.train(80)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            trainer.close()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(trainer.close)
         assert trainer.train(80)["timesteps"] == 160
 
 
@@ -367,8 +326,13 @@ def test_error_of_an_environment_is_raised_and_ends_all_processes(how, error, me
 
 @pytest.mark.processes
 @LINUX
-def test_step_that_does_not_end_holds_nobody_up():
+def test_processes_that_do_not_answer_hold_nobody_up():
     before = children()
+    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:  # whose processes start slowly
+        threading.Timer(1.0, trainer.stop).start()
+        start = time.monotonic()
+        assert trainer.train(1_000)["timesteps"] == 0
+        assert time.monotonic() - start < 8
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
     learner = NativeIMPALA(make_vec(Breaking, 2, how="sleep"), config, 0)
     threading.Timer(3.0, setattr, (learner, "stopping", True)).start()

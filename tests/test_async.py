@@ -1,5 +1,6 @@
 """Asynchronous environments: errors of workers are raised, and no process stays behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,82 +8,49 @@ import sys
 import time
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv
 
 from rlox import collect_rollout, make_vec
+from support.envs import Breaking
 
 # Gymnasium logs what happened in a worker through warnings.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
-
-
-class Fragile(gym.Env):
-    """Raises or dies in its third step."""
-
-    observation_space = gym.spaces.Box(0, 100, (1,))
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, fate=None):
-        self.fate = fate
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 3 and self.fate == "raise":
-            raise LookupError("the pole is gone")
-        if self.steps == 3 and self.fate == "die":
-            os._exit(3)
-        return np.full(1, self.steps, np.float32), 1.0, self.steps == 4, False, {}
 
 
 def workers(env):
     return env.unwrapped.processes
 
 
-def test_error_in_a_worker_is_raised_and_closing_ends_all_workers():
-    env = make_vec(Fragile, 2, vectorization_mode="async", fate="raise")
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("raise", ArithmeticError, "the environment broke"),
+        ("kill", RuntimeError, "env: .*worker.* died at step 20"),
+    ],
+)
+def test_error_of_a_worker_is_raised_and_closing_ends_all_workers(how, error, message):
+    env = make_vec(Breaking, 2, vectorization_mode="async", how=how)
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
-    with pytest.raises(LookupError, match="the pole is gone"):
-        collect_rollout(env, None, 5)
+    with pytest.raises(error, match=message):
+        collect_rollout(env, None, 25)
     env.close()
     assert not any(worker.is_alive() for worker in running)
     env.close()
 
 
-def test_dead_worker_raises_and_closing_ends_the_others():
-    env = make_vec(Fragile, 2, vectorization_mode="async", fate="die")
-    running = workers(env)
-    with pytest.raises(RuntimeError, match=r"env: .*worker.* died at step 3"):
-        collect_rollout(env, None, 5)
-    env.close()
-    assert not any(worker.is_alive() for worker in running)
-
-
-def test_refused_environments_leave_no_process(monkeypatch):
-    made = []
-    close = AsyncVectorEnv.close_extras
-    monkeypatch.setattr(
-        AsyncVectorEnv,
-        "close_extras",
-        lambda self, **kwargs: (made.append(self), close(self, **kwargs))[1],
-    )
-
-    class OddAction(Fragile):
+def test_rejected_environments_leave_no_process():
+    class OddAction(Breaking):
         action_space = gym.spaces.Tuple([gym.spaces.Discrete(2)])
 
+    before = multiprocessing.active_children()
     with pytest.raises(TypeError, match="action space"):
         make_vec(OddAction, 2, vectorization_mode="async")
-    assert len(made) == 1
-    assert not any(worker.is_alive() for worker in workers(made[0]))
+    assert multiprocessing.active_children() == before
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", Fragile])
+@pytest.mark.parametrize("env", ["CartPole-v1", Breaking])
 def test_asynchronous_environments_close_in_order(env):
     made = make_vec(env, 2, seed=3, vectorization_mode="async")
     running = workers(made)

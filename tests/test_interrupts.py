@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,9 @@ import interrupt_cases
 import rlox
 from interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAINING, lateness
 from interrupt_cases import machine_lateness as machine
-from rlox._concurrency import CallGuard, stop_on_interrupt
+from rlox._concurrency import stop_on_interrupt
 from rlox._rlox import network_backends
+from thread_runs import run_threads
 
 pytestmark = [
     pytest.mark.serial,
@@ -67,26 +67,11 @@ def test_ignored_interrupts_stay_ignored():
 
 
 def test_other_threads_leave_signal_handlers_alone():
-    errors = []
-
     def run():
-        try:
-            with stop_on_interrupt(pytest.fail):
-                pass
-        except BaseException as error:
-            errors.append(error)
+        with stop_on_interrupt(pytest.fail):
+            pass
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert errors == []
-
-
-def test_guard_refuses_forked_children():
-    guard = CallGuard()
-    guard._pid += 1
-    with pytest.raises(RuntimeError, match="'spawn'"), guard:
-        pass
+    assert run_threads(run) == []
 
 
 def test_interrupts_end_calls_and_training_and_lateness_is_noticed():

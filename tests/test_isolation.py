@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from rlox import CorruptFileError, checkpoint  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
-from rlox.torch_state import own_generator, own_threads  # noqa: E402
+from rlox.torch_state import own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
-from thread_runs import join, run_program  # noqa: E402
+from thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
@@ -27,12 +27,19 @@ def weights(trainer):
 
 def test_weights_do_not_depend_on_torchs_number_of_threads():
     before, found = torch.get_num_threads(), []
+    first, second = own_threads(1), own_threads(1)
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             trainer = PPOTrainer("CartPole-v1", 7, **SMALL)
             trainer.train(64)
             found.append(weights(trainer))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_num_threads() == 1
+        second.__exit__(None, None, None)  # the last to leave restores the number
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
     assert np.array_equal(found[0], found[1])
@@ -46,38 +53,18 @@ def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
         trainer.train(128)
     torch.manual_seed(3)
     before, threads_before = torch.get_rng_state(), torch.get_num_threads()
-    together = {}
+    seeds, together = iter(range(4)), {}
 
-    def work(seed):
+    def work():
+        seed = next(seeds)
         together[seed] = kind("CartPole-v1", seed, **SMALL)
         together[seed].train(128)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    join(threads)
-    assert bool((torch.get_rng_state() == before).all())
+    assert run_threads(work, 4) == []
+    assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads_before
     for seed, trainer in enumerate(alone):
         assert np.array_equal(weights(together[seed]), weights(trainer)), seed
-
-
-def test_last_thread_to_leave_restores_the_number_of_threads():
-    before = torch.get_num_threads()
-    first, second = own_threads(1), own_threads(1)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert torch.get_num_threads() == 1
-    second.__exit__(None, None, None)
-    assert torch.get_num_threads() == before
-
-
-def test_error_restores_the_generator():
-    before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="size"), own_generator(5):
-        torch.rand(3) @ torch.rand(4)
-    assert bool((torch.get_rng_state() == before).all())
 
 
 class Regularised(MlpPolicy):
@@ -124,15 +111,9 @@ class Minimal(torch.nn.Module):
         return self.layer(obs)[:, 0]
 
 
-class Halting(Minimal):
-    def get_action_and_logprob(self, obs, mask=None, action=None):
-        raise ArithmeticError("no")
-
-
-@pytest.mark.parametrize("policy", [Minimal, Halting])
-def test_incomplete_policies_are_refused(policy):
+def test_policies_without_entropy_are_rejected():
     with pytest.raises((TypeError, ValueError), match=r"policy: expected .*entropy.*ActorCritic"):
-        PPOTrainer("CartPole-v1", 1, policy=policy, **SMALL)
+        PPOTrainer("CartPole-v1", 1, policy=Minimal, **SMALL)
 
 
 def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
@@ -160,16 +141,16 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_dropout_draws_from_the_trainers_seed(kind):
-    said = []
-    for of_torch in (0, 1):
-        torch.manual_seed(of_torch)
+def test_dropout_draws_from_the_seed_of_the_trainer(kind):
+    found = []
+    for global_seed in (0, 1):
+        torch.manual_seed(global_seed)
         before = torch.get_rng_state()
         trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
         trainer.train(128)
-        assert bool((torch.get_rng_state() == before).all())
-        said.append(weights(trainer))
-    assert np.array_equal(*said)
+        assert torch.equal(torch.get_rng_state(), before)
+        found.append(weights(trainer))
+    assert np.array_equal(*found)
 
 
 class Wrapped(torch.nn.Module):
@@ -186,22 +167,15 @@ class Wrapped(torch.nn.Module):
         return self.inner.get_value(obs)
 
 
-def test_nested_policy_draws_from_the_trainers_seed():
-    actions = []
-    for seed in (1, 2):
-        trainer = PPOTrainer("CartPole-v1", seed, policy=Wrapped, **SMALL)
+def test_nested_policies_draw_from_the_seed_of_the_trainer_and_resume_exactly(tmp_path):
+    how = {"policy": Wrapped, "lr_schedule": "constant", "clip_schedule": "constant", **SMALL}
+    other, half, whole = (PPOTrainer("CartPole-v1", seed, **how) for seed in (2, 1, 1))
+    for trainer in (other, half):
         torch.nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)
         trainer.train(64)
-        actions.append(trainer.learner.buffer.actions.copy())
-    assert not np.array_equal(*actions)
-
-
-def test_nested_policy_resumes_exactly(tmp_path):
-    constant = {"lr_schedule": "constant", "clip_schedule": "constant"}
-    whole = PPOTrainer("CartPole-v1", 1, policy=Wrapped, **SMALL, **constant)
+    torch.nn.init.zeros_(whole.learner.policy.inner.actor[-1].weight)
+    assert not np.array_equal(other.learner.buffer.actions, half.learner.buffer.actions)
     whole.train(128)
-    half = PPOTrainer("CartPole-v1", 1, policy=Wrapped, **SMALL, **constant)
-    half.train(64)
     half.save(tmp_path / "half")
     rest = PPOTrainer.load(tmp_path / "half", policy=Wrapped, runs_dir=None)
     rest.train(64)
@@ -209,14 +183,14 @@ def test_nested_policy_resumes_exactly(tmp_path):
 
 
 FORK = """
-import os, signal, sys, threading
+import sys, threading
 import torch
 from rlox.torch_state import own_generator
 from rlox.trainers import PPOTrainer
+from thread_runs import run_in_fork
 
-def wait_for(child):
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code == 0, code
+def make(**settings):
+    return PPOTrainer("CartPole-v1", 1, **settings, runs_dir=None)
 
 entered, leave = threading.Event(), threading.Event()
 def hold():
@@ -226,30 +200,17 @@ def hold():
 thread = threading.Thread(target=hold)
 thread.start()
 entered.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(60)  # a child that hangs is killed
-    settings = dict(num_envs=2, n_steps=16, runs_dir=None, backend="torch")
-    PPOTrainer("CartPole-v1", 1, **settings).train(32)
-    os._exit(0)
+run_in_fork(lambda: make(num_envs=2, n_steps=16, backend="torch").train(32))
 leave.set()
 thread.join()
-wait_for(child)
 
 torch.set_num_threads(2)
 for backend in sys.argv[1:]:
-    settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, runs_dir=None)
-    settings |= dict(net_arch=(256, 256), backend=backend)
-    trainer = PPOTrainer("CartPole-v1", 1, **settings)
+    settings = dict(num_envs=8, n_steps=128, batch_size=1024, n_epochs=1, backend=backend)
+    settings |= dict(net_arch=(256, 256))
+    trainer = make(**settings)
     trainer.train(1024)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        trainer.train(1024)
-        trainer.evaluate(2)
-        PPOTrainer("CartPole-v1", 1, **settings).train(1024)
-        os._exit(0)
-    wait_for(child)
+    run_in_fork(lambda: (trainer.train(1024), trainer.evaluate(2), make(**settings).train(1024)))
 """
 
 
@@ -270,39 +231,21 @@ def test_progress_outside_of_the_run_is_refused(kind, progress):
     assert trainer.timesteps == 0
 
 
-def test_stop_before_the_first_update_counts_no_steps():
-    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
-    learner = trainer.learner
-    collect = learner.collect
-
-    def stopped():
-        full = collect()
-        learner.stopping = True
-        return full
-
-    learner.collect = stopped
-    before = weights(trainer)
-    result = trainer.train(64)
-    assert (result["timesteps"], learner.updates, result["interrupted"]) == (0, 0, True)
-    assert np.array_equal(weights(trainer), before)
-
-
-def test_trainer_in_use_by_another_thread_is_refused():
+def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
     inside, leave = threading.Event(), threading.Event()
+    act = trainer.learner.policy.act
 
-    def wait(trainer, metrics):
+    def wait(*args):
         inside.set()
         leave.wait(30)
+        return act(*args)
 
-    # Within an iteration: a policy that waits.
-    act = trainer.learner.policy.act
-    trainer.learner.policy.act = lambda *args: (wait(None, None), act(*args))[1]
-    thread = threading.Thread(target=trainer.train, args=(64,))
-    thread.start()
+    trainer.learner.policy.act = wait  # within an iteration
+    threads, errors = start_threads(lambda: trainer.train(64))
     inside.wait(30)
     with pytest.raises(RuntimeError, match="a learner that no other thread uses"):
         trainer.learner.iterate()
     leave.set()
-    thread.join(60)
-    assert trainer.timesteps == 64
+    join(threads)
+    assert (errors, trainer.timesteps) == ([], 64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlox import RolloutBuffer, VecEnv
+from rlox import NonFiniteError, RolloutBuffer, VecEnv
 from rlox.finite import refuse_nan, refuse_nan_policy, refuse_nan_rollout, refuse_spoiled
 from rlox.learner import (
     EpisodeStatistics,
@@ -20,7 +20,7 @@ from rlox.learner import (
     stream_state,
     streams_from_states,
 )
-from rlox.torch_state import find_device, module_arrays, module_tensors, own_generator, place
+from rlox.torch_state import module_arrays, module_tensors, own_generator, place
 
 
 def test_a_stream_goes_on_after_json():
@@ -64,17 +64,8 @@ GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
 
 @pytest.mark.parametrize(
     "episodes",
-    [
-        {},
-        [],
-        None,
-        {**GOOD, "count": "x"},
-        {**GOOD, "count": 3},
-        {**GOOD, "returns": 5},
-        {**GOOD, "returns": [1.0, None]},
-        {**GOOD, "lengths": [3]},
-        {**GOOD, "lengths": [3, float("inf")]},
-    ],
+    [None, {}, *({**GOOD, **x} for x in ({"count": "x"}, {"count": 3}, {"returns": [1.0, None]}))],
+    ids=str,
 )
 def test_damaged_episodes_change_nothing(episodes):
     statistics = EpisodeStatistics()
@@ -94,30 +85,22 @@ def test_a_counter_that_counts_nothing_is_refused(count):
     "change",
     [
         lambda s: s.pop("state"),
-        lambda s: s.update(state=7),
-        lambda s: s.update(state={}),
         lambda s: s["state"].update(state="x"),
         lambda s: s["state"].update(inc=str(2**200)),
         lambda s: s.update(bit_generator="MT19937"),
         lambda s: s.update(has_uint32="no"),
-        lambda s: s.update(uinteger=2**70),
     ],
+    ids=["missing", "text", "range", "kind", "flag"],
 )
-def test_a_damaged_stream_is_refused(change):
-    state = stream_state(np.random.default_rng(0))
-    change(state)
-    with pytest.raises(ValueError, match="streams: expected a PCG64's state"):
-        stream_from_state(state)
-
-
-def test_streams_must_be_those_of_the_learner():
+def test_streams_must_be_whole_and_those_of_the_learner(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
         with pytest.raises(ValueError, match="streams: expected those of a, got"):
             streams_from_states(states, ["a"])
-    with pytest.raises(ValueError, match="streams: expected a PCG64's state, got 3"):
-        streams_from_states({"a": 3}, ["a"])
+    change(state)
+    with pytest.raises(ValueError, match="streams: expected a PCG64's state"):
+        stream_from_state(state)
 
 
 def test_statistics_must_fit_the_normalizer():
@@ -179,33 +162,24 @@ def test_the_generator_of_mps_is_ours_and_put_back(monkeypatch):
     assert calls == [3, "inside", True]
 
 
-@pytest.mark.parametrize("name", ["abacus", "meta", "cuda:99", ""])
-def test_devices_that_torch_cannot_use_are_refused(name):
-    with pytest.raises(ValueError, match="device: expected one that torch can use here"):
-        find_device(name)
-
-
-def test_module_loads_its_own_arrays():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.pop("bias"),
+        lambda a: a.update(more=np.zeros(1)),
+        lambda a: a.update(bias=np.zeros(3)),
+        lambda a: a.update(bias=np.zeros(4, np.float32)),
+    ],
+    ids=["missing", "unknown", "dtype", "shape"],
+)
+def test_modules_load_their_own_arrays_only(change):
     module, other = nn.Linear(2, 3), nn.Linear(2, 3)
-    other.load_state_dict(module_tensors(other, module_arrays(module)))
+    arrays = module_arrays(module)
+    other.load_state_dict(module_tensors(other, arrays))
     assert torch.equal(module.weight, other.weight)
     assert module.weight.data_ptr() != other.weight.data_ptr()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda a: a.pop("bias"), r"with float32 \(3,\) as bias, got nothing"),
-        (lambda a: a.update(more=np.zeros(1)), r"with nothing as more, got float64 \(1,\)"),
-        (lambda a: a.update(bias=np.zeros(3)), r"with float32 .* as bias, got float64 \(3,\)"),
-        (lambda a: a.update(bias=np.zeros(4, np.float32)), r"as bias, got float32 \(4,\)"),
-    ],
-)
-def test_module_rejects_arrays_of_another_module(change, message):
-    module = nn.Linear(2, 3)
-    arrays = module_arrays(module)
     change(arrays)
-    with pytest.raises(ValueError, match=f"networks: expected what a Linear .* {message}"):
+    with pytest.raises(ValueError, match="networks: expected what a Linear "):
         module_tensors(module, arrays)
 
 
@@ -219,41 +193,36 @@ def test_a_module_with_a_place_for_a_generator_gets_it():
 
 def rollout():
     """Two environments, three steps; the first is cut in the second step."""
-    buffer = RolloutBuffer(3, 2, (1,))
-    buffer.begin(np.zeros((2, 1)))
+    buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2, np.float32)
+    obs, off = np.zeros((2, 1), np.float32), np.zeros(2, bool)
+    buffer.begin(obs)
     for t in range(3):
-        zeros = np.zeros(2, np.float32)
         cut = np.array([t == 1, False])
-        final = np.ones((2, 1), np.float32)
-        obs = np.zeros((2, 1), np.float32)
-        rows = ([0, 1], zeros, zeros, obs, zeros, np.zeros(2, bool), cut, final)
-        buffer.record(t, *rows)
+        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, off, cut, obs + 1)
     return buffer
 
 
 @pytest.mark.parametrize(
-    ("name", "where", "message"),
+    ("name", "where", "env", "step", "hint"),
     [
-        ("obs", (2, 1), "got inf in environment 1 at step 12; look at the environment's"),
-        ("rewards", (0, 1), "got inf in environment 1 at step 10; look at the environment's"),
-        ("log_probs", (1, 0), "got inf in environment 0 at step 11; go back to a checkpoint"),
-        ("values", (2, 1), "got inf in environment 1 at step 12; go back to a checkpoint"),
-        ("last_values", (1,), "got inf in environment 1 at step 13; go back"),
-        ("final_values", (0,), "got inf in environment 0 at step 11; go back"),
+        ("obs", (2, 1), 1, 12, "look at the environment"),
+        ("rewards", (0, 1), 1, 10, "look at the environment"),
+        ("log_probs", (1, 0), 0, 11, "go back to a checkpoint"),
+        ("values", (2, 1), 1, 12, "go back to a checkpoint"),
+        ("last_values", (1,), 1, 13, "go back to a checkpoint"),
+        ("final_values", (0,), 0, 11, "go back to a checkpoint"),
     ],
 )
-def test_everything_that_advantages_come_from_is_looked_at(name, where, message):
+def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
     buffer = rollout()
     arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
     refuse_nan_rollout(buffer, **arrays, steps_before=10)
     arrays.get(name, getattr(buffer, name, None))[where] = np.inf
-    with pytest.raises(FloatingPointError, match=f"^{name}: expected finite numbers, {message}"):
+    with pytest.raises(NonFiniteError) as raised:
         refuse_nan_rollout(buffer, **arrays, steps_before=10)
-
-
-def test_without_truncations_there_are_no_final_values():
-    buffer = RolloutBuffer(1, 1, (1,))
-    refuse_nan_rollout(buffer, np.zeros(1, np.float32), None, steps_before=0)
+    error = raised.value
+    assert (error.argument, error.env, error.step) == (name, env, step)
+    assert hint in error.hint
 
 
 def test_a_number_in_a_larger_row_is_found():
@@ -271,9 +240,7 @@ def test_non_finite_outputs_are_named_before_parameters():
         refuse_nan_policy([good, bad], {"w": bad}, 5)
     with pytest.raises(FloatingPointError, match=r"^w: .* at step 5"):
         refuse_nan_policy([], {"v": good, "w": bad}, 5)
-
-
-def test_a_spoiled_loss_is_named():
+    refuse_nan_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
     refuse_spoiled({"loss": 1.0}, 3)
     with pytest.raises(FloatingPointError, match=r"^loss: .* at step 3"):
         refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)

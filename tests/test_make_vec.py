@@ -10,7 +10,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import VecEnv, make_vec
-from rlox.evaluation import evaluate
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from support.envs import Count, Counter, fill
@@ -43,21 +42,9 @@ def test_native_ids_make_native_environments(env_id):
     assert (env.step([0, 0, 0])[1] == 0).all()
 
 
-def test_other_ids_make_environments_of_gymnasium():
-    env = make_vec("toy/Echo-v0", 2, seed=3, n=5)
-    assert isinstance(env, ForeignVecEnv)
-    assert np.array_equal(fill(env, 1).obs[0, 1], gym.make("toy/Echo-v0", n=5).reset(seed=4)[0])
-
-
-def test_functions_make_environments_of_gymnasium():
-    env = make_vec(lambda: gym.make("MountainCarContinuous-v0", goal_velocity=0.01), 2, seed=3)
-    assert isinstance(env, ForeignVecEnv)
-    expected = VecEnv(1, env_id="MountainCarContinuous-v0").reset_all(seed=4)[0]
-    assert np.array_equal(fill(env, 1).obs[0, 1], expected)
-    assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
-
-
 def test_classes_functions_and_environments_are_accepted():
+    env = make_vec(lambda: gym.make("MountainCarContinuous-v0", goal_velocity=0.01), 2)
+    assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
     made = SyncVectorEnv([lambda: Counter(truncate_at=4)] * 3, autoreset_mode=SAME_STEP)
     for env, n in (
         (make_vec(Counter, 2, truncate_at=4), 2),
@@ -71,13 +58,8 @@ def test_classes_functions_and_environments_are_accepted():
         assert fill(env, 5).truncated.sum() == n
     native = VecEnv(2)
     assert make_vec(native) is native
-    assert np.array_equal(
-        make_vec(native, seed=9).collect_n_steps(1)["obs"][0], VecEnv(2, 9).reset_all()
-    )
-
-
-def identity(env):
-    return env
+    first = make_vec(native, seed=9).collect_n_steps(1)["obs"][0]
+    assert np.array_equal(first, VecEnv(2, 9).reset_all())
 
 
 def nothing(env):
@@ -86,47 +68,33 @@ def nothing(env):
 
 BAD_CALLS = {
     "other version": (("CartPole-v9",), {}, ValueError, "env: .*'CartPole-v1'"),
-    "lower case": (("cartpole",), {}, ValueError, "env: .*'CartPole-v1'"),
     "misspelled": (("MountianCar-v0",), {}, ValueError, "env: .*'MountainCar-v0'"),
     "unknown id": (("qqqq",), {}, ValueError, "env: .*registry"),
     "not an id": (("not an id!",), {}, ValueError, "env: "),
-    "policy name": (("MlpPolicy",), {}, ValueError, "env: "),
     "int": ((3,), {}, TypeError, "env: .*got int"),
     "function of a vector env": ((lambda: VecEnv(1),), {}, TypeError, "env: .*VecEnv"),
     "0 envs": (("CartPole-v1", 0), {}, ValueError, "num_envs: .*got 0"),
     "-3 envs": ((Counter, -3), {}, ValueError, "num_envs: .*got -3"),
     "0 envs of a spec": ((gym.spec("Pendulum-v1"), 0), {}, ValueError, "num_envs: .*got 0"),
     "text for num_envs": (("CartPole-v1", "3"), {}, TypeError, "num_envs: .*'3'"),
-    "native envs beyond memory": (("CartPole-v1", 2**62), {}, MemoryError, "num_envs: "),
     "envs beyond memory": (("toy/Echo-v0", 2**62), {}, MemoryError, "num_envs: "),
-    "functions beyond memory": ((Counter, 2**62), {}, MemoryError, "num_envs: "),
     "two of one env": ((Counter(), 2), {}, ValueError, "num_envs: .*class"),
     "async for one env": ((Counter(),), {"vectorization_mode": "async"}, ValueError, "num_envs: "),
     "keyword for an env": ((Counter(),), {"g": 1}, TypeError, "g: .*already made"),
     "keyword for a vector env": ((VecEnv(1),), {"g": 1}, TypeError, "g: .*already made"),
     "mode for a vector env": ((VecEnv(1),), {"vectorization_mode": "sync"}, TypeError, "vectoriz"),
-    "wrapper for a vector env": ((VecEnv(1),), {"wrappers": [identity]}, TypeError, "wrappers: "),
+    "wrapper for a vector env": ((VecEnv(1),), {"wrappers": [nothing]}, TypeError, "wrappers: "),
     "native keyword": (("Pendulum-v1",), {"gravity": 1}, ValueError, "env arguments: .*gravity"),
     "spec keyword": ((gym.spec("Pendulum-v1"),), {"gravity": 1}, ValueError, "env arguments: "),
     "second env_id": (("Pendulum-v1",), {"env_id": "x"}, TypeError, ".*multiple values.*'env_id'"),
-    "unknown mode": (
-        (Counter,),
-        {"vectorization_mode": "both"},
-        ValueError,
-        "vectorization_mode: ",
-    ),
+    "unknown mode": ((Counter,), {"vectorization_mode": "both"}, ValueError, "vectorization_mode"),
     "entry point of a class": ((Counter,), ENTRY, ValueError, "vectorization_mode: "),
     "no entry point": (("toy/Echo-v0",), ENTRY, ValueError, "vectorization_mode: .*toy/Echo-v0"),
     "no entry points at all": ((EnvSpec("No-v0"),), {}, ValueError, "vectorization_mode: "),
     "text as wrapper": ((Counter,), {"wrappers": ["flat"]}, TypeError, "wrappers: "),
-    "wrapper without a list": ((Counter,), {"wrappers": identity}, TypeError, "wrappers: .*list"),
+    "wrapper without a list": ((Counter,), {"wrappers": nothing}, TypeError, "wrappers: .*list"),
     "wrapper returns None": ((Counter,), {"wrappers": [nothing]}, TypeError, "wrappers: .*nothing"),
-    "id, wrapper returns None": (
-        ("CartPole-v1",),
-        {"wrappers": [nothing]},
-        TypeError,
-        "wrappers: .*nothing",
-    ),
+    "id, wrapper returns None": (("CartPole-v1",), {"wrappers": [nothing]}, TypeError, "wrappers"),
     "autoreset mode": ((Counter,), {"autoreset_mode": "never"}, ValueError, "autoreset_mode: "),
     "keyword of gymnasium.make": (("FrozenLake-v1",), {"seeds": 2}, TypeError, ".*'seeds'"),
 }
@@ -137,12 +105,6 @@ def test_bad_arguments_are_rejected(case):
     args, kwargs, error, message = BAD_CALLS[case]
     with pytest.raises(error, match=f"^{message}"):
         make_vec(*args, **kwargs)
-
-
-def rolls(env):
-    obs = fill(env, 3).obs
-    env.close()
-    return obs
 
 
 def test_a_spec_makes_what_its_id_makes():
@@ -156,8 +118,11 @@ def test_a_spec_makes_what_its_id_makes():
     assert isinstance(short, VecEnv)
     assert fill(short, 3).truncated[2].all()
     assert fill(short, 1).rewards.sum() == 0
-    foreign = make_vec(gym.spec("toy/Echo-v0"), 2, seed=3, n=5)
-    assert np.array_equal(rolls(foreign), rolls(make_vec("toy/Echo-v0", 2, seed=3, n=5)))
+    for env in (gym.spec("toy/Echo-v0"), "toy/Echo-v0"):
+        foreign = make_vec(env, 2, seed=3, n=5)
+        assert isinstance(foreign, ForeignVecEnv)
+        expected = gym.make("toy/Echo-v0", n=5).reset(seed=4)[0]
+        assert np.array_equal(fill(foreign, 1).obs[0, 1], expected)
     single = gym.make("toy/Echo-v0", n=4)
     assert make_vec(single.spec, 2).single_action_space.n == 4
 
@@ -209,16 +174,12 @@ def test_arguments_may_repeat_what_environments_are_but_not_contradict(kind):
             make_vec(env(), wrong)
     with pytest.raises(ValueError, match=r"^autoreset_mode: "):
         make_vec(env(), autoreset_mode=SAME_STEP)
-
-
-def test_arguments_must_not_contradict_a_spec():
-    spec = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
-    assert make_vec(spec, vectorization_mode="sync").num_envs == 3
-    assert make_vec(spec, wrappers=[gym.wrappers.FlattenObservation]).num_envs == 3
-    with pytest.raises(ValueError, match=r"^vectorization_mode: "):
-        make_vec(spec, vectorization_mode="async")
-    with pytest.raises(ValueError, match=r"^wrappers: "):
-        make_vec(spec, wrappers=[gym.wrappers.ClipAction])
+    flat = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
+    assert make_vec(flat, vectorization_mode="sync").num_envs == 3
+    assert make_vec(flat, wrappers=[gym.wrappers.FlattenObservation]).num_envs == 3
+    for wrong in ({"vectorization_mode": "async"}, {"wrappers": [gym.wrappers.ClipAction]}):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
+            make_vec(flat, **wrong)
 
 
 def test_vector_entry_points_and_classes_have_their_own_autoreset_mode():
@@ -229,14 +190,10 @@ def test_vector_entry_points_and_classes_have_their_own_autoreset_mode():
         with pytest.raises(ValueError, match=r"^autoreset_mode: "):
             make_vec(env, 2, autoreset_mode="SameStep", **how)
     made = make_vec(VecEnv, 2, autoreset_mode="NextStep")
-    assert made.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-
-
-def test_a_class_of_vector_environments_is_made_with_num_envs():
+    assert (made.num_envs, made.metadata["autoreset_mode"]) == (2, AutoresetMode.NEXT_STEP)
     made = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
     assert isinstance(made.unwrapped, CartPoleVectorEnv)
     assert (made.num_envs, made.unwrapped.max_episode_steps) == (3, 5)
-    assert make_vec(VecEnv, 3).num_envs == 3
     with pytest.raises(ValueError, match=r"^vectorization_mode: "):
         make_vec(CartPoleVectorEnv, 3, vectorization_mode="async")
 
@@ -272,9 +229,6 @@ def test_seeds_beyond_64_bits_are_those_of_gymnasium():
     assert np.array_equal(fill(made, 1).obs[0], expected)
     assert np.array_equal(made.reset(seed=[FAR, FAR + 1])[0], expected)
     assert np.array_equal(fill(made, 1, seed=FAR).obs[0], expected)
-
-
-def test_rollouts_of_native_environments_reject_seeds_beyond_64_bits():
     with pytest.raises(ValueError, match=r"^seed: "):
         fill(VecEnv(2), 1, seed=FAR)
 
@@ -282,9 +236,7 @@ def test_rollouts_of_native_environments_reject_seeds_beyond_64_bits():
 @pytest.mark.parametrize("entry_point", [Count, "support.envs:Count"])
 def test_an_id_that_was_registered_again_is_not_native(monkeypatch, entry_point):
     assert isinstance(make_vec("CartPole-v1"), VecEnv)
-    again_registered = gym.envs.registration.EnvSpec(
-        "CartPole-v1", entry_point, kwargs={"limit": 3}
-    )
+    again_registered = EnvSpec("CartPole-v1", entry_point, kwargs={"limit": 3})
     monkeypatch.setitem(gym.registry, "CartPole-v1", again_registered)
     for env in ("CartPole-v1", again_registered):
         made = make_vec(env, 2)
@@ -303,19 +255,18 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
     full = plain.evaluate(2)
     assert made.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert plain.evaluate(2, env=short)["lengths"] == [7, 7]
-    assert evaluate(plain, short, 2)["lengths"] == [7, 7]
+    with pytest.raises(ValueError, match=r"^vectorization_mode: .*'No-v0'"):
+        made.evaluate(1, env=EnvSpec("No-v0"))
 
 
 def test_num_envs_of_a_spec_is_for_training_only():
-    spec = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
-    made = A2CTrainer(spec, 0, runs_dir=None)
-    assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
-    assert made.sources["gamma"] == "rl-zoo3"
-    assert made.evaluate(4)["lengths"] == [9] * 4
-    vectors = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", max_episode_steps=5).spec
-    made = A2CTrainer(vectors, 0, runs_dir=None)
-    assert made.config.num_envs == 2
-    assert made.evaluate(2)["lengths"] == [5, 5]
+    native = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
+    other = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
+    for spec in (native, other):
+        made = A2CTrainer(spec, 0, runs_dir=None)
+        assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
+        assert made.sources["gamma"] == "rl-zoo3"
+        assert made.evaluate(4)["lengths"] == [9] * 4
 
 
 def test_trainers_accept_a_spec_with_wrappers_and_keywords():
@@ -326,11 +277,3 @@ def test_trainers_accept_a_spec_with_wrappers_and_keywords():
     assert made.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]
-
-
-def test_evaluate_rejects_environments_already_made_and_empty_specs():
-    made = A2CTrainer(gym.spec("CartPole-v1"), 0, runs_dir=None)
-    with pytest.raises(ValueError, match=r"^vectorization_mode: .*'No-v0'"):
-        made.evaluate(1, env=EnvSpec("No-v0"))
-    with pytest.raises(TypeError, match=r"^env: .*got int"):
-        evaluate(made, 3)

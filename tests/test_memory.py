@@ -77,16 +77,7 @@ def run():
 
 
 DEFAULT = ("state", "collect", "conversions")
-CASES = (
-    "construct",
-    "streams",
-    "episodes",
-    "reset",
-    "step",
-    "rollout_buffer",
-    "statistics",
-    "packing",
-)
+CASES = ("construct", "episodes", "reset", "step", "rollout_buffer", "statistics", "packing")
 
 
 @pytest.mark.serial

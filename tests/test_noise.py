@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import make_vec
+from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.configs import SACConfig, TD3Config
 from rlox.native_off_policy import NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise, told
@@ -27,9 +27,8 @@ def test_each_component_has_its_deviation_and_mean():
 
 
 def test_a_walk_is_drawn_to_its_mean_from_where_it_begins():
-    noise = OrnsteinUhlenbeckNoise(
-        [0.0, 0.3], theta=0.5, dt=0.1, mean=[0.4, -0.2], initial_noise=[0.8, 0.1]
-    )
+    how = {"theta": 0.5, "dt": 0.1, "mean": [0.4, -0.2], "initial_noise": [0.8, 0.1]}
+    noise = OrnsteinUhlenbeckNoise([0.0, 0.3], **how)
     process, stream, same = NoiseProcess(noise, 2, 2), *map(np.random.default_rng, (7, 7))
     x = np.array([[0.8, 0.1]] * 2)
     for _ in range(5):
@@ -89,21 +88,14 @@ def test_equal_numbers_for_all_components_are_one_number_in_rust(learner, config
 @pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
 @pytest.mark.parametrize(
     "noise",
-    [
-        GaussianNoise([0.1, 0.2]),
-        GaussianNoise(mean=0.1),
-        OrnsteinUhlenbeckNoise(mean=[0.0, 0.1]),
-        OrnsteinUhlenbeckNoise(initial_noise=0.1),
-    ],
+    [GaussianNoise([0.1, 0.2]), GaussianNoise(mean=0.1), OrnsteinUhlenbeckNoise(initial_noise=0.1)],
 )
-def test_what_rust_does_not_do_is_refused_by_name_there(trainer, noise):
+def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
     words = r'^action_noise: expected noise with one sigma.* native .*; pass backend="torch"$'
     with pytest.raises(ValueError, match=words):
         trainer(lambda: Answer(TWO), 1, action_noise=noise, backend="native", runs_dir=None)
-    learner, config = {
-        SACTrainer: (NativeSAC, SACConfig),
-        TD3Trainer: (NativeTD3, TD3Config),
-    }[trainer]
+    native = {SACTrainer: (NativeSAC, SACConfig), TD3Trainer: (NativeTD3, TD3Config)}
+    learner, config = native[trainer]
     with pytest.raises(ValueError, match=words):
         learner(make_vec(lambda: Answer(TWO), 1), config(action_noise=noise), 1)
 
@@ -124,27 +116,27 @@ def test_other_lengths_than_actions_have_are_refused(noise, name, backend):
 
 @pytest.mark.parametrize("kind", [GaussianNoise, OrnsteinUhlenbeckNoise])
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("arguments", "error", "argument"),
     [
-        ({"sigma": [0.1, -0.1]}, ValueError, r"^sigma\[1\]: expected a finite number in"),
-        ({"sigma": []}, ValueError, "^sigma: expected a number, or an array of them, got"),
-        ({"sigma": [[0.1], [0.1, 0.2]]}, ValueError, "^sigma: expected a number, or an array"),
-        ({"sigma": ["a"]}, TypeError, r"^sigma\[0\]: expected a finite number"),
-        ({"sigma": None}, TypeError, "^sigma: expected a finite number"),
-        ({"mean": np.array([0.0, np.nan])}, ValueError, r"^mean\[1\]: expected a finite number"),
-        ({"mean": np.array([True])}, TypeError, r"^mean\[0\]: expected a finite number"),
-        ({"mean": "0"}, TypeError, "^mean: expected a finite number"),
+        ({"sigma": [0.1, -0.1]}, ArgumentError, "sigma[1]"),
+        ({"sigma": []}, ArgumentError, "sigma"),
+        ({"sigma": [[0.1], [0.1, 0.2]]}, ArgumentError, "sigma"),
+        ({"sigma": ["a"]}, ArgumentTypeError, "sigma[0]"),
+        ({"sigma": None}, ArgumentTypeError, "sigma"),
+        ({"mean": np.array([0.0, np.nan])}, ArgumentError, "mean[1]"),
+        ({"mean": np.array([True])}, ArgumentTypeError, "mean[0]"),
     ],
 )
-def test_what_is_no_number_is_refused(kind, given, error, words):
-    with pytest.raises(error, match=words):
-        kind(**given)
+def test_noise_rejects_parameters_that_are_no_numbers(kind, arguments, error, argument):
+    with pytest.raises(error) as raised:
+        kind(**arguments)
+    assert raised.value.argument == argument
 
 
-def test_who_gives_the_mean_first_is_told():
+def test_noise_rejects_an_array_of_means_as_the_first_argument():
     with pytest.raises(TypeError, match="positional"):
         GaussianNoise(np.zeros(2), 0.1 * np.ones(2))
-    with pytest.raises(TypeError, match=r"^theta: expected a finite number"):
+    with pytest.raises(ArgumentTypeError, match=r"^theta: "):
         OrnsteinUhlenbeckNoise(np.zeros(2), 0.1 * np.ones(2))
 
 
@@ -156,15 +148,11 @@ def test_who_gives_the_mean_first_is_told():
         OrnsteinUhlenbeckNoise(0.3, initial_noise=[0.0, 0.1]),
     ],
 )
-def test_files_have_what_noise_is_made_from(noise):
+def test_noise_is_restored_from_json(noise):
     assert as_noise("x", json.loads(json.dumps(told(noise)))) == noise
     assert as_noise("x", json.loads(json.dumps(asdict(noise)))) == noise
 
 
-def test_noise_without_places_is_told_as_trainers_in_rust_know_it():
-    assert told(OrnsteinUhlenbeckNoise(0.3)) == {
-        "sigma": 0.3,
-        "theta": 0.15,
-        "dt": 0.01,
-        "kind": "ornstein_uhlenbeck",
-    }
+def test_scalar_noise_is_described_as_native_trainers_read_it():
+    numbers = {"sigma": 0.3, "theta": 0.15, "dt": 0.01}
+    assert told(OrnsteinUhlenbeckNoise(0.3)) == {**numbers, "kind": "ornstein_uhlenbeck"}

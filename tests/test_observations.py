@@ -1,13 +1,16 @@
 """Observations from outside: anything that is an array of real numbers, and nothing else."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from rlox import Normalizer
+from rlox import ArgumentTypeError, NonFiniteError, Normalizer
 from rlox.layouts import Layout
 from rlox.observations import as_batch
+from support.refusals import expect_refusal, refusals
 
 
 def box(shape):
@@ -38,30 +41,23 @@ def test_what_comes_back_is_a_copy():
     assert not obs.any()
 
 
-@pytest.mark.parametrize(
-    ("obs", "got"),
-    [
-        ("abc", "got dtype <U3; convert"),
-        (b"abc", "got dtype"),
-        (None, "got dtype object"),
-        (np.array([1.0, 2.0], object), "got dtype object"),
-        ([1.0, None], "got dtype object"),
-        ([1j, 2j], "got dtype complex128"),
-        ({"a": 1}, "got dtype object"),
-        ([[1.0, 2.0], [3.0]], "got list that NumPy cannot make one of .* the same length"),
-        (torch.zeros(2, requires_grad=True), "got Tensor that NumPy cannot make one of .*detach"),
-        (np.array(["2020", "2021"], "M8[Y]"), "got dtype datetime64"),
-    ],
+@refusals(
+    *(
+        (name, partial(as_batch, obs, box((2,))), ArgumentTypeError, "obs", hint)
+        for name, obs, hint in (
+            ("text", "abc", "convert"),
+            ("None", [1.0, None], ""),
+            ("complex", [1j, 2j], ""),
+            ("dates", np.array(["2020", "2021"], "M8[Y]"), ""),
+            ("ragged", [[1.0, 2.0], [3.0]], "the same length"),
+            ("gradient", torch.zeros(2, requires_grad=True), "detach"),
+        )
+    ),
+    ("NaN", lambda: as_batch([0.0, np.nan], box((2,))), NonFiniteError, "obs"),
+    ("beyond float32", lambda: as_batch([0.0, 1e300], box((2,))), NonFiniteError, "obs"),
 )
-def test_what_is_no_array_of_real_numbers_is_refused(obs, got):
-    with pytest.raises(TypeError, match=f"obs: expected an array of real numbers, {got}"):
-        as_batch(obs, box((2,)))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
-def test_numbers_must_be_finite_in_float32(bad):
-    with pytest.raises(ValueError, match="obs: expected finite numbers"):
-        as_batch([0.0, bad], box((2,)))
+def test_observations_must_be_finite_real_numbers(refusal):
+    expect_refusal(refusal)
 
 
 @pytest.mark.parametrize(

@@ -14,25 +14,19 @@ from rlox.networks import paired
 from rlox.policies import MlpPolicy, SdePolicy, acting, check_policy, greedy, make_policy
 
 OBS = Box(-1.0, 1.0, (5,))
-SHAPE = {
-    "use_sde": False,
-    "net_arch": (16,),
-    "activation": "relu",
-    "ortho_init": True,
-    "log_std_init": -0.5,
-    "full_std": True,
-}
+PARAMETERS = ("weight", "bias")
 
 
-def test_parameters_have_torchs_names():
-    names = [
-        f"{net}.{i}.{kind}"
-        for net in ("actor", "critic")
-        for i in (0, 2, 4)
-        for kind in ("weight", "bias")
-    ]
+def test_parameters_have_torchs_names_and_settings_shape_the_networks():
+    names = [f"{x}.{i}.{y}" for x in ("actor", "critic") for i in (0, 2, 4) for y in PARAMETERS]
     assert [*MlpPolicy(OBS, Discrete(3)).state_dict()] == names
     assert set(MlpPolicy(OBS, Box(-1, 1, (2,))).state_dict()) == {*names, "log_std"}
+    settings = {"use_sde": False, "net_arch": (16,), "activation": "relu", "log_std_init": -0.5}
+    settings |= {"ortho_init": True, "full_std": True}
+    policy = make_policy(None, OBS, Box(-1, 1, (2,)), settings)
+    assert [type(layer).__name__ for layer in policy.actor] == ["Linear", "ReLU", "Linear"]
+    assert policy.actor[0].weight.shape == (16, 5)
+    assert policy.log_std.tolist() == [-0.5, -0.5]
 
 
 @pytest.mark.parametrize("space", [Discrete(3), Box(-1, 1, (2,))])
@@ -49,37 +43,15 @@ def test_orthogonal_weights_have_the_gains_of_stable_baselines3(space):
     assert plain.actor[0].bias.any()
 
 
-def test_settings_shape_the_networks():
-    policy = make_policy(None, OBS, Box(-1, 1, (2,)), SHAPE)
-    assert [type(layer).__name__ for layer in policy.actor] == ["Linear", "ReLU", "Linear"]
-    assert policy.actor[0].weight.shape == (16, 5)
-    assert policy.log_std.tolist() == [-0.5, -0.5]
-
-
-@pytest.mark.parametrize("shape", [(), (4, 3, 2)])
-def test_observations_of_any_rank_are_flattened(shape):
-    policy = MlpPolicy(Box(-1, 1, shape), Discrete(2))
-    assert policy.get_value(torch.zeros(7, *shape)).shape == (7,)
-
-
 @pytest.mark.parametrize("ortho_init", [True, False])
+@pytest.mark.parametrize("shape", [(), (4, 3, 2), (0,)])
 @pytest.mark.filterwarnings("error")
-def test_observations_may_be_empty(ortho_init):
-    policy = MlpPolicy(Box(-1, 1, (0,)), Discrete(2), ortho_init=ortho_init)
-    action, log_prob, value = policy.act(torch.zeros(3, 0))
-    assert action.shape == log_prob.shape == value.shape == (3,)
+def test_observations_of_any_rank_are_flattened_and_may_be_empty(shape, ortho_init):
+    policy = MlpPolicy(Box(-1, 1, shape), Discrete(2), ortho_init=ortho_init)
+    action, log_prob, value = policy.act(torch.zeros(7, *shape))
+    assert action.shape == log_prob.shape == value.shape == (7,)
     assert log_prob.isfinite().all()
     assert value.isfinite().all()
-
-
-def test_acting_is_sampling_and_valuing_at_once():
-    policy, obs = MlpPolicy(OBS, Box(-1, 1, (2,))), torch.randn(6, 5)
-    policy.generator.manual_seed(0)
-    action, log_prob, value = policy.act(obs)
-    policy.generator.manual_seed(0)
-    torch.testing.assert_close(policy.get_action_and_logprob(obs)[0], action)
-    torch.testing.assert_close(policy.get_action_and_logprob(obs, action=action)[1], log_prob)
-    torch.testing.assert_close(policy.get_value(obs), value)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +78,6 @@ def test_actions_have_the_shape_of_their_space(space, outputs):
         sent = spaces.sent_actions(space, said.detach().numpy(), 40)
         assert all(space.contains(np.asarray(x)) for x in sent)
         assert sent.shape == (40, *space.shape)
-
-
-def test_masked_actions_are_never_taken():
-    policy, obs = MlpPolicy(OBS, Discrete(4)), torch.randn(500, 5)
-    mask = torch.tensor([True, False, True, False]).expand(500, 4)
-    action, log_prob, entropy = policy.get_action_and_logprob(obs, mask=mask)
-    assert set(action.tolist()) == {0, 2}
-    torch.testing.assert_close(log_prob.exp(), torch.full((500,), 0.5), atol=0.02, rtol=0)
-    torch.testing.assert_close(entropy, torch.full((500,), math.log(2)), atol=0.01, rtol=0)
-    assert set(policy.mode(obs, mask).tolist()) <= {0, 2}
-    entropy.sum().backward()
-    assert policy.actor[4].weight.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("full_std", [True, False])
@@ -160,10 +120,9 @@ def test_gsde_sends_no_gradient_into_the_hidden_layers():
         (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), "action space: expected Discrete, MultiD"),
         (lambda: SdePolicy(OBS, MultiBinary(2)), "use_sde: expected a Box action space"),
         (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), "activation: expected one of tanh"),
-        (lambda: SdePolicy(OBS, Discrete(2)), "use_sde: expected a Box action space"),
     ],
 )
-def test_what_the_built_in_policies_cannot_do_is_refused(make, message):
+def test_built_in_policies_reject_other_settings(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -206,16 +165,18 @@ def test_a_policy_without_a_mode_cannot_be_greedy():
 
 @pytest.mark.parametrize("net_arch", [(16,), (16, 8), (8, 8, 8)])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
-def test_one_pass_for_actor_and_critic_says_what_two_say(net_arch, activation):
+def test_act_in_one_pass_equals_the_separate_methods(net_arch, activation):
     policy = MlpPolicy(OBS, MultiBinary(3), net_arch=net_arch, activation=activation)
-    obs = torch.randn(7, 5)
-    policy.generator.manual_seed(1)
-    action, log_prob, value = policy.frozen_act()(obs)
-    policy.generator.manual_seed(1)
-    again = policy.act(obs)
-    assert torch.equal(action, again[0])
-    torch.testing.assert_close(log_prob, again[1])
-    torch.testing.assert_close(value, again[2])
+    obs, samples = torch.randn(7, 5), []
+    for act in (policy.frozen_act(), policy.act, policy.get_action_and_logprob):
+        policy.generator.manual_seed(1)
+        samples.append(act(obs))
+    action, log_prob, value = samples[0]
+    assert torch.equal(action, samples[1][0])
+    assert torch.equal(action, samples[2][0])
+    for expected in (samples[1], (action, samples[2][1], policy.get_value(obs))):
+        torch.testing.assert_close(log_prob, expected[1])
+        torch.testing.assert_close(value, expected[2])
 
 
 def test_what_somebody_changed_or_watches_is_not_bypassed():
@@ -255,47 +216,37 @@ def generator():
     return torch.Generator().manual_seed(0)
 
 
-def test_categorical_equals_torchs(generator):
-    logits = torch.randn(50, 4, generator=generator) * 3
-    ours, torchs = Categorical(logits), distributions.Categorical(logits=logits)
-    actions = ours.sample(generator)
-    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50,))
-    close(ours.log_prob(actions), torchs.log_prob(actions))
-    close(ours.entropy(), torchs.entropy())
-    close(ours.mode(), logits.argmax(-1))
-
-
-def test_categorical_samples_have_their_probabilities(generator):
-    probabilities = torch.tensor([0.05, 0.25, 0.7])
-    samples = Categorical(probabilities.log().expand(40_000, 3)).sample(generator)
-    assert (samples.bincount() / 40_000 - probabilities).abs().max() < 0.01
-
-
-def test_several_categoricals_equal_torchs(generator):
+def test_categoricals_equal_torchs(generator):
     logits = torch.randn(50, 9, generator=generator) * 3
-    ours = MultiCategorical(logits, [2, 4, 3])
-    torchs = [distributions.Categorical(logits=part) for part in logits.split([2, 4, 3], -1)]
-    actions = ours.sample(generator)
-    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50, 3))
-    assert (actions.amax(0) < torch.tensor([2, 4, 3])).all()
-    close(ours.log_prob(actions), sum(t.log_prob(actions[:, i]) for i, t in enumerate(torchs)))
-    close(ours.entropy(), sum(t.entropy() for t in torchs))
-    close(ours.mode(), torch.stack([t.probs.argmax(-1) for t in torchs], -1))
+    for counts in ([9], [2, 4, 3]):
+        ours = Categorical(logits) if counts == [9] else MultiCategorical(logits, counts)
+        torchs = [distributions.Categorical(logits=part) for part in logits.split(counts, -1)]
+        actions = ours.sample(generator)
+        assert actions.dtype == torch.int64
+        assert tuple(actions.shape) == ((50,) if len(counts) == 1 else (50, 3))
+        columns = actions.reshape(50, -1)
+        assert (columns.amax(0) < torch.tensor(counts)).all()
+        expected = sum(t.log_prob(columns[:, i]) for i, t in enumerate(torchs))
+        close(ours.log_prob(actions), expected)
+        close(ours.entropy(), sum(t.entropy() for t in torchs))
+        modes = torch.stack([t.probs.argmax(-1) for t in torchs], -1)
+        close(ours.mode(), modes.reshape(actions.shape))
 
 
-def test_components_of_several_categoricals_are_drawn_apart(generator):
-    samples = MultiCategorical(torch.zeros(40_000, 4), [2, 2]).sample(generator)
-    assert ((samples[:, 0] == samples[:, 1]).float().mean() - 0.5).abs() < 0.01
-
-
-def test_bernoulli_equals_torchs(generator):
+def test_bernoulli_and_gaussian_equal_torchs(generator):
     logits = torch.randn(50, 3, generator=generator) * 3
-    ours, torchs = Bernoulli(logits), distributions.Bernoulli(logits=logits)
-    actions = ours.sample(generator)
-    assert (actions.dtype, tuple(actions.shape)) == (torch.int64, (50, 3))
-    close(ours.log_prob(actions), torchs.log_prob(actions.float()).sum(-1))
-    close(ours.entropy(), torchs.entropy().sum(-1))
-    close(ours.mode(), (torchs.probs > 0.5).long())
+    std = torch.rand(50, 3, generator=generator) + 0.1
+    bernoulli = distributions.Bernoulli(logits=logits)
+    for ours, torchs, dtype, mode in (
+        (Bernoulli(logits), bernoulli, torch.int64, (bernoulli.probs > 0.5).long()),
+        (Gaussian(logits, std), distributions.Normal(logits, std), torch.float32, logits),
+        (Gaussian(logits, std[0]), distributions.Normal(logits, std[0]), torch.float32, logits),
+    ):
+        actions = ours.sample(generator)
+        assert (actions.dtype, tuple(actions.shape)) == (dtype, (50, 3))
+        close(ours.log_prob(actions), torchs.log_prob(actions.float()).sum(-1))
+        close(ours.entropy(), torchs.entropy().sum(-1))
+        close(ours.mode(), mode)
     certain = Bernoulli(torch.tensor([[200.0, -200.0]]))
     assert certain.entropy().isfinite().all()
     assert certain.log_prob(torch.tensor([[0, 0]])).isfinite().all()
@@ -318,33 +269,20 @@ def test_masked_components_are_what_is_allowed_and_certain(generator):
     assert (logits.grad[:, 1:] == 0).all()
 
 
-def test_bernoulli_samples_have_their_probabilities(generator):
-    probabilities = torch.tensor([0.05, 0.3, 0.9])
-    samples = Bernoulli(probabilities.logit().expand(40_000, 3)).sample(generator)
-    assert (samples.float().mean(0) - probabilities).abs().max() < 0.01
-
-
-@pytest.mark.parametrize("shape", [(2,), (50, 2)])
-def test_gaussian_equals_torchs(generator, shape):
-    mean = torch.randn(50, 2, generator=generator)
-    std = torch.rand(shape, generator=generator) + 0.1
-    ours, torchs = Gaussian(mean, std), distributions.Normal(mean, std)
-    actions = ours.sample(generator)
-    close(ours.log_prob(actions), torchs.log_prob(actions).sum(-1))
-    close(ours.entropy(), torchs.entropy().sum(-1))
-    assert ours.mode() is mean
-
-
-def test_gaussian_samples_have_their_moments(generator):
+def test_samples_have_their_moments(generator):
+    n, chances = 40_000, torch.tensor([0.05, 0.25, 0.7])
+    samples = Categorical(chances.log().expand(n, 3)).sample(generator)
+    assert (samples.bincount() / n - chances).abs().max() < 0.01
+    samples = Bernoulli(chances.logit().expand(n, 3)).sample(generator)
+    assert (samples.float().mean(0) - chances).abs().max() < 0.01
+    samples = MultiCategorical(torch.zeros(n, 4), [2, 2]).sample(generator)
+    assert ((samples[:, 0] == samples[:, 1]).float().mean() - 0.5).abs() < 0.01
     mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
-    samples = Gaussian(mean.expand(40_000, 2), std).sample(generator)
+    samples = Gaussian(mean.expand(n, 2), std).sample(generator)
     assert ((samples.mean(0) - mean) / std).abs().max() < 0.02
     assert (samples.std(0) / std - 1).abs().max() < 0.02
-
-
-def test_noise_decided_elsewhere_is_what_a_sample_adds(generator):
-    mean, noise = torch.zeros(3, 1), torch.ones(3, 1)
-    close(Gaussian(mean, torch.ones(1), noise).sample(generator), noise)
+    noise = torch.ones(3, 1)
+    close(Gaussian(torch.zeros(3, 1), noise, noise).sample(generator), noise)
 
 
 def test_samples_come_from_the_generator_given_and_no_other(generator):

@@ -2,15 +2,15 @@
 
 import json
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlox import collect_rollout, make_vec
-from rlox._errors import ArgumentError
+from rlox import ArgumentError, ArgumentTypeError, collect_rollout, make_vec
 from rlox.spaces import expect_actions, from_json, sent_actions, to_json
 from rlox.uniform import random_actions, uniform_log_prob
+from support.envs import Counter
+from support.refusals import expect_refusal, refusals
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -61,11 +61,6 @@ def test_json_descriptions_round_trip(space, description):
     assert to_json(loaded) == description  # Dict spaces keep the order of their keys
 
 
-def test_to_json_rejects_unsupported_spaces():
-    with pytest.raises(TypeError, match=r"space: expected Discrete, .* got Text"):
-        to_json(spaces.Text(3))
-
-
 @pytest.mark.parametrize("wrong", [None, "Discrete(2)", {}, {"type": "Text", "dtype": "int8"}])
 def test_from_json_rejects_other_values(wrong):
     with pytest.raises(ArgumentError) as caught:
@@ -76,14 +71,10 @@ def test_from_json_rejects_other_values(wrong):
 FAR = [
     (np.int64, 2**53 + 1, 2**53 + 1),
     (np.int64, 2**62 + 1, 2**62 + 3),
-    (np.int64, -(2**62) - 3, -(2**62) - 1),
-    (np.int64, I64.min + 1, I64.max - 1),
     (np.int64, I64.min, I64.max),
-    (np.uint64, 2**53 + 1, 2**53 + 3),
     (np.uint64, 2**63 + 1, U64.max - 1),
     (np.uint64, 0, U64.max),
     (np.int32, -5, 2**31 - 1),
-    (np.uint8, 3, 250),
     (np.int8, -128, 127),
 ]
 EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 2.0**64]
@@ -95,7 +86,6 @@ EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 
     [
         np.array(EXTREMES, np.float32),
         np.array([*EXTREMES, 1e300, -1e300, np.nextafter(2.0**63, 0), np.nextafter(2.0**64, 0)]),
-        np.array([0.0, 6e4, -6e4], np.float16),
         np.array([0, -1, I64.min, I64.max, 2**53 + 2, 2**62 + 2]),
         np.array([0, 1, 2**53 + 2, 2**63, U64.max], np.uint64),
         np.array([-128, 127], np.int8),
@@ -128,12 +118,6 @@ def test_a_box_of_flags_is_on_above_a_half():
     given = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
     (sent,) = sent_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
     assert sent.tolist() == [False, False, False, True, True, True]
-
-
-def test_a_policys_numbers_beyond_the_integers_are_sent_as_the_bounds():
-    space = spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64)
-    drawn = random_actions(space, np.random.default_rng(0), (100,))
-    assert all(space.contains(row) for row in sent_actions(space, drawn, 100))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.uint64])
@@ -175,34 +159,25 @@ def test_uniform_actions_go_as_far_as_float32_holds_them(most):
     assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * MOST))
 
 
-def test_uniform_actions_of_float64_bounds_are_float32_and_sent_inside():
-    space = spaces.Box(0.1, np.nextafter(0.1, 1), (1,), np.float64)
-    drawn = random_actions(space, np.random.default_rng(0), (9,))
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64),
+        spaces.Box(0.1, np.nextafter(0.1, 1), (1,), np.float64),
+    ],
+    ids=["int64", "float64"],
+)
+def test_uniform_actions_are_float32_and_sent_inside_narrow_bounds(space):
+    drawn = random_actions(space, np.random.default_rng(0), (100,))
     assert drawn.dtype == np.float32
-    assert all(space.contains(row) for row in sent_actions(space, drawn, 9))
+    assert all(space.contains(row) for row in sent_actions(space, drawn, 100))
 
 
 def test_a_component_that_can_have_only_one_value_is_certain():
     space = spaces.Box(np.array([0, 3], np.float32), np.array([2, 3], np.float32))
     assert uniform_log_prob(space) == -np.log(2)
-
-    class Fixed(gym.Env):
-        observation_space, action_space = spaces.Discrete(2), space
-
-        def reset(self, *, seed=None, options=None):
-            return 0, {}
-
-        def step(self, action):
-            assert action[1] == 3
-            return 0, 0.0, False, False, {}
-
-    batch = collect_rollout(make_vec(Fixed, 2, seed=0), None, 4)
+    batch = collect_rollout(make_vec(Counter, 2, seed=0, action_space=space), None, 4)
     assert np.allclose(batch.log_probs, -np.log(2))
-
-
-def test_without_bounds_there_are_no_uniform_integers():
-    with pytest.raises(ValueError, match="policy: expected an action space with finite bounds"):
-        random_actions(spaces.Box(-np.inf, 3, (1,), np.int64), np.random.default_rng(0), (2,))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -214,18 +189,21 @@ def test_numbers_beyond_a_dtype_are_sent_as_its_largest(dtype, given):
     assert sent.tolist() == [min(given, most), -min(given, most)]
 
 
-def test_real_actions_that_are_no_numbers_are_refused():
-    with pytest.raises(TypeError, match=r"actions: expected real numbers, got dtype <U1"):
-        sent_actions(spaces.Box(0, 1, (1,)), [["a"]], 1)
-    with pytest.raises(TypeError, match=r"actions: expected real numbers"):
-        sent_actions(spaces.Box(0, 1, (1,)), [[object()]], 1)
-
-
 def test_unsigned_actions_keep_a_far_start():
     space = spaces.Discrete(3, start=2**53)
     assert sent_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
 
 
-def test_unsigned_actions_do_not_wrap_around():
-    with pytest.raises(ValueError, match=r"actions: expected .*, got 18446744073709551615 in env"):
-        expect_actions(spaces.Discrete(3, start=-1), np.array([0, 2**64 - 1], np.uint64), 2)
+OPEN, MINUS = spaces.Box(-1, np.inf, (1,)), spaces.Discrete(3, start=-1)
+UINT64 = np.array([0, 2**64 - 1], np.uint64)
+
+
+@refusals(
+    ("unknown space", lambda: to_json(spaces.Text(3)), ArgumentTypeError, "space"),
+    ("open", lambda: random_actions(OPEN, np.random, (2,)), ArgumentError, "policy"),
+    ("text", lambda: sent_actions(BOX, [["a", "b"]], 1), ArgumentTypeError, "actions"),
+    ("objects", lambda: sent_actions(BOX, [[object()] * 2], 1), ArgumentTypeError, "actions"),
+    ("uint64", lambda: expect_actions(MINUS, UINT64, 2), ArgumentError, "actions"),
+)
+def test_spaces_reject_invalid_arguments(refusal):
+    expect_refusal(refusal)

@@ -4,13 +4,11 @@ import copy
 import os
 import signal
 import sys
-import threading
 import time
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlox import ClosedError, VecEnv, make_vec
 from thread_runs import join, run_program, run_threads, start_threads
@@ -38,76 +36,32 @@ def test_threads_step_a_native_environment_one_after_the_other(n):
     assert env.drain_episodes()[1].tolist() == alone.drain_episodes()[1].tolist()
 
 
-def test_closing_a_native_environment_ends_threads_that_step_it():
-    env = VecEnv(512, 0)
-    env.reset()
-    begin = threading.Barrier(5)
-
-    def work():
-        begin.wait()
-        while True:
-            env.step(np.zeros(512, int))
-
-    threads, errors = start_threads(work, 4)
-    begin.wait()
-    env.close()
-    join(threads)
-    assert [type(error) for error in errors] == [ClosedError] * 4
-
-
-def test_threads_that_write_into_the_same_arrays_are_refused_or_take_turns():
-    env = VecEnv(512, 0)
-    obs = env.reset_all()
-    flags = np.zeros(512, bool), np.zeros(512, bool)
-    outcomes = []
-
-    def step():
-        try:
-            return env.step_into(np.zeros(512, int), obs, np.zeros(512), *flags)
-        except ValueError as error:
-            return error
-
-    assert run_threads(lambda: outcomes.extend(step() for _ in range(50)), 8) == []
-    assert len(outcomes) == 400
-    assert all(got is None or isinstance(got, ValueError) for got in outcomes)
-    assert None in outcomes
-
-
 FORK = """
-    import os, signal, sys, threading
+    import os, threading
     import numpy as np
-    from rlox import VecEnv
+    from rlox import ClosedError, VecEnv
+    from thread_runs import run_in_fork
     env = VecEnv(1024, 0)
     env.reset()
     actions = np.arange(1024) % 2
     for _ in range(10):
         env.step(actions)
-
-    def fork():
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                env.step(actions)
-                outcome = b"stepped"
-            except ValueError as error:
-                outcome = repr(error).encode()
-            os.write(write, outcome)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        return os.read(read, 1000).decode()
-
     for _ in range(5):
-        assert fork() == "stepped"
+        run_in_fork(lambda: env.step(actions))
 
     def work():
         while True:
             env.step(actions)
 
+    def step():
+        try:
+            env.step(actions)
+        except ClosedError:
+            pass
+
     threading.Thread(target=work, daemon=True).start()
     for _ in range(5):
-        outcome = fork()
-        assert outcome.startswith(("stepped", "ClosedError")), outcome
+        run_in_fork(step)
     os._exit(0)
 """
 FORK_INSIDE_A_CALL = """
@@ -177,8 +131,6 @@ EXIT = """
     late.start()
     time.sleep(0.1)
 """
-LISTS = "rlox.compute_gae(numbers[:200].tolist(), numbers[:200].tolist(), [0] * 200, [0.0])"
-CONVERTED = "rlox.compute_gae(np.ones(64, '>f8'), np.ones(64, 'f2'), np.zeros(64, '>f4'), 0.0)"
 
 
 @FORKS
@@ -199,25 +151,21 @@ def test_ctrl_c_reaches_a_call_that_waits_for_another():
     assert float(run_program(WAITING)) < 0.25
 
 
+EXITS = {
+    "step": "env.step(actions)",
+    "arrays": "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
+    "lists": "rlox.compute_gae(*[numbers[:200].tolist()] * 2, [0] * 200, [0.0])",
+    "objects": "rlox.compute_gae(Slow(), Slow(), Slow(), 0.0)",
+    "dtypes": "rlox.compute_gae(np.ones(64, '>f8'), np.ones(64, 'f2'), np.zeros(64, '>f4'), 0.0)",
+}
+
+
 @pytest.mark.parametrize(
-    "call",
-    [
-        "env.step(actions)",
-        *(
-            pytest.param(call, marks=pytest.mark.processes)
-            for call in (
-                "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
-                "rlox.compute_gae(numbers.astype('f4'), numbers, numbers > 0.9, 0.0)",
-                LISTS,
-                "rlox.compute_gae(Slow(), Slow(), Slow(), 0.0)",
-                CONVERTED,
-            )
-        ),
-    ],
+    "call", [x if x == "step" else pytest.param(x, marks=pytest.mark.processes) for x in EXITS]
 )
 def test_interpreter_exits_cleanly_under_threads_that_still_call(call):
-    for _ in range(1 if call == "env.step(actions)" else 4):
-        run_program(EXIT, call)
+    for _ in range(1 if call == "step" else 4):
+        run_program(EXIT, EXITS[call])
 
 
 # Kernels
@@ -301,27 +249,35 @@ class Slow(gym.Env):
         return [True, False]
 
 
-def no_worker_lives(env):
-    return not any(worker.is_alive() for worker in env.unwrapped.processes)
-
-
 @BOTH
 def test_threads_step_an_environment_one_after_the_other(how):
     env = make_vec(Slow, 2, vectorization_mode=how, pause=0.001)
     env.reset()
     assert run_threads(lambda: [env.step([0, 1]) for _ in range(20)], 8) == []
     assert env.step([0, 1])[0].tolist() == [[161.0], [161.0]]
+    calls = [
+        lambda: env.step([0, 1]),
+        lambda: env.reset(seed=3),
+        lambda: env.tells_masks,
+        env.drain_episodes,
+    ]
+    assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
     env.close()
 
 
-@BOTH
+def no_worker_lives(env):
+    return not any(worker.is_alive() for worker in env.unwrapped.processes)
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "native"])
 def test_closing_waits_for_a_step_and_ends_other_threads(how):
-    env = make_vec(Slow, 2, vectorization_mode=how)
+    native = how == "native"
+    env = VecEnv(512, 0) if native else make_vec(Slow, 2, vectorization_mode=how)
     env.reset()
 
     def work():
         while True:
-            env.step([0, 1])
+            env.step(np.arange(env.num_envs) % 2)
 
     threads, errors = start_threads(work, 4)
     time.sleep(0.1)
@@ -330,9 +286,10 @@ def test_closing_waits_for_a_step_and_ends_other_threads(how):
     assert [type(error) for error in errors] == [ClosedError] * 4
     if how == "async":
         assert no_worker_lives(env)
-    for ask in (lambda: env.tells_masks, env.action_masks):
-        with pytest.raises(ClosedError):
-            ask()
+    if not native:
+        for ask in (lambda: env.tells_masks, env.action_masks):
+            with pytest.raises(ClosedError):
+                ask()
 
 
 def test_closing_with_terminate_does_not_wait_for_a_step():
@@ -399,32 +356,30 @@ def test_step_within_a_step_is_refused():
 
 
 def test_environments_and_their_copies_have_locks_of_their_own():
-    asking, go_on = threading.Event(), threading.Event()
-
-    class Waits(SyncVectorEnv):
-        def call(self, name, *args, **kwargs):
-            asking.set()
-            assert go_on.wait(60)
-            return super().call(name, *args, **kwargs)
-
-    slow, other = make_vec(Waits([Slow])), make_vec(Slow, 1, pause=0.0)
-    slow.reset()
-    other.reset()
-    threads, errors = start_threads(lambda: slow.tells_masks)
-    assert asking.wait(60)
-    assert run_threads(lambda: other.tells_masks) == []
-    go_on.set()
-    join(threads)
-    assert errors == []
-    twin = copy.deepcopy(other)
-    with other._guard:
-        assert run_threads(lambda: twin.step([0])) == []
+    env, other = (make_vec(Slow, 1, pause=0.0) for _ in "ab")
+    env.reset(), other.reset()
+    twin = copy.deepcopy(env)
+    with env._guard:
+        for free in (other, twin):
+            assert run_threads(lambda free=free: (free.tells_masks, free.step([0]))) == []
 
 
 FORK_DURING_A_STEP = """
-    import os, sys, threading, time
+    import threading, time
     from rlox import make_vec
     from test_threads import Slow
+    from thread_runs import run_in_fork
+
+    def use():
+        calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
+        for call in calls:
+            try:
+                call()
+            except RuntimeError as error:
+                assert "'spawn'" in str(error)
+            else:
+                raise AssertionError("a call of the child succeeded")
+        env.close()
 
     for how in ("sync", "async"):
         env = make_vec(Slow, 2, vectorization_mode=how)
@@ -436,19 +391,7 @@ FORK_DURING_A_STEP = """
         thread = threading.Thread(target=work)
         thread.start()
         time.sleep(0.05)
-        child = os.fork()
-        if child == 0:
-            calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
-            for call in calls:
-                try:
-                    call()
-                    os._exit(1)
-                except RuntimeError as error:
-                    if "'spawn'" not in str(error):
-                        os._exit(2)
-            env.close()
-            os._exit(0)  # an ordinary exit would end the workers of the parent
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(use)
         stop.set()
         thread.join()
         before = env.step([0, 1])[0]
@@ -461,17 +404,3 @@ FORK_DURING_A_STEP = """
 @pytest.mark.processes
 def test_forked_child_cannot_use_environments_of_its_parent():
     run_program(FORK_DURING_A_STEP)
-
-
-def test_threads_of_an_asynchronous_environment_do_everything_at_once():
-    env = make_vec("CartPole-v1", 2, seed=0, vectorization_mode="async")
-    assert isinstance(env.unwrapped, AsyncVectorEnv)
-    env.reset()
-    calls = [
-        lambda: env.step([0, 1]),
-        lambda: env.reset(seed=3),
-        lambda: env.tells_masks,
-        env.drain_episodes,
-    ]
-    assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
-    env.close()

@@ -6,28 +6,15 @@ import os
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 from torch import nn
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from support.envs import Count, Echo, Imitate
-
-SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
-
-
-def small(env="CartPole-v1", seed=1, **kwargs):
-    return PPOTrainer(env=env, seed=seed, **{"runs_dir": None, **SMALL, **kwargs})
-
-
-def weights(trainer):
-    return trainer.learner.state().networks
-
-
-def equal(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+from support.runs import small
 
 
 def test_a_run_makes_at_least_the_steps_asked_for_and_says_how_many():
@@ -53,53 +40,35 @@ def test_settings_come_from_arguments_then_rl_zoo3_then_defaults():
     assert PPOTrainer(env=Count, seed=0, runs_dir=None).config.n_steps == 2048
 
 
-def test_an_unknown_setting_is_told_near_ones():
-    message = r"PPOTrainer has no setting 'learning_rat'; did you mean 'learning_rate'"
-    with pytest.raises(TypeError, match=message):
-        PPOTrainer(env="CartPole-v1", learning_rat=1e-3)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error"),
     [
-        ({"env": "CartPoll-v1"}, ValueError, "did you mean 'CartPole-v1'"),
-        ({"env": 3}, TypeError, "env: expected an id"),
-        ({"seed": -1}, ValueError, "seed: expected"),
-        ({"seed": "abc"}, TypeError, "seed: expected"),
-        ({"seed": [1]}, TypeError, "seed: expected"),
-        ({"seed": float("nan")}, TypeError, "seed: expected"),
-        ({"seed": True}, TypeError, "seed: expected"),
-        ({"sde_sample_freq": 0}, ValueError, "sde_sample_freq: expected -1 or an integer"),
-        ({"device": 3}, TypeError, "device: expected a str"),
-        ({"device": "meta"}, ValueError, "device: expected one that torch can use here"),
-        ({"net_arch": (2**62,)}, MemoryError, "net_arch: expected what fits"),
-        ({"n_steps": 2**62}, MemoryError, "n_steps"),
-        ({"env_kwargs": [1]}, TypeError, "env_kwargs: expected a dict"),
-        ({"env_kwargs": {"f": print}}, TypeError, r"env_kwargs\['f'\]: expected what JSON can"),
-        ({"env_kwargs": {"num_envs": 3}}, TypeError, "env_kwargs: expected no 'num_envs'"),
-        ({"runs_dir": 3}, TypeError, "runs_dir: expected a folder"),
-        ({"runs_dir": __file__}, ValueError, "runs_dir: expected a folder"),
-        ({"policy": "MlpPolicy"}, TypeError, "policy: expected a torch module, a function"),
-        ({"n_steps": -1}, ValueError, "n_steps: expected"),
-        ({"policy": nn.Linear(1, 1)}, TypeError, "policy: expected a torch module with"),
-        ({"policy": MlpPolicy, "net_arch": (8,)}, TypeError, "net_arch: expected no settings"),
+        ({"seed": "abc"}, TypeError),
+        ({"seed": True}, TypeError),
+        ({"sde_sample_freq": 0}, ValueError),
+        ({"device": 3}, TypeError),
+        ({"device": "meta"}, ValueError),
+        ({"net_arch": (2**62,)}, MemoryError),
+        ({"n_steps": 2**62}, MemoryError),
+        ({"n_steps": -1}, ValueError),
+        ({"env_kwargs": {"f": print}}, TypeError),
+        ({"runs_dir": 3}, TypeError),
+        ({"runs_dir": __file__}, ValueError),
+        ({"policy": "MlpPolicy"}, TypeError),
+        ({"policy": nn.Linear(1, 1)}, TypeError),
+        ({"net_arch": (8,), "policy": MlpPolicy}, TypeError),
     ],
+    ids=str,
 )
-def test_wrong_arguments_are_named(arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_trainers_reject_invalid_arguments(arguments, error):
+    with pytest.raises(error, match=next(iter(arguments))):
         PPOTrainer(**{"env": "CartPole-v1", "runs_dir": None, **arguments})
 
 
-@pytest.mark.parametrize("total", [0, -5, None])
-def test_steps_that_make_no_sense_are_refused(total):
-    with pytest.raises(ValueError, match="total_timesteps: expected an integer of at least 1"):
-        small().train(total)
-
-
-@pytest.mark.parametrize("total", ["100", True, [1], 1.5, 1e5, float("nan")])
-def test_steps_that_are_no_number_are_refused_before_anything_is_made(tmp_path, total):
+@pytest.mark.parametrize("total", [0, None, "100", True, 1e5, float("nan")])
+def test_train_rejects_other_numbers_of_steps_before_a_run_folder_is_made(tmp_path, total):
     trainer = small(runs_dir=tmp_path)
-    with pytest.raises(TypeError, match="total_timesteps: expected an integer of at least 1"):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"^total_timesteps: "):
         trainer.train(total)
     assert os.listdir(tmp_path) == []
     assert trainer.timesteps == trainer.target_timesteps == 0
@@ -123,23 +92,16 @@ def test_numpys_numbers_are_settings_and_arguments_like_others(tmp_path):
         "toy/Echo-v0",
         Echo,
         lambda: Echo(n=2),
-        lambda: gym.make_vec(
-            "CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}
-        ),
-        lambda: rlox.VecEnv(2, env_id="Pendulum-v1"),
+        gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": "SameStep"}),
+        rlox.VecEnv(2, env_id="Pendulum-v1"),
     ],
     ids=["Gymnasium's id", "class", "function", "Gymnasium's vector", "native vector"],
 )
-def test_any_environment_can_be_trained_on(env, request):
-    if "vector" in request.node.callspec.id:
-        env = env()
-    assert small(env=env).train(1)["timesteps"] == 32
-
-
-def test_environments_get_their_arguments():
-    trainer = small(env="Pendulum-v1", env_kwargs={"g": 1.0})
-    assert trainer.evaluate(2) != small(env="Pendulum-v1").evaluate(2)
-    assert small(env=Count, env_kwargs={"limit": 3}).train(1)["mean_length"] == 3.0
+def test_any_environment_can_be_trained_on(env):
+    with small(env=env) as trainer:
+        assert trainer.train(1)["timesteps"] == 32
+    if isinstance(env, gym.vector.VectorEnv):  # environments that were passed stay open
+        assert not env.closed
 
 
 def test_predictions_are_actions():
@@ -158,66 +120,32 @@ def test_predictions_are_actions():
 
 
 @pytest.mark.parametrize(
-    ("obs", "message"),
-    [
-        (np.zeros(3), r"obs: expected one observation of shape .4,?. or a batch.* shape .3,?.;"),
-        (np.zeros((2, 2, 4)), r"got shape .2, 2, 4.;"),
-        (0.0, r"got shape (\(\)|\[\]);"),
-        ([np.nan, 0, 0, 0], "obs: expected finite numbers"),
-        ("abc", "obs: expected an array of real numbers, got dtype"),
-        ([[0.0] * 4, [0.0]], "obs: expected an array.*, got .*list"),
-        (np.array([0, 0, 0, None]), "obs: expected an array of real numbers, got dtype object"),
-    ],
+    "obs",
+    [np.zeros(3), np.zeros((2, 2, 4)), 0.0, [np.nan, 0, 0, 0], "abc", [[0.0] * 4, [0.0]]],
+    ids=["width", "rank", "scalar", "NaN", "text", "ragged"],
 )
-@pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
-def test_observations_that_are_none_are_refused(obs, message, backend):
-    with pytest.raises((ValueError, TypeError), match=message):
+@pytest.mark.parametrize("backend", [*network_backends(), "torch"])
+def test_predict_rejects_invalid_observations(obs, backend):
+    with pytest.raises((ArgumentError, ArgumentTypeError, NonFiniteError)) as raised:
         small(backend=backend).predict(obs)
+    assert raised.value.argument == "obs"
 
 
-def test_evaluation_is_the_same_each_time_and_disturbs_nothing():
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluation_is_repeatable_and_changes_nothing(deterministic):
     trainer, other = small(), small()
-    first = trainer.evaluate(5)
-    assert trainer.evaluate(5) == first
-    assert trainer.evaluate(5, seed=99) != first
-    trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1)])
-    other.train(100)
-    assert equal(weights(trainer), weights(other))
-
-
-def test_sampled_evaluation_is_the_same_each_time_and_disturbs_nothing():
-    trainer, other = small(), small()
-    first = trainer.evaluate(5, deterministic=False)
-    assert trainer.evaluate(5, deterministic=False) == first
-    assert trainer.evaluate(5, seed=99, deterministic=False) != first
-    seeded = trainer.evaluate(5, seed=99, deterministic=False)
-    assert trainer.evaluate(5, seed=np.int64(99), deterministic=False) == seeded
-    assert seeded != trainer.evaluate(5, seed=99)
+    how = {"deterministic": deterministic}
+    first = trainer.evaluate(5, **how)
+    assert trainer.evaluate(5, **how) == first
+    seeded = trainer.evaluate(5, seed=99, **how)
+    assert trainer.evaluate(5, seed=np.int64(99), **how) == seeded != first
+    assert seeded != trainer.evaluate(5, seed=99, deterministic=not deterministic)
     assert trainer.learner.state().streams == other.learner.state().streams
-    sample = lambda trainer, metrics: trainer.evaluate(1, deterministic=False)  # noqa: E731
-    trainer.train(100, callbacks=[sample])
+    trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1, **how)])
     other.train(100)
-    assert equal(weights(trainer), weights(other))
+    np.testing.assert_equal(*(one.learner.state().networks for one in (trainer, other)))
     obs = np.zeros((20, 4))
-    samples = [one.predict(obs, deterministic=False) for one in (trainer, other)]
-    np.testing.assert_array_equal(*samples)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"n_episodes": "x"}, TypeError),
-        ({"n_episodes": 1.5}, TypeError),
-        ({"n_episodes": True}, TypeError),
-        ({"seed": "x"}, TypeError),
-        ({"seed": -1}, ValueError),
-        ({"env": 0}, TypeError),
-        ({"env": "CartPoll-v1"}, ValueError),
-    ],
-)
-def test_what_cannot_be_evaluated_is_named(arguments, error):
-    with pytest.raises(error, match=f"{next(iter(arguments))}: expected"):
-        small().evaluate(**arguments)
+    np.testing.assert_array_equal(*(one.predict(obs, **how) for one in (trainer, other)))
 
 
 def test_evaluation_needs_to_know_an_environment():
@@ -240,14 +168,6 @@ def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
     assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 64
     with pytest.raises(rlox.ClosedError, match="trainer: expected an open one"):
         trainer.train(64)
-
-
-def test_environments_that_were_given_stay_open():
-    given = rlox.VecEnv(2)
-    with small(env=given):
-        pass
-    assert not given.closed
-    assert given.reset_all(seed=0).shape == (2, 4)
 
 
 def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeypatch):

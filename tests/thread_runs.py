@@ -1,6 +1,7 @@
-"""Runs functions in threads and programs in child processes."""
+"""Runs functions in threads and forked children, and programs in child processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -34,6 +35,20 @@ def run_threads(work, count=1):
     threads, errors = start_threads(work, count)
     join(threads)
     return errors
+
+
+def run_in_fork(work):
+    """Run `work` in a forked child, which must not raise and must end within 60 s."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def run_program(code, *arguments, **variables):

@@ -208,7 +208,7 @@ def closed(env, info):
 
 @pytest.mark.parametrize(
     "fail",
-    [lambda env, info: env.bits, lambda env, info: env.ready * 2.0, closed],
+    [lambda env, info: env.at, lambda env, info: env.ready * 2.0, closed],
     ids=["AttributeError", "TypeError", "RuntimeError"],
 )
 def test_a_compute_reward_that_needs_a_reset_is_accepted_with_a_warning(fail):

@@ -10,9 +10,7 @@ from rlox.configs import A2CConfig, PPOConfig, SACConfig
 from rlox.distributed._ddp_state import (
     flatten_statistics,
     merge_episodes,
-    merge_moments,
     merge_statistics,
-    moments_since,
     rank_seed,
     shard_config,
 )
@@ -44,13 +42,6 @@ def test_merged_statistics_equal_those_of_one_normalizer(rounds):
         base = ranks[0].state()
     for name, expected in one.state().items():
         np.testing.assert_allclose(base[name], expected, rtol=1e-11)
-
-
-def test_moments_since_invert_merge_moments():
-    base = np.array([2.0]), np.array([3.0]), 10.0
-    new = np.array([-1.0]), np.array([0.5]), 4.0
-    mean, var, count = moments_since(base, merge_moments(base, new))
-    np.testing.assert_allclose([mean[0], var[0], count], [-1.0, 0.5, 4.0])
 
 
 def test_merged_episodes_are_the_last_ones_of_every_rank():

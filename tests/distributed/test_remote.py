@@ -1,6 +1,5 @@
 """Workers of `rlox worker`: their rollouts and steps are those made here, also if one is killed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from rlox import VecEnv
 from rlox.distributed.remote import RemoteVecEnv
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
+from thread_runs import run_in_fork
 
 WORKER = [sys.executable, "-m", "rlox", "worker"]
 TOKEN = "0123456789abcdef"
@@ -155,32 +155,21 @@ def test_killed_worker_changes_nothing(two):
     assert killed == [-signal.SIGKILL] * 2
 
 
-WAITS = (
-    "reply_timeout",
-    "reply_timeout=soon",
-    "patience=3",
-    "reply_timeout=1&&",
-    "reply_timeout=0",
-)
-WAITS += ("reply_timeout=nan", "reply_timeout=1e9", "reply_timeout=2&reply_timeout=2")
+WAITS = ("reply_timeout=soon", "patience=3", "reply_timeout=nan", "reply_timeout=2&reply_timeout=2")
 # Calls with the arguments of `RemoteVecEnv` or of a trainer, by argument.
 REMOTE_REFUSALS = [
     ({"addresses": "127.0.0.1:50051"}, TypeError, "addresses"),
-    ({"addresses": None}, TypeError, "addresses"),
     ({"addresses": [1]}, TypeError, "addresses"),
     ({"addresses": ["worker.example:50051"], "token": TOKEN}, ValueError, "token"),
     ({"max_episode_steps": 0}, ValueError, "max_episode_steps"),
     ({"n": 1}, ValueError, "num_envs"),
-    *(({"reply_timeout": x}, ValueError, "reply_timeout") for x in (float("nan"), -1.0, 0.0, 1e9)),
+    *(({"reply_timeout": x}, ValueError, "reply_timeout") for x in (float("nan"), 0.0, 1e9)),
 ]
 ACTOR_REFUSALS = [
     ({"actors": "grpc://127.0.0.1:1", "normalize_obs": True}, "normalize_obs"),
     ({"actors": "grpc://"}, "actors"),
     *(({"actors": f"grpc://127.0.0.1:1?{wait}"}, "actors") for wait in WAITS),
-    *(
-        ({"actors": f"grpc://{address}"}, "actors")
-        for address in ("127.0.0.1:\N{ARABIC-INDIC DIGIT THREE}", "127.0.0.1:0", "127.0.0.1", ":1")
-    ),
+    *(({"actors": f"grpc://{x}"}, "actors") for x in ("a:\u0663", "a:0", ":1")),
 ]
 
 
@@ -268,18 +257,16 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
             assert program.communicate(timeout=30)[0] == "on\n"
 
 
-def test_forked_process_is_told_to_connect_anew(two):
+def test_forked_process_must_connect_anew(two):
     with closing(RemoteVecEnv(two, 2, 0)) as env:
         env.reset(seed=1)
-        child = os.fork()
-        if child == 0:
-            try:
+
+        def work():
+            with pytest.raises(ValueError, match="connect anew in this process"):
                 env.step(np.array([0, 1]))
-            except ValueError as error:
-                os._exit(0 if "connect anew in this process" in str(error) else 2)
-            os._exit(1)
+
         start = time.monotonic()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_in_fork(work)
         assert time.monotonic() - start < 2
         env.step(np.array([0, 1]))
 
@@ -291,10 +278,7 @@ def test_worker_command_serves_until_it_is_told_to_end():
             RemoteVecEnv([address], 2, 0).close()
             process.send_signal(number)
             assert process.wait(10) == code
-    for words, message in (
-        (["--bind", "0.0.0.0:0"], "bind: "),
-        (["--colour", "blue"], "--colour"),
-    ):
+    for words, message in ((["--bind", "0.0.0.0:0"], "bind: "), (["--colour", "blue"], "--colour")):
         done = subprocess.run([*WORKER, *words], capture_output=True, text=True, timeout=30)
         assert done.returncode == 2
         assert message in done.stderr

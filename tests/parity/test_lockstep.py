@@ -1,7 +1,5 @@
 """Native environments against Gymnasium's, step by step: every number is equal."""
 
-from itertools import pairwise
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -11,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlox import VecEnv
+from support.envs import IDS
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 N = 8
-IDS = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 # What Gymnasium's constructor does not take but its Acrobot has as attributes.
 ATTRIBUTES = ("dt", "torque_noise_max", "nips")
 
@@ -164,20 +162,14 @@ def test_short_time_limits_are_equal_also_where_both_ends_meet(mode):
         ("MountainCar-v0", {"goal_velocity": 0.03}),
         ("MountainCarContinuous-v0", {"goal_velocity": 0.03}),
         ("MountainCarContinuous-v0", {"goal_velocity": 0.07 + 1e-10, "max_episode_steps": 300}),
+        ("Acrobot-v1", {"dt": 0.05}),
+        ("Acrobot-v1", {"nips": True}),
+        ("Acrobot-v1", {"torque_noise_max": 0.7}),
+        ("Acrobot-v1", {"max_episode_steps": 3}),
     ],
 )
-def test_the_environments_arguments_are_gymnasiums(env_id, kwargs, mode):
-    run_in_lockstep(env_id, mode, 700, **kwargs)
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize(
-    "kwargs",
-    [{"dt": 0.05}, {"nips": True}, {"torque_noise_max": 0.7}, {"max_episode_steps": 3}],
-    ids=str,
-)
-def test_the_arguments_of_acrobot_are_gymnasiums_attributes(kwargs, mode):
-    run_in_lockstep("Acrobot-v1", mode, 120, **kwargs)
+def test_arguments_equal_those_of_gymnasium(env_id, kwargs, mode):
+    run_in_lockstep(env_id, mode, 120 if env_id == "Acrobot-v1" else 700, **kwargs)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 5, [5] * N, list(range(N))[::-1]])
@@ -194,12 +186,6 @@ def test_a_list_of_seeds_may_leave_streams_going_on():
     for seed in (7, [1, None, 3], [None, None, 5]):
         assert np.array_equal(ours.reset(seed=seed)[0], ref.reset(seed=seed)[0])
     assert ours.np_random_seed == ref.np_random_seed == (1, 8, 5)
-
-
-def test_the_constructors_seed_is_the_first_resets():
-    assert np.array_equal(
-        VecEnv(4, seed=11).reset_all(), theirs("CartPole-v1", SAME_STEP, n=4).reset(seed=11)[0]
-    )
 
 
 @pytest.mark.parametrize(
@@ -282,20 +268,6 @@ def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode):
         assert len(returns) > 40
         assert lengths.tolist() == list(ref.length_queue)
         assert returns.tolist() == list(ref.return_queue)
-
-
-def test_native_vector_environments_agree_with_each_other_whatever_their_number():
-    """Environment i of many is the environment with seed + i alone."""
-    many = VecEnv(5, seed=10)
-    alone = [VecEnv(1, seed=10 + i) for i in range(5)]
-    rng = np.random.default_rng(0)
-    seen = [(many.reset_all(), [env.reset_all() for env in alone])]
-    for _ in range(200):
-        actions = rng.integers(0, 2, 5)
-        steps = [env.step(actions[i : i + 1])[0] for i, env in enumerate(alone)]
-        seen.append((many.step(actions)[0], steps))
-    assert all(np.array_equal(together, np.concatenate(apart)) for together, apart in seen)
-    assert any(not np.array_equal(a[0], b[0]) for a, b in pairwise(seen))
 
 
 MASKS = st.lists(st.booleans(), min_size=3, max_size=3).filter(any).map(np.array)

@@ -2,7 +2,7 @@
 
     python tests/sb3/record_fixtures.py
 
-with stable-baselines3 2.x installed, which rlox's own tests do not need. Of what it saves, only the
+with rlox and stable-baselines3 2.x installed. Of what it saves, only the
 description of the machine, the docstrings of its classes and addresses are left out.
 """
 
@@ -19,36 +19,11 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from test_convert import MAKERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SMALL = {"net_arch": [8, 6]}
 REPLAY = {"buffer_size": 500}
-
-
-class Chooser(gym.Env):
-    """Observations and actions of any space, and nothing to win."""
-
-    def __init__(self, action_space: gym.Space) -> None:
-        self.observation_space = gym.spaces.Box(-1, 1, (2, 3), np.float64)
-        self.action_space = action_space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros((2, 3)), {}
-
-    def step(self, action):
-        return np.zeros((2, 3)), 0.0, False, True, {}
-
-
-def make(env_id: str) -> gym.Env:
-    match env_id:
-        case "multi-discrete":
-            return Chooser(gym.spaces.MultiDiscrete([3, 4, 2]))
-        case "multi-binary":
-            return Chooser(gym.spaces.MultiBinary(5))
-        case "wide box":
-            return Chooser(gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4])))
-    return gym.make(env_id)
 
 
 CASES = {
@@ -95,7 +70,7 @@ def rewrite(saved: Path, path: Path) -> None:
 
 
 def record(name: str, algorithm: str, env_id: str, keywords: dict) -> dict:
-    env = DummyVecEnv([lambda: make(env_id)])
+    env = DummyVecEnv([MAKERS.get(env_id, lambda: gym.make(env_id))])
     rng = np.random.default_rng(1)
     if name.endswith("normalized"):
         env = VecNormalize(env)

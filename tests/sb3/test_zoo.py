@@ -63,16 +63,14 @@ def zoo(tmp_path, text, algorithm="ppo"):
 def test_settings_and_schedules_are_read(ppo):
     settings = zoo_settings(ppo, "CartPole-v1")
     assert settings.pop("total_timesteps") == 100_000
+    # Complete, so that presets decide none.
+    names = {field.name for field in fields(TRAINERS["ppo"].config_type)}
+    assert names - {*settings} == {"device", "compile"}
     config = PPOTrainer("CartPole-v1", runs_dir=None, **settings).config
     assert (config.num_envs, config.n_steps, config.n_epochs) == (8, 32, 20)
     assert (config.learning_rate, config.lr_schedule) == (1e-3, "linear")
     assert (config.clip_coef, config.clip_schedule) == (0.2, "linear")
-
-
-def test_settings_are_complete_so_that_presets_decide_none(ppo):
-    settings = zoo_settings(ppo, "CartPole-v1")
-    names = {field.name for field in fields(TRAINERS["ppo"].config_type)}
-    assert names - {*settings} == {"device", "compile"}
+    assert zoo_settings(ppo, "Mine-v0")["total_timesteps"] == 10_000
 
 
 def test_merged_keys_expressions_and_numbers_are_read(ppo):
@@ -83,10 +81,9 @@ def test_merged_keys_expressions_and_numbers_are_read(ppo):
     assert (settings["learning_rate"], settings["clip_coef"]) == (1e-3, 0.2)
     assert (settings["net_arch"], settings["activation"]) == ([256, 256], "relu")
     assert (settings["log_std_init"], settings["ortho_init"]) == (-2, False)
-
-
-def test_unknown_environment_has_the_default_of_the_file(ppo):
-    assert zoo_settings(ppo, "Mine-v0")["total_timesteps"] == 10_000
+    source = "dict(a=[1, -2.5, (True, None)], b={'c': 'd'}, e=th.nn.ReLU)"
+    expected = {"a": [1, -2.5, (True, None)], "b": {"c": "d"}, "e": "ReLU"}
+    assert read_expression("x", source) == expected
 
 
 def test_noise_is_read(tmp_path):
@@ -108,7 +105,6 @@ def test_partial_normalization_and_optimizers_are_read(tmp_path):
 
 ERRORS = {
     "learning_rate: !!python/object/apply:os.system ['true']": "path: expected YAML",
-    "learning_rate: !!python/name:os.system": "path: expected YAML",
     "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\"": "policy_kwargs: expected dict",
     'policy_kwargs: "dict(net_arch=[2**9])"': "policy_kwargs: expected dict",
     'policy_kwargs: "dict(**other)"': "policy_kwargs: expected dict",
@@ -138,12 +134,7 @@ def test_other_values_are_rejected_by_name(text, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "error", "argument"),
     [
-        (
-            "ppo.yml",
-            "CartPole-v1: {}",
-            ValueError,
-            "env_id: expected one of CartPole-v1, got 'Mine",
-        ),
+        ("ppo.yml", "CartPole-v1: {}", ValueError, "env_id: expected one of CartPole-v1, got"),
         ("ppo.yml", None, FileNotFoundError, "ppo.yml"),
         ("qrdqn.yml", "", ValueError, "algorithm: expected one of"),
         ("ppo.yml", "- 1", ValueError, "path: expected YAML"),
@@ -155,12 +146,6 @@ def test_other_files_are_rejected(name, content, error, argument, tmp_path):
         (tmp_path / name).write_text(content)
     with pytest.raises(error, match=argument):
         zoo_settings(tmp_path / name, "Mine-v0")
-
-
-def test_expressions_are_plain_values():
-    source = "dict(a=[1, -2.5, (True, None)], b={'c': 'd'}, e=th.nn.ReLU)"
-    expected = {"a": [1, -2.5, (True, None)], "b": {"c": "d"}, "e": "ReLU"}
-    assert read_expression("x", source) == expected
 
 
 def test_command_writes_yaml(ppo, capsys):

@@ -11,9 +11,34 @@ from gymnasium import spaces
 
 from rlox import RolloutBuffer
 
+# Native environments with arguments of their constructors; Acrobot's are Gymnasium's attributes.
+NATIVE = {
+    "Acrobot-v1": {},
+    "CartPole-v1": {"sutton_barto_reward": True},
+    "MountainCar-v0": {"goal_velocity": 0.02},
+    "MountainCarContinuous-v0": {"goal_velocity": 0.02},
+    "Pendulum-v1": {"g": 3.5},
+}
+IDS = [*NATIVE]
 
-class Echo(gym.Env):
-    """Random one-hot observation; reward 1 for its index. Truncated after ten steps."""
+
+class Guess(gym.Env):
+    """Base class: `_reward` rates an action given the observation. Truncated after ten steps."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = self._reward(action)
+        self.steps += 1
+        return self._observe(), reward, False, self.steps == 10, {}
+
+
+class Echo(Guess):
+    """Random one-hot observation; reward 1 for its index."""
 
     def __init__(self, n=3, start=0):
         self.observation_space = spaces.Box(0.0, 1.0, (n,))
@@ -23,18 +48,11 @@ class Echo(gym.Env):
         self.place = int(self.np_random.integers(self.observation_space.shape[0]))
         return np.eye(self.observation_space.shape[0], dtype=np.float32)[self.place]
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._observe(), {}
-
-    def step(self, action):
-        reward = float(action == self.place + self.action_space.start)
-        self.steps += 1
-        return self._observe(), reward, False, self.steps == 10, {}
+    def _reward(self, action):
+        return float(action == self.place + self.action_space.start)
 
 
-class Imitate(gym.Env):
+class Imitate(Guess):
     """Random number in [-1, 1]; the reward is minus the squared distance of the action."""
 
     def __init__(self):
@@ -45,24 +63,16 @@ class Imitate(gym.Env):
         self.number = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
         return self.number
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._observe(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        reward = -float(((action - self.number) ** 2).sum())
-        self.steps += 1
-        return self._observe(), reward, False, self.steps == 10, {}
+    def _reward(self, action):
+        return -float(((action - self.number) ** 2).sum())
 
 
-class Answer(gym.Env):
+class Answer(Guess):
     """Random numbers in [-1, 1], each of which decides the best value of one action component.
 
     An integer component is best at the number's index among equal intervals, a Box component at
     the number's place between its bounds. The reward is the share of best components, or minus the
-    squared distance from them in half widths. Truncated after ten steps.
+    squared distance from them in half widths.
     """
 
     def __init__(self, action_space):
@@ -71,32 +81,23 @@ class Answer(gym.Env):
         self.observation_space = spaces.Box(-1.0, 1.0, (k,))
 
     def _observe(self):
-        self.numbers = self.np_random.uniform(-1.0, 1.0, self.observation_space.shape)
-        self.numbers = self.numbers.astype(np.float32)
+        numbers = self.np_random.uniform(-1.0, 1.0, self.observation_space.shape)
+        self.numbers = numbers.astype(np.float32)
         return self.numbers
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._observe(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
+    def _reward(self, action):
         space, share = self.action_space, (self.numbers + 1) / 2
         got = np.asarray(action).ravel()
         if isinstance(space, spaces.Box):
             low, high = space.low.ravel(), space.high.ravel()
             wrong = (got - low - share * (high - low)) / ((high - low) / 2)
-            reward = -float((wrong**2).mean())
-        else:
-            counts = np.ravel(getattr(space, "nvec", getattr(space, "n", 2)))
-            if isinstance(space, spaces.MultiBinary):
-                counts = np.full(got.shape, 2)
-            right = np.minimum(share * counts, counts - 1).astype(int)
-            right = right + np.ravel(getattr(space, "start", 0))
-            reward = float((got == right).mean())
-        self.steps += 1
-        return self._observe(), reward, False, self.steps == 10, {}
+            return -float((wrong**2).mean())
+        counts = np.ravel(getattr(space, "nvec", getattr(space, "n", 2)))
+        if isinstance(space, spaces.MultiBinary):
+            counts = np.full(got.shape, 2)
+        right = np.minimum(share * counts, counts - 1).astype(int)
+        right = right + np.ravel(getattr(space, "start", 0))
+        return float((got == right).mean())
 
 
 class Count(gym.Env):
@@ -213,79 +214,29 @@ def fill(env, n_steps, actions=None, normalizer=None, seed=None):
     return buffer
 
 
-class BitFlip(gym.Env):
-    """Flip n bits one by one until they equal the goal (the example of the HER paper).
+class Goal(gym.Env):
+    """Base class of environments with goals: the reward is 0 at the goal and -1 elsewhere."""
 
-    The reward is 0 at the goal and -1 elsewhere. A random episode reaches the goal about once in
-    2**n.
-    """
+    ends_at_goal = False
 
-    def __init__(self, n=10, ends_at_goal=False):
-        bits = spaces.Box(0, 1, (n,), np.float32)
+    def __init__(self, box, action_space, length):
         names = ("observation", "achieved_goal", "desired_goal")
-        self.observation_space = spaces.Dict(dict.fromkeys(names, bits))
-        self.action_space = spaces.Discrete(n)
-        self.n, self.ends_at_goal = n, ends_at_goal
+        self.observation_space = spaces.Dict(dict.fromkeys(names, box))
+        self.action_space, self.length = action_space, length
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.bits, self.goal = self.np_random.integers(0, 2, (2, self.n)).astype(np.float32)
+        self.at, self.goal = self._draw()
         self.steps = 0
         return self._obs(), {}
 
     def step(self, action):
-        self.bits[action] = 1 - self.bits[action]
+        self._move(action)
         self.steps += 1
         obs = self._obs()
         reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
         terminated = self.ends_at_goal and reward == 0
-        return obs, reward, terminated, self.steps >= self.n, {"is_success": reward == 0}
-
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
-
-    def compute_terminated(self, achieved_goal, desired_goal, info):
-        return self.ends_at_goal & (achieved_goal == desired_goal).all(-1)
-
-    def _obs(self):
-        bits = self.bits.copy()
-        return {
-            "observation": bits,
-            "achieved_goal": bits.copy(),
-            "desired_goal": self.goal.copy(),
-        }
-
-
-class PointMass(gym.Env):
-    """Move a point in a cube towards a goal by continuous actions.
-
-    The reward is 0 within `near` of the goal and -1 elsewhere.
-    """
-
-    def __init__(self, dims=6, length=20, near=0.3, stride=0.3):
-        box = spaces.Box(-1, 1, (dims,), np.float32)
-        names = ("observation", "achieved_goal", "desired_goal")
-        self.observation_space = spaces.Dict(dict.fromkeys(names, box))
-        self.action_space = box
-        self.dims, self.length, self.near, self.stride = dims, length, near, stride
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.goal = self.np_random.uniform(-1, 1, (2, self.dims)).astype(np.float32)
-        self.steps = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        move = self.stride * np.clip(np.asarray(action, np.float32), -1, 1)
-        self.at = np.clip(self.at + move, -1, 1).astype(np.float32)
-        self.steps += 1
-        obs = self._obs()
-        reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
-        return obs, reward, False, self.steps >= self.length, {"is_success": reward == 0}
-
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
-        return np.where(distance <= self.near, 0.0, -1.0)
+        return obs, reward, terminated, self.steps >= self.length, {"is_success": reward == 0}
 
     def _obs(self):
         return {
@@ -293,3 +244,45 @@ class PointMass(gym.Env):
             "achieved_goal": self.at.copy(),
             "desired_goal": self.goal.copy(),
         }
+
+
+class BitFlip(Goal):
+    """Flip n bits one by one until they equal the goal (the example of the HER paper).
+
+    A random episode reaches the goal about once in 2**n.
+    """
+
+    def __init__(self, n=10, ends_at_goal=False):
+        super().__init__(spaces.Box(0, 1, (n,), np.float32), spaces.Discrete(n), n)
+        self.ends_at_goal = ends_at_goal
+
+    def _draw(self):
+        return self.np_random.integers(0, 2, (2, self.length)).astype(np.float32)
+
+    def _move(self, action):
+        self.at[action] = 1 - self.at[action]
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self.ends_at_goal & (achieved_goal == desired_goal).all(-1)
+
+
+class PointMass(Goal):
+    """Move a point in a cube of six dimensions within 0.3 of a goal by continuous actions."""
+
+    def __init__(self):
+        box = spaces.Box(-1, 1, (6,), np.float32)
+        super().__init__(box, box, 20)
+
+    def _draw(self):
+        return self.np_random.uniform(-1, 1, (2, 6)).astype(np.float32)
+
+    def _move(self, action):
+        move = 0.3 * np.clip(np.asarray(action, np.float32), -1, 1)
+        self.at = np.clip(self.at + move, -1, 1).astype(np.float32)
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+        return np.where(distance <= 0.3, 0.0, -1.0)

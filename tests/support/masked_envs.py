@@ -5,18 +5,10 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Doors(gym.Env):
-    """Six doors, two or three of them unlocked; a locked one cannot be opened. Five steps."""
+class Masked(gym.Env):
+    """Base class: `_state` returns an observation and infos. Pays 1; truncated after `limit`."""
 
-    observation_space = spaces.Box(0, 1, (6,))
-    action_space = spaces.Discrete(6, start=10)
-    told = "infos"
-
-    def _state(self):
-        self.open = np.zeros(6, bool)
-        self.open[self.np_random.permutation(6)[: self.np_random.integers(2, 4)]] = True
-        infos = {"action_mask": self.open.astype(np.int8)} if self.told == "infos" else {}
-        return self.open.astype(np.float32), infos
+    limit = 5
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -24,23 +16,42 @@ class Doors(gym.Env):
         return self._state()
 
     def step(self, action):
-        assert self.open[action - 10], f"door {action} is locked"
+        self._check(action)
         self.at += 1
         obs, infos = self._state()
-        return obs, 1.0, False, self.at == 5, infos
+        return obs, self._reward(action), False, self.at == self.limit, infos
+
+    def _reward(self, action):
+        return 1.0
+
+
+class Doors(Masked):
+    """Six doors, two or three of them unlocked; a locked one cannot be opened."""
+
+    observation_space = spaces.Box(0, 1, (6,))
+    action_space = spaces.Discrete(6, start=10)
+
+    def _state(self):
+        self.open = np.zeros(6, bool)
+        self.open[self.np_random.permutation(6)[: self.np_random.integers(2, 4)]] = True
+        return self.open.astype(np.float32), {"action_mask": self.open.astype(np.int8)}
+
+    def _check(self, action):
+        assert self.open[action - 10], f"door {action} is locked"
 
 
 class Method(Doors):
-    """Says it as sb3-contrib's environments do."""
+    """Reports masks by a method, as environments of sb3-contrib do."""
 
-    told = "method"
+    def _state(self):
+        return super()._state()[0], {}
 
     def action_masks(self):
         return self.open
 
 
-class Endless(gym.Env):
-    """Pays -1 in every step of episodes of `limit` steps. Action 1 is never allowed."""
+class Endless(Masked):
+    """Pays -1 in every step. Action 1 is never allowed."""
 
     observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
 
@@ -50,20 +61,15 @@ class Endless(gym.Env):
     def _state(self):
         return np.ones(1, np.float32), {"action_mask": np.array([1, 0], np.int8)}
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
-
-    def step(self, action):
+    def _check(self, action):
         assert action == 0
-        self.at += 1
-        obs, infos = self._state()
-        return obs, -1.0, False, self.at == self.limit, infos
+
+    def _reward(self, action):
+        return -1.0
 
 
-class Locks(gym.Env):
-    """Two locks; says which keys fit as Gymnasium's `sample(mask=...)` takes it."""
+class Locks(Masked):
+    """Two locks; reports which keys fit as Gymnasium's `sample(mask=...)` takes it."""
 
     observation_space = spaces.Box(0, 1, (5,))
     action_space = spaces.MultiDiscrete([2, 3])
@@ -72,19 +78,11 @@ class Locks(gym.Env):
         self.open = (np.array([1, self.at % 2], np.int8), np.array([0, 1, self.at % 2], np.int8))
         return np.concatenate(self.open).astype(np.float32), {"action_mask": self.open}
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
-
-    def step(self, action):
+    def _check(self, action):
         assert all(mask[i] for mask, i in zip(self.open, action, strict=True))
-        self.at += 1
-        obs, infos = self._state()
-        return obs, 1.0, False, self.at == 5, infos
 
 
-class Switches(gym.Env):
+class Switches(Masked):
     """Four switches, of which some are stuck where they are; pays the switches that are on."""
 
     observation_space = spaces.Box(0, 1, (8,))
@@ -95,13 +93,8 @@ class Switches(gym.Env):
         self.open = np.stack([1 - stuck * on, 1 - stuck * (1 - on)], 1).astype(np.int8).ravel()
         return self.open.astype(np.float32), {"action_mask": self.open}
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
-
-    def step(self, action):
+    def _check(self, action):
         assert self.open.reshape(4, 2)[np.arange(4), action.ravel()].all()
-        self.at += 1
-        obs, infos = self._state()
-        return obs, float(action.mean()), False, self.at == 5, infos
+
+    def _reward(self, action):
+        return float(action.mean())
