@@ -1,8 +1,6 @@
-"""Properties of IMPALA alone: V-trace targets, its loss and its actors."""
+"""Properties of IMPALA alone: V-trace targets, its loss, and A2C as its limit."""
 
-import threading
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from rlox import make_vec
 from rlox.algorithms import A2C, IMPALA, A2CConfig, IMPALAConfig
 from rlox.algorithms.impala import impala_loss
 from rlox.native import NativeA2C, NativeIMPALA
-from rlox.trainers import IMPALATrainer
 
 IN_TURN = {"lockstep": True, "max_lag": 0}
 SMALL = IMPALAConfig(num_envs=4, n_steps=8, net_arch=(16,), **IN_TURN)
@@ -102,11 +99,11 @@ def test_both_backends_learn_the_same_from_an_older_policys_rollout(env, mode):
     assert (mode == "NEXT_STEP") == (native.buffer.n_transitions < 120)
     move(torches)
     native.load_torch(torches.policy)
-    said = torches.update(config.learning_rate), native.update(1.0)
+    mine, theirs = native.update(1.0), torches.update(config.learning_rate)
     for name in ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction"):
         key = f"train/{name}"
-        assert said[0][key] == pytest.approx(said[1][key], rel=1e-3, abs=1e-5), name
-    assert said[0]["train/approx_kl"] > 1e-4
+        assert theirs[key] == pytest.approx(mine[key], rel=1e-3, abs=1e-5), name
+    assert theirs["train/approx_kl"] > 1e-4
     for name, weights in native.state().networks.items():
         torch_weights = torches.state().networks[name]
         np.testing.assert_allclose(weights, torch_weights, rtol=1e-3, atol=2e-4, err_msg=name)
@@ -125,87 +122,3 @@ def test_impala_without_lag_is_a2c(kind, a2c, mode):
         assert abs(metrics["train/approx_kl"]) < 1e-6
     for name, weights in one.state().networks.items():
         np.testing.assert_allclose(weights, other.state().networks[name], atol=2e-5, err_msg=name)
-
-
-def rows(trainer, steps):
-    """All metrics of a run but those of time."""
-    told = []
-    trainer.train(steps, callbacks=[lambda _, metrics: told.append(dict(metrics))])
-    return [{n: x for n, x in row.items() if not n.startswith("time/")} for row in told]
-
-
-@pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("actors", [1, 2])
-def test_lockstep_runs_are_repeatable(backend, actors):
-    def trained(seed):
-        how = {"num_actors": actors, "lockstep": True, "backend": backend, "runs_dir": None}
-        with IMPALATrainer(env="CartPole-v1", seed=seed, **how) as trainer:
-            told = rows(trainer, 2_000)
-            return told, trainer.learner.state().networks
-
-    (one, networks), (other, same) = trained(1), trained(1)
-    np.testing.assert_equal(one, other)
-    np.testing.assert_equal(networks, same)
-    assert {row["train/policy_lag"] for row in one[actors:]} == {actors}
-    assert trained(2)[0] != one
-
-
-@pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_actors_stay_within_max_lag_and_every_step_is_counted(backend, env):
-    how = {"backend": backend, "runs_dir": None, "num_actors": 2, "max_lag": 3}
-    with IMPALATrainer(env=env, seed=1, **how) as trainer:
-        told = rows(trainer, 4_000)
-        assert all(0 <= row["train/policy_lag"] <= 3 for row in told)
-        assert (trainer.timesteps, len(told)) == (4_000, 4_000 // (4 * 5))
-        assert trainer.train(1_000)["timesteps"] == 5_000
-        waited = trainer.learner.actors.metrics()
-        assert waited.keys() == {"time/learner_waited", "time/actors_waited"}
-
-
-@pytest.mark.parametrize("backend", BOTH)
-def test_one_actor_and_predictions_normalise(backend):
-    how = {"backend": backend, "runs_dir": None, "normalize_obs": True, "normalize_reward": True}
-    with IMPALATrainer(env="Pendulum-v1", seed=1, lockstep=True, **how) as trainer:
-        trainer.train(4_000)
-        seen = trainer.learner.normalizer.state()
-        assert seen["obs_count"] >= 4_000
-        assert trainer.predict(np.ones(3)).shape == (1,)
-
-
-@pytest.mark.parametrize("backend", BOTH)
-def test_a_resumed_run_warns_about_lost_rollouts(backend, tmp_path):
-    how = {"backend": backend, "runs_dir": None}
-    with IMPALATrainer(env="CartPole-v1", seed=1, **how) as trainer:
-        trainer.train(2_000)
-        trainer.save(tmp_path / "saved")
-        networks = trainer.learner.state().networks
-    with IMPALATrainer.load(tmp_path / "saved", runs_dir=None) as again:
-        np.testing.assert_equal(again.learner.state().networks, networks)
-        assert again.timesteps == 2_000
-        with pytest.warns(UserWarning, match="rollouts under way are not saved"):
-            again.train(1_000)
-        assert again.timesteps == 3_000
-
-
-@pytest.mark.parametrize("backend", BOTH)
-def test_a_stopped_run_can_be_continued(backend):
-    with IMPALATrainer(env="CartPole-v1", seed=1, backend=backend, runs_dir=None) as trainer:
-        threading.Timer(0.3, trainer.stop).start()
-        start = time.monotonic()
-        trainer.train(10**9)
-        assert time.monotonic() - start < 10
-        made = trainer.timesteps
-        assert made > 0
-        trainer.train(1_000)
-        assert trainer.timesteps >= made + 1_000
-
-
-def test_settings_are_those_of_the_config():
-    trainer = IMPALATrainer(env="Pendulum-v1", seed=0, num_envs=6, num_actors=3, runs_dir=None)
-    assert asdict(trainer.config)["num_actors"] == 3
-    assert trainer.config.max_lag is None
-    trainer.train(300)
-    assert len(trainer.learner.actors.buffers) == 4
-    trainer.close()
-    assert trainer.learner.actors is None

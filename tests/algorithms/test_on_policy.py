@@ -1,4 +1,4 @@
-"""Properties that PPO, A2C and IMPALA have in common."""
+"""Properties that PPO, A2C and IMPALA have in common, and those of A2C alone."""
 
 from dataclasses import replace
 
@@ -8,11 +8,15 @@ import torch
 from torch.distributions import Categorical, Normal
 
 from rlox import NonFiniteError, make_vec, torch_state
+from rlox.adam import Adam
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.algorithms.a2c import a2c_loss
 from rlox.algorithms.ppo import ppo_loss
+from rlox.learner import explained_variance
+from rlox.rmsprop import RMSprop
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Count, Echo, Imitate
+from support.off_policy import assert_equal_states
 from support.policies import Coin
 
 ALGORITHMS = {
@@ -163,25 +167,20 @@ VALUES = {
 }
 
 
-def value_of_a_constant_reward(name, terminate):
+@BOTH
+@pytest.mark.parametrize("terminate", [False, True])
+def test_the_value_continues_beyond_a_truncation_and_ends_at_a_termination(terminate, name):
     iterations, settings = VALUES[name]
     env = lambda: Count(limit=10, terminate=terminate, scale=0.0)  # noqa: E731
     one = learner(name, env, gamma=0.9, net_arch=(8,), **settings)
     for i in range(iterations):
         one.iterate(i / iterations)
-    return float(one.values(np.zeros((1, 1), np.float32))[0])
-
-
-@BOTH
-def test_the_value_continues_beyond_a_truncation(name):
-    assert value_of_a_constant_reward(name, False) == pytest.approx(1 / (1 - 0.9), rel=0.03)
-
-
-@BOTH
-def test_the_value_ends_at_a_termination(name):
-    # The mean over the 10 places in an episode of the discounted rewards that are left.
-    expected = np.mean([(1 - 0.9**left) / (1 - 0.9) for left in range(1, 11)])
-    assert value_of_a_constant_reward(name, True) == pytest.approx(expected, rel=0.1)
+    value = float(one.values(np.zeros((1, 1), np.float32))[0])
+    if terminate:  # the mean over the 10 steps of an episode of the remaining discounted rewards
+        expected = np.mean([(1 - 0.9**left) / (1 - 0.9) for left in range(1, 11)])
+        assert value == pytest.approx(expected, rel=0.1)
+    else:
+        assert value == pytest.approx(1 / (1 - 0.9), rel=0.03)
 
 
 @BOTH
@@ -299,28 +298,17 @@ def test_nan_in_a_parameter_is_named_where_it_comes_out(name, env, policy, param
     assert (error.value.argument, error.value.env, error.value.step) == output
 
 
-SETTINGS = [
-    {"n_steps": 0},
-    {"gamma": 1.5},
-    {"learning_rate": float("nan")},
-    {"lr_schedule": "cosine"},
-    {"activation": "sine"},
-    {"net_arch": 64},
-    {"net_arch": (0,)},
-    {"normalize_obs": "no"},
-    {"use_sde": True},  # with a Discrete action space
-    {"device": "abacus"},
-    {"device": "cuda:99"},
-    {"num_envs": 3},
-]
-SPECIAL = {
-    "PPO": [{"batch_size": -2}, {"target_kl": -1.0}],
-    "A2C": [{"optimizer": "sgd"}, {"optimizer_eps": -1.0}],
-}
-
-
 @pytest.mark.parametrize(
-    ("name", "settings"), [(name, each) for name in SPECIAL for each in SETTINGS + SPECIAL[name]]
+    ("name", "settings"),
+    [
+        ("PPO", {"use_sde": True}),  # with a Discrete action space
+        ("A2C", {"use_sde": True}),
+        ("PPO", {"device": "cuda:99"}),
+        ("PPO", {"num_envs": 3}),
+        ("PPO", {"target_kl": -1.0}),
+        ("A2C", {"optimizer": "sgd"}),
+        ("A2C", {"optimizer_eps": -1.0}),
+    ],
 )
 def test_invalid_settings_are_rejected(name, settings):
     algorithm, config = ALGORITHMS[name]
@@ -328,8 +316,94 @@ def test_invalid_settings_are_rejected(name, settings):
         algorithm(make_vec("CartPole-v1", 4), replace(config, **settings), 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "loss", "rates"),
+    [("PPO", "policy_gradient_loss", (1e-3, 0.2)), ("A2C", "policy_loss", (7e-4,))],
+)
+def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(name, loss, rates):
+    one = learner(name, **({"batch_size": 128} if name == "PPO" else {}))
+    one.collect()
+    one.buffer.advantages[2, 1] = np.inf
+    before = one.optimizer.vector.clone()
+    with pytest.raises(FloatingPointError, match=f"^{loss}: expected finite numbers"):
+        one.update(*rates)
+    assert torch.equal(one.optimizer.vector, before)
+
+
 @BOTH
-@pytest.mark.parametrize("seed", ["abc", -1, None, True])
-def test_invalid_seeds_are_rejected(seed, name):
-    with pytest.raises((TypeError, ValueError), match=r"^seed: expected"):
-        learner(name, seed=seed)
+def test_the_explained_variance_is_of_the_values_of_the_rollout(name):
+    one = learner(name)
+    metrics = one.iterate()
+    expected = explained_variance(one.buffer.values, one.buffer.returns)
+    assert metrics["train/explained_variance"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_iteration_of_a2c_is_one_step_of_rmsprop_on_the_clipped_gradient_of_all_steps():
+    a2c = learner("A2C", max_grad_norm=0.05)
+    a2c.collect()
+    before = a2c.optimizer.vector.clone()
+    gradient = a2c.optimizer.gradient(a2c_loss(a2c.evaluate, a2c.rows, a2c.config)[0])
+    assert gradient.norm() > 0.05
+    gradient *= 0.05 / gradient.norm()
+    a2c.update(7e-4)
+    moved = 7e-4 * gradient / ((0.01 * gradient**2).sqrt() + 1e-5)
+    torch.testing.assert_close(before - a2c.optimizer.vector, moved, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tf_like"),
+    [("rmsprop", RMSprop, False), ("rmsprop_tf", RMSprop, True), ("adam", Adam, None)],
+)
+def test_a2c_has_the_configured_optimizer(name, kind, tf_like):
+    optimizer = learner("A2C", optimizer=name, optimizer_eps=0.5).optimizer
+    assert type(optimizer) is kind
+    assert optimizer.eps == 0.5
+    assert getattr(optimizer, "tf_like", None) is tf_like
+
+
+def test_returns_of_a2c_are_discounted_rewards_and_the_last_value():
+    a2c = learner("A2C", "Pendulum-v1")
+    a2c.collect()
+    buffer = a2c.buffer
+    returns = a2c.values(buffer.last_obs).astype(np.float64)
+    for t in reversed(range(5)):  # no episode ends within 5 steps
+        returns = buffer.rewards[t] + 0.99 * returns
+        np.testing.assert_allclose(buffer.returns[t], returns, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("env", "backend", "settings"),
+    [
+        ("CartPole-v1", "torch", {}),
+        ("CartPole-v1", "torch", {"optimizer": "rmsprop_tf"}),
+        ("CartPole-v1", "torch", {"optimizer": "adam"}),
+        ("Pendulum-v1", "torch", {}),  # the preset has gSDE, both normalised, and a schedule
+        ("Pendulum-v1", "native", {}),
+    ],
+)
+def test_a_resumed_run_of_a2c_equals_an_uninterrupted_one(tmp_path, env, backend, settings):
+    how = {"backend": backend, "runs_dir": None, **settings}
+    whole, part = (A2CTrainer(env, 5, **how) for _ in "ab")
+    whole.train(6_400)
+    part.train(6_400, callbacks=[lambda t, m: t.stop() if t.timesteps >= 3_200 else None])
+    assert part.timesteps == 3_200
+    part.save(tmp_path / "half")
+    resumed = A2CTrainer.load(tmp_path / "half", runs_dir=None)
+    resumed.train()
+    assert_equal_states(whole.learner, resumed.learner)
+    state = whole.learner.state()
+    assert all((state.networks, state.optimizer, state.environment))
+    obs = resumed.env.single_observation_space.sample()
+    np.testing.assert_array_equal(whole.predict(obs), resumed.predict(obs))
+
+
+def test_a_checkpoint_of_another_optimizer_is_rejected():
+    a2c, other = learner("A2C"), learner("A2C", optimizer="adam")
+    a2c.iterate()
+    before = other.optimizer.vector.clone()
+    with pytest.raises(ValueError, match="optimizer: expected means of gradients beside"):
+        other.load_state(a2c.state())
+    assert torch.equal(other.optimizer.vector, before)
+    other.iterate()
+    with pytest.raises(ValueError, match="optimizer: expected zeros, which this optimiser keeps"):
+        a2c.load_state(other.state())

@@ -1,9 +1,6 @@
-"""Properties of PPO alone: minibatches, metrics, non-finite numbers and seeds."""
+"""Properties of PPO alone: minibatches, metrics, non-finite numbers and generators."""
 
-import hashlib
-import inspect
-import subprocess
-import sys
+import random
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -85,11 +82,8 @@ def test_metrics_mean_what_they_say():
     assert metrics["train/clip_fraction"] == 0.0
     assert metrics["train/entropy_loss"] == pytest.approx(-np.log(2), abs=0.01)
     values, returns = ppo.buffer.values, ppo.buffer.returns
-    assert metrics["train/value_loss"] == pytest.approx(
-        np.square(values - returns).mean(), rel=1e-4
-    )
-    explained = 1 - np.var(returns - values) / np.var(returns)
-    assert metrics["train/explained_variance"] == pytest.approx(explained, rel=1e-4)
+    error = np.square(values - returns).mean()
+    assert metrics["train/value_loss"] == pytest.approx(error, rel=1e-4)
 
 
 def test_losses_are_means_except_the_last_as_in_stable_baselines3():
@@ -109,20 +103,6 @@ def test_losses_are_means_except_the_last_as_in_stable_baselines3():
     assert metrics["train/clip_fraction"] == pytest.approx(np.mean(clipped), rel=1e-5)
 
 
-def test_the_number_of_threads_is_put_back():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        ppo = learner()
-        inside = []
-        loss = ppo.loss
-        ppo.loss = lambda *args: (inside.append(torch.get_num_threads()), loss(*args))[1]
-        ppo.iterate()
-        assert (set(inside), torch.get_num_threads()) == ({1}, 2)
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Discrete", "gSDE"])
 def test_the_compiled_loss_is_the_same(kind):
@@ -134,36 +114,20 @@ def test_the_compiled_loss_is_the_same(kind):
         assert a["train/loss"] == pytest.approx(b["train/loss"], rel=1e-4)
 
 
-def test_a_loss_that_is_not_finite_is_named():
-    ppo = learner(config=replace(SMALL, learning_rate=1e30))
-    with pytest.raises(FloatingPointError, match=r"_loss: expected finite numbers, got"):
-        ppo.iterate()
-
-
-def test_values_that_are_not_finite_are_named_with_environment_and_step():
-    class Unwell(Coin):
-        def get_value(self, obs):
-            value = super().get_value(obs)
-            return torch.where(obs[:, 0] == 700, torch.nan, value)
-
-    ppo = learner(Count, policy=Unwell)
-    with pytest.raises(NonFiniteError) as error:
-        ppo.iterate()
-    assert (error.value.argument, error.value.env, error.value.step) == ("values", 0, 7)
-
-
 @pytest.mark.parametrize(
-    ("at", "location"), [(1000, ("final_values", 0, 9)), (200, ("last_values", 0, 12))]
+    ("at", "location"),
+    [(700, ("values", 0, 7)), (1000, ("final_values", 0, 9)), (200, ("last_values", 0, 12))],
 )
-def test_bootstrap_values_that_are_not_finite_are_named(at, location):
-    class Unwell(Coin):
+def test_values_that_are_not_finite_are_named_with_environment_and_step(at, location):
+    class Faulty(Coin):
         def get_value(self, obs):
             return torch.where(obs[:, 0] == at, torch.inf, super().get_value(obs))
 
-        def act(self, obs):  # collecting sees nothing of it
-            return *self.get_action_and_logprob(obs)[:2], super().get_value(obs)
+        def act(self, obs):  # bootstrap values are not computed here
+            value = self.get_value(obs) if at == 700 else super().get_value(obs)
+            return *self.get_action_and_logprob(obs)[:2], value
 
-    ppo = learner(Count, replace(SMALL, n_steps=12), policy=Unwell)
+    ppo = learner(Count, replace(SMALL, n_steps=12), policy=Faulty)
     with pytest.raises(NonFiniteError) as error:
         ppo.iterate()
     assert (error.value.argument, error.value.env, error.value.step) == location
@@ -188,61 +152,23 @@ def test_a_gradient_that_is_not_finite_moves_nothing_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
     with pytest.raises(FloatingPointError, match="gradient"):
         ppo.update(1e-3, 0.2)
-    after = torch_state.module_arrays(ppo.policy)
-    assert all(np.array_equal(after[name], array) for name, array in before.items())
+    np.testing.assert_equal(torch_state.module_arrays(ppo.policy), before)
 
 
-def digests(seed, outside):
-    """Return digests of trained weights. The global generators are seeded with `outside`."""
-    import hashlib
-    import random
-
-    import numpy as np
-    import torch
-
-    from rlox.trainers import PPOTrainer
-
-    random.seed(outside)
-    np.random.seed(outside)  # noqa: NPY002
-    torch.manual_seed(outside)
-    made = []
-    for env in ("CartPole-v1", "Pendulum-v1"):
-        trainer = PPOTrainer(env, seed, n_steps=64, runs_dir=None, backend="torch")
-        trainer.train(600)
-        torch.rand(outside)
-        weights = b"".join(
-            p.detach().numpy().tobytes() for p in trainer.learner.policy.parameters()
-        )
-        made.append(hashlib.sha256(weights).hexdigest())
-    return made
-
-
-def test_the_seed_decides_the_weights_whatever_the_global_generators_are():
-    program = inspect.getsource(digests) + "print(*digests(7, 1))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    first = done.stdout.split()
-    assert [len(digest) for digest in first] == [64, 64]
-    assert first == digests(7, 1) == digests(7, 2)
-    assert set(first).isdisjoint(digests(8, 1))
-
-
-def weights_of(ppo):
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in ppo.policy.parameters()))
-
-
-def test_custom_policies_are_repeatable_and_leave_the_global_generator_alone():
-    digests = []
+@pytest.mark.parametrize("policy", [None, Coin])
+def test_runs_neither_depend_on_the_global_generators_nor_change_them(policy):
+    runs = []
     for outside in (1, 2):
+        random.seed(outside)
+        np.random.seed(outside)  # noqa: NPY002
         torch.manual_seed(outside)
         before = torch.get_rng_state()
-        ppo = learner(policy=Coin)
+        ppo = learner(policy=policy)
         for _ in range(3):
             ppo.iterate()
         assert torch.equal(before, torch.get_rng_state())
-        digests.append(weights_of(ppo).hexdigest())
-    assert digests[0] == digests[1]
+        runs.append(torch_state.module_arrays(ppo.policy))
+    np.testing.assert_equal(*runs)
 
 
 def test_a_custom_policy_learns():

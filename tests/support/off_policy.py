@@ -51,8 +51,9 @@ def make_learner(case, backend="torch", seed=0, env=None, policy=None, **changes
     config_type, learners = LEARNERS[algorithm]
     config = config_type(**{**SMALL, **CASES.get(case, {}), **changes})
     env = env or ("CartPole-v1" if algorithm == "DQN" else "Pendulum-v1")
-    own = {} if policy is None else {"policy": policy}
-    return learners[backend](make_vec(env, config.num_envs), config, seed, **own)
+    own = {"policy": policy} if backend == "torch" else {"backend": backend}
+    make = learners["torch" if backend == "torch" else "native"]
+    return make(make_vec(env, config.num_envs), config, seed, **own)
 
 
 def iterated(learner, times=15):
