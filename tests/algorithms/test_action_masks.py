@@ -220,6 +220,7 @@ def test_dqn_bootstraps_truncated_episodes_from_allowed_actions(mode, limit, set
 def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend, recwarn):
     trainer = dqn(env, backend, mode, num_envs=2)
     trainer.train(200)
+    trainer.evaluate(5)  # the environment rejects masked actions
     buffer = trainer.learner.replay.buffer
     batch = buffer.sample(len(buffer), seed=0)
     ended = batch["terminated"] | batch["truncated"]

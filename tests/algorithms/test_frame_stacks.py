@@ -1,7 +1,5 @@
 """Stacked frames: replay buffers store each frame once, and learners learn the same."""
 
-from dataclasses import replace
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
+from support.off_policy import make_learner
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 FRAMES = 4
@@ -49,34 +48,24 @@ def continuous():
 
 
 KINDS = {
-    "DQN": (DQN, DQNConfig(**SMALL), stacked),
-    "DQN, all options": (
-        DQN,
-        # Priorities depend on the positions of rows, so that the ring must not wrap around.
-        DQNConfig(**SMALL | {"buffer_size": 1000}, prioritized=True, n_steps=3, num_envs=2),
-        stacked,
-    ),
-    "DQN, normalised": (DQN, DQNConfig(**SMALL, normalize_obs=True, num_envs=3), stacked),
-    "SAC": (SAC, SACConfig(**SMALL, num_envs=2, n_steps=2), continuous),
-    "TD3": (TD3, TD3Config(**SMALL), continuous),
+    "DQN": {},
+    # Priorities depend on the positions of rows, so that the ring must not wrap around.
+    "DQN, all options": {"buffer_size": 1000, "prioritized": True, "n_steps": 3, "num_envs": 2},
+    "DQN, normalised": {"normalize_obs": True, "num_envs": 3},
+    "SAC": {"num_envs": 2, "n_steps": 2},
+    "TD3": {"action_noise": None},
 }
 
 
 def learner(kind, mode=SAME_STEP, frame_stack=FRAMES, **changes):
-    algorithm, config, make = KINDS[kind]
-    config = replace(config, frame_stack=frame_stack, **changes)
-    env = SyncVectorEnv([make] * config.num_envs, autoreset_mode=mode)
-    return algorithm(make_vec(env), config, 3)
+    settings = {"num_envs": 1, **SMALL, **KINDS[kind], "frame_stack": frame_stack, **changes}
+    make = stacked if kind.startswith("DQN") else continuous
+    env = SyncVectorEnv([make] * settings["num_envs"], autoreset_mode=mode)
+    return make_learner(kind[:3], "torch", 3, env, **settings)
 
 
 def stored_frames(one):
     return int(one.replay.buffer.state()["frame_stack"][0])
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    for name, array in a.items():
-        np.testing.assert_array_equal(array, b[name], err_msg=name)
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -89,9 +78,11 @@ def test_samples_and_learning_equal_those_of_whole_stacks(kind, mode):
         rows = [str(one.iterate()) for one in (once, whole)]
         assert rows[0] == rows[1]
         size = len(once.replay)
-        assert_same(*(one.replay.buffer.sample(size, seed=size) for one in (once, whole)))
+        np.testing.assert_equal(
+            *(one.replay.buffer.sample(size, seed=size) for one in (once, whole))
+        )
     assert once.episodes.count > 10
-    assert_same(once._networks(), whole._networks())
+    np.testing.assert_equal(once._networks(), whole._networks())
 
 
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
@@ -104,13 +95,13 @@ def test_learners_resume_from_a_state(kind):
     for x in (one, other):  # new episodes
         x.started = False
     assert str([one.iterate() for _ in range(9)]) == str([other.iterate() for _ in range(9)])
-    assert_same(one.state().replay, other.state().replay)
+    np.testing.assert_equal(one.state().replay, other.state().replay)
     before = whole.state().replay
     with pytest.raises(
         ValueError, match=r'^arrays\["frame_stack"\], section replay: expected 1, got 4'
     ):
         whole.load_state(state)
-    assert_same(whole.state().replay, before)
+    np.testing.assert_equal(whole.state().replay, before)
 
 
 def test_a_stack_takes_the_memory_of_one_frame():
@@ -131,7 +122,7 @@ def test_a_nature_cnn_learns_the_same_from_frames_stored_once(algorithm):
             one.iterate()
         assert one.updates == 12
         learned.append(one._networks())
-    assert_same(*learned)
+    np.testing.assert_equal(*learned)
 
 
 def test_frames_may_be_a_part_of_the_first_axis():

@@ -12,22 +12,10 @@ from rlox.interchange import to_arrow
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Imitate
-from support.off_policy import BACKENDS, iterated, make_learner, vector
+from support.off_policy import BACKENDS, WithPlace, iterated, make_learner, vector
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
-
-
-class WithPlace(Imitate):
-    """`Imitate` with a Dict of the number and a place."""
-
-    def __init__(self):
-        super().__init__()
-        inner = self.observation_space
-        self.observation_space = gym.spaces.Dict(number=inner, place=gym.spaces.Discrete(3))
-
-    def _observe(self):
-        return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
 
 
 @pytest.mark.parametrize("env", [Imitate, WithPlace])

@@ -7,45 +7,26 @@ import subprocess
 import sys
 import threading
 import warnings
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from rlox import (
-    ArgumentError,
-    CorruptFileError,
-    OutOfMemoryError,
-    make_vec,
-    native_state,
-    restoring,
-)
+from rlox import CorruptFileError, OutOfMemoryError, make_vec, native_state, restoring
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
 from support.envs import PointMass
 from support.masked_envs import Doors
-from support.off_policy import BACKENDS, assert_equal_states
+from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, assert_equal_states
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
-
-
-SMALL = {
-    "num_envs": 2,
-    "learning_starts": 10,
-    "batch_size": 16,
-    "buffer_size": 90,
-    "net_arch": (16,),
-    "train_freq": 4,
-    "gradient_steps": 1,
-    "runs_dir": None,
-}
+SMALL = {"num_envs": 2, "learning_starts": 10, "batch_size": 16, "buffer_size": 90}
+SMALL |= {"net_arch": (16,), "train_freq": 4, "gradient_steps": 1, "runs_dir": None}
 SELDOM = {"train_freq": 1, "gradient_steps": 1, "utd_ratio": 0.1}
-
-
-RAINBOW = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3}
 
 
 class Sampled(gym.Env):
@@ -74,24 +55,14 @@ SPACES = {
     "integers": gym.spaces.MultiDiscrete([[3, 4], [2, 5]]),
     "flags": gym.spaces.MultiBinary(3),
 }
-
-
 CASES = {
     "dqn": (DQNTrainer, "CartPole-v1", {"target_update_interval": 7}),
     "dqn, all options": (DQNTrainer, "CartPole-v1", RAINBOW),
     "dqn, masks": (DQNTrainer, Doors, {"action_masks": True}),
     "sac": (SACTrainer, "Pendulum-v1", {"action_noise": OrnsteinUhlenbeckNoise(0.3)}),
-    "sac, set": (
-        SACTrainer,
-        "Pendulum-v1",
-        {"ent_coef": 0.2, "gradient_steps": 1, "utd_ratio": 0.3},
-    ),
+    "sac, set": (SACTrainer, "Pendulum-v1", {"ent_coef": 0.2, "utd_ratio": 0.3}),
     "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
-    "td3": (
-        TD3Trainer,
-        "Pendulum-v1",
-        {"action_noise": GaussianNoise(0.2), "normalize_obs": True, "normalize_reward": True},
-    ),
+    "td3": (TD3Trainer, "Pendulum-v1", NORMALIZED | {"action_noise": GaussianNoise(0.2)}),
     **{f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s), {}) for name, s in SPACES.items()},
 }
 
@@ -178,18 +149,6 @@ def test_native_streams_of_environments_are_independent(tmp_path):
     assert len({*apart, streams["minibatches"]["state"]["state"]}) == 4
 
 
-def stacked():
-    return gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
-
-
-def test_checkpoints_with_stacked_frames_stay_on_torch(tmp_path):
-    trainer = DQNTrainer(stacked, 1, backend="torch", frame_stack=4, **SMALL)
-    trainer.train(40)
-    with pytest.raises(ArgumentError) as raised:
-        reloaded(trainer, stacked, tmp_path / "saved", "native")
-    assert raised.value.argument == "frame_stack"
-
-
 def test_settings_of_torch_are_rejected_on_the_native_backend(tmp_path):
     one = sac("torch", activation="elu")
     with pytest.raises(ValueError, match=r'^activation: expected .*; pass backend="torch"$'):
@@ -228,28 +187,18 @@ def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backen
 
 @BOTH
 @pytest.mark.parametrize("case", SOME)
-def test_a_loaded_checkpoint_continues_with_its_buffer(case, backend, tmp_path):
+def test_a_checkpoint_has_the_replay_buffer_by_default_and_continues(case, backend, tmp_path):
     kind, env, settings = SOME[case]
     one = kind(env, 3, backend=backend, **{**SMALL, **settings})
     one.train(64)
     one.save(tmp_path / "saved")
+    assert "replay" not in json.loads((tmp_path / "saved" / "manifest.json").read_text())
     two = kind.load(tmp_path / "saved", runs_dir=None)
     assert len(two.learner.replay) == len(one.learner.replay) > 60
     results = [each.train(32) for each in (one, two)]
     assert results[0]["timesteps"] == results[1]["timesteps"] == 96
     assert_equal_states(one.learner, two.learner)
     assert one.evaluate(2)["returns"] == two.evaluate(2)["returns"]
-
-
-@BOTH
-def test_a_checkpoint_has_the_replay_buffer_by_default(backend, tmp_path):
-    one = sac(backend)
-    one.train(40)
-    one.save(tmp_path / "saved")
-    assert "replay" not in json.loads((tmp_path / "saved" / "manifest.json").read_text())
-    two = SACTrainer.load(tmp_path / "saved", runs_dir=None)
-    assert len(two.learner.replay) == 40
-    two.train(8)
 
 
 @BOTH
@@ -291,38 +240,16 @@ def test_a_missing_member_is_rejected(tmp_path):
 
 def test_replay_is_ignored_by_algorithms_without_a_buffer(tmp_path):
     one = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
-    one.train(8)
     one.save(tmp_path / "saved", replay=False)
-    two = PPOTrainer.load(tmp_path / "saved", runs_dir=None)
-    two.train(8)
+    PPOTrainer.load(tmp_path / "saved", runs_dir=None).train(8)
     with pytest.raises(ValueError, match=r"^replay: expected True or False, got 'no'"):
         one.save(tmp_path / "other", replay="no")
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("case", SOME)
-def test_replay_buffers_of_both_backends_have_the_same_interface(case):
-    kind, env, settings = SOME[case]
-    looks = []
-    for backend in BACKENDS:
-        learner = kind(env, 1, backend=backend, **{**SMALL, **settings}).learner
-        assert len(learner.replay) == 0
-        while learner.timesteps < 120:
-            learner.iterate()
-        replay = learner.replay
-        assert len(replay) == len(replay.buffer) == 90
-        batch = replay.buffer.sample(16, 1)
-        looks.append({name: (x.shape, x.dtype) for name, x in batch.items()})
-        assert (type(replay.buffer).__name__, replay.buffer.capacity) == (
-            "PrioritizedReplayBuffer" if "prioritized" in settings else "ReplayBuffer",
-            90,
-        )
-    assert looks[0] == looks[1]
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("case", SOME)
-def test_transitions_are_counted_without_a_copy(case, mode, tmp_path, monkeypatch):
+def test_transitions_are_counted_without_a_copy(case, mode, monkeypatch):
     kind, env, settings = SOME[case]
     if mode is AutoresetMode.NEXT_STEP:
         settings = {**settings, "n_steps": 1}
@@ -341,25 +268,12 @@ def test_transitions_are_counted_without_a_copy(case, mode, tmp_path, monkeypatc
         count(one)
     assert stored[0] == 0
     assert stored[-1] in (90, 91)
-    monkeypatch.setattr(NativeReplay, "state", state)
-    one.save(tmp_path / "whole")
-    one.save(tmp_path / "small", replay=False)
-    for name in ("whole", "small"):
-        two = kind.load(tmp_path / name, env=made, runs_dir=None)
-        count(two)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            two.train(10)
-        count(two)
     made.close()
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, ValueError])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
 @BOTH
 def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypatch):
-    def refuse(*_):
-        raise failure
-
     one, other = sac(backend), sac(backend)
     one.train(30)
     early = one.learner.state()
@@ -367,53 +281,41 @@ def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypat
     for trainer in (one, other):
         trainer.train(30)
     with monkeypatch.context() as patch:
+        refuse = mock.Mock(side_effect=failure)
         if backend == "torch":
             patch.setattr(one.learner.replay, "load_state", refuse)
         else:
             usual = native_state.expect_part
-            refusing = {"replay": refuse}
-            patch.setattr(
-                native_state,
-                "expect_part",
-                lambda part, *rest: refusing.get(part, usual)(part, *rest),
-            )
+            check = lambda part, *rest: (refuse if part == "replay" else usual)(part, *rest)  # noqa: E731
+            patch.setattr(native_state, "expect_part", check)
         with pytest.raises(failure):
             one.learner.load_state(early)
     for trainer in (one, other):
         trainer.train(30)
-    rows, wanted = (trainer.learner.replay.state() for trainer in (one, other))
-    assert {*rows} == {*wanted}
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(rows[name], array, err_msg=name)
+    np.testing.assert_equal(one.learner.replay.state(), other.learner.replay.state())
 
 
 @BOTH
 def test_predictions_of_another_thread_do_not_change_the_run(backend):
     def actions(predicting):
-        trainer, done, failed = sac(backend), threading.Event(), []
-
+        trainer, done, errors = sac(backend), threading.Event(), []
         stream = np.random.default_rng(0)
 
-        def ask_once():
-            try:
-                trainer.learner.predict(np.zeros(3, np.float32), False, stream)
-            except RuntimeError as error:
-                failed.append(str(error))
-
-        def ask():
+        def predict():
             while not done.wait(0.001):  # else each operation of training waits for the GIL
-                ask_once()
+                try:
+                    trainer.learner.predict(np.zeros(3, np.float32), False, stream)
+                except RuntimeError as error:  # noqa: PERF203
+                    errors.append(str(error))
 
-        thread = threading.Thread(target=ask)
-        if predicting:
-            thread.start()
+        thread = threading.Thread(target=predict if predicting else done.wait)
+        thread.start()
         try:
             trainer.train(200)
         finally:
             done.set()
-            if predicting:
-                thread.join()
-        assert all("no other thread trains" in said for said in failed)
+            thread.join()
+        assert all("no other thread trains" in error for error in errors)
         return trainer.learner.replay.state()["step.actions"]
 
     np.testing.assert_array_equal(actions(False), actions(True))
@@ -486,7 +388,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 @pytest.fixture
 def scarce(monkeypatch):
-    """A function of an error: writing a replay buffer, or with `all` anything, raises it."""
+    """Return a function: writing a replay buffer, or anything, raises the given error."""
 
     def begin(error, everything=False):
         def writing(path, manifest, members):
@@ -525,12 +427,6 @@ def test_a_run_saves_all_but_a_buffer_that_cannot_be_written(scarce, tmp_path, b
     assert len(trainer.learner.replay) == 40
 
 
-def test_a_run_saves_everything_by_default(tmp_path):
-    trainer = sac(runs_dir=tmp_path)
-    assert trainer.train(60)["left_out"] is None
-    assert json.loads((trainer.run.path / "summary.json").read_text())["left_out"] is None
-
-
 @pytest.mark.parametrize("kind", [SACTrainer, PPOTrainer])
 @pytest.mark.parametrize("error", [MemoryError("none"), FULL, PermissionError(13, "not yours")])
 def test_the_summary_is_written_when_no_checkpoint_can_be(scarce, tmp_path, kind, error):
@@ -555,7 +451,7 @@ def test_a_save_without_memory_names_the_setting_and_a_smaller_one_works(scarce,
 
 
 class Full:
-    """What it stands for, but for a call that finds no room."""
+    """Delegate to an object, except a call that finds no memory."""
 
     def __init__(self, inner, call):
         self.inner, self.call = inner, call
