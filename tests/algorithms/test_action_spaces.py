@@ -1,6 +1,5 @@
 """Action spaces of all algorithms: learning, bounds of sent actions, and rejected spaces."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -8,7 +7,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from rlox._rlox import network_backends
 from rlox.action_spaces import expect_actions_for
 from rlox.trainers import A2CTrainer, PPOTrainer
-from support.envs import Answer
+from support.envs import Answer, Sampled
 from support.off_policy import iterated, make_learner
 
 # The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
@@ -64,22 +63,8 @@ def test_minibatches_may_be_smaller_than_those_before(name, kind, backend):
         assert trainer.train(600)["timesteps"] >= 600
 
 
-class Sending(gym.Env):
-    """Keep the actions in `sent` and check that the action space has them."""
-
-    observation_space = Box(-1, 1, (3,))
-
-    def __init__(self, action_space):
-        self.action_space, self.sent = action_space, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        self.sent.append(np.array(action))
-        return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, False, {}
+def sampled(action_space):
+    return Sampled(Box(-1, 1, (3,)), action_space)
 
 
 BOXES = [
@@ -96,11 +81,11 @@ BOXES = [
 @pytest.mark.parametrize("i", range(len(BOXES)))
 def test_actions_of_a_box_are_sent_inside_its_bounds(i, use_sde):
     space, name = BOXES[i], ("PPO", "A2C")[(i + use_sde) % 2]
-    env, backend = Sending(space), BACKENDS[(i // 2 + use_sde) % len(BACKENDS)]
+    env, backend = sampled(space), BACKENDS[(i // 2 + use_sde) % len(BACKENDS)]
     settings = {"n_steps": 40, "log_std_init": 1.0, "use_sde": use_sde, "num_envs": 1}
     trainer = TRAINERS[name][0](lambda: env, 0, backend=backend, runs_dir=None, **settings)
     trainer.train(40)
-    assert len(env.sent) == 40
+    assert len(env.actions) == 40
     for deterministic in (False, True):
         assert space.contains(trainer.predict(np.zeros(3), deterministic=deterministic))
 
@@ -108,10 +93,10 @@ def test_actions_of_a_box_are_sent_inside_its_bounds(i, use_sde):
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_integer_of_a_box_is_sent(name, backend):
-    env = Sending(Box(-1, 1, (2,), np.int32))
+    env = sampled(Box(-1, 1, (2,), np.int32))
     settings = {"n_steps": 200, "num_envs": 1}
     TRAINERS[name][0](lambda: env, 1, backend=backend, runs_dir=None, **settings).train(200)
-    values, counts = np.unique(env.sent, return_counts=True)
+    values, counts = np.unique(env.actions, return_counts=True)
     assert values.tolist() == [-1, 0, 1]
     # Of normal numbers 0.38 are within half of 0, and 0.31 beyond on each side.
     assert (counts > 0.2 * 400).all()
@@ -120,11 +105,11 @@ def test_every_integer_of_a_box_is_sent(name, backend):
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
 def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
-    env = Sending(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
+    env = sampled(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
     one = make_learner(algorithm, backend, 1, lambda: env)
     iterated(one, 15)
     assert one.updates == 10
-    sent = np.array([*env.sent, *one.predict(np.zeros((9, 3), np.float32))])
+    sent = np.array([*env.actions, *one.predict(np.zeros((9, 3), np.float32))])
     np.testing.assert_array_equal(sent[:, 0], np.float32(0.3))
     assert len(np.unique(sent[:, 1])) > 9
 
@@ -134,7 +119,7 @@ def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
 def test_unsuitable_action_spaces_are_rejected(name, backend):
     def make(space, **settings):
         how = {"backend": backend, "runs_dir": None, **settings}
-        return TRAINERS[name][0](lambda: Sending(space), 0, **how)
+        return TRAINERS[name][0](lambda: sampled(space), 0, **how)
 
     for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
         with pytest.raises(ValueError, match=r"^action space: expected one component or more"):
@@ -163,7 +148,7 @@ def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
     algorithm, space, expected, hint, backend
 ):
     with pytest.raises(ValueError, match=f"^action space: expected {expected}.*{hint}"):
-        make_learner(algorithm, backend, env=lambda: Sending(space))
+        make_learner(algorithm, backend, env=lambda: sampled(space))
 
 
 @pytest.mark.parametrize(

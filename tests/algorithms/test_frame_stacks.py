@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 
 from rlox import make_vec
-from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
+from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
 from support.off_policy import make_learner
@@ -108,21 +108,6 @@ def test_a_stack_takes_the_memory_of_one_frame():
     config = DQNConfig(buffer_size=1000, frame_stack=FRAMES)
     one = DQN(make_vec(lambda: stacked(side=40), 1), config, 1)
     assert one.replay.buffer.nbytes < 1.05 * 1000 * 40 * 40
-
-
-@pytest.mark.parametrize("algorithm", [DQN, SAC, TD3])
-def test_a_nature_cnn_learns_the_same_from_frames_stored_once(algorithm):
-    kind, discrete = {DQN: DQNConfig, SAC: SACConfig, TD3: TD3Config}[algorithm], algorithm is DQN
-    small = {"learning_starts": 8, "batch_size": 4, "train_freq": 4, "buffer_size": 40}
-    learned = []
-    for frames in (FRAMES, None):
-        env = make_vec(lambda: stacked(discrete, side=36), 1)
-        one = algorithm(env, kind(**small, frame_stack=frames), 2)
-        for _ in range(14):
-            one.iterate()
-        assert one.updates == 12
-        learned.append(one._networks())
-    np.testing.assert_equal(*learned)
 
 
 def test_frames_may_be_a_part_of_the_first_axis():

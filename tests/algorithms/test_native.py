@@ -21,12 +21,12 @@ from rlox import (
     RolloutBuffer,
     make_vec,
 )
-from rlox._rlox import NativePolicy
+from rlox._rlox import NativePolicy, network_backends
 from rlox.algorithms import PPO, A2CConfig, PPOConfig
 from rlox.native import NativeA2C, NativePPO
 from rlox.streams import state_for_native
 from rlox.trainers import A2CTrainer
-from support.envs import Answer
+from support.envs import Answer, Sampled
 from support.off_policy import assert_equal_states
 from support.refusals import expect_refusal, refusals
 from support.runs import pair
@@ -56,28 +56,9 @@ OBSERVATIONS = {
 }
 
 
-def ppo(env="CartPole-v1", num_envs=2, seed=1, **settings):
+def ppo(env="CartPole-v1", num_envs=2, backend="native", **settings):
     settings = {"num_envs": num_envs, "n_steps": 32, **settings}
-    return NativePPO(make_vec(env, num_envs), PPOConfig(**settings), seed)
-
-
-class Noise(gym.Env):
-    """Observations are samples of a space; episodes have seven steps."""
-
-    def __init__(self, observation_space, action_space):
-        self.observation_space, self.action_space = observation_space, action_space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self.steps = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        self.steps += 1
-        return self.observation_space.sample(), float(self.steps % 3), False, self.steps == 7, {}
+    return NativePPO(make_vec(env, num_envs), PPOConfig(**settings), 1, backend)
 
 
 def gradients(optimizer):
@@ -121,19 +102,6 @@ def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
     assert_close(mine, theirs, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", ["plain", "shared"])
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_optimizer_states_move_to_the_other_backend(algorithm, shape):
-    settings = {"batch_size": 33} if algorithm == "ppo" else {}
-    native, torchs = pair(algorithm, lambda: Answer(ACTIONS["Box"]), **settings, **SHAPES[shape])
-    updated(native, torchs, 1e-3)
-    mine, theirs = native.policy.optimizer_state(), torchs.optimizer.state()
-    torchs.optimizer.load_state(mine)
-    native.policy.load_optimizer_state(theirs)
-    np.testing.assert_equal(native.policy.optimizer_state(), theirs)
-    np.testing.assert_equal(torchs.optimizer.state(), mine)
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_weights_after_an_update_are_those_of_torch(algorithm):
     settings = {"n_epochs": 3, "batch_size": 33} if algorithm == "ppo" else {}
@@ -151,10 +119,11 @@ def test_weights_after_an_update_are_those_of_torch(algorithm):
 PAIRS = [*zip([*OBSERVATIONS, "Box"], ACTIONS, strict=True)]
 
 
+@pytest.mark.parametrize("backend", network_backends())
 @pytest.mark.parametrize(("observations", "actions"), PAIRS)
-def test_policies_move_to_torch_and_back(observations, actions):
-    env = lambda: Noise(OBSERVATIONS[observations], ACTIONS[actions])  # noqa: E731
-    native = ppo(env, n_steps=8, batch_size=16, n_epochs=1)
+def test_policies_move_to_torch_and_back(observations, actions, backend):
+    env = lambda: Sampled(OBSERVATIONS[observations], ACTIONS[actions])  # noqa: E731
+    native = ppo(env, backend=backend, n_steps=8, batch_size=16, n_epochs=1)
     native.iterate()
     torchs = PPO(make_vec(env, 2), native.config, seed=2)
     torchs.policy.load_state_dict(native.to_torch().state_dict())
@@ -171,6 +140,8 @@ def test_policies_move_to_torch_and_back(observations, actions):
             parameter.add_(0.25)
     native.load_torch(torchs.policy)
     np.testing.assert_allclose(native.predict(batch), torchs.predict(batch), rtol=1e-4, atol=1e-5)
+    weights = {name: x.numpy() for name, x in torchs.policy.state_dict().items()}
+    np.testing.assert_equal(native.policy.tensors(), weights)
 
 
 def test_samples_depend_on_their_stream_and_observations_are_normalised():
@@ -374,7 +345,7 @@ DICT = gym.spaces.Dict({"a": Discrete(2)})
     ),
     (
         "Dict observations",
-        lambda: ppo(lambda: Noise(DICT, Discrete(2))),
+        lambda: ppo(lambda: Sampled(DICT, Discrete(2))),
         ArgumentError,
         "observation space",
         'pass backend="torch"',

@@ -484,24 +484,13 @@ def test_utd_ratio_replaces_the_gradient_steps_of_a_preset():
     assert trainer.sources["gradient_steps"] == "default"
 
 
-class Longer(gym.Env):
+class Longer(Numbered):
     """Episodes have 2, 3, 4, 2, 3, 4 ... steps; truncations and terminations alternate."""
 
-    observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
-
-    def __init__(self, action_space):
-        self.action_space, self.episode = action_space, -1
-
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        over = self.t == 2 + self.episode % 3
-        cut = over and self.episode % 2 == 0
-        return np.full(2, self.t, np.float32), 1.0, over and not cut, cut, {}
+        start = super().reset()
+        self.limit, self.terminate = 2 + self.episode % 3, self.episode % 2 == 1
+        return start
 
 
 def whole_episodes(algorithm, backend, mode=AutoresetMode.SAME_STEP, **settings):

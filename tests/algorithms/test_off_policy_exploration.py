@@ -12,7 +12,7 @@ from rlox.interchange import to_arrow
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Imitate
-from support.off_policy import BACKENDS, WithPlace, iterated, make_learner, vector
+from support.off_policy import BACKENDS, Numbered, WithPlace, iterated, make_learner, vector
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "buffer_size": 200, "net_arch": (8,)}
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
@@ -45,25 +45,16 @@ def test_an_update_samples_with_one_gsde_matrix(use_sde):
     assert not torch.equal(sample(batch.obs)[0], sample(batch.obs)[0])
 
 
-class Constant(gym.Env):
-    """Always the same observation; episodes have `length` steps; `sent` has all actions."""
+class Constant(Numbered):
+    """`Numbered` with a constant observation."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,))
     obs = np.float32([0.5, -0.5])
 
-    def __init__(self, action_space=None, length=5):
-        self.action_space = gym.spaces.Box(-1, 1, (1,)) if action_space is None else action_space
-        self.length, self.sent = length, []
-
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.obs, {}
+        return self.obs, super().reset()[1]
 
     def step(self, action):
-        self.sent.append(np.array(action))
-        self.steps += 1
-        return self.obs, 0.0, False, self.steps == self.length, {}
+        return self.obs, *super().step(np.array(action))[1:]
 
 
 WARMUP = {"use_sde": True, "use_sde_at_warmup": True, "learning_starts": 1000, "train_freq": 8}
@@ -72,7 +63,7 @@ WARMUP |= {"log_std_init": 0.0, "sde_sample_freq": 3}
 
 @BOTH
 def test_sde_sample_freq_does_not_count_steps_that_only_reset(backend):
-    env = Constant()
+    env = Constant(limit=5)
     one = make_learner("SAC", backend, 1, vector(AutoresetMode.NEXT_STEP, env), **WARMUP)
     iterated(one, 5)
     # The same observation and matrix give the same action, as nothing is learned.
@@ -83,16 +74,16 @@ def test_sde_sample_freq_does_not_count_steps_that_only_reset(backend):
 def test_predictions_of_a_native_learner_do_not_change_its_exploration():
     class Asking(Constant):
         def step(self, action):
-            stream = np.random.default_rng(self.steps)
-            self.said = self.learner.predict(self.obs, deterministic=False, stream=stream)
+            stream = np.random.default_rng(self.t)
+            self.prediction = self.learner.predict(self.obs, deterministic=False, stream=stream)
             return super().step(action)
 
-    alone, asking = Constant(), Asking()
+    alone, asking = Constant(limit=5), Asking(limit=5)
     for env in (alone, asking):
         made = vector(AutoresetMode.NEXT_STEP, env)
         env.learner = make_learner("SAC", "native", 1, made, **WARMUP)
         iterated(env.learner, 3)
-    assert asking.said.shape == (1,)
+    assert asking.prediction.shape == (1,)
     np.testing.assert_array_equal(asking.sent, alone.sent)
 
 
@@ -248,7 +239,7 @@ def test_noise_is_added_to_random_actions():
 
 def sent_in_one_iteration(algorithm, backend, space, progress=0.0, **settings):
     """Return what a learner sends to two environments, (steps, 2, ...), and the learner."""
-    envs = [Constant(space, length=0) for _ in range(2)]
+    envs = [Constant(space, limit=0) for _ in range(2)]
     env = vector(AutoresetMode.SAME_STEP, *envs)
     settings = {"num_envs": 2, "buffer_size": 10**5, **settings}
     one = make_learner(algorithm, backend, 1, env, **settings)

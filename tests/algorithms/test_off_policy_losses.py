@@ -265,17 +265,6 @@ def test_the_target_interval_counts_steps_of_all_environments(backend, num_envs,
     assert moved[1:] == [passed[t] < passed[t + 1] for t in range(1, 12)]
 
 
-@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TD3"])
-def test_native_greedy_actions_are_torchs_for_the_same_weights(algorithm):
-    one = trained(algorithm, "native")
-    obs = np.random.default_rng(0).normal(size=(7, one.spaces[0].shape[0])).astype(np.float32)
-    if algorithm == "DQN":
-        expected = net(weights_of(one), "q_net", torch.from_numpy(obs)).argmax(1)
-    else:
-        expected = 2 * torch.tanh(net(weights_of(one), "actor", torch.from_numpy(obs))[:, :1])
-    np.testing.assert_allclose(one.predict(obs), expected.detach().numpy(), atol=1e-5)
-
-
 ROWS, BATCH = 40, 16
 OBS, ACTION = torch.tensor([[0.6, -0.8, 1.5]]), torch.tensor([[0.25]])
 

@@ -19,9 +19,9 @@ from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
-from support.envs import PointMass
+from support.envs import PointMass, Sampled
 from support.masked_envs import Doors
-from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, assert_equal_states
+from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_equal_states
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 SMALL = {"num_envs": 2, "learning_starts": 10, "batch_size": 16, "buffer_size": 90}
@@ -29,24 +29,7 @@ SMALL |= {"net_arch": (16,), "train_freq": 4, "gradient_steps": 1, "runs_dir": N
 SELDOM = {"train_freq": 1, "gradient_steps": 1, "utd_ratio": 0.1}
 
 
-class Sampled(gym.Env):
-    """Observations are samples of a space; episodes have five steps."""
-
-    def __init__(self, space, actions=None):
-        self.observation_space = space
-        self.action_space = actions or gym.spaces.Box(-2, 1, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        self.t = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        self.t += 1
-        return self.observation_space.sample(), float(self.t), self.t == 5, False, {}
-
-
+ACTIONS = gym.spaces.Box(-2, 1, (2,), np.float32)
 SPACES = {
     "numbers of two axes": gym.spaces.Box(-1, 1, (2, 3), np.float32),
     "bytes": gym.spaces.Box(0, 9, (2,), np.uint8),
@@ -63,7 +46,10 @@ CASES = {
     "sac, set": (SACTrainer, "Pendulum-v1", {"ent_coef": 0.2, "utd_ratio": 0.3}),
     "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
     "td3": (TD3Trainer, "Pendulum-v1", NORMALIZED | {"action_noise": GaussianNoise(0.2)}),
-    **{f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s), {}) for name, s in SPACES.items()},
+    **{
+        f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s, ACTIONS), {})
+        for name, s in SPACES.items()
+    },
 }
 
 
@@ -321,24 +307,15 @@ def test_predictions_of_another_thread_do_not_change_the_run(backend):
     np.testing.assert_array_equal(actions(False), actions(True))
 
 
-class Stopping(gym.Env):
-    """Calls `stopper` in the middle of an iteration."""
+class Stopping(Numbered):
+    """Call `stopper` in step 25, which is in the middle of an iteration."""
 
-    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
     stopper = staticmethod(lambda: None)
 
-    def __init__(self):
-        self.steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
     def step(self, action):
-        self.steps += 1
-        if self.steps == 25:
+        if len(self.sent) == 24:
             self.stopper()
-        obs = np.full(2, self.steps % 7, np.float32)
-        return obs, 1.0, False, self.steps % 10 == 0, {}
+        return super().step(action)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +323,7 @@ class Stopping(gym.Env):
 )
 @BOTH
 def test_minibatches_of_a_stopped_iteration_are_made_up(backend, settings, updates):
-    env = Stopping()
+    env, other = (Stopping(gym.spaces.Discrete(2), limit=10) for _ in "ab")
     small = {"batch_size": 4, "buffer_size": 100, "net_arch": (8,)}
     about = {"learning_starts": 0, "train_freq": 10} | small | settings
     trainer = DQNTrainer(env, seed=1, backend=backend, runs_dir=None, **about)
@@ -356,7 +333,7 @@ def test_minibatches_of_a_stopped_iteration_are_made_up(backend, settings, updat
     trainer.train()
     assert (trainer.timesteps, trainer.learner.updates) == (65, updates)
     # What is owed is in the state, too.
-    again = DQNTrainer(Stopping(), seed=1, backend=backend, runs_dir=None, **about)
+    again = DQNTrainer(other, seed=1, backend=backend, runs_dir=None, **about)
     again.learner.load_state(state)
     again.train(40)
     assert (again.timesteps, again.learner.updates) == (65, updates)

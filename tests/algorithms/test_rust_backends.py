@@ -7,13 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from rlox import make_vec
 from rlox._rlox import network_backends
 from rlox.configs import A2CConfig, PPOConfig
 from rlox.native import NativeA2C, NativePPO
-from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.off_policy import iterated, make_learner
 from support.runs import pair
 
@@ -24,7 +23,6 @@ LEARNERS = {
     "ppo": (NativePPO, PPOConfig(num_envs=4, n_steps=64, batch_size=256, normalize_obs=True)),
     "a2c": (NativeA2C, A2CConfig(num_envs=4, n_steps=16, normalize_obs=True)),
 }
-TRAINERS = {"ppo": PPOTrainer, "a2c": A2CTrainer}
 
 
 def learner(algorithm, backend, seed=3, env="CartPole-v1"):
@@ -67,35 +65,6 @@ def test_a_hundred_updates_lose_what_those_of_torch_do(algorithm, schedule, back
         span = np.ptp(other)
         assert span > 1e-2, name  # it moved, so that it could have gone apart
         np.testing.assert_allclose(one, other, rtol=0, atol=DRIFT * span, err_msg=name)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("algorithm", LEARNERS)
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_trained_policies_go_to_torch_and_back(algorithm, backend, env):
-    how = {"num_envs": 4, "n_steps": 16, "normalize_obs": False, "runs_dir": None}
-    trainer = TRAINERS[algorithm](env, 1, backend=backend, **how)
-    trainer.train(256)
-    assert trainer.learner.backend == backend
-    module = trainer.learner.to_torch()
-    obs = np.random.default_rng(0).normal(size=(50, *trainer.env.single_observation_space.shape))
-    batch = trainer.predict(obs)
-
-    @torch.no_grad()
-    def actions_of(module):
-        outputs = module.actor(torch.from_numpy(obs).float())
-        return (outputs.argmax(1) if env == "CartPole-v1" else outputs.clamp(-2, 2)).numpy()
-
-    np.testing.assert_allclose(batch, actions_of(module), rtol=1e-4, atol=1e-5)
-    for row, expected in zip(obs, batch, strict=True):
-        np.testing.assert_allclose(trainer.predict(row), expected, rtol=1e-4, atol=1e-5)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.25)
-    trainer.learner.load_torch(module)
-    np.testing.assert_allclose(trainer.predict(obs), actions_of(module), rtol=1e-4, atol=1e-5)
-    weights = {name: x.numpy() for name, x in module.state_dict().items()}
-    np.testing.assert_equal(trainer.learner.policy.tensors(), weights)
 
 
 SCRIPT = """
