@@ -255,29 +255,6 @@ def test_predictions_and_training_with_statistics_do_not_deadlock():
         thread.join()
 
 
-def test_a_sampled_prediction_does_not_change_the_noise_of_a_rollout():
-    asked, seen = [], []
-
-    class Opponent(gym.Env):
-        observation_space = gym.spaces.Box(-1, 1, (3,))
-        action_space = gym.spaces.Box(-100, 100, (1,))
-
-        def reset(self, *, seed=None, options=None):
-            return np.ones(3, np.float32), {}
-
-        def step(self, action):
-            seen.append(float(action[0]))
-            for learner in asked:
-                learner.predict(np.ones(3, np.float32), deterministic=False)
-            return np.ones(3, np.float32), 0.0, False, False, {}
-
-    settings = {"n_steps": 8, "use_sde": True, "log_std_init": -1.0, "batch_size": 8}
-    learner = ppo(Opponent, 1, **settings)
-    asked.append(learner)
-    learner.iterate()
-    assert len(set(seen)) == 1  # the same observation, the same noise
-
-
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_schedules_multiply_the_float32_learning_rate(schedule):
     learner = ppo(num_envs=1, n_steps=64, learning_rate=1e-3, lr_schedule=schedule)

@@ -15,23 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from rlox import torch_state
 from rlox.replaying import Replay
-from support.envs import Imitate
+from support.envs import Sampled
 from support.off_policy import NORMALIZED, iterated, make_learner
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 
 
-class Pictures(Imitate):
-    """`Imitate` with a picture beside the number."""
+NUMBERS = gym.spaces.Box(-1, 1, (1,))
+PARTS = gym.spaces.Dict(number=NUMBERS, camera=gym.spaces.Box(0, 255, (3, 36, 36), np.uint8))
 
-    def __init__(self):
-        super().__init__()
-        camera = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
-        self.observation_space = gym.spaces.Dict(number=self.observation_space, camera=camera)
 
-    def _observe(self):
-        camera = self.np_random.integers(0, 256, (3, 36, 36), np.uint8)
-        return {"number": super()._observe(), "camera": camera}
+def pictures():
+    return Sampled(PARTS, NUMBERS)
 
 
 # Case, environment and further settings.
@@ -42,9 +37,9 @@ KINDS = {
     "SAC, fixed temperature": ("SAC", None, {"ent_coef": 0.1}),
     "SAC, gSDE": ("SAC", None, {"use_sde": True}),
     "SAC, normalised": ("SAC", None, NORMALIZED),
-    "SAC, pictures": ("SAC", Pictures, {}),
+    "SAC, pictures": ("SAC", pictures, {}),
     "TD3": ("TD3", None, {"policy_delay": 1, "action_noise": None}),
-    "TD3, pictures": ("TD3", Pictures, {}),
+    "TD3, pictures": ("TD3", pictures, {}),
 }
 PLAIN = ["DQN", "DQN, all options", "SAC", "SAC, gSDE", "TD3"]
 

@@ -8,7 +8,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from rlox import make_vec
+from rlox.configs import PPOConfig
 from rlox.interchange import to_arrow
+from rlox.native import NativePPO
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Imitate
@@ -71,17 +74,25 @@ def test_sde_sample_freq_does_not_count_steps_that_only_reset(backend):
     assert lengths == [3, 3, 2] * 5
 
 
-def test_predictions_of_a_native_learner_do_not_change_its_exploration():
+def native_sac(env):
+    return make_learner("SAC", "native", 1, env, **WARMUP)
+
+
+def native_ppo(env):
+    settings = {"num_envs": 1, "n_steps": 8, "batch_size": 8}
+    return NativePPO(make_vec(env), PPOConfig(**settings, use_sde=True, log_std_init=-1.0), 1)
+
+
+@pytest.mark.parametrize("make", [native_sac, native_ppo])
+def test_predictions_of_a_native_learner_do_not_change_its_exploration(make):
     class Asking(Constant):
         def step(self, action):
-            stream = np.random.default_rng(self.t)
-            self.prediction = self.learner.predict(self.obs, deterministic=False, stream=stream)
+            self.prediction = self.learner.predict(self.obs, deterministic=False)
             return super().step(action)
 
     alone, asking = Constant(limit=5), Asking(limit=5)
     for env in (alone, asking):
-        made = vector(AutoresetMode.NEXT_STEP, env)
-        env.learner = make_learner("SAC", "native", 1, made, **WARMUP)
+        env.learner = make(vector(AutoresetMode.NEXT_STEP, env))
         iterated(env.learner, 3)
     assert asking.prediction.shape == (1,)
     np.testing.assert_array_equal(asking.sent, alone.sent)

@@ -19,7 +19,7 @@ from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
 from rlox.replaying import ReplayBatch
-from support.envs import Imitate
+from support.envs import Sampled
 from support.off_policy import BACKENDS, iterated, make_learner
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
@@ -391,24 +391,14 @@ def test_target_networks_draw_from_the_generator_of_the_learner():
     assert str(iterated(one, 5)) == str(iterated(other, 5))
 
 
-class Shaded(Imitate):
-    """`Imitate` with the number as the shade of an image."""
-
-    def __init__(self):
-        super().__init__()
-        self.observation_space = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
-
-    def _observe(self):
-        shade = np.uint8(127 * (1 + super()._observe()[0]))
-        return np.full((3, 36, 36), shade, np.uint8)
-
-
 def test_layers_after_images_have_the_sizes_of_stable_baselines3():
-    sac, td3 = SAC(make_vec(Shaded, 1), SACConfig(), 1), TD3(make_vec(Shaded, 1), TD3Config(), 1)
-    assert sac._networks()["actor.2.weight"].shape == (256, 256)
-    names = td3._networks()
-    assert names["actor.2.weight"].shape == names["critic.qf0.2.weight"].shape == (256, 256)
-    own = TD3(make_vec(Shaded, 1), TD3Config(net_arch=(7,)), 1)
+    images, actions = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8), gym.spaces.Box(-1, 1, (1,))
+    env = make_vec(lambda: Sampled(images, actions), 1)
+    for one in (SAC(env, SACConfig(), 1), TD3(env, TD3Config(), 1)):
+        weights = one._networks()
+        assert weights["actor.2.weight"].shape == (256, 256)
+        assert weights["critic.qf0.2.weight"].shape == (256, 256)
+    own = TD3(env, TD3Config(net_arch=(7,)), 1)
     assert own._networks()["actor.2.weight"].shape == (1, 7)
 
 

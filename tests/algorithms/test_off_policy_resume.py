@@ -46,10 +46,7 @@ CASES = {
     "sac, set": (SACTrainer, "Pendulum-v1", {"ent_coef": 0.2, "utd_ratio": 0.3}),
     "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
     "td3": (TD3Trainer, "Pendulum-v1", NORMALIZED | {"action_noise": GaussianNoise(0.2)}),
-    **{
-        f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s, ACTIONS), {})
-        for name, s in SPACES.items()
-    },
+    **{f"td3, {n}": (TD3Trainer, lambda s=s: Sampled(s, ACTIONS), {}) for n, s in SPACES.items()},
 }
 
 
