@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -189,34 +188,8 @@ def test_stop_ends_the_wait_for_actors(name, settings, backend):
             assert one.timesteps >= before + 640 > 640
 
 
-@pytest.mark.parametrize(
-    ("argument", "settings"),
-    [
-        ("num_actors", {"async_collect": False, "num_actors": 2}),
-        ("max_lag", {"async_collect": False, "max_lag": 2}),
-        ("lockstep", {"async_collect": False, "lockstep": True}),
-    ],
-)
 @PAIR
-def test_settings_of_actors_need_async_collect(name, argument, settings):
-    with pytest.raises(ValueError, match=f"^{argument}:"):
-        trainer(name, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@BOTH
-@pytest.mark.parametrize(("name", "steps"), [("ppo", 100_000), ("a2c", 500_000)])
-def test_cartpole_is_solved_as_without_actors(name, steps, backend):
-    def scores(seeds, **settings):
-        means = []
-        for seed in seeds:
-            how = {"seed": seed, "backend": backend, "runs_dir": None, **settings}
-            with closing(TRAINERS[name](env="CartPole-v1", **how)) as one:
-                one.train(steps)
-                means.append(one.evaluate(30)["mean_reward"])
-        return np.median(means)
-
-    without = scores(range(1, 6))
-    assert scores(range(1, 6), async_collect=True) >= min(475, without - 5)
-    assert scores((1, 2, 3), async_collect=True, learning_rate=0.0) < 200
+@pytest.mark.parametrize("setting", [{"num_actors": 2}, {"max_lag": 2}, {"lockstep": True}])
+def test_settings_of_actors_need_async_collect(name, setting):
+    with pytest.raises(ValueError, match=f"^{next(iter(setting))}:"):
+        trainer(name, async_collect=False, **setting)

@@ -15,6 +15,7 @@ from rlox.callbacks import EvalCallback
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.features import NatureCNN
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from support.envs import Sampled
 
 CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
@@ -217,14 +218,8 @@ def none_of(space):
 def test_empty_parts_are_nothing_to_learn_from(trainer, empty):
     space = spaces.Dict(eye=CAMERA, nothing=empty, side=spaces.Discrete(3))
 
-    class Partly(Nested):
-        observation_space = space
-
-        def _obs(self):
-            given = space.sample()
-            return {**given, "side": self.at % 3}
-
-    made = trainer(Partly, 0, num_envs=2, n_steps=4, runs_dir=None)
+    env = lambda: Sampled(space, spaces.Discrete(2))  # noqa: E731
+    made = trainer(env, 0, num_envs=2, n_steps=4, runs_dir=None)
     assert made.train(16)["timesteps"] == 16
     assert made.learner.policy.features.features_dim == 256 + 3
     assert made.predict(space.sample()).shape == ()

@@ -130,15 +130,17 @@ def test_exploration_decreases_with_every_step(train_freq, num_envs):
         np.testing.assert_allclose(rates, 1 - 0.95 * done.clip(max=1), rtol=1e-6)
 
 
-def test_progress_is_constant_in_an_iteration_without_growth():
-    one, rates = make_learner("DQN", **SMALL, train_freq=5), []
+def test_exploration_is_constant_in_an_iteration_without_growth():
+    exploration = {"exploration_fraction": 0.5, "exploration_final_eps": 0.1}
+    one, progress = make_learner("DQN", **SMALL, train_freq=5, **exploration), []
     explored = one.explored
-    one.explored = lambda *given: rates.append(one.progress) or explored(*given)
-    one.iterate(0.25)
-    assert rates == [0.25] * 5
+    one.explored = lambda *args: progress.append(one.progress) or explored(*args)
+    rates = [one.iterate(p)["rollout/exploration_rate"] for p in (0.0, 0.25, 0.5, 1.0)]
+    assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert progress[5:10] == [0.25] * 5
     one.growth = 0.5
     one.iterate(0.25)
-    assert rates[5:] == [0.25, 0.75, 1, 1, 1]
+    assert progress[20:] == [0.25, 0.75, 1, 1, 1]
 
 
 @BOTH

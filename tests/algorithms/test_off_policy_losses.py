@@ -243,13 +243,6 @@ def test_only_the_buffer_adds_a_floor_to_priorities():
     np.testing.assert_equal(one.replay.state(), state)
 
 
-def test_the_exploration_rate_decreases_to_its_end():
-    exploration = {"exploration_fraction": 0.5, "exploration_final_eps": 0.1}
-    one = make_learner("DQN", seed=1, **SMALL, **exploration)
-    rates = [one.iterate(p)["rollout/exploration_rate"] for p in (0.0, 0.25, 0.5, 1.0)]
-    assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
-
-
 @pytest.mark.parametrize(("num_envs", "interval"), [(3, 10), (6, 10), (4, 2), (1, 5)])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_target_interval_counts_steps_of_all_environments(backend, num_envs, interval):
