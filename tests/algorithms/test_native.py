@@ -219,14 +219,8 @@ def test_two_threads_cannot_learn_at_once():
     first.join()
 
 
-SHAPE = {
-    "net_arch": (8,),
-    "activation": "tanh",
-    "ortho_init": True,
-    "shared_trunk": False,
-    "use_sde": False,
-    "log_std_init": 0.0,
-}
+SHAPE = {"net_arch": (8,), "activation": "tanh", "ortho_init": True, "shared_trunk": False}
+SHAPE |= {"use_sde": False, "log_std_init": 0.0}
 NUMBERS = {"kind": "numbers", "shape": (4,)}
 TWO = {"kind": "discrete", "n": 2, "start": 0}
 
@@ -333,26 +327,22 @@ def test_half_precision_weights_are_loaded():
     np.testing.assert_equal(native.policy.tensors(), expected)
 
 
-class Odd(torch.nn.Module):
-    """A module with the given state_dict."""
-
-    def __init__(self, state):
-        super().__init__()
-        self.state = state
-
-    def state_dict(self):
-        return self.state
+def odd(state):
+    """Return a module with the given state_dict."""
+    module = torch.nn.Module()
+    module.state_dict = lambda: state
+    return module
 
 
 @pytest.mark.parametrize(
     ("module", "error", "match"),
     [
         (torch.nn.ReLU(), ValueError, "module: expected the activation 'tanh', got relu; "),
-        (Odd({"actor.0.weight": [1.0]}), TypeError, r"got \[1\.0\] as actor\.0\.weight; "),
-        (Odd({"a": torch.ones(1, dtype=torch.complex64)}), TypeError, "expected real tensors"),
-        (Odd({"a": torch.ones(1, device="meta")}), TypeError, "tensors with numbers in its"),
-        (Odd([1.0]), TypeError, r"got \[1\.0\] as state_dict\(\); "),
-        (Odd({"a": torch.ones(1)}), ValueError, 'one named "actor.0.weight"'),
+        (odd({"actor.0.weight": [1.0]}), TypeError, r"got \[1\.0\] as actor\.0\.weight; "),
+        (odd({"a": torch.ones(1, dtype=torch.complex64)}), TypeError, "expected real tensors"),
+        (odd({"a": torch.ones(1, device="meta")}), TypeError, "tensors with numbers in its"),
+        (odd([1.0]), TypeError, r"got \[1\.0\] as state_dict\(\); "),
+        (odd({"a": torch.ones(1)}), ValueError, 'one named "actor.0.weight"'),
         (7, TypeError, "module: expected a torch module, got int; "),
     ],
 )
