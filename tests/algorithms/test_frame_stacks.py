@@ -114,12 +114,9 @@ def test_frames_may_be_a_part_of_the_first_axis():
     assert stored_frames(DQN(env, DQNConfig(**SMALL, frame_stack=4), 1)) == 4
 
 
-@pytest.mark.parametrize(
-    ("env", "frames", "error"),
-    [(stacked, 3, ValueError), (BitFlip, 2, ValueError), (stacked, 2.0, TypeError)],
-)
-def test_other_numbers_of_frames_are_rejected(env, frames, error):
-    with pytest.raises(error, match=r"^frame_stack: "):
+@pytest.mark.parametrize(("env", "frames"), [(stacked, 3), (BitFlip, 2), (stacked, 2.0)])
+def test_other_numbers_of_frames_are_rejected(env, frames):
+    with pytest.raises((TypeError, ValueError), match=r"^frame_stack: "):
         DQNTrainer(env, frame_stack=frames, backend="torch", runs_dir=None)
 
 

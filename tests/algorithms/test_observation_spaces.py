@@ -211,13 +211,10 @@ def none_of(space):
     return np.zeros((0, *(space.shape or ())), space.dtype)
 
 
-@pytest.mark.parametrize(
-    "empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(in_it=spaces.Dict())]
-)
+@pytest.mark.parametrize("empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
 @pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
 def test_empty_parts_are_nothing_to_learn_from(trainer, empty):
     space = spaces.Dict(eye=CAMERA, nothing=empty, side=spaces.Discrete(3))
-
     env = lambda: Sampled(space, spaces.Discrete(2))  # noqa: E731
     made = trainer(env, 0, num_envs=2, n_steps=4, runs_dir=None)
     assert made.train(16)["timesteps"] == 16
