@@ -25,14 +25,8 @@ SETTINGS = {
 }
 TRAINERS = {"ppo": PPOTrainer, "a2c": A2CTrainer, "impala": IMPALATrainer}
 CONFIGS = {"ppo": PPOConfig, "a2c": A2CConfig, "impala": IMPALAConfig}
-LEARNERS = {
-    ("ppo", "native"): NativePPO,
-    ("a2c", "native"): NativeA2C,
-    ("impala", "native"): NativeIMPALA,
-    ("ppo", "torch"): PPO,
-    ("a2c", "torch"): A2C,
-    ("impala", "torch"): IMPALA,
-}
+CLASSES = {"native": (NativePPO, NativeA2C, NativeIMPALA), "torch": (PPO, A2C, IMPALA)}
+LEARNERS = {(n, b): kind for b in CLASSES for n, kind in zip(SETTINGS, CLASSES[b], strict=True)}
 BOTH = pytest.mark.parametrize("backend", ["native", "torch"])
 PAIR = pytest.mark.parametrize("name", ["ppo", "a2c"])
 ALL = pytest.mark.parametrize(("name", "backend"), LEARNERS)

@@ -21,32 +21,29 @@ FLIPS |= {"batch_size": 128, "learning_rate": 1e-3, "target_update_interval": 20
 FLIPS |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.3, "buffer_size": 50_000}
 
 
-class AllGoals(BitFlip):
+class Own(BitFlip):
+    """Replace methods by functions."""
+
+    def __init__(self, **methods):
+        super().__init__(4)
+        vars(self).update(methods)
+
+
+def no_flag(achieved_goal, desired_goal, info):
+    return False
+
+
+def any_flag(achieved_goal, desired_goal, info):
     """Return one flag for all goals, as Gymnasium-Robotics does."""
-
-    def __init__(self, flag):
-        super().__init__(4)
-        self.flag = flag
-
-    def compute_terminated(self, achieved_goal, desired_goal, info):
-        return self.flag and bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
+    return bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
 
 
-class OneGoal(BitFlip):
-    """Accept only single goals in `compute_reward` or `compute_terminated`."""
+def one_reward(achieved_goal, desired_goal, info):
+    return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
 
-    def __init__(self, method):
-        super().__init__(4)
-        self.method = method
 
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        if self.method == "compute_reward":
-            return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
-        return super().compute_reward(achieved_goal, desired_goal, info)
-
-    def compute_terminated(self, achieved_goal, desired_goal, info):
-        met = (achieved_goal == desired_goal).all(-1)
-        return bool(met) if self.method == "compute_terminated" else np.zeros_like(met)
+def one_flag(achieved_goal, desired_goal, info):
+    return bool((achieved_goal == desired_goal).all(-1))
 
 
 def flips(her, steps=7_000):
@@ -112,9 +109,9 @@ def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_pat
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("flag", [no_flag, any_flag])
 def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):
-    env = make_vec(functools.partial(AllGoals, flag), 2, vectorization_mode=mode)
+    env = make_vec(functools.partial(Own, compute_terminated=flag), 2, vectorization_mode=mode)
     trainer = DQNTrainer(env, num_envs=2, **HER, **QUICK)
     trainer.train(40)
     assert trainer.learner.updates > 0
@@ -129,9 +126,9 @@ def test_a_flag_for_each_goal_is_computed():
 
 def test_functions_of_single_goals_are_rejected_or_ignored():
     with pytest.raises(ValueError, match=r"^her: .*compute_reward.* got shape \(\)"):
-        DQNTrainer(functools.partial(OneGoal, "compute_reward"), **HER, **QUICK)
+        DQNTrainer(functools.partial(Own, compute_reward=one_reward), **HER, **QUICK)
     with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
-        trainer = DQNTrainer(functools.partial(OneGoal, "compute_terminated"), **HER, **QUICK)
+        trainer = DQNTrainer(functools.partial(Own, compute_terminated=one_flag), **HER, **QUICK)
     trainer.train(12)
     assert trainer.learner.updates > 0
 

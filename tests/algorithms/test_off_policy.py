@@ -109,13 +109,8 @@ def test_stepping_in_python_equals_stepping_in_rust(case):
 def test_metrics_have_the_names_of_stable_baselines3_in_every_row(case, backend):
     one = make_learner(case, backend)
     rows = iterated(one, 8)
-    names = {
-        "rollout/ep_rew_mean",
-        "rollout/ep_len_mean",
-        "time/total_timesteps",
-        "train/learning_rate",
-        "train/n_updates",
-    }
+    names = {"rollout/ep_rew_mean", "rollout/ep_len_mean", "time/total_timesteps"}
+    names |= {"train/learning_rate", "train/n_updates"}
     names |= {
         "DQN": {"rollout/exploration_rate", "train/loss"},
         "SAC": {f"train/{x}" for x in ("critic_loss", "actor_loss", "ent_coef", "ent_coef_loss")},

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
@@ -453,26 +454,15 @@ def test_transitions_without_memory_name_the_setting(backend):
 
 LIMITED = """
 import os, resource, sys, warnings
-import torch
-import gymnasium as gym, numpy as np
+import gymnasium as gym, numpy as np, torch
 from rlox.trainers import SACTrainer
+from support.envs import Sampled
 
-class Wide(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (20_000,), np.float32)
-    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(20_000, np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        return np.full(20_000, self.t / 100, np.float32), 0.0, False, self.t == 50, {}
+wide = lambda: Sampled(gym.spaces.Box(-1, 1, (20_000,)), gym.spaces.Box(-1, 1, (1,)), 50)
 
 def train(backend):
     how = dict(net_arch=(2,), learning_starts=10**6, buffer_size=1_500, batch_size=8)
-    trainer = SACTrainer(Wide, 0, backend=backend, runs_dir=sys.argv[1], **how)
+    trainer = SACTrainer(wide, 0, backend=backend, runs_dir=sys.argv[1], **how)
     trainer.learner.iterate()
     np.linalg.inv(np.ones((200, 200)) @ np.ones((200, 200)) + np.eye(200))  # OpenBLAS's memory
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -483,7 +473,7 @@ def train(backend):
     assert any("buffer_size" in str(x.message) for x in said), said
     assert result["left_out"].startswith("replay: buffer_size: ")
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-    assert SACTrainer.load(result["run_dir"], env=Wide, runs_dir=None).timesteps == 1_451
+    assert SACTrainer.load(result["run_dir"], env=wide, runs_dir=None).timesteps == 1_451
     print("done", flush=True)
 
 for backend in ("native", "torch"):
@@ -499,5 +489,6 @@ for backend in ("native", "torch"):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
 def test_weights_are_saved_under_a_memory_limit(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tests)
     assert done.stdout == "done\n" * 2, done.stderr[-2000:]
