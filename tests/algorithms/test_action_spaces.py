@@ -151,15 +151,9 @@ def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
         make_learner(algorithm, backend, env=lambda: sampled(space))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        ([-1, np.nan], [1, 1], "finite bounds for SAC"),
-        ([[-1], [2]], [[1], [1]], r"low <= high for SAC, got 2.0 > 1.0 in component 1"),
-    ],
-)
-def test_invalid_bounds_are_rejected(low, high, expected):
-    space = Box(-1, 1, np.shape(low))
-    space.low[:], space.high[:] = low, high  # Gymnasium's constructor rejects these bounds
-    with pytest.raises(ValueError, match=f"^action space: expected {expected}"):
-        expect_actions_for("sac", space)
+def test_invalid_bounds_are_rejected():
+    space = Box(-1, 1, (2, 1))  # Gymnasium's constructor rejects these bounds
+    for low, expected in ((2.0, "low <= .*2.0 > 1.0 in component 1"), (np.nan, "finite bounds")):
+        space.low[1] = low
+        with pytest.raises(ValueError, match=f"^action space: expected {expected}"):
+            expect_actions_for("sac", space)

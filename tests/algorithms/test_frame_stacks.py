@@ -10,7 +10,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
-from support.off_policy import make_learner
+from support.off_policy import iterated, make_learner
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 FRAMES = 4
@@ -88,13 +88,12 @@ def test_samples_and_learning_equal_those_of_whole_stacks(kind, mode):
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
 def test_learners_resume_from_a_state(kind):
     one, other, whole = learner(kind), learner(kind), learner(kind, frame_stack=None)
-    for _ in range(50):
-        one.iterate()
+    iterated(one, 50)
     state = one.state()
     other.load_state(state)
     for x in (one, other):  # new episodes
         x.started = False
-    assert str([one.iterate() for _ in range(9)]) == str([other.iterate() for _ in range(9)])
+    assert str(iterated(one, 9)) == str(iterated(other, 9))
     np.testing.assert_equal(one.state().replay, other.state().replay)
     before = whole.state().replay
     with pytest.raises(ValueError, match=r'^arrays\["frame_stack"\], section replay: expected 1,'):

@@ -61,9 +61,8 @@ def ppo(env="CartPole-v1", num_envs=2, backend="native", **settings):
     return NativePPO(make_vec(env, num_envs), PPOConfig(**settings), 1, backend)
 
 
-def gradients(optimizer):
+def gradients(state):
     """Return the gradients, flat, which the first moments of Adam contain after one step."""
-    state = optimizer if isinstance(optimizer, dict) else optimizer.state()
     return {n.removesuffix(".exp_avg"): x for n, x in state.items() if n.endswith(".exp_avg")}
 
 
@@ -97,7 +96,7 @@ def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
     native, torchs = pair(algorithm, lambda: Answer(space), **settings)
     assert_close(*updated(native, torchs, 0.0), rtol=1e-4)
     mine = gradients(native.policy.optimizer_state())
-    theirs = gradients(torchs.optimizer)
+    theirs = gradients(torchs.optimizer.state())
     assert any(np.abs(x).max() > 1e-3 for x in theirs.values())
     assert_close(mine, theirs, rtol=1e-5)
 
@@ -361,9 +360,7 @@ def test_a_learner_can_be_stopped_from_another_thread():
     learner.iterate()  # hours, else
     timer.join()
     assert learner.iterate() == {}  # the steps of which do not count
-    steps = learner.timesteps
-    learner.stopping = False
-    assert learner.timesteps == steps <= 20_000
+    assert learner.timesteps <= 20_000
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo with target_kl", "a2c"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import create_empty_array
 from gymnasium.wrappers import TransformAction
 
 import rlox
@@ -197,18 +198,8 @@ def test_predictions_for_no_observations_are_none(space, backend):
     trainer = A2CTrainer(lambda: Tell(space), 0, num_envs=2, backend=backend, runs_dir=None)
     parts = len(getattr(space, "spaces", [space]))
     for deterministic in (True, False):
-        actions = trainer.predict(none_of(space), deterministic)
+        actions = trainer.predict(create_empty_array(space, 0), deterministic)
         assert (actions.shape, actions.dtype) == ((0, parts), np.int64)
-
-
-def none_of(space):
-    """A batch of no observations."""
-    match space:
-        case spaces.Dict():
-            return {key: none_of(part) for key, part in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(none_of(part) for part in space.spaces)
-    return np.zeros((0, *(space.shape or ())), space.dtype)
 
 
 @pytest.mark.parametrize("empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])

@@ -298,10 +298,8 @@ def test_nan_in_a_parameter_is_named_where_it_comes_out(name, env, policy, param
     ("name", "settings"),
     [
         ("PPO", {"use_sde": True}),  # with a Discrete action space
-        ("A2C", {"use_sde": True}),
         ("PPO", {"device": "cuda:99"}),
         ("PPO", {"num_envs": 3}),
-        ("PPO", {"target_kl": -1.0}),
         ("A2C", {"optimizer": "sgd"}),
         ("A2C", {"optimizer_eps": -1.0}),
     ],
