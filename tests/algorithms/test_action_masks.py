@@ -244,9 +244,8 @@ def test_dqn_leaves_out_transitions_into_last_states_without_a_mask(mode, backen
 @UNMASKED
 @BOTH
 def test_dqn_learns_nothing_from_minibatches_of_such_transitions_alone(backend):
-    first = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.1)
-    second = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.2)
-    assert first == second
+    how = (Silent, backend, AutoresetMode.SAME_STEP, 1)
+    assert len({learned_value(*how, learning_rate=rate) for rate in (0.1, 0.2)}) == 1
 
 
 @UNMASKED

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlox import torch_state
 from rlox.replaying import Replay
+from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
 from support.off_policy import NORMALIZED, iterated, make_learner
 
@@ -163,12 +164,12 @@ def test_only_what_is_learned_from_is_sent_to_a_device(monkeypatch):
     assert len(sent) == 7
 
 
-@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TD3"])
-def test_unavailable_devices_are_rejected(algorithm):
+@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
+def test_unavailable_devices_are_rejected(trainer):
     with pytest.raises(ValueError, match=r"^device: expected one that torch can .*'meta'"):
-        make_learner(algorithm, device="meta")
+        trainer("Pendulum-v1", device="meta", runs_dir=None)
     with pytest.raises(ValueError, match=r"^device: expected 'cpu' on the native backend, got"):
-        make_learner(algorithm, "native", device="cuda")
+        trainer("Pendulum-v1", device="cuda", backend="native", runs_dir=None)
 
 
 # Torch hides it from all but those to whom warnings are errors.

@@ -318,9 +318,7 @@ def test_exploration_decreases_with_every_step(train_freq, num_envs):
     trainer = DQNTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **SMALL, **how)
     one, rates = trainer.learner, []
     explored = one.explored
-    one.explored = lambda *given: (
-        rates.append(one.exploration_rate(one.progress)) or explored(*given)
-    )
+    one.explored = lambda *args: rates.append(one.exploration_rate(one.progress)) or explored(*args)
     for _ in range(2):  # schedules begin again in each call of train
         rates.clear()
         trainer.train(64)

@@ -192,12 +192,12 @@ def test_the_value_continues_beyond_a_truncation_and_ends_at_a_termination(termi
 @BOTH
 def test_schedules_decrease_from_the_setting_to_zero(name):
     clip = {"clip_schedule": "linear", "clip_coef": 0.4} if name == "PPO" else {}
-    one, used = learner(name, lr_schedule="linear", **clip), []
-    step, rate = one.optimizer.step, one.config.learning_rate
-    one.optimizer.step = lambda gradient, lr: (used.append(lr), step(gradient, lr))
+    one = learner(name, lr_schedule="linear", **clip)
+    one.optimizer.step, rate = mock.Mock(wraps=one.optimizer.step), one.config.learning_rate
     for progress in (0.0, 0.25, 0.75):
         metrics = one.iterate(progress)
-        assert used[-1] == metrics["train/learning_rate"] == pytest.approx(rate * (1 - progress))
+        used = one.optimizer.step.call_args.args[1]
+        assert used == metrics["train/learning_rate"] == pytest.approx(rate * (1 - progress))
         if name == "PPO":
             assert metrics["train/clip_range"] == pytest.approx(0.4 * (1 - progress))
     constant = learner(name).iterate(0.5)
@@ -281,7 +281,6 @@ def test_two_runs_are_equal_and_another_seed_differs(kind, name):
         ("PPO", "CartPole-v1", None, "critic.4.bias", ("values", 0, 32)),
         ("PPO", "CartPole-v1", Coin, "actor.weight", ("actor.weight", None, 32)),
         ("A2C", "CartPole-v1", None, "actor.4.bias", ("log_probs", 0, 5)),
-        ("A2C", "CartPole-v1", None, "critic.4.bias", ("values", 0, 5)),
     ],
 )
 def test_nan_in_a_parameter_is_named_where_it_comes_out(name, env, policy, parameter, output):
@@ -416,10 +415,7 @@ def test_target_kl_ends_the_updates_of_an_iteration():
 def test_gradients_are_cut_to_their_joint_norm():
     ppo, norms = learner("PPO", max_grad_norm=1e-3), []
     step = ppo.optimizer.step
-    ppo.optimizer.step = lambda gradient, lr: (
-        norms.append(gradient.norm().item()),
-        step(gradient, lr),
-    )
+    ppo.optimizer.step = lambda g, lr: (norms.append(g.norm().item()), step(g, lr))
     ppo.iterate()
     assert norms == pytest.approx([1e-3] * 8, rel=1e-2)
 
