@@ -183,16 +183,16 @@ def test_a_compute_reward_that_needs_a_reset_is_accepted_with_a_warning(fail):
 @pytest.mark.filterwarnings("ignore:her")
 @pytest.mark.parametrize("error", [KeyError("scale"), TypeError("scalar")])
 def test_a_compute_reward_that_fails_for_a_minibatch_is_named(error):
-    made = []
+    trainers = []
 
     def compute_reward(achieved_goal, desired_goal, info):
-        if np.ndim(achieved_goal) == 2 and (made or type(error) is TypeError):
+        if np.ndim(achieved_goal) == 2 and (trainers or type(error) is TypeError):
             raise error
         return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
 
-    made.append(DQNTrainer(lambda: Own(compute_reward=compute_reward), **HER, **QUICK))
+    trainers.append(DQNTrainer(lambda: Own(compute_reward=compute_reward), **HER, **QUICK))
     with pytest.raises(RuntimeError, match=r"^compute_reward: ") as failed:
-        made[0].train(20)
+        trainers[0].train(20)
     assert failed.value.__cause__ is error
 
 

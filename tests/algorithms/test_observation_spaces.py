@@ -204,13 +204,13 @@ def test_predictions_for_no_observations_are_none(space, backend):
 
 @pytest.mark.parametrize("empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
 @pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
-def test_empty_parts_are_nothing_to_learn_from(trainer, empty):
+def test_empty_parts_have_no_features(trainer, empty):
     space = spaces.Dict(eye=CAMERA, nothing=empty, side=spaces.Discrete(3))
     env = lambda: Sampled(space, spaces.Discrete(2))  # noqa: E731
-    made = trainer(env, 0, num_envs=2, n_steps=4, runs_dir=None)
-    assert made.train(16)["timesteps"] == 16
-    assert made.learner.policy.features.features_dim == 256 + 3
-    assert made.predict(space.sample()).shape == ()
+    one = trainer(env, 0, num_envs=2, n_steps=4, runs_dir=None)
+    assert one.train(16)["timesteps"] == 16
+    assert one.learner.policy.features.features_dim == 256 + 3
+    assert one.predict(space.sample()).shape == ()
 
 
 def test_wrong_observations_are_named_by_their_place():

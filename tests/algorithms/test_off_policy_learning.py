@@ -63,10 +63,10 @@ def test_a_discrete_identity_is_not_reached_without_learning(backend):
 def continuous_identity(trainer, backend, steps=1_000, env=Imitate, **settings):
     """Return the mean return after training: 0 at best, -3.3 for doing nothing."""
     how = {**FAST, "net_arch": (32, 32), "batch_size": 64, **settings}
-    made = trainer(env, 0, backend=backend, **how)
-    made.train(steps)
-    assert made.learner.backend == backend
-    return made.evaluate(10)["mean_reward"]
+    one = trainer(env, 0, backend=backend, **how)
+    one.train(steps)
+    assert one.learner.backend == backend
+    return one.evaluate(10)["mean_reward"]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_samples_depend_only_on_the_seed_and_the_weights(use_sde, backend, tmp_p
     trainer.train(10)
     trainer.save(tmp_path / "saved")
     again = SACTrainer.load(tmp_path / "saved", env=Imitate, runs_dir=None)
-    said = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
-    assert said[0] == said[1] == said[2]
-    assert said[0] != trainer.evaluate(1, seed=5)["returns"]
+    runs = [x.evaluate(1, seed=5, deterministic=False)["returns"] for x in (trainer, again, again)]
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0] != trainer.evaluate(1, seed=5)["returns"]
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -424,22 +424,22 @@ def test_every_step_is_learned_from_once_in_each_epoch():
     ppo = learner("PPO", batch_size=50)
     ppo.loss = mock.Mock(wraps=ppo.loss)
     ppo.iterate()
-    seen = [call.args[1] for call in ppo.loss.call_args_list]
-    assert [len(batch.obs) for batch in seen] == [50, 50, 28] * 2
-    advantages = torch.cat([batch.advantages for batch in seen[:3]]).sort().values
+    batches = [call.args[1] for call in ppo.loss.call_args_list]
+    assert [len(batch.obs) for batch in batches] == [50, 50, 28] * 2
+    advantages = torch.cat([batch.advantages for batch in batches[:3]]).sort().values
     np.testing.assert_array_equal(advantages, np.sort(ppo.buffer.advantages, axis=None))
 
 
 def test_losses_are_means_except_the_last_as_in_stable_baselines3():
-    ppo, seen = learner("PPO", learning_rate=0.01), []
+    ppo, results = learner("PPO", learning_rate=0.01), []
     loss = ppo.loss
-    ppo.loss = lambda *args: (seen.append(loss(*args)), seen[-1])[1]
+    ppo.loss = lambda *args: (results.append(loss(*args)), results[-1])[1]
     metrics = ppo.iterate()
-    parts = np.array([part.numpy() for _, _, part in seen])  # 2 epochs of 4 minibatches
+    parts = np.array([part.numpy() for _, _, part in results])  # 2 epochs of 4 minibatches
     for i, name in enumerate(("policy_gradient_loss", "value_loss", "entropy_loss")):
         assert metrics[f"train/{name}"] == pytest.approx(parts[:, i].mean(), rel=1e-4, abs=1e-7)
     assert metrics["train/loss"] == pytest.approx(parts[-1, 3], rel=1e-6)
-    ratios = [log_ratio.double() for _, log_ratio, _ in seen]
+    ratios = [log_ratio.double() for _, log_ratio, _ in results]
     kl = [(r.exp() - 1 - r).mean().item() for r in ratios[4:]]  # the last epoch's
     assert metrics["train/approx_kl"] == pytest.approx(np.mean(kl), rel=1e-2)
     clipped = [((r.exp() - 1).abs() > 0.2).double().mean().item() for r in ratios]
