@@ -1,4 +1,4 @@
-"""Action masks: only what is allowed is done, and learned from."""
+"""Action masks of PPO, A2C and DQN: actions, predictions, targets and rejected masks."""
 
 import gymnasium as gym
 import numpy as np
@@ -7,20 +7,23 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from rlox import VecEnv, make_vec
+from rlox import ArgumentError, VecEnv, make_vec
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 from support.masked_envs import Doors, Endless, Locks, Method, Switches
+from support.refusals import expect_refusal, refusals
 
 NAMES = ["PPO", "A2C"]
 TRAINERS = {"PPO": PPOTrainer, "A2C": A2CTrainer}
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "action_masks": True}
-ON_TORCH = {**SMALL, "backend": "torch"}  # whose rollouts can be looked into
+MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
+BACKENDS = ["native", "torch"]
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
 
 
 class Listed(Doors):
-    """Says it as a list."""
+    """Reports the mask as a list."""
 
     def _state(self):
         obs, infos = super()._state()
@@ -28,19 +31,20 @@ class Listed(Doors):
 
 
 @pytest.mark.parametrize("env", [Doors, Method, Listed])
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@MODES
 @pytest.mark.parametrize("name", NAMES)
 def test_only_unlocked_doors_are_ever_opened(name, mode, env):
-    trainer = TRAINERS[name](env, 0, env_kwargs={"autoreset_mode": mode.value}, **ON_TORCH)
+    how = {**SMALL, "env_kwargs": {"autoreset_mode": mode.value}, "backend": "torch"}
+    trainer = TRAINERS[name](env, 0, **how)
     trainer.train(400)
     buffer = trainer.learner.buffer
     masks = buffer.field("action_masks")
     chosen = np.take_along_axis(masks, buffer.actions[..., None], 2)[..., 0]
     assert chosen.all()
     assert set(masks[buffer.valid].sum(1)) == {2, 3}
-    assert np.isfinite(buffer.log_probs).all()
-    # Two or three of six equally likely at first: so says the log-probability, too.
+    # Two or three of the six actions have equal probabilities at first.
     assert (np.exp(buffer.log_probs[buffer.valid]) > 0.25).all()
+    assert np.isfinite(buffer.log_probs).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,30 +54,21 @@ def test_without_masks_a_locked_door_is_opened(name):
         trainer.train(400)
 
 
-class Pick(gym.Env):
-    """Pays the allowed action of the smallest number; what is allowed is not in the observation."""
+class Pick(Doors):
+    """Pay the allowed action with the smallest number; observations do not contain the masks."""
 
-    observation_space = spaces.Box(0, 1, (1,))
-    action_space = spaces.MultiDiscrete([3, 3])
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([3, 3])
 
     def _state(self):
-        self.mask = np.concatenate([self._two(), self._two()])
-        return np.zeros(1, np.float32), {"action_mask": self.mask}
-
-    def _two(self):
-        return np.arange(3) != self.np_random.integers(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = 0
-        return self._state()
+        self.open = np.arange(3) != self.np_random.integers(3, size=(2, 1))
+        return np.zeros(1, np.float32), {"action_mask": self.open.ravel()}
 
     def step(self, action):
-        allowed = self.mask.reshape(2, 3)
-        assert allowed[[0, 1], action].all()
-        reward = float(np.mean(action == allowed.argmax(1)))
+        assert self.open[[0, 1], action].all()
+        reward = float(np.mean(action == self.open.argmax(1)))
         self.at += 1
-        return *self._state()[:1], reward, False, self.at == 10, {"action_mask": self.mask}
+        obs, infos = self._state()
+        return obs, reward, False, self.at == 10, infos
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
@@ -87,8 +82,9 @@ def test_what_is_allowed_is_learned_and_kept_to_in_evaluation(name, backend):
     assert trainer.evaluate(20, deterministic=False)["mean_reward"] > 7.0
 
 
-def test_taxi_of_gymnasium_says_its_masks():
-    trainer = PPOTrainer("Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4", 0, **ON_TORCH)
+def test_masks_of_gymnasiums_taxi_are_used():
+    env = "Taxi-v3" if "Taxi-v3" in gym.registry else "Taxi-v4"
+    trainer = PPOTrainer(env, 0, backend="torch", **SMALL)
     trainer.train(128)
     masks = trainer.learner.buffer.field("action_masks")
     assert masks.shape == (16, 4, 6)
@@ -132,30 +128,30 @@ def test_masked_distributions_leave_nothing_to_what_is_forbidden():
     assert all(p.grad is None or p.grad.isfinite().all() for p in policy.parameters())
 
 
-def test_environments_that_say_nothing_or_nonsense_are_refused():
-    with pytest.raises(ValueError, match="action_masks: expected environments that say"):
-        PPOTrainer("CartPole-v1", 0, action_masks=True, runs_dir=None)
-    with pytest.raises(ValueError, match="action_masks: expected a Discrete, MultiDiscrete"):
-        PPOTrainer("Pendulum-v1", 0, action_masks=True, runs_dir=None)
-    silent = PPOTrainer(lambda: gym.make("CartPole-v1"), 0, **SMALL)
-    with pytest.raises(ValueError, match=r"action_masks: expected environments that give infos"):
-        silent.train(64)
-    with pytest.raises(ValueError, match=r"action_masks: .*has_action_masks is False.*make_vec\("):
-        VecEnv(1).action_masks()
+def masked(mask):
+    """Return a class of `Doors` with a constant mask; None: without masks."""
 
-    class Closed(Doors):
+    class Masked(Doors):
         def _state(self):
-            return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
+            return super()._state()[0], {} if mask is None else {"action_mask": np.array(mask)}
 
-    with pytest.raises(ValueError, match=r"^action_mask: .* in environment 0"):
-        PPOTrainer(Closed, 0, **SMALL).train(64)
+    return Masked
 
-    class Short(Doors):
-        def _state(self):
-            return super()._state()[0], {"action_mask": np.ones(5, np.int8)}
 
-    with pytest.raises(ValueError, match=r"action_mask: expected shape \(4, 6\)"):
-        PPOTrainer(Short, 0, **SMALL).train(64)
+def trained(env, **settings):
+    PPOTrainer(env, 0, **{**SMALL, **settings}).train(64)
+
+
+@refusals(
+    ("native", lambda: trained("CartPole-v1"), ArgumentError, "action_masks"),
+    ("Box actions", lambda: trained("Pendulum-v1"), ArgumentError, "action_masks"),
+    ("no mask", lambda: trained(masked(None)), ArgumentError, "action_masks"),
+    ("VecEnv", lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "make_vec("),
+    ("no allowed action", lambda: trained(masked([0] * 6)), ArgumentError, "action_mask"),
+    ("wrong shape", lambda: trained(masked([1] * 5)), ArgumentError, "action_mask"),
+)
+def test_missing_and_invalid_masks_are_rejected(refusal):
+    expect_refusal(refusal)
 
 
 def test_masks_of_environments_that_a_reset_left_alone_stay():
@@ -168,13 +164,15 @@ def test_masks_of_environments_that_a_reset_left_alone_stay():
     assert after[1].sum() in (2, 3)
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@MODES
 def test_masks_of_several_components_may_be_tuples_as_gymnasium_takes_them(mode):
     PPOTrainer(Locks, 0, env_kwargs={"autoreset_mode": mode.value}, **SMALL).train(400)
 
 
 DQN = {"learning_starts": 8, "train_freq": 1, "runs_dir": None, "action_masks": True}
-BACKENDS = ["native", "torch"]
+UNMASKED = pytest.mark.filterwarnings(
+    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
+)
 
 
 def dqn(env, backend, mode, **settings):
@@ -192,34 +190,31 @@ def learned_value(env, backend, mode, limit, **settings):
     return float(networks["q_net.0.weight"][0, 0] + networks["q_net.0.bias"][0])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("limit", [1000, 5, 1])
-def test_dqn_bootstraps_truncated_episodes_from_allowed_actions(limit, mode, backend):
-    assert learned_value(Endless, backend, mode, limit) == pytest.approx(-10, abs=0.1)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("settings", [{"n_steps": 3}, {"prioritized": True}, {"double": True}])
-def test_dqn_options_bootstrap_truncated_episodes_from_allowed_actions(settings, backend):
-    value = learned_value(Endless, backend, AutoresetMode.SAME_STEP, 5, **settings)
+@BOTH
+@pytest.mark.parametrize(
+    ("mode", "limit", "settings"),
+    [
+        *((mode, limit, {}) for mode in AutoresetMode for limit in (1000, 5, 1)),
+        (AutoresetMode.SAME_STEP, 5, {"n_steps": 3}),
+        (AutoresetMode.SAME_STEP, 5, {"prioritized": True}),
+        (AutoresetMode.SAME_STEP, 5, {"double": True}),
+    ],
+)
+def test_dqn_bootstraps_truncated_episodes_from_allowed_actions(mode, limit, settings, backend):
+    value = learned_value(Endless, backend, mode, limit, **settings)
     assert value == pytest.approx(-10, abs=0.1)
 
 
-def stored(trainer):
-    """All transitions of a trainer's buffer, and which are followed by a reset."""
-    buffer = trainer.learner.replay.buffer
-    batch = buffer.sample(len(buffer), seed=0)
-    return batch, batch["terminated"] | batch["truncated"]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@BOTH
+@MODES
 @pytest.mark.parametrize("env", [Doors, Method])
 def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend, recwarn):
     trainer = dqn(env, backend, mode, num_envs=2)
     trainer.train(200)
-    batch, ended = stored(trainer)
+    trainer.evaluate(5)  # the environment rejects masked actions
+    buffer = trainer.learner.replay.buffer
+    batch = buffer.sample(len(buffer), seed=0)
+    ended = batch["terminated"] | batch["truncated"]
     assert 10 < ended.sum() < len(ended)
     known = np.ones_like(ended)
     if env is Method and mode is AutoresetMode.SAME_STEP:
@@ -239,29 +234,22 @@ class Silent(Endless):
         return *rest, truncated, {} if truncated else infos
 
 
-@pytest.mark.filterwarnings(
-    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
-)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@UNMASKED
+@BOTH
+@MODES
 def test_dqn_leaves_out_transitions_into_last_states_without_a_mask(mode, backend):
     assert learned_value(Silent, backend, mode, 5) == pytest.approx(-10, abs=0.1)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
-)
-@pytest.mark.parametrize("backend", BACKENDS)
+@UNMASKED
+@BOTH
 def test_dqn_learns_nothing_from_minibatches_of_such_transitions_alone(backend):
-    first = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.1)
-    second = learned_value(Silent, backend, AutoresetMode.SAME_STEP, 1, learning_rate=0.2)
-    assert first == second
+    how = (Silent, backend, AutoresetMode.SAME_STEP, 1)
+    assert len({learned_value(*how, learning_rate=rate) for rate in (0.1, 0.2)}) == 1
 
 
-@pytest.mark.filterwarnings(
-    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
-)
-@pytest.mark.parametrize("backend", BACKENDS)
+@UNMASKED
+@BOTH
 def test_dqn_lowers_the_priorities_of_such_transitions(backend):
     how = {"env_kwargs": {"limit": 3}, "prioritized": True, "learning_rate": 0.1, "net_arch": ()}
     trainer = dqn(Silent, backend, AutoresetMode.SAME_STEP, gamma=0.0, **how)

@@ -12,50 +12,38 @@ from gymnasium.vector import AutoresetMode
 from rlox import make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import BitFlip, PointMass
+from support.off_policy import assert_equal_states
 
 QUICK = {"learning_starts": 8, "batch_size": 8, "train_freq": 1, "net_arch": (8,)}
 HER = {"seed": 0, "her": "future", "runs_dir": None}
-FLIPS = {
-    "num_envs": 8,
-    "learning_starts": 200,
-    "train_freq": 1,
-    "gradient_steps": 2,
-    "batch_size": 128,
-    "learning_rate": 1e-3,
-    "target_update_interval": 200,
-    "gamma": 0.98,
-    "exploration_final_eps": 0.1,
-    "exploration_fraction": 0.3,
-    "buffer_size": 50_000,
-}
+FLIPS = {"num_envs": 8, "learning_starts": 200, "train_freq": 1, "gradient_steps": 2}
+FLIPS |= {"batch_size": 128, "learning_rate": 1e-3, "target_update_interval": 200, "gamma": 0.98}
+FLIPS |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.3, "buffer_size": 50_000}
 
 
-class AllGoals(BitFlip):
+class Own(BitFlip):
+    """Replace methods by functions."""
+
+    def __init__(self, **methods):
+        super().__init__(4)
+        vars(self).update(methods)
+
+
+def no_flag(achieved_goal, desired_goal, info):
+    return False
+
+
+def any_flag(achieved_goal, desired_goal, info):
     """Return one flag for all goals, as Gymnasium-Robotics does."""
-
-    def __init__(self, flag):
-        super().__init__(4)
-        self.flag = flag
-
-    def compute_terminated(self, achieved_goal, desired_goal, info):
-        return self.flag and bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
+    return bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
 
 
-class OneGoal(BitFlip):
-    """Accept only single goals in `compute_reward` or `compute_terminated`."""
+def one_reward(achieved_goal, desired_goal, info):
+    return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
 
-    def __init__(self, method):
-        super().__init__(4)
-        self.method = method
 
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        if self.method == "compute_reward":
-            return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
-        return super().compute_reward(achieved_goal, desired_goal, info)
-
-    def compute_terminated(self, achieved_goal, desired_goal, info):
-        met = (achieved_goal == desired_goal).all(-1)
-        return bool(met) if self.method == "compute_terminated" else np.zeros_like(met)
+def one_flag(achieved_goal, desired_goal, info):
+    return bool((achieved_goal == desired_goal).all(-1))
 
 
 def flips(her, steps=7_000):
@@ -95,60 +83,35 @@ def test_a_point_reaches_its_goal_only_with_hindsight_goals(trainer_class, setti
     assert score(None) < -15
 
 
-@pytest.mark.parametrize("trainer_class", [SACTrainer, TD3Trainer])
-@pytest.mark.parametrize("her", ["future", "final", "episode"])
+REPEATED = [(SACTrainer, "future"), (TD3Trainer, "final"), (SACTrainer, "episode")]
+
+
+@pytest.mark.parametrize(("trainer_class", "her"), REPEATED)
 @pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_path):
     settings = {"num_envs": 2, "learning_starts": 20, "batch_size": 16, "net_arch": (8,)}
-    trainers = [
-        trainer_class(PointMass, seed=3, her=her, runs_dir=None, **settings) for _ in range(2)
-    ]
-    for trainer in trainers:
+    how = {"seed": 3, "her": her, "runs_dir": None, **settings}
+    first, second = (trainer_class(PointMass, **how) for _ in "ab")
+    for trainer in (first, second):
         trainer.train(60)
-    first, second = (trainer.learner.state() for trainer in trainers)
-    for name, array in first.networks.items():
-        np.testing.assert_array_equal(array, second.networks[name])
-    trainers[0].save(tmp_path / "saved")
+    assert_equal_states(first.learner, second.learner)
+    first.save(tmp_path / "saved")
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
-    for name, array in again.learner.state().replay.items():
-        np.testing.assert_array_equal(array, first.replay[name])
-    # Gymnasium's environments begin new episodes; so shall the run that was not stopped.
-    trainers[1].learner.started = False
-    told = [trainer.train(60) for trainer in (trainers[1], again)]
-    assert told[0]["mean_reward"] == told[1]["mean_reward"]
-    whole, resumed = (trainer.learner.state() for trainer in (trainers[1], again))
-    assert again.learner.updates == trainers[1].learner.updates > trainers[0].learner.updates
+    np.testing.assert_equal(again.learner.state().replay, first.learner.state().replay)
+    # Gymnasium's environments begin new episodes; so does the run that was not stopped.
+    second.learner.started = False
+    results = [trainer.train(60) for trainer in (second, again)]
+    assert results[0]["mean_reward"] == results[1]["mean_reward"]
+    assert again.learner.updates == second.learner.updates > first.learner.updates
+    whole, resumed = second.learner.state(), again.learner.state()
     for part in ("networks", "optimizer", "replay"):
-        for name, array in getattr(whole, part).items():
-            np.testing.assert_array_equal(array, getattr(resumed, part)[name], err_msg=name)
-
-
-def test_compute_reward_is_called_once_a_batch():
-    calls = []
-
-    class Counting(PointMass):
-        def compute_reward(self, achieved_goal, desired_goal, info):
-            calls.append(np.shape(achieved_goal))
-            return super().compute_reward(achieved_goal, desired_goal, info)
-
-    trainer = SACTrainer(
-        Counting,
-        seed=0,
-        her="future",
-        learning_starts=10,
-        batch_size=10,
-        net_arch=(8,),
-        runs_dir=None,
-    )
-    calls.clear()  # it was tried when the trainer was made
-    trainer.train(11)
-    assert [shape for shape in calls if len(shape) == 2] == [(8, 6)]
+        np.testing.assert_equal(getattr(resumed, part), getattr(whole, part))
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("flag", [no_flag, any_flag])
 def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):
-    env = make_vec(functools.partial(AllGoals, flag), 2, vectorization_mode=mode)
+    env = make_vec(functools.partial(Own, compute_terminated=flag), 2, vectorization_mode=mode)
     trainer = DQNTrainer(env, num_envs=2, **HER, **QUICK)
     trainer.train(40)
     assert trainer.learner.updates > 0
@@ -163,9 +126,9 @@ def test_a_flag_for_each_goal_is_computed():
 
 def test_functions_of_single_goals_are_rejected_or_ignored():
     with pytest.raises(ValueError, match=r"^her: .*compute_reward.* got shape \(\)"):
-        DQNTrainer(functools.partial(OneGoal, "compute_reward"), **HER, **QUICK)
+        DQNTrainer(functools.partial(Own, compute_reward=one_reward), **HER, **QUICK)
     with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
-        trainer = DQNTrainer(functools.partial(OneGoal, "compute_terminated"), **HER, **QUICK)
+        trainer = DQNTrainer(functools.partial(Own, compute_terminated=one_flag), **HER, **QUICK)
     trainer.train(12)
     assert trainer.learner.updates > 0
 
@@ -186,18 +149,17 @@ class Failing(BitFlip):
         return super().compute_reward(achieved_goal, desired_goal, info)
 
 
-@pytest.mark.parametrize(
-    ("fail", "error"),
-    [
-        (lambda env, info: info["scale"], KeyError),
-        (lambda env, info: [0][len(info) + 1], IndexError),
-        (lambda env, info: np.zeros(2) * np.zeros(3), ValueError),
-    ],
-    ids=["KeyError", "IndexError", "ValueError"],
-)
-def test_a_compute_reward_that_always_fails_is_rejected(fail, error):
+FAILURES = {
+    KeyError: lambda env, info: info["scale"],
+    IndexError: lambda env, info: [0][len(info) + 1],
+    ValueError: lambda env, info: np.zeros(2) * np.zeros(3),
+}
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_compute_reward_that_always_fails_is_rejected(error):
     with pytest.raises(ValueError, match=r"^her: .*compute_reward") as rejected:
-        DQNTrainer(lambda: Failing(fail), **HER, **QUICK)
+        DQNTrainer(lambda: Failing(FAILURES[error]), **HER, **QUICK)
     assert type(rejected.value.__cause__) is error
 
 
@@ -219,26 +181,19 @@ def test_a_compute_reward_that_needs_a_reset_is_accepted_with_a_warning(fail):
 
 
 @pytest.mark.filterwarnings("ignore:her")
-@pytest.mark.parametrize(
-    "late", [KeyError("scale"), TypeError("scalar")], ids=["late", "TypeError"]
-)
-def test_a_compute_reward_that_fails_for_a_minibatch_is_named(late):
-    def fail(env, info):
-        if type(late) is TypeError or (env.ready is not None and env.steps == 3):
-            raise late
+@pytest.mark.parametrize("error", [KeyError("scale"), TypeError("scalar")])
+def test_a_compute_reward_that_fails_for_a_minibatch_is_named(error):
+    trainers = []
 
-    class Late(Failing):
-        def step(self, action):
-            self.fail = lambda env, info: None
-            try:
-                return super().step(action)
-            finally:
-                self.fail = fail
+    def compute_reward(achieved_goal, desired_goal, info):
+        if np.ndim(achieved_goal) == 2 and (trainers or type(error) is TypeError):
+            raise error
+        return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
 
-    trainer = DQNTrainer(lambda: Late(fail), **HER, **QUICK)
+    trainers.append(DQNTrainer(lambda: Own(compute_reward=compute_reward), **HER, **QUICK))
     with pytest.raises(RuntimeError, match=r"^compute_reward: ") as failed:
-        trainer.train(20)
-    assert failed.value.__cause__ is late
+        trainers[0].train(20)
+    assert failed.value.__cause__ is error
 
 
 def with_spaces(**parts):
@@ -254,25 +209,15 @@ def with_spaces(**parts):
     return Other
 
 
-BOX = gym.spaces.Box(-1, 1, (3,))
+BOX, BYTES = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 9, (6,), np.uint8)
+NESTED = gym.spaces.Dict(a=BOX)
 REJECTED = {
     "no compute_reward": (SACTrainer, "Pendulum-v1", {}, "her: .*compute_reward"),
     "no goal": (SACTrainer, with_spaces(achieved_goal=None), {}, "her: .*Dict observations"),
     "other shape": (SACTrainer, with_spaces(desired_goal=BOX), {}, "her: .*one shape and dtype"),
-    "other dtype": (
-        SACTrainer,
-        with_spaces(desired_goal=gym.spaces.Box(0, 9, (6,), np.uint8)),
-        {},
-        "her: .*one shape and dtype",
-    ),
-    "nested": (
-        SACTrainer,
-        with_spaces(observation=gym.spaces.Dict(a=BOX)),
-        {},
-        "her: .*one array as observation",
-    ),
+    "other dtype": (SACTrainer, with_spaces(desired_goal=BYTES), {}, "her: .*one shape and dtype"),
+    "nested": (SACTrainer, with_spaces(observation=NESTED), {}, "her: .*one array as observation"),
     "native": (SACTrainer, PointMass, {"backend": "native"}, "observation space: .*native"),
-    "n_steps": (SACTrainer, PointMass, {"n_steps": 3}, "n_steps: .*her"),
     "strategy": (SACTrainer, PointMass, {"her": "past"}, "her: "),
     "prioritized": (DQNTrainer, BitFlip, {"prioritized": True}, "prioritized: .*her='future'"),
     "next step": (DQNTrainer, lambda: gym.vector.SyncVectorEnv([BitFlip] * 2), {}, "her: "),

@@ -4,8 +4,6 @@ No GPU is needed: "meta" tensors stand for those of another device, and copies t
 some time later are made as late as they may be.
 """
 
-from dataclasses import replace
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,54 +13,41 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlox import make_vec, torch_state
-from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
-from rlox.noise import GaussianNoise
+from rlox import torch_state
 from rlox.replaying import Replay
-from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from support.envs import Imitate
+from rlox.trainers import SACTrainer, TD3Trainer
+from support.envs import Sampled
+from support.off_policy import NORMALIZED, iterated, make_learner
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 
 
-class Pictures(Imitate):
-    """`Imitate` with a picture beside the number."""
-
-    def __init__(self):
-        super().__init__()
-        camera = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
-        self.observation_space = gym.spaces.Dict(number=self.observation_space, camera=camera)
-
-    def _observe(self):
-        camera = self.np_random.integers(0, 256, (3, 36, 36), np.uint8)
-        number = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        self.number = number
-        return {"number": number, "camera": camera}
+NUMBERS = gym.spaces.Box(-1, 1, (1,))
+PARTS = gym.spaces.Dict(number=NUMBERS, camera=gym.spaces.Box(0, 255, (3, 36, 36), np.uint8))
 
 
-EVERY = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3, "num_envs": 2}
+def pictures():
+    return Sampled(PARTS, NUMBERS)
+
+
+# Case, environment and further settings.
 KINDS = {
-    "DQN": (DQN, DQNConfig(**SMALL), "CartPole-v1"),
-    "DQN, all options": (DQN, DQNConfig(**SMALL, **EVERY), "CartPole-v1"),
-    "SAC": (SAC, SACConfig(**SMALL), "Pendulum-v1"),
-    "SAC, fixed temperature": (SAC, SACConfig(**SMALL, ent_coef=0.1), "Pendulum-v1"),
-    "SAC, gSDE": (SAC, SACConfig(**SMALL, use_sde=True), "Pendulum-v1"),
-    "SAC, normalised": (
-        SAC,
-        SACConfig(**SMALL, normalize_obs=True, normalize_reward=True),
-        "Pendulum-v1",
-    ),
-    "SAC, pictures": (SAC, SACConfig(**SMALL), Pictures),
-    "TD3": (TD3, TD3Config(**SMALL, policy_delay=1), "Pendulum-v1"),
-    "TD3, pictures": (TD3, TD3Config(**SMALL, action_noise=GaussianNoise(0.1)), Pictures),
+    "DQN": ("DQN", None, {}),
+    "DQN, all options": ("DQN, all options", None, {"utd_ratio": None}),
+    "SAC": ("SAC", None, {}),
+    "SAC, fixed temperature": ("SAC", None, {"ent_coef": 0.1}),
+    "SAC, gSDE": ("SAC", None, {"use_sde": True}),
+    "SAC, normalised": ("SAC", None, NORMALIZED),
+    "SAC, pictures": ("SAC", pictures, {}),
+    "TD3": ("TD3", None, {"policy_delay": 1, "action_noise": None}),
+    "TD3, pictures": ("TD3", pictures, {}),
 }
 PLAIN = ["DQN", "DQN, all options", "SAC", "SAC, gSDE", "TD3"]
 
 
-def learner(kind, seed=3, **changes):
-    algorithm, config, env = KINDS[kind]
-    config = replace(config, **changes)
-    return algorithm(make_vec(env, config.num_envs), config, seed)
+def learner(kind, **changes):
+    case, env, settings = KINDS[kind]
+    return make_learner(case, "torch", 3, env, **{**SMALL, **settings, **changes})
 
 
 class Elsewhere(torch.Generator):
@@ -98,8 +83,7 @@ def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(kind, monkeypa
     monkeypatch.setattr(torch_state, "find_device", lambda name: torch.device("meta"))
     monkeypatch.setattr(torch, "Generator", Elsewhere)
     one = learner(kind, learning_starts=1000)
-    for _ in range(12):
-        one.iterate()
+    iterated(one, 12)
     assert {p.device.type for p in one.modules.parameters()} == {"meta"}
     monkeypatch.setattr(one.replay, "prioritize", lambda errors: errors)
     batch = one.replay.sample(one.streams["minibatches"], one.normalizer, **one.sampling(0.0))
@@ -152,8 +136,7 @@ class Late(TorchFunctionMode):
 @pytest.mark.parametrize("kind", ["DQN, all options", "SAC", "SAC, normalised", "SAC, pictures"])
 def test_memory_is_not_written_to_while_it_is_on_its_way_to_a_device(kind, device, monkeypatch):
     one = learner(kind, learning_starts=1000)
-    for _ in range(30):
-        one.iterate()
+    iterated(one, 30)
     layout, space, config, buffer = one.layout, one.spaces[1], one.config, one.replay.buffer
     replay = Replay(layout, space, config, config.num_envs, torch.device(device))
     replay.buffer = buffer
@@ -171,36 +154,22 @@ def test_memory_is_not_written_to_while_it_is_on_its_way_to_a_device(kind, devic
             assert same
 
 
-def test_only_what_is_learned_from_is_sent_to_a_device():
-    one = learner("DQN, all options", learning_starts=1000)
+def test_only_what_is_learned_from_is_sent_to_a_device(monkeypatch):
+    one, sent = learner("DQN, all options", learning_starts=1000), []
     one.iterate()
-    replay, sent = one.replay, []
-    replay.device = torch.device("meta")
-
-    class Noting(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            if func is Tensor.to:
-                sent.append(args[0].dtype)
-            return func(*args, **kwargs or {})
-
-    with Noting():
-        replay.sample(np.random.default_rng(0), None)
+    monkeypatch.setattr(Tensor, "to", lambda tensor, *_, **__: sent.append(tensor) or tensor)
+    one.replay.device = torch.device("meta")
+    one.replay.sample(np.random.default_rng(0), None)
     # Observations, next ones, actions, rewards, terminated, discounts, weights.
     assert len(sent) == 7
 
 
-@pytest.mark.parametrize(
-    ("trainer", "env"),
-    [(DQNTrainer, "CartPole-v1"), (SACTrainer, "Pendulum-v1"), (TD3Trainer, "Pendulum-v1")],
-)
-@pytest.mark.parametrize("device", ["cuda", "cuda:7", "meta", "nonsense", "cpu:x", ""])
-def test_devices_that_are_not_there_are_refused_when_it_is_made(trainer, env, device):
-    if device.startswith("cuda") and torch.cuda.is_available():
-        pytest.skip("it is there")
-    with pytest.raises(ValueError, match=rf"^device: expected one that torch can .*'{device}'"):
-        trainer(env, device=device, runs_dir=None)
+@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
+def test_unavailable_devices_are_rejected(trainer):
+    with pytest.raises(ValueError, match=r"^device: expected one that torch can .*'meta'"):
+        trainer("Pendulum-v1", device="meta", runs_dir=None)
     with pytest.raises(ValueError, match=r"^device: expected 'cpu' on the native backend, got"):
-        trainer(env, device=device, backend="native", runs_dir=None)
+        trainer("Pendulum-v1", device="cuda", backend="native", runs_dir=None)
 
 
 # Torch hides it from all but those to whom warnings are errors.

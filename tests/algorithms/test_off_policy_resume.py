@@ -7,65 +7,30 @@ import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from rlox import (
-    ArgumentError,
-    CorruptFileError,
-    OutOfMemoryError,
-    make_vec,
-    native_state,
-    restoring,
-)
+from rlox import CorruptFileError, OutOfMemoryError, make_vec, native_state, restoring
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from rlox.transitions import NativeReplay
-from support.envs import PointMass
+from support.envs import PointMass, Sampled
 from support.masked_envs import Doors
-from support.off_policy import BACKENDS, assert_equal_states
+from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_equal_states
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
-
-
-SMALL = {
-    "num_envs": 2,
-    "learning_starts": 10,
-    "batch_size": 16,
-    "buffer_size": 90,
-    "net_arch": (16,),
-    "train_freq": 4,
-    "gradient_steps": 1,
-    "runs_dir": None,
-}
+SMALL = {"num_envs": 2, "learning_starts": 10, "batch_size": 16, "buffer_size": 90}
+SMALL |= {"net_arch": (16,), "train_freq": 4, "gradient_steps": 1, "runs_dir": None}
 SELDOM = {"train_freq": 1, "gradient_steps": 1, "utd_ratio": 0.1}
 
 
-RAINBOW = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3}
-
-
-class Sampled(gym.Env):
-    """Observations are samples of a space; episodes have five steps."""
-
-    def __init__(self, space, actions=None):
-        self.observation_space = space
-        self.action_space = actions or gym.spaces.Box(-2, 1, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        self.t = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        self.t += 1
-        return self.observation_space.sample(), float(self.t), self.t == 5, False, {}
-
-
+ACTIONS = gym.spaces.Box(-2, 1, (2,), np.float32)
 SPACES = {
     "numbers of two axes": gym.spaces.Box(-1, 1, (2, 3), np.float32),
     "bytes": gym.spaces.Box(0, 9, (2,), np.uint8),
@@ -74,25 +39,15 @@ SPACES = {
     "integers": gym.spaces.MultiDiscrete([[3, 4], [2, 5]]),
     "flags": gym.spaces.MultiBinary(3),
 }
-
-
 CASES = {
     "dqn": (DQNTrainer, "CartPole-v1", {"target_update_interval": 7}),
     "dqn, all options": (DQNTrainer, "CartPole-v1", RAINBOW),
     "dqn, masks": (DQNTrainer, Doors, {"action_masks": True}),
     "sac": (SACTrainer, "Pendulum-v1", {"action_noise": OrnsteinUhlenbeckNoise(0.3)}),
-    "sac, set": (
-        SACTrainer,
-        "Pendulum-v1",
-        {"ent_coef": 0.2, "gradient_steps": 1, "utd_ratio": 0.3},
-    ),
+    "sac, set": (SACTrainer, "Pendulum-v1", {"ent_coef": 0.2, "utd_ratio": 0.3}),
     "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
-    "td3": (
-        TD3Trainer,
-        "Pendulum-v1",
-        {"action_noise": GaussianNoise(0.2), "normalize_obs": True, "normalize_reward": True},
-    ),
-    **{f"td3, {name}": (TD3Trainer, lambda s=s: Sampled(s), {}) for name, s in SPACES.items()},
+    "td3": (TD3Trainer, "Pendulum-v1", NORMALIZED | {"action_noise": GaussianNoise(0.2)}),
+    **{f"td3, {n}": (TD3Trainer, lambda s=s: Sampled(s, ACTIONS), {}) for n, s in SPACES.items()},
 }
 
 
@@ -139,8 +94,7 @@ def test_a_checkpoint_moves_to_the_other_backend_and_back(case, saved, tmp_path)
     space = one.env.single_observation_space
     space.seed(0)
     seen = [one.learner.replay.buffer.sample(8, 1)["obs"]] if isinstance(env, str) else []
-    seen += [np.stack([space.sample() for _ in range(8)])]
-    for obs in seen:
+    for obs in (*seen, np.stack([space.sample() for _ in range(8)])):
         np.testing.assert_allclose(two.predict(obs), one.predict(obs), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(back.predict(obs), one.predict(obs))
     assert two.train(20)["timesteps"] >= 140
@@ -157,10 +111,9 @@ def test_the_last_losses_are_reported_on_the_other_backend(kind, saved, tmp_path
     two = reloaded(one, env, tmp_path / "two", "torch" if saved == "native" else "native")
     again = two.learner.iterate()  # a fifth of a minibatch is due: nothing is learned
     assert again["train/n_updates"] == said["train/n_updates"]
-    for name in said:
-        losses = ("loss", "critic_loss", "actor_loss", "ent_coef", "ent_coef_loss")
-        if name.removeprefix("train/") in losses and not np.isnan(said[name]):
-            assert again[name] == pytest.approx(said[name])
+    for name, value in said.items():
+        if ("loss" in name or "ent_coef" in name) and not np.isnan(value):
+            assert again[name] == pytest.approx(value)
 
 
 def test_a_checkpoint_from_before_the_first_step_moves_to_the_other_backend(tmp_path):
@@ -176,18 +129,6 @@ def test_native_streams_of_environments_are_independent(tmp_path):
     streams = reloaded(one, "Pendulum-v1", tmp_path / "two", "native").learner.state().streams
     apart = [streams[name]["state"]["state"] for name in ("actions.0", "actions.1", "learning")]
     assert len({*apart, streams["minibatches"]["state"]["state"]}) == 4
-
-
-def stacked():
-    return gym.wrappers.FrameStackObservation(gym.make("CartPole-v1"), 4)
-
-
-def test_checkpoints_with_stacked_frames_stay_on_torch(tmp_path):
-    trainer = DQNTrainer(stacked, 1, backend="torch", frame_stack=4, **SMALL)
-    trainer.train(40)
-    with pytest.raises(ArgumentError) as raised:
-        reloaded(trainer, stacked, tmp_path / "saved", "native")
-    assert raised.value.argument == "frame_stack"
 
 
 def test_settings_of_torch_are_rejected_on_the_native_backend(tmp_path):
@@ -228,28 +169,18 @@ def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backen
 
 @BOTH
 @pytest.mark.parametrize("case", SOME)
-def test_a_loaded_checkpoint_continues_with_its_buffer(case, backend, tmp_path):
+def test_a_checkpoint_has_the_replay_buffer_by_default_and_continues(case, backend, tmp_path):
     kind, env, settings = SOME[case]
     one = kind(env, 3, backend=backend, **{**SMALL, **settings})
     one.train(64)
     one.save(tmp_path / "saved")
+    assert "replay" not in json.loads((tmp_path / "saved" / "manifest.json").read_text())
     two = kind.load(tmp_path / "saved", runs_dir=None)
     assert len(two.learner.replay) == len(one.learner.replay) > 60
     results = [each.train(32) for each in (one, two)]
     assert results[0]["timesteps"] == results[1]["timesteps"] == 96
     assert_equal_states(one.learner, two.learner)
     assert one.evaluate(2)["returns"] == two.evaluate(2)["returns"]
-
-
-@BOTH
-def test_a_checkpoint_has_the_replay_buffer_by_default(backend, tmp_path):
-    one = sac(backend)
-    one.train(40)
-    one.save(tmp_path / "saved")
-    assert "replay" not in json.loads((tmp_path / "saved" / "manifest.json").read_text())
-    two = SACTrainer.load(tmp_path / "saved", runs_dir=None)
-    assert len(two.learner.replay) == 40
-    two.train(8)
 
 
 @BOTH
@@ -291,38 +222,16 @@ def test_a_missing_member_is_rejected(tmp_path):
 
 def test_replay_is_ignored_by_algorithms_without_a_buffer(tmp_path):
     one = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
-    one.train(8)
     one.save(tmp_path / "saved", replay=False)
-    two = PPOTrainer.load(tmp_path / "saved", runs_dir=None)
-    two.train(8)
+    PPOTrainer.load(tmp_path / "saved", runs_dir=None).train(8)
     with pytest.raises(ValueError, match=r"^replay: expected True or False, got 'no'"):
         one.save(tmp_path / "other", replay="no")
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("case", SOME)
-def test_replay_buffers_of_both_backends_have_the_same_interface(case):
-    kind, env, settings = SOME[case]
-    looks = []
-    for backend in BACKENDS:
-        learner = kind(env, 1, backend=backend, **{**SMALL, **settings}).learner
-        assert len(learner.replay) == 0
-        while learner.timesteps < 120:
-            learner.iterate()
-        replay = learner.replay
-        assert len(replay) == len(replay.buffer) == 90
-        batch = replay.buffer.sample(16, 1)
-        looks.append({name: (x.shape, x.dtype) for name, x in batch.items()})
-        assert (type(replay.buffer).__name__, replay.buffer.capacity) == (
-            "PrioritizedReplayBuffer" if "prioritized" in settings else "ReplayBuffer",
-            90,
-        )
-    assert looks[0] == looks[1]
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("case", SOME)
-def test_transitions_are_counted_without_a_copy(case, mode, tmp_path, monkeypatch):
+def test_transitions_are_counted_without_a_copy(case, mode, monkeypatch):
     kind, env, settings = SOME[case]
     if mode is AutoresetMode.NEXT_STEP:
         settings = {**settings, "n_steps": 1}
@@ -341,25 +250,12 @@ def test_transitions_are_counted_without_a_copy(case, mode, tmp_path, monkeypatc
         count(one)
     assert stored[0] == 0
     assert stored[-1] in (90, 91)
-    monkeypatch.setattr(NativeReplay, "state", state)
-    one.save(tmp_path / "whole")
-    one.save(tmp_path / "small", replay=False)
-    for name in ("whole", "small"):
-        two = kind.load(tmp_path / name, env=made, runs_dir=None)
-        count(two)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            two.train(10)
-        count(two)
     made.close()
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, ValueError])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
 @BOTH
 def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypatch):
-    def refuse(*_):
-        raise failure
-
     one, other = sac(backend), sac(backend)
     one.train(30)
     early = one.learner.state()
@@ -367,76 +263,55 @@ def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypat
     for trainer in (one, other):
         trainer.train(30)
     with monkeypatch.context() as patch:
+        refuse = mock.Mock(side_effect=failure)
         if backend == "torch":
             patch.setattr(one.learner.replay, "load_state", refuse)
         else:
             usual = native_state.expect_part
-            refusing = {"replay": refuse}
-            patch.setattr(
-                native_state,
-                "expect_part",
-                lambda part, *rest: refusing.get(part, usual)(part, *rest),
-            )
+            check = lambda part, *rest: (refuse if part == "replay" else usual)(part, *rest)  # noqa: E731
+            patch.setattr(native_state, "expect_part", check)
         with pytest.raises(failure):
             one.learner.load_state(early)
     for trainer in (one, other):
         trainer.train(30)
-    rows, wanted = (trainer.learner.replay.state() for trainer in (one, other))
-    assert {*rows} == {*wanted}
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(rows[name], array, err_msg=name)
+    np.testing.assert_equal(one.learner.replay.state(), other.learner.replay.state())
 
 
 @BOTH
 def test_predictions_of_another_thread_do_not_change_the_run(backend):
     def actions(predicting):
-        trainer, done, failed = sac(backend), threading.Event(), []
-
+        trainer, done, errors = sac(backend), threading.Event(), []
         stream = np.random.default_rng(0)
 
-        def ask_once():
-            try:
-                trainer.learner.predict(np.zeros(3, np.float32), False, stream)
-            except RuntimeError as error:
-                failed.append(str(error))
-
-        def ask():
+        def predict():
             while not done.wait(0.001):  # else each operation of training waits for the GIL
-                ask_once()
+                try:
+                    trainer.learner.predict(np.zeros(3, np.float32), False, stream)
+                except RuntimeError as error:  # noqa: PERF203
+                    errors.append(str(error))
 
-        thread = threading.Thread(target=ask)
-        if predicting:
-            thread.start()
+        thread = threading.Thread(target=predict if predicting else done.wait)
+        thread.start()
         try:
             trainer.train(200)
         finally:
             done.set()
-            if predicting:
-                thread.join()
-        assert all("no other thread trains" in said for said in failed)
+            thread.join()
+        assert all("no other thread trains" in error for error in errors)
         return trainer.learner.replay.state()["step.actions"]
 
     np.testing.assert_array_equal(actions(False), actions(True))
 
 
-class Stopping(gym.Env):
-    """Calls `stopper` in the middle of an iteration."""
+class Stopping(Numbered):
+    """Call `stopper` in step 25, which is in the middle of an iteration."""
 
-    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
     stopper = staticmethod(lambda: None)
 
-    def __init__(self):
-        self.steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
     def step(self, action):
-        self.steps += 1
-        if self.steps == 25:
+        if len(self.sent) == 24:
             self.stopper()
-        obs = np.full(2, self.steps % 7, np.float32)
-        return obs, 1.0, False, self.steps % 10 == 0, {}
+        return super().step(action)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +319,7 @@ class Stopping(gym.Env):
 )
 @BOTH
 def test_minibatches_of_a_stopped_iteration_are_made_up(backend, settings, updates):
-    env = Stopping()
+    env, other = (Stopping(gym.spaces.Discrete(2), limit=10) for _ in "ab")
     small = {"batch_size": 4, "buffer_size": 100, "net_arch": (8,)}
     about = {"learning_starts": 0, "train_freq": 10} | small | settings
     trainer = DQNTrainer(env, seed=1, backend=backend, runs_dir=None, **about)
@@ -454,7 +329,7 @@ def test_minibatches_of_a_stopped_iteration_are_made_up(backend, settings, updat
     trainer.train()
     assert (trainer.timesteps, trainer.learner.updates) == (65, updates)
     # What is owed is in the state, too.
-    again = DQNTrainer(Stopping(), seed=1, backend=backend, runs_dir=None, **about)
+    again = DQNTrainer(other, seed=1, backend=backend, runs_dir=None, **about)
     again.learner.load_state(state)
     again.train(40)
     assert (again.timesteps, again.learner.updates) == (65, updates)
@@ -486,7 +361,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 @pytest.fixture
 def scarce(monkeypatch):
-    """A function of an error: writing a replay buffer, or with `all` anything, raises it."""
+    """Return a function: writing a replay buffer, or anything, raises the given error."""
 
     def begin(error, everything=False):
         def writing(path, manifest, members):
@@ -525,12 +400,6 @@ def test_a_run_saves_all_but_a_buffer_that_cannot_be_written(scarce, tmp_path, b
     assert len(trainer.learner.replay) == 40
 
 
-def test_a_run_saves_everything_by_default(tmp_path):
-    trainer = sac(runs_dir=tmp_path)
-    assert trainer.train(60)["left_out"] is None
-    assert json.loads((trainer.run.path / "summary.json").read_text())["left_out"] is None
-
-
 @pytest.mark.parametrize("kind", [SACTrainer, PPOTrainer])
 @pytest.mark.parametrize("error", [MemoryError("none"), FULL, PermissionError(13, "not yours")])
 def test_the_summary_is_written_when_no_checkpoint_can_be(scarce, tmp_path, kind, error):
@@ -555,7 +424,7 @@ def test_a_save_without_memory_names_the_setting_and_a_smaller_one_works(scarce,
 
 
 class Full:
-    """What it stands for, but for a call that finds no room."""
+    """Delegate to an object, except a call that finds no memory."""
 
     def __init__(self, inner, call):
         self.inner, self.call = inner, call
@@ -583,26 +452,15 @@ def test_transitions_without_memory_name_the_setting(backend):
 
 LIMITED = """
 import os, resource, sys, warnings
-import torch
-import gymnasium as gym, numpy as np
+import gymnasium as gym, numpy as np, torch
 from rlox.trainers import SACTrainer
+from support.envs import Sampled
 
-class Wide(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (20_000,), np.float32)
-    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(20_000, np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        return np.full(20_000, self.t / 100, np.float32), 0.0, False, self.t == 50, {}
+wide = lambda: Sampled(gym.spaces.Box(-1, 1, (20_000,)), gym.spaces.Box(-1, 1, (1,)), 50)
 
 def train(backend):
     how = dict(net_arch=(2,), learning_starts=10**6, buffer_size=1_500, batch_size=8)
-    trainer = SACTrainer(Wide, 0, backend=backend, runs_dir=sys.argv[1], **how)
+    trainer = SACTrainer(wide, 0, backend=backend, runs_dir=sys.argv[1], **how)
     trainer.learner.iterate()
     np.linalg.inv(np.ones((200, 200)) @ np.ones((200, 200)) + np.eye(200))  # OpenBLAS's memory
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -613,7 +471,7 @@ def train(backend):
     assert any("buffer_size" in str(x.message) for x in said), said
     assert result["left_out"].startswith("replay: buffer_size: ")
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-    assert SACTrainer.load(result["run_dir"], env=Wide, runs_dir=None).timesteps == 1_451
+    assert SACTrainer.load(result["run_dir"], env=wide, runs_dir=None).timesteps == 1_451
     print("done", flush=True)
 
 for backend in ("native", "torch"):
@@ -629,5 +487,6 @@ for backend in ("native", "torch"):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
 def test_weights_are_saved_under_a_memory_limit(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tests)
     assert done.stdout == "done\n" * 2, done.stderr[-2000:]

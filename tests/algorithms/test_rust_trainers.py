@@ -68,10 +68,9 @@ def test_a_run_in_rust_is_the_run_in_python(folder, name, part):
     rust = read_checkpoint(folder / f"rust-{name}-{part}")
     python = read_checkpoint(folder / f"python-{name}-{part}")
     expect_equal(rust, python)
-    common = {*rust.manifest["settings"]} & {*python.manifest["settings"]}
-    for setting in common:
-        ours, theirs = (it.manifest["settings"][setting] for it in (rust, python))
-        assert ours == theirs, setting
+    ours, theirs = (each.manifest["settings"] for each in (rust, python))
+    common = ours.keys() & theirs.keys()
+    assert {name: ours[name] for name in common} == {name: theirs[name] for name in common}
     assert len(common) > 15
 
 

@@ -27,7 +27,9 @@ SOLVED = {
     "PPO, CartPole": (PPOTrainer, CARTPOLE, 100_000, 475, {}),
     "PPO, Pendulum": (PPOTrainer, PENDULUM, 100_000, -200, {}),
     "PPO, Acrobot": (PPOTrainer, ACROBOT, 500_000, -95, {}),
+    "PPO, actors": (PPOTrainer, CARTPOLE, 100_000, 475, {"async_collect": True}),
     "A2C, CartPole": (A2CTrainer, CARTPOLE, 500_000, 475, {}),
+    "A2C, actors": (A2CTrainer, CARTPOLE, 500_000, 475, {"async_collect": True}),
     "IMPALA, 1 actor": (IMPALATrainer, CARTPOLE, 500_000, 475, {"num_actors": 1}),
     "IMPALA, 2 actors": (IMPALATrainer, CARTPOLE, 500_000, 475, {"num_actors": 2}),
     "DQN, Acrobot": (DQNTrainer, ACROBOT, 100_000, -90, {}),
@@ -57,35 +59,23 @@ def test_impala_solves_cartpole_in_lockstep(lag):
     assert median_score(IMPALATrainer, CARTPOLE, 500_000, "auto", **settings) >= 475
 
 
-def permute_advantages(ppo):
-    collect, rng = ppo.collect, np.random.default_rng(0)
+def take_earlier_advantages(learner):
+    """Exchange the advantages for permuted ones of an earlier iteration.
 
-    def collect_and_permute():
-        whole = collect()
-        advantages = ppo.buffer.advantages
-        advantages[:] = rng.permutation(advantages.ravel()).reshape(advantages.shape)
-        return whole
-
-    ppo.collect = collect_and_permute
-
-
-def take_earlier_advantages(a2c):
-    """Exchange the advantages for those of an earlier iteration.
-
-    To permute those of the same iteration is not enough: their mean belongs to its 40 actions,
-    and from this noisier gradient CartPole is still learned.
+    A permutation of the same iteration is not enough for A2C: the mean belongs to its 40 actions,
+    and CartPole is still learned from this noisier gradient.
     """
-    collect, rng = a2c.collect, np.random.default_rng(0)
-    earlier = np.zeros_like(a2c.buffer.field("advantages"))
+    collect, rng = learner.collect, np.random.default_rng(0)
+    earlier = np.zeros_like(learner.buffer.field("advantages"))
 
     def collect_and_exchange():
         whole = collect()
-        now = a2c.buffer.advantages.copy()
+        now = learner.buffer.advantages.copy()
         shuffled = rng.permutation(earlier.ravel()).reshape(earlier.shape)
-        a2c.buffer.advantages[:], earlier[:] = shuffled, now
+        learner.buffer.advantages[:], earlier[:] = shuffled, now
         return whole
 
-    a2c.collect = collect_and_exchange
+    learner.collect = collect_and_exchange
 
 
 def take_earlier_corrections(impala):
@@ -114,7 +104,7 @@ def reward_with_noise(learner):
 
 
 CONTROLS = {
-    "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, permute_advantages),
+    "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, take_earlier_advantages),
     "A2C": (A2CTrainer, CARTPOLE, 500_000, 200, take_earlier_advantages),
     "IMPALA": (IMPALATrainer, CARTPOLE, 500_000, 200, take_earlier_corrections),
     "DQN": (DQNTrainer, ACROBOT, 100_000, -120, reward_with_noise),

@@ -120,6 +120,27 @@ class Count(gym.Env):
         return obs, 1.0, over and self.terminate, over and not self.terminate, {}
 
 
+class Sampled(gym.Env):
+    """Observe samples of a space; record the actions; episodes have `limit` steps."""
+
+    def __init__(self, observation_space, action_space, limit=5):
+        self.observation_space, self.action_space = observation_space, action_space
+        self.limit, self.actions = limit, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.actions.append(np.array(action))
+        self.steps += 1
+        over = self.steps == self.limit
+        return self.observation_space.sample(), float(self.steps % 3), over, False, {}
+
+
 # An id without a native implementation.
 gym.register("toy/Echo-v0", entry_point="support.envs:Echo")
 

@@ -8,6 +8,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from support.envs import Imitate
 
 BACKENDS = ["native", "torch"]
 LEARNERS = {
@@ -16,30 +17,15 @@ LEARNERS = {
     "TD3": (TD3Config, {"native": NativeTD3, "torch": TD3}),
 }
 SMALL = {"learning_starts": 5, "batch_size": 16, "buffer_size": 500, "net_arch": (8,)}
+RAINBOW = {"double": True, "dueling": True, "prioritized": True, "n_steps": 3}
+GSDE = {"use_sde": True, "sde_sample_freq": 4}
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
     "DQN": {},
-    "DQN, all options": {
-        "double": True,
-        "dueling": True,
-        "prioritized": True,
-        "n_steps": 3,
-        "num_envs": 2,
-        "utd_ratio": 0.4,
-    },
+    "DQN, all options": RAINBOW | {"num_envs": 2, "utd_ratio": 0.4},
     "SAC": {},
-    "SAC, gSDE": {
-        "use_sde": True,
-        "sde_sample_freq": 4,
-        "use_sde_at_warmup": True,
-        "train_freq": 8,
-        "gradient_steps": -1,
-    },
-    "SAC, normalised": {
-        "normalize_obs": True,
-        "normalize_reward": True,
-        "num_envs": 3,
-        "utd_ratio": 0.4,
-    },
+    "SAC, gSDE": GSDE | {"use_sde_at_warmup": True, "train_freq": 8, "gradient_steps": -1},
+    "SAC, normalised": NORMALIZED | {"num_envs": 3, "utd_ratio": 0.4},
     "TD3": {"action_noise": GaussianNoise(0.1)},
     "TD3, a walk": {"action_noise": OrnsteinUhlenbeckNoise(0.5), "n_steps": 2},
 }
@@ -51,8 +37,9 @@ def make_learner(case, backend="torch", seed=0, env=None, policy=None, **changes
     config_type, learners = LEARNERS[algorithm]
     config = config_type(**{**SMALL, **CASES.get(case, {}), **changes})
     env = env or ("CartPole-v1" if algorithm == "DQN" else "Pendulum-v1")
-    own = {} if policy is None else {"policy": policy}
-    return learners[backend](make_vec(env, config.num_envs), config, seed, **own)
+    own = {"policy": policy} if backend == "torch" else {"backend": backend}
+    make = learners["torch" if backend == "torch" else "native"]
+    return make(make_vec(env, config.num_envs), config, seed, **own)
 
 
 def iterated(learner, times=15):
@@ -89,6 +76,18 @@ class Numbered(gym.Env):
         reward = 1e39 if len(self.sent) == self.huge_at else float(self.t)
         obs = np.float32([self.episode, self.t])
         return obs, reward, over and self.terminate, over and not self.terminate, {"t": self.t}
+
+
+class WithPlace(Imitate):
+    """`Imitate` with a Dict of the number and a place."""
+
+    def __init__(self):
+        super().__init__()
+        inner = self.observation_space
+        self.observation_space = gym.spaces.Dict(number=inner, place=gym.spaces.Discrete(3))
+
+    def _observe(self):
+        return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
 
 
 def action_space(algorithm):
