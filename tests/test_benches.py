@@ -61,8 +61,7 @@ def test_every_row_of_pytorch_runs_eagerly_and_fused():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)],
+    ("setting", "value"), [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)]
 )
 def test_another_update_than_pytorchs_is_noticed(monkeypatch, setting, value):
     pytest.importorskip("torch")

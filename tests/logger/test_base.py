@@ -2,14 +2,7 @@
 
 import pytest
 
-from rlox.logger import (
-    ConsoleLogger,
-    CSVLogger,
-    JSONLinesLogger,
-    RunFolder,
-    Thinned,
-    as_loggers,
-)
+from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, RunFolder, Thinned, as_loggers
 from rlox.logger.base import NAMES
 from support.runs import NotingLogger, small
 
