@@ -103,7 +103,7 @@ def block(trainer, metrics):
 @pytest.mark.parametrize("write", [False, True], ids=["no folder", "blocked folder"])
 def test_error_is_raised_where_nothing_can_be_reported(tmp_path, write):
     trainer = small(env=Spoiling, runs_dir=tmp_path if write else None)
-    with pytest.raises(NonFiniteError, match="^rewards: expected finite numbers") as raised:
+    with pytest.raises(NonFiniteError, match=r"^rewards: expected finite numbers") as raised:
         trainer.train(1_000, callbacks=[block] if write else [])
     assert "diagnosis" not in str(raised.value)
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -293,3 +294,28 @@ class PointMass(gym.Env):
             "achieved_goal": self.at.copy(),
             "desired_goal": self.goal.copy(),
         }
+
+
+class Endless(gym.Env):
+    """Never end; count the steps of all instances, and press Ctrl-C in step `press_at`."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = spaces.Box(-1, 1, (4,))
+    action_space = spaces.Discrete(2)
+    steps, press_at = 0, None
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        Endless.steps += 1
+        if Endless.steps == Endless.press_at:
+            signal.raise_signal(signal.SIGINT)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
