@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 
 import pytest
 
@@ -49,16 +48,10 @@ def test_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
     words = ("--runs-dir", "again", "--no-progress", "--json")
     again = rlox("train", "--config", "best.yaml", *words).json
     assert again["timesteps"] == best.user_attrs["timesteps"]
-    words = ("--episodes", "2", "--json")
-    scores = [
-        rlox("eval", run, *words).json["returns"]
-        for run in (again["run_dir"], best.user_attrs["run_dir"])
-    ]
+    runs = [tmp_path / run for run in (best.user_attrs["run_dir"], again["run_dir"])]
+    scores = [rlox("eval", run, "--episodes", "2", "--json").json["returns"] for run in runs]
     assert scores[0] == scores[1]
-    weights = "checkpoint/networks.safetensors"
-    of_trial, alone = (
-        tmp_path / run / weights for run in (best.user_attrs["run_dir"], again["run_dir"])
-    )
+    of_trial, alone = (run / "checkpoint/networks.safetensors" for run in runs)
     assert of_trial.read_bytes() == alone.read_bytes()
 
 
@@ -92,29 +85,25 @@ def test_trials_side_by_side_equal_trials_alone(rlox, space):
     assert by_seed[0] == by_seed[1]
 
 
-@dataclass(frozen=True)
 class Scripted:
-    """What trials try, in their order."""
-
-    values: tuple[float, ...]
+    """Learning rates of the trials, in their order."""
 
     def of(self, name, trial):
-        return self.values[trial.number]
+        return (3e-3, 2e-3, 0.0)[trial.number]
 
 
 @pytest.mark.processes
-def test_trial_below_the_median_is_pruned(tmp_path):
-    """The first two learn; the third does not, and ends before all its steps are made."""
-    space = {"learning_rate": Scripted((3e-3, 2e-3, 0.0))}
-    about = {"eval_episodes": 5, "seed": 1, "startup_trials": 2}
-    for prune, state in ((True, "PRUNED"), (False, "COMPLETE")):
-        plan = Plan("ppo", "CartPole-v1", space, 8192, 1024, prune=prune, **about)
-        sweep = Sweep(plan, tmp_path / f"{prune}.db", runs_dir=None)
-        sweep.run(3)
-        states = [trial.state.name for trial in sweep.done()]
-        assert states == ["COMPLETE", "COMPLETE", state]
-        assert (sweep.done()[-1].user_attrs["timesteps"] < 8192) == prune
-        assert sweep.best().number in (0, 1)
+@pytest.mark.parametrize(("prune", "state"), [(True, "PRUNED"), (False, "COMPLETE")])
+def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
+    """The first two trials learn; the third does not, and may end early."""
+    settings = {"eval_episodes": 5, "seed": 1, "startup_trials": 2, "prune": prune}
+    space = {"learning_rate": Scripted()}
+    plan = Plan("ppo", "CartPole-v1", space, 8192, 1024, **settings)
+    sweep = Sweep(plan, tmp_path / "sweep.db", runs_dir=None)
+    sweep.run(3)
+    assert [trial.state.name for trial in sweep.done()] == ["COMPLETE", "COMPLETE", state]
+    assert (sweep.done()[-1].user_attrs["timesteps"] < 8192) == prune
+    assert sweep.best().number in (0, 1)
 
 
 @pytest.mark.processes
@@ -238,17 +227,9 @@ def test_default_space_holds_valid_settings_of_every_algorithm(algorithm, tmp_pa
 
 @pytest.fixture
 def plan():
-    small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
-    return Plan(
-        "ppo",
-        "CartPole-v1",
-        {"learning_rate": Range(1e-4, 1e-3)},
-        32,
-        32,
-        1,
-        seed=1,
-        settings=small,
-    )
+    settings = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
+    space = {"learning_rate": Range(1e-4, 1e-3)}
+    return Plan("ppo", "CartPole-v1", space, 32, 32, 1, seed=1, settings=settings)
 
 
 @pytest.mark.parametrize("url", [False, True])
@@ -279,15 +260,11 @@ def test_storage_is_the_named_file(name, plan, tmp_path, monkeypatch):
 
 
 def test_trials_share_the_cpus_of_the_control_group(plan, monkeypatch):
-    class Called(Exception):  # noqa: N818
-        pass
-
     def pool(count, threads):
-        raise Called(count, threads)
+        raise LookupError(count, threads)
 
     monkeypatch.setattr(machine, "allowed_cpus", lambda: 64)
     monkeypatch.setattr(machine, "quota", lambda: 6.0)
     monkeypatch.setattr(study, "Pool", pool)
-    with pytest.raises(Called) as raised:
+    with pytest.raises(LookupError, match=r"^\(2, 3\)$"):
         Sweep(plan, runs_dir=None).run(4, jobs=2)
-    assert raised.value.args == (2, 3)
