@@ -116,6 +116,15 @@ def test_stopped_run_continues_to_its_end_as_if_it_had_not_stopped(rlox, tmp_pat
     expect_equal_networks(PPOTrainer.load(run, runs_dir=None), uninterrupted)
 
 
+def test_checkpoint_older_than_the_newest_of_its_run_is_rejected(rlox, copied):
+    shutil.copytree(copied / "checkpoint", copied / "checkpoints/step-000000064")
+    assert rlox("resume", copied, "--total-timesteps", "32", *WORDS).code == 0
+    before = contents(copied)
+    older = copied / "checkpoints/step-000000064"
+    assert rlox("resume", older, "--total-timesteps", "32", *WORDS).code == 1
+    assert contents(copied) == before
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoints/step-000000064"])
 def test_checkpoint_of_a_run_continues_in_its_folder(name, rlox, copied):
     if not (copied / name).exists():
