@@ -59,9 +59,7 @@ def test_policy_functions_use_the_values_of_the_environment(seen, done):
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
-@pytest.mark.parametrize(
-    "seen", [SEEN["Discrete"], SEEN["MultiDiscrete"]], ids=["Discrete", "MultiDiscrete"]
-)
+@pytest.mark.parametrize("seen", ["Discrete", "MultiDiscrete"])
 def test_predict_is_a_policy_for_rollouts(seen, done, backend):
     made = A2CTrainer(lambda: Starts(seen, done), 0, backend=backend, num_envs=2, runs_dir=None)
     env, predicted = make_vec(lambda: Starts(seen, done), 2, seed=0), []

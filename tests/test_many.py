@@ -72,41 +72,36 @@ def test_each_run_equals_the_run_done_alone(algorithm, processes, backend, tmp_p
 def test_every_variant_runs_with_every_seed():
     started = []
 
-    class Note(Callback):
-        def on_train_start(self, trainer):
-            started.append((trainer.config.gamma, trainer.seed, trainer.config.n_steps))
+    def note(trainer, metrics):
+        started.append((trainer.config.gamma, trainer.seed, trainer.config.n_steps))
 
-    variants = [{"gamma": 0.9}, {"gamma": 0.8}]
-    about = {"settings": variants, "workers": 1, "runs_dir": None, **SMALL}
+    hooks = {"workers": 1, "runs_dir": None, "callbacks": lambda: [note]}
+    settings = [{"gamma": 0.9}, {"gamma": 0.8}]
     results = rlox.train_many(
-        PPOTrainer, "CartPole-v1", (4, 7), 32, callbacks=lambda: [Note()], **about
+        PPOTrainer, "CartPole-v1", (4, 7), 32, settings=settings, **hooks, **SMALL
     )
     assert started == [(0.9, 4, 16), (0.9, 7, 16), (0.8, 4, 16), (0.8, 7, 16)]
     assert [result["timesteps"] for result in results] == [32] * 4
 
 
-def test_at_most_as_many_runs_train_at_once_as_there_are_workers():
-    now, most, lock = [0], [0], threading.Lock()
+@pytest.mark.parametrize(("workers", "limit"), [(1, 1), (1000, rlox.machine.threads())])
+def test_at_most_as_many_runs_train_at_once_as_there_are_workers(workers, limit):
+    running, counts, lock = set(), [], threading.Lock()
 
     class Count(Callback):
         def on_train_start(self, trainer):
             with lock:
-                now[0] += 1
-                most[0] = max(most[0], now[0])
+                running.add(trainer)
+                counts.append(len(running))
             time.sleep(0.05)
 
         def on_train_end(self, trainer):
             with lock:
-                now[0] -= 1
+                running.remove(trainer)
 
-    def train(workers):
-        most[0] = 0
-        how = {"workers": workers, "runs_dir": None, "callbacks": lambda: [Count()], **SMALL}
-        rlox.train_many("ppo", "CartPole-v1", range(4), 32, **how)
-        return most[0]
-
-    assert train(1) == 1
-    assert train(1000) <= rlox.machine.threads()
+    hooks = {"workers": workers, "runs_dir": None, "callbacks": lambda: [Count()]}
+    rlox.train_many("ppo", "CartPole-v1", range(4), 32, **hooks, **SMALL)
+    assert max(counts) <= limit
 
 
 @IN_BOTH
@@ -123,16 +118,13 @@ def test_runs_that_fail_are_named_and_the_others_end(processes):
     assert isinstance(outcomes[1], OSError)
 
 
-class Wait(Callback):
-    """Slow down runs of seed 2."""
-
-    def on_iteration(self, trainer, metrics):
-        if trainer.seed == 2:
-            time.sleep(0.01)
+def wait(trainer, metrics):
+    if trainer.seed == 2:
+        time.sleep(0.01)
 
 
 def waiting():
-    return [Wait()]
+    return [wait]
 
 
 @IN_BOTH

@@ -207,18 +207,22 @@ def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path)
     assert checkpoints(run) == ["best", "step-000000096", "step-000000128"]
 
 
-def test_reaching_a_reward_ends_the_run_with_success(rlox, tmp_path):
-    words = "--total-timesteps 3200 --eval-every 32 --eval-episodes 1 --stop-at-reward 1"
-    result = rlox(*PPO, *words.split())
-    assert result.code == 0
-    assert "ended by EvalCallback: mean reward " in result.out
-    assert len(rows(run_of(tmp_path))) == 1
-
-
-def test_patience_ends_a_run_that_does_not_improve(rlox, tmp_path):
-    words = "--total-timesteps 3200 --learning-rate 0 --eval-every 32 --eval-episodes 2"
-    assert rlox(*PPO, *words.split(), "--patience", "96").code == 0
-    assert len(rows(run_of(tmp_path))) == 4  # the first is the best, three do not exceed it
+@pytest.mark.parametrize(
+    ("words", "steps", "report"),
+    [
+        ("--eval-episodes 1 --stop-at-reward 1", 32, "ended by EvalCallback: mean reward "),
+        (
+            "--eval-episodes 2 --patience 96 --learning-rate 0",
+            128,
+            "ended by EarlyStoppingCallback",
+        ),
+    ],
+    ids=["reward", "patience"],
+)
+def test_evaluations_end_a_run(words, steps, report, rlox, tmp_path):
+    result = rlox(*PPO, *words.split(), "--total-timesteps", "3200", "--eval-every", "32")
+    assert (result.code, len(rows(run_of(tmp_path)))) == (0, steps // 32)
+    assert report in result.out
 
 
 def test_file_holds_callbacks_and_loggers_and_flags_win(rlox, tmp_path):
