@@ -61,16 +61,17 @@ def test_policy_functions_use_the_values_of_the_environment(seen, done):
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
 @pytest.mark.parametrize("seen", ["Discrete", "MultiDiscrete"])
 def test_predict_is_a_policy_for_rollouts(seen, done, backend):
-    made = A2CTrainer(lambda: Starts(seen, done), 0, backend=backend, num_envs=2, runs_dir=None)
-    env, predicted = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+    make, predicted = (lambda: Starts(SEEN[seen], done)), []
+    trainer = A2CTrainer(make, 0, backend=backend, num_envs=2, runs_dir=None)
+    env = make_vec(make, 2, seed=0)
 
     def policy(obs):
-        predicted.append(made.predict(obs, deterministic=False))
+        predicted.append(trainer.predict(obs, deterministic=False))
         return predicted[-1]
 
     batch = collect_rollout(env, policy, 20)
     assert (batch.actions + done.start).tolist() == np.stack(predicted[:20]).tolist()
-    assert collect_rollout(env, made.predict, 4).actions.min() >= 0
+    assert collect_rollout(env, trainer.predict, 4).actions.min() >= 0
 
 
 def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
