@@ -28,6 +28,9 @@ def test_subjects_are_functions_of_their_module_and_of_known_peers(name, quick):
         for subject in row.subjects:
             assert callable(getattr(module, subject.function))
             assert subject.peer in {"rlox", *make_peers.PEERS}
+            published = subject.name.startswith("rlox 1.2.0")
+            assert subject.ours == (subject.name.startswith("rlox") and not published)
+        assert row.subjects[0].ours or name == "bench_nn_backends"
 
 
 def test_run_all_runs_every_benchmark():
@@ -104,15 +107,6 @@ def test_only_the_same_work_is_compared_and_the_summary_names_both():
     text = report.table(row)
     assert "best peer: peer takes 3x [3, 3] the time of rlox b" in text
     assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in text
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_what_is_called_rlox_is_ours_and_nothing_else_is(name):
-    for row in importlib.import_module(name).BENCHMARK.rows(False):
-        assert row.subjects[0].ours or name == "bench_nn_backends"
-        for subject in row.subjects:
-            published = subject.name.startswith("rlox 1.2.0")
-            assert subject.ours == (subject.name.startswith("rlox") and not published)
 
 
 def test_returns_are_reported_as_interquartile_means():

@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from rlox import ArgumentError, collect_rollout, make_vec
 from rlox.trainers import A2CTrainer
+from support.envs import Samples
 
 SIDES = spaces.MultiDiscrete([2, 3], start=[1, -4])
 SEEN = {
@@ -18,23 +19,6 @@ SEEN = {
 DONE = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
 
 
-class Starts(gym.Env):
-    """Return samples of the observation space and record the actions."""
-
-    def __init__(self, seen, done):
-        self.observation_space, self.action_space, self.taken = seen, done, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        self.taken.append(np.array(action).tolist())
-        return self.observation_space.sample(), 1.0, False, len(self.taken) % 4 == 0, {}
-
-
 def rows_of(space, obs):
     """Return the rows of a batch as values of the space."""
     return gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), obs)
@@ -43,7 +27,7 @@ def rows_of(space, obs):
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
 def test_policy_functions_use_the_values_of_the_environment(seen, done):
-    env, given = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+    env, given = make_vec(lambda: Samples(seen, done), 2, seed=0), []
 
     def policy(obs):
         rows = [*rows_of(seen, obs)]
@@ -52,7 +36,7 @@ def test_policy_functions_use_the_values_of_the_environment(seen, done):
         return given[-1], np.zeros(len(rows)), np.zeros(len(rows))
 
     batch = collect_rollout(env, policy, 8)
-    taken = [[each.unwrapped.taken[t] for each in env.unwrapped.envs] for t in range(8)]
+    taken = [[each.unwrapped.actions[t] for each in env.unwrapped.envs] for t in range(8)]
     assert taken == np.stack(given[:8]).tolist()
     assert (batch.actions + done.start).tolist() == taken
 
@@ -61,7 +45,7 @@ def test_policy_functions_use_the_values_of_the_environment(seen, done):
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
 @pytest.mark.parametrize("seen", ["Discrete", "MultiDiscrete"])
 def test_predict_is_a_policy_for_rollouts(seen, done, backend):
-    make, predicted = (lambda: Starts(SEEN[seen], done)), []
+    make, predicted = (lambda: Samples(SEEN[seen], done)), []
     trainer = A2CTrainer(make, 0, backend=backend, num_envs=2, runs_dir=None)
     env = make_vec(make, 2, seed=0)
 
@@ -75,7 +59,7 @@ def test_predict_is_a_policy_for_rollouts(seen, done, backend):
 
 
 def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
-    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    env = make_vec(lambda: Samples(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
     with pytest.raises(ArgumentError) as raised:
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
     assert (raised.value.argument, raised.value.env) == ("actions", 1)
@@ -84,7 +68,7 @@ def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
         env.step([1, 4])
     assert (raised.value.argument, raised.value.env) == ("actions", 1)
     assert "[1, 4)" in raised.value.expected
-    assert [each.unwrapped.taken for each in env.unwrapped.envs] == [[], []]
+    assert [each.unwrapped.actions for each in env.unwrapped.envs] == [[], []]
 
 
 def test_networks_count_from_0():
@@ -100,7 +84,7 @@ def test_networks_count_from_0():
         def get_value(self, obs):
             return torch.zeros(len(obs))
 
-    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    env = make_vec(lambda: Samples(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
     batch = collect_rollout(env, Follows(), 12)
     assert np.array_equal(batch.actions, batch.obs)
     assert set(batch.obs.ravel()) == {0, 1, 2}

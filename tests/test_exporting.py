@@ -1,6 +1,5 @@
 """Exported policies compute the actions that the policy predicts."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,7 +9,7 @@ from gymnasium import spaces
 import rlox
 from rlox import ArgumentTypeError, exporting, trainers
 from rlox.evaluation import evaluate
-from support.envs import Answer, Echo
+from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from test_loading import ACTION_SPACES, ON, SETTINGS, trained
 
@@ -65,23 +64,6 @@ def test_onnx_has_dueling_networks(expect_exported):
     expect_exported(trained("dqn", "native", dueling=True), normal(4))
 
 
-class Seen(gym.Env):
-    """Return samples of the observation space."""
-
-    action_space = spaces.Discrete(3)
-
-    def __init__(self, space):
-        self.observation_space = space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 1.0, False, self.np_random.random() < 0.1, {}
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -94,7 +76,7 @@ class Seen(gym.Env):
 @pytest.mark.parametrize("normalize_reward", [False, True])
 def test_onnx_accepts_raw_observations(expect_exported, space, normalize_reward):
     settings = {**SETTINGS["ppo"][1], "normalize_reward": normalize_reward}
-    trainer = trainers.PPOTrainer(lambda: Seen(space), 1, runs_dir=None, **settings)
+    trainer = trainers.PPOTrainer(lambda: Samples(space), 1, runs_dir=None, **settings)
     trainer.train(64)
     space.seed(0)
     rows = np.stack([space.sample() for _ in range(30)])
@@ -124,7 +106,7 @@ def test_onnx_alone_plays_the_same_episodes(tmp_path, runtime):
 def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
     own = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     images = spaces.Box(0, 255, (40, 40), np.uint8)
-    pictures = trainers.PPOTrainer(lambda: Seen(images), 1, runs_dir=None, **ON, batch_size=16)
+    pictures = trainers.PPOTrainer(lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16)
     for trainer in (own, pictures):
         with pytest.raises(ValueError, match=r"torch\.onnx"):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")

@@ -147,7 +147,6 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
     ("arguments", "error", "prefix", "words"),
     [
         ({"algorithm": "pppo"}, ArgumentError, "algorithm", "did you mean 'ppo'"),
-        ({"algorithm": 3}, ArgumentTypeError, "algorithm", ""),
         ({"seeds": 10}, ArgumentTypeError, "seeds", "pass range"),
         ({"seeds": []}, ArgumentError, "seeds", ""),
         ({"seeds": [1, 1]}, ArgumentError, "seeds", "1 twice"),
@@ -166,8 +165,6 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
         ({"workers": 0}, ArgumentError, "workers", ""),
         ({"processes": 2}, ArgumentError, "processes", ""),
         ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "callbacks", "lambda"),
-        ({"callbacks": lambda: [3]}, ArgumentTypeError, "callbacks", ""),
-        ({"loggers": ["consol"]}, ArgumentError, "loggers", "'console'"),
         ({"loggers": [object()]}, ArgumentTypeError, "loggers", "names"),
         ({"tell": 3}, ArgumentTypeError, "tell", ""),
         ({"gama": 0.9}, ArgumentTypeError, "PPOTrainer", "'gamma'"),

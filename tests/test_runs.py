@@ -157,15 +157,5 @@ def test_second_ctrl_c_raises_at_once():
 def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = small(runs_dir=tmp_path).train(1)
-    assert "curve.png" not in os.listdir(result["run_dir"])
+    assert {"summary.json", "curve.png"} & {*os.listdir(result["run_dir"])} == {"summary.json"}
     assert "rlox[plot]" in caplog.text
-
-
-def test_curve_that_cannot_be_drawn_does_not_end_a_run(tmp_path, monkeypatch, caplog):
-    def plot_curve(*args):
-        raise ImportError("ft2font.so: failed to map segment from shared object")
-
-    monkeypatch.setattr("rlox.logger.run_folder.plot_curve", plot_curve)
-    result = small(runs_dir=tmp_path).train(1)
-    assert "summary.json" in os.listdir(result["run_dir"])
-    assert "no curve.png: ft2font.so: failed to map" in caplog.text

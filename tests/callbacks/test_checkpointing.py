@@ -92,7 +92,8 @@ def test_checkpoints_are_saved_after_the_row_is_logged(tmp_path, monkeypatch):
 def test_replay_buffer_is_optional(tmp_path, replay):
     trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, runs_dir=None, buffer_size=512)
     trainer.train(64, callbacks=[CheckpointCallback(every=64, replay=replay, path=tmp_path)])
-    assert (tmp_path / step_name(64) / "replay.safetensors").exists() == replay
+    (saved,) = steps_in(tmp_path)
+    assert (saved / "replay.safetensors").exists() == replay
 
 
 def test_full_disk_warns_and_does_not_end_the_run(tmp_path, monkeypatch):

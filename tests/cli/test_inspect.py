@@ -44,17 +44,6 @@ def test_policy_is_scored_in_another_environment_and_on_another_backend(rlox, tr
     assert rlox(*words, "--backend", "torch").json["returns"] == rlox(*words).json["returns"]
 
 
-@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "sac", "td3"])
-def test_algorithm_of_a_run_is_read_from_its_files(algorithm, rlox, tmp_path):
-    env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
-    words = ["train", algorithm, env, "--total-timesteps", "4", "--no-progress", "--net-arch", "4"]
-    words += [] if algorithm == "a2c" else ["--buffer-size", "300", "--train-freq", "1"]
-    assert rlox(*words, "--json", "--num-envs", "1").code == 0
-    (run,) = (file.parent for file in tmp_path.rglob("config.json"))
-    result = rlox("eval", run, "--episodes", "1", "--json")
-    assert (result.code, result.json["algorithm"]) == (0, algorithm)
-
-
 @pytest.mark.parametrize("mode", ["rgb_array", "human"])
 def test_every_step_is_rendered(mode, rlox, trained):
     pytest.importorskip("pygame")

@@ -65,12 +65,10 @@ def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     for name, meaning in setting_docs(TRAINERS[algorithm].config_type).items():
         assert f"--{name.replace('_', '-')}" in text
         assert meaning in text
-
-
-def test_help_shows_values_of_the_preset(rlox, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    assert "discount factor (rl-zoo3: 0.98)" in rlox("train", "ppo", "CartPole-v1", "--help").out
-    assert "discount factor (default: 0.99)" in rlox("train", "ppo", "--help").out
+    assert "discount factor (default: 0.99)" in text
+    if algorithm == "ppo":
+        text = rlox("train", "ppo", "CartPole-v1", "--help").out
+        assert "discount factor (rl-zoo3: 0.98)" in text
 
 
 def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):

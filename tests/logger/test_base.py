@@ -3,7 +3,7 @@
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, RunFolder, Thinned, as_loggers
+from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, Thinned, as_loggers
 from support.runs import NotingLogger, small
 
 
@@ -53,21 +53,6 @@ def test_failing_loggers_are_logged_where_warnings_are_errors(tmp_path, caplog):
     assert trainer.train(64, callbacks=[block], loggers=[failing("log")])["timesteps"] == 64
     assert "NotingLogger.log failed (OSError: mine)" in caplog.text
     assert "metrics.csv: rows cannot be written" in caplog.text
-
-
-def test_rows_that_could_not_be_written_for_a_while_are_all_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlox.logger.csv_file.FLUSH_SECONDS", 0.0)
-    trainer, log = small(runs_dir=tmp_path), RunFolder.log
-
-    def once(run, metrics):
-        log(run, metrics)
-        if trainer.timesteps == 64:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(RunFolder, "log", once)
-    with pytest.warns(UserWarning, match="rows cannot be written"):
-        trainer.train(128)
-    assert len((trainer.run.path / "metrics.csv").read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize(

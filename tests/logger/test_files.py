@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ import pytest
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.logger import ConsoleLogger, JSONLinesLogger, RunFolder, TensorBoardLogger, expect_root
 from rlox.metrics import forget_lines_after
-from rlox.restoring import go_on_in
-from rlox.trainers import PPOTrainer
-from support.runs import NotingLogger, small
+from support.runs import NotingLogger, resumed, small, train_half
 
 
 def test_rows_are_appended_to_those_of_the_file(tmp_path):
@@ -165,15 +162,9 @@ def test_tensorboard_reads_the_scalars(tmp_path):
 
 def killed_and_resumed(folder, logger):
     """Return the folder of a run that logged 128 steps and resumed from a checkpoint at 64."""
-    trainer = small(runs_dir=folder)
-    half = folder / "half"
-    save = lambda trainer, _: trainer.timesteps == 64 and trainer.save(half)  # noqa: E731
-    trainer.train(128, callbacks=[save], loggers=[logger(every=1)])
-    shutil.rmtree(trainer.run.path / "checkpoint")  # as if the run was killed before its end
-    resumed = PPOTrainer.load(half, runs_dir=None)
-    go_on_in(resumed, trainer.run.path)
-    resumed.train(96, loggers=[logger(every=1)])
-    return trainer.run.path
+    run = train_half(folder, folder, logger)
+    resumed(folder, run).train(96, loggers=[logger(every=1)])
+    return run
 
 
 def test_resumed_run_replaces_json_lines(tmp_path):

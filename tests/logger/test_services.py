@@ -3,16 +3,13 @@
 import contextlib
 import json
 import math
-import shutil
 import struct
 import time
 
 import pytest
 
 from rlox.logger import MLflowLogger, WandbLogger
-from rlox.restoring import go_on_in
-from rlox.trainers import PPOTrainer
-from support.runs import Noting, NotingLogger, small
+from support.runs import Noting, NotingLogger, resumed, small, train_half
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -126,23 +123,6 @@ def test_all_loggers_at_once(store):
     there = {path.name for path in run.iterdir()}
     assert {"metrics.csv", "metrics.jsonl", "tensorboard", "wandb"} <= there
     assert run.name in [r.info.run_name for r in runs_in(store)[1]]
-
-
-def train_half(folder, runs_dir, logger):
-    """Train 128 steps, save `folder/half` after 64, and return the run folder."""
-    half = folder / "half"
-    save = lambda trainer, _: trainer.timesteps == 64 and trainer.save(half)  # noqa: E731
-    trainer = small(runs_dir=runs_dir)
-    trainer.train(128, callbacks=[save], loggers=[logger(every=1)])
-    return trainer.run.path
-
-
-def resumed(folder, run):
-    """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
-    shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
-    half = PPOTrainer.load(folder / "half", runs_dir=None)
-    go_on_in(half, run)
-    return half
 
 
 def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):

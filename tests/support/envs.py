@@ -319,3 +319,22 @@ class Endless(gym.Env):
 
     def render(self):
         return np.zeros((64, 64, 3), np.uint8)
+
+
+class Samples(gym.Env):
+    """Return samples of the observation space; record the actions; truncate each fourth step."""
+
+    def __init__(self, observation_space, action_space=None):
+        self.observation_space = observation_space
+        self.action_space = spaces.Discrete(3) if action_space is None else action_space
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.actions.append(np.array(action).tolist())
+        return self.observation_space.sample(), 1.0, False, len(self.actions) % 4 == 0, {}
