@@ -1,5 +1,6 @@
 """Runs that are killed and resumed in child processes: `python resume_runs.py WHAT ...`."""
 
+import csv
 import hashlib
 import json
 import os
@@ -50,6 +51,13 @@ def digest(trainer):
 def run_of(folder):
     (manifest,) = Path(folder).glob("*/*/*/config.json")
     return manifest.parent
+
+
+def table(run):
+    """Return the rows of a run's metrics, without clocks."""
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return [{name: x for name, x in row.items() if name not in CLOCK} for row in rows]
 
 
 def killed(algorithm, backend, folder):

@@ -8,7 +8,6 @@ from gymnasium import spaces
 
 import rlox
 from rlox import ArgumentTypeError, exporting, trainers
-from rlox.evaluation import evaluate
 from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from test_loading import ACTION_SPACES, ON, SETTINGS, trained
@@ -89,18 +88,6 @@ def test_onnx_returns_actions_of_the_space(expect_exported, space):
     trainer = trainers.A2CTrainer(lambda: Answer(space), 1, runs_dir=None, **ON)
     trainer.train(64)
     expect_exported(trainer, normal(*trainer.learner.spaces[0].shape, scale=0.5))
-
-
-def test_onnx_alone_plays_the_same_episodes(tmp_path, runtime):
-    trainer = trained("ppo", "native", steps=2000)
-    exporting.save_onnx(trainer, tmp_path / "policy.onnx")
-    session = runtime.InferenceSession(tmp_path / "policy.onnx")
-
-    class Served:
-        def predict(self, obs, deterministic=True):
-            return session.run(None, {"obs": obs})[0]
-
-    assert evaluate(Served(), "CartPole-v1", 3, seed=0) == trainer.evaluate(3, seed=0)
 
 
 def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):

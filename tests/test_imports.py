@@ -90,20 +90,30 @@ except AttributeError as error:
     ]
 
 
-def test_training_is_native_from_the_first_step_to_the_checkpoint(tmp_path):
-    said = run(f"""
-from rlox.trainers import A2CTrainer, PPOTrainer
-for kind in A2CTrainer, PPOTrainer:
-    for env in "CartPole-v1", "FrozenLake-v1":
-        with kind(env, 0, num_envs=4, n_steps=64, runs_dir={str(tmp_path)!r}) as trainer:
-            result = trainer.train(1024)
-            trainer.evaluate(2)
-            loaded = kind.load(trainer.run.path / "checkpoint", runs_dir=None)
-            backends = trainer.learner.backend, loaded.learner.backend
-            print(*backends, loaded.timesteps == result["timesteps"])
+def test_training_is_native_from_the_first_step_to_the_loaded_policy(tmp_path):
+    lines = run(f"""
+import numpy as np
+import rlox
+from rlox.trainers import A2CTrainer, PPOTrainer, SACTrainer
+on = dict(num_envs=4, n_steps=64)
+off = dict(num_envs=2, learning_starts=20, buffer_size=2000, batch_size=8, net_arch=(8,))
+for kind, env, settings in (
+    (A2CTrainer, "CartPole-v1", on),
+    (PPOTrainer, "FrozenLake-v1", on),
+    (PPOTrainer, "Pendulum-v1", on | dict(use_sde=True, normalize_obs=True)),
+    (SACTrainer, "Pendulum-v1", off),
+):
+    with kind(env, 0, runs_dir={str(tmp_path)!r}, **settings) as trainer:
+        result = trainer.train(1024)
+        trainer.evaluate(2)
+        loaded = kind.load(trainer.run.path / "checkpoint", runs_dir=None)
+        assert loaded.timesteps == result["timesteps"]
+        obs = np.stack([trainer.env.single_observation_space.sample() for _ in range(5)])
+        assert (rlox.load(trainer.run.path).predict(obs) == trainer.predict(obs)).all()
+        print(trainer.learner.backend, loaded.learner.backend)
 assert "torch" not in sys.modules
 """)
-    assert said == ["native native True"] * 4
+    assert lines == ["native native"] * 4
 
 
 def test_other_modules_do_not_import_an_installed_torch():
@@ -136,7 +146,7 @@ def test_versions_are_those_of_what_is_installed(monkeypatch):
 PROGRAM = """
 import sys
 import rlox
-assert "torch" not in sys.modules and "matplotlib" not in sys.modules and "rich" not in sys.modules
+assert not {"torch", "matplotlib", "rich", "tyro", "yaml", "rlox.cli"} & {*sys.modules}
 from rlox.trainers import PPOTrainer
 trainer = PPOTrainer(env="CartPole-v1", seed=0, backend="torch", runs_dir=None)
 trainer.train(1)
@@ -145,5 +155,5 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
 """
 
 
-def test_training_starts_without_torchs_compiler():
+def test_import_is_small_and_training_starts_without_torchs_compiler():
     assert subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) == "[]\n"

@@ -1,8 +1,5 @@
 """`rlox.load`: a policy predicts as at the moment of saving, without any environment."""
 
-import subprocess
-import sys
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -83,27 +80,6 @@ def test_actions_of_any_space_come_out_as_the_environment_takes_them(tmp_path, s
     policy = rlox.load(tmp_path / "saved")
     np.testing.assert_array_equal(policy.predict(obs), trainer.predict(obs))
     assert all(map(space.contains, policy.predict(obs)))
-
-
-SERVE = """
-import sys
-sys.modules["torch"] = None
-import numpy as np
-import rlox
-np.save(sys.argv[2], rlox.load(sys.argv[1]).predict(np.load(sys.argv[2])))
-"""
-
-
-@pytest.mark.parametrize("name", ["ppo, gSDE", "sac"])
-def test_another_process_without_torch_predicts_the_same(tmp_path, name):
-    trainer = trained(name, "native")
-    trainer.save(tmp_path / "saved")
-    obs, file = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), tmp_path / "o.npy"
-    np.save(file, obs)
-    command = [sys.executable, "-c", SERVE, str(tmp_path / "saved"), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_array_equal(np.load(file), trainer.predict(obs))
 
 
 def test_a_run_folder_will_do_and_loading_makes_nothing(tmp_path, monkeypatch):

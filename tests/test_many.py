@@ -1,7 +1,6 @@
 """`train_many`: runs side by side equal those done alone, fail alone, and end together."""
 
 import contextlib
-import csv
 import json
 import os
 import signal
@@ -16,15 +15,14 @@ import torch
 
 import rlox
 import rlox.machine
-from resume_runs import CLOCK, SETTINGS, kind
+from resume_runs import SETTINGS, kind, table
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import Callback, EvalCallback
 from rlox.logger import RunFolder
 from rlox.many import RunsFailedError
 from rlox.trainers import PPOTrainer
-from support.runs import failing
+from support.runs import SMALL, failing
 
-SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 STEPS = 192
 PROCESSES = pytest.mark.processes
 SIGNALS = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
@@ -37,8 +35,7 @@ def files_of(folder):
     """Return the members of a run's checkpoint, and its metrics without clocks."""
     files = (folder / "checkpoint").glob("*.safetensors")
     members = {file.name: file.read_bytes() for file in files}
-    with (folder / "metrics.csv").open() as file:
-        rows = [{n: x for n, x in row.items() if n not in CLOCK} for row in csv.DictReader(file)]
+    rows = table(folder)
     assert members, rows
     return members, rows
 

@@ -1,6 +1,5 @@
 """A run that is killed and resumed in new processes equals an uninterrupted run exactly."""
 
-import csv
 import json
 import os
 import signal
@@ -32,13 +31,6 @@ def process(*words):
     return done.returncode, done.stderr[-2000:]
 
 
-def table(run):
-    """Return the rows of a run's metrics, without clocks."""
-    with open(run / "metrics.csv", newline="") as file:
-        rows = [*csv.DictReader(file)]
-    return [{k: x for k, x in row.items() if k not in resume_runs.CLOCK} for row in rows]
-
-
 def expect_the_same(algorithm, backend, folder):
     """Check that the resumed run in `folder` equals a run that was never stopped."""
     code, said = process("resumed", algorithm, backend, folder / "stopped")
@@ -49,9 +41,9 @@ def expect_the_same(algorithm, backend, folder):
     got = json.loads((folder / "stopped" / "digest.json").read_text())
     for part in expected:
         assert got[part] == expected[part], part
-    rows = table(whole.run.path)
+    rows = resume_runs.table(whole.run.path)
     assert len(rows) > 2
-    assert table(resume_runs.run_of(folder / "stopped")) == rows
+    assert resume_runs.table(resume_runs.run_of(folder / "stopped")) == rows
 
 
 @pytest.mark.parametrize(("algorithm", "backend"), MATRIX)

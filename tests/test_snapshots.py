@@ -14,6 +14,7 @@ from rlox.plain import from_arrays, to_arrays
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
 from support.checkpoints import expect_equal_states
 from support.envs import Echo, Imitate, cartpole
+from support.masked_envs import Doors
 
 CLASSIC = "CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0"
 MUJOCO = "Ant-v5 InvertedDoublePendulum-v5 Pusher-v5"
@@ -31,33 +32,14 @@ class Restorable(Imitate):
         self.number, self.steps = state["number"], state["steps"]
 
 
-class Masked(gym.Env):
-    """Forbid one action, another one in each step; the reward is the action."""
-
-    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
-    action_space = gym.spaces.Discrete(4)
-
-    def _observe(self):
-        mask = np.ones(4, np.int8)
-        mask[self.forbidden] = 0
-        return np.full(1, self.forbidden / 4, np.float32), {"action_mask": mask}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.forbidden = int(self.np_random.integers(4))
-        return self._observe()
-
-    def step(self, action):
-        assert action != self.forbidden
-        self.forbidden = int(self.np_random.integers(4))
-        obs, info = self._observe()
-        return obs, float(action), False, self.forbidden == 0, info
+class RestorableDoors(Doors):
+    """Doors, whose action masks change in each step, with a state."""
 
     def get_state(self):
-        return {"forbidden": self.forbidden}
+        return {"open": self.open, "at": self.at}
 
     def set_state(self, state):
-        self.forbidden = state["forbidden"]
+        self.open, self.at = state["open"], state["at"]
 
 
 def steps(env, actions):
@@ -183,7 +165,7 @@ SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8
 CASES = {
     "ppo, classic control": (PPOTrainer, cartpole, PPO),
     "ppo, own": (PPOTrainer, Restorable, PPO | {"normalize_obs": True, "normalize_reward": True}),
-    "ppo, masks": (PPOTrainer, Masked, PPO | {"action_masks": True}),
+    "ppo, masks": (PPOTrainer, RestorableDoors, PPO | {"action_masks": True}),
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
     "sac, own": (SACTrainer, Restorable, SAC | {"normalize_obs": True}),
 }

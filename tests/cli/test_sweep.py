@@ -56,15 +56,6 @@ def test_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
 
 
 @pytest.mark.processes
-def test_each_trial_has_a_run_folder_and_is_reported(rlox, space, tmp_path):
-    words = [word for word in SWEEP if word != "--no-progress"]
-    result = rlox(*words, *space, "--trials", "2")
-    assert result.err.startswith("trial 0: mean reward ")
-    assert result.err.count("\n") == 2
-    assert len(list(tmp_path.rglob("summary.json"))) == 2
-
-
-@pytest.mark.processes
 def test_sweep_with_a_seed_repeats_and_continues_as_if_not_interrupted(rlox, space):
     words = (*SWEEP, *space, "--startup-trials", "2", "--json")
     whole = rlox(*words, "--trials", "4")

@@ -146,15 +146,6 @@ def test_config_of_a_run_repeats_it(rlox, tmp_path):
     assert second == first
 
 
-def test_printed_preset_is_a_file_that_trains_the_same(rlox, tmp_path):
-    (tmp_path / "tuned.yaml").write_text(rlox("presets", "ppo", "CartPole-v1").out)
-    words = ("--seed", "1", "--total-timesteps", "256", "--no-progress", "--runs-dir", "None")
-    by_file = rlox("train", "--config", "tuned.yaml", *words, "--json").json
-    by_name = rlox("train", "ppo", "CartPole-v1", *words, "--json").json
-    assert by_file["mean_reward"] == by_name["mean_reward"]
-    assert by_file["run_dir"] is None
-
-
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """Name of a module that is not imported yet."""

@@ -3,7 +3,7 @@
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, Thinned, as_loggers
+from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, Thinned
 from support.runs import NotingLogger, small
 
 
@@ -124,8 +124,3 @@ def test_every_must_be_a_positive_integer(every, error):
     with pytest.raises(error) as raised:
         ConsoleLogger(every)
     assert raised.value.argument == "every"
-
-
-def test_objects_of_one_class_may_be_several_loggers():
-    loggers = [JSONLinesLogger("a"), JSONLinesLogger("b")]
-    assert as_loggers(tuple(loggers), folder=True) == loggers
