@@ -70,17 +70,19 @@ def test_a_value_is_the_mean_of_those_before_it_and_its_own(rows, expected):
     assert smoothed(np.array([1.0, 3.0, 5.0, 7.0]), rows).tolist() == expected
 
 
-def test_rows_without_the_metric_are_left_out_before_smoothing(tmp_path):
-    table(tmp_path, "time/total_timesteps,m\n8,\n16,2\n24,nan\n32,4\n")
-    curve = read_curve(tmp_path, "m", smooth=2)
-    assert (curve.at.tolist(), curve.values.tolist()) == ([16.0, 32.0], [2.0, 3.0])
+@pytest.mark.parametrize(
+    ("rows", "smooth", "at", "values"),
+    [
+        ("8,\n16,2\n24,nan\n32,4\n", 2, [16, 32], [2, 3]),
+        ("8,1\n16,2\n24,3\n16,4\n24,5\n", 1, [8, 16, 24], [1, 4, 5]),
+    ],
+    ids=["rows without the metric", "steps of a resumed run"],
+)
+def test_curve_has_one_value_for_each_step(rows, smooth, at, values, tmp_path):
+    table(tmp_path, f"time/total_timesteps,m\n{rows}")
+    curve = read_curve(tmp_path, "m", smooth=smooth)
+    assert (curve.at.tolist(), curve.values.tolist()) == (at, values)
     assert curve.label == tmp_path.name
-
-
-def test_steps_that_were_made_anew_count_once(tmp_path):
-    table(tmp_path, "time/total_timesteps,m\n8,1\n16,2\n24,3\n16,4\n24,5\n")
-    curve = read_curve(tmp_path, "m")
-    assert (curve.at.tolist(), curve.values.tolist()) == ([8.0, 16.0, 24.0], [1.0, 4.0, 5.0])
 
 
 def test_a_run_is_labelled_by_what_its_config_says(tmp_path):

@@ -14,7 +14,6 @@ import pytest
 from rlox import ArgumentError
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
 from rlox.checkpoint import read_checkpoint
-from rlox.restoring import go_on_in
 from rlox.rotation import newest, prune, read_scores, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.runs import NotingLogger, small
@@ -125,18 +124,6 @@ def test_folder_with_checkpoints_of_a_longer_run_is_rejected(tmp_path):
         other.train(64, callbacks=[CheckpointCallback(64, path=tmp_path)])
     assert (raised.value.argument, raised.value.got) == ("path", str(tmp_path / step_name(128)))
     assert other.timesteps == 0
-
-
-def test_a_run_does_not_resume_from_a_checkpoint_that_has_a_newer_one(tmp_path):
-    trainer = small(runs_dir=tmp_path)
-    trainer.train(256, callbacks=[CheckpointCallback(64, keep_last=None)])
-    run = trainer.run.path
-    rows = (run / "metrics.csv").read_text()
-    older = PPOTrainer.load(run / "checkpoints" / step_name(64), runs_dir=None)
-    with pytest.raises(FileExistsError, match="256 against 64"):
-        go_on_in(older, run)
-    assert newest(run) == run / "checkpoint"
-    assert (run / "metrics.csv").read_text() == rows
 
 
 def test_incomplete_checkpoints_of_a_killed_run_are_removed(tmp_path):

@@ -6,13 +6,8 @@ import math
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
-from rlox.callbacks import (
-    Callback,
-    CheckpointCallback,
-    EarlyStoppingCallback,
-    EvalCallback,
-    VideoRecordingCallback,
-)
+from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
+from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.callbacks.states import give_back, saved_states, states_of
 from rlox.trainers import PPOTrainer
 from support.checkpoints import rewrite
@@ -32,10 +27,10 @@ from support.runs import small
         (EvalCallback, "n_episodes", 0, ArgumentError),
         (EvalCallback, "reward_threshold", math.nan, ArgumentError),
         (EvalCallback, "save_best", "no", ArgumentError),
-        (VideoRecordingCallback, "deterministic", 3, ArgumentError),
-        (VideoRecordingCallback, "env", 3, ArgumentTypeError),
-        (VideoRecordingCallback, "max_frames", 0, ArgumentError),
-        (VideoRecordingCallback, "path", 3, ArgumentTypeError),
+        (Video, "deterministic", 3, ArgumentError),
+        (Video, "env", 3, ArgumentTypeError),
+        (Video, "max_frames", 0, ArgumentError),
+        (Video, "path", 3, ArgumentTypeError),
     ],
 )
 def test_invalid_arguments_are_rejected_by_name(callback, argument, value, error):

@@ -1,7 +1,6 @@
 """`TimingCallback` and `ProgressBar`: shares of the wall clock, speed and remaining time."""
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,15 +114,6 @@ def test_a_run_that_fails_stops_the_clock():
     with pytest.raises(OSError, match="mine"):
         small().train(128, callbacks=[TimingCallback(), fail])
     assert set(phases.read().values()) == {0.0}
-
-
-def test_a_learner_without_phases_has_only_other():
-    timing = TimingCallback()
-    trainer = SimpleNamespace(timesteps=0, target_timesteps=0)
-    timing.on_train_start(trainer)
-    time.sleep(0.01)
-    timing.on_train_end(trainer)
-    assert timing.shares["other"] == pytest.approx(1, rel=0.02)
 
 
 def test_last_row_of_a_short_run_has_shares():
