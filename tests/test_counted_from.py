@@ -19,18 +19,14 @@ SEEN = {
 DONE = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
 
 
-def rows_of(space, obs):
-    """Return the rows of a batch as values of the space."""
-    return gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), obs)
-
-
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE)
 @pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
 def test_policy_functions_use_the_values_of_the_environment(seen, done):
     env, given = make_vec(lambda: Samples(seen, done), 2, seed=0), []
 
     def policy(obs):
-        rows = [*rows_of(seen, obs)]
+        batch_space = gym.vector.utils.batch_space(seen, 2)
+        rows = [*gym.vector.utils.iterate(batch_space, obs)]
         assert all(seen.contains(row) for row in rows)
         given.append(np.stack([done.sample() for _ in rows]))
         return given[-1], np.zeros(len(rows)), np.zeros(len(rows))

@@ -12,13 +12,11 @@ from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from test_loading import ACTION_SPACES, ON, SETTINGS, trained
 
-NO_ONNX = "needs onnx and onnxruntime: pip install 'rlox[onnx]'"
-
 
 @pytest.fixture
 def runtime():
-    pytest.importorskip("onnx", reason=NO_ONNX)
-    return pytest.importorskip("onnxruntime", reason=NO_ONNX)
+    pytest.importorskip("onnx", reason="needs onnx: pip install 'rlox[onnx]'")
+    return pytest.importorskip("onnxruntime", reason="needs onnxruntime")
 
 
 @pytest.fixture

@@ -169,10 +169,9 @@ CASES = {
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
     "sac, own": (SACTrainer, Restorable, SAC | {"normalize_obs": True}),
 }
-MODES = ("SameStep", "NextStep", "Disabled")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode):

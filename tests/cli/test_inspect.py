@@ -101,11 +101,10 @@ def test_onnx_gives_the_same_actions(rlox, trained, tmp_path):
     np.testing.assert_array_equal(actions, package.load(trained).predict(obs))
 
 
-def make_run(folder, values, env="CartPole-v1", **settings):
+def make_run(folder, values, **settings):
     folder.mkdir(parents=True)
-    about = {"algorithm": "ppo", "env": env, "backend": "native", "env_kwargs": {}}
-    about["settings"] = settings
-    (folder / "config.json").write_text(json.dumps(about))
+    config = {"algorithm": "ppo", "env": "CartPole-v1", "backend": "native", "env_kwargs": {}}
+    (folder / "config.json").write_text(json.dumps({**config, "settings": settings}))
     rows = ["time/total_timesteps,time/time_elapsed,rollout/ep_rew_mean"]
     rows += [f"{64 * i},{i},{x}" for i, x in enumerate(values, 1)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
@@ -133,14 +132,11 @@ def test_runs_that_differ_in_their_seed_are_one_line(rlox, runs, tmp_path):
     assert len(rlox("plot", runs, "--no-bands", "--json").json["lines"]) == 4
 
 
-def test_plot_of_one_run_lies_in_its_folder(rlox, runs):
+def test_plot_of_one_run_lies_in_its_folder_and_names_decide_formats(rlox, runs, copied, tmp_path):
     result = rlox("plot", runs / "b", "--x", "time", "--smooth", "2")
     lines = ["ppo CartPole-v1 native", f"drawn into {runs / 'b'}/curve.png"]
     assert result.out.splitlines() == lines
     assert (runs / "b" / "curve.png").exists()
-
-
-def test_name_of_the_plot_decides_its_format(rlox, runs, copied, tmp_path):
     assert rlox("plot", runs, "--out", "a.svg", "--title", "Ours").code == 0
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert rlox("plot", copied, "--metric", "time/fps").code == 0

@@ -115,12 +115,3 @@ def test_thinned_rows_of_a_resumed_run_equal_those_of_an_uninterrupted_one():
     whole, trainer = logged(range(32, 321, 32), small()), small()
     trainer.train(160)
     assert [*logged(range(32, 161, 32), small()), *logged(range(192, 321, 32), trainer)] == whole
-
-
-@pytest.mark.parametrize(
-    ("every", "error"), [(0, ArgumentError), (1.5, ArgumentTypeError), ("a", ArgumentTypeError)]
-)
-def test_every_must_be_a_positive_integer(every, error):
-    with pytest.raises(error) as raised:
-        ConsoleLogger(every)
-    assert raised.value.argument == "every"
