@@ -36,12 +36,12 @@ def test_callbacks_and_loggers_are_called_in_the_order_of_the_table():
     assert notes == wanted
 
 
-def test_what_a_callback_adds_is_seen_by_later_ones_and_logged(tmp_path):
-    seen, logger = [], NotingLogger()
+def test_metrics_of_a_callback_reach_later_callbacks_and_loggers(tmp_path):
+    got, logger = [], NotingLogger()
     trainer = small(runs_dir=tmp_path)
-    callbacks = [Noting("a", [], {"own/score": 7.0}), lambda _, row: seen.append(row["own/score"])]
+    callbacks = [Noting("a", [], {"own/score": 7.0}), lambda _, row: got.append(row["own/score"])]
     trainer.train(64, callbacks=callbacks, loggers=[logger])
-    assert seen == [7.0, 7.0]
+    assert got == [7.0, 7.0]
     assert [(steps, row["own/score"]) for steps, row in logger.rows] == [(32, 7.0), (64, 7.0)]
     header, *rows = (trainer.run.path / "metrics.csv").read_text().splitlines()
     assert header.endswith(",own/score")

@@ -55,14 +55,14 @@ def test_missing_code_is_required_and_other_code_is_rejected(tmp_path):
     trainer, path = small(env=Echo, policy=Coin), tmp_path / "saved"
     trainer.train(64)
     trainer.save(path)
-    for given, argument, expected in (
+    for keywords, argument, expected in (
         ({"policy": Coin}, "env", "what the trainer was made with"),
         ({"env": Echo}, "policy", "what the trainer was made with"),
         ({"env": "CartPole-v1", "policy": Coin}, "path", "observation space"),
         ({"env": Echo, "policy": MlpPolicy}, str(path), "what a MlpPolicy"),
     ):
         with pytest.raises(ArgumentError) as raised:
-            PPOTrainer.load(path, **given)
+            PPOTrainer.load(path, **keywords)
         assert raised.value.argument == argument
         assert raised.value.expected.startswith(expected)
     loaded = PPOTrainer.load(path, env=Echo, policy=Coin)

@@ -23,14 +23,16 @@ def names(run):
     return [path.name for path in steps_in(run / "checkpoints")]
 
 
-@pytest.mark.parametrize(("keep_last", "kept"), [(2, [256, 320]), (None, [64, 128, 192, 256, 320])])
-def test_newest_checkpoints_are_kept_and_latest_names_the_last(tmp_path, keep_last, kept):
+@pytest.mark.parametrize(
+    ("keep_last", "steps"), [(2, [256, 320]), (None, [64, 128, 192, 256, 320])]
+)
+def test_newest_checkpoints_are_kept_and_latest_names_the_last(tmp_path, keep_last, steps):
     folder = tmp_path / "mine"
     callback = CheckpointCallback(every=64, keep_last=keep_last, path=folder)
     small().train(320, callbacks=[callback])
     assert (folder / "latest").read_text() == "step-000000320\n"
     assert PPOTrainer.load(folder / "step-000000256", runs_dir=None).timesteps == 256
-    assert sorted(os.listdir(folder)) == ["latest", *map(step_name, kept)]
+    assert sorted(os.listdir(folder)) == ["latest", *map(step_name, steps)]
 
 
 class Scores(Callback):

@@ -16,14 +16,14 @@ from support.runs import NotingLogger, small
 
 
 def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
-    trainer, told = small(runs_dir=tmp_path), NotingLogger()
+    trainer, recorder = small(runs_dir=tmp_path), NotingLogger()
     callback = EvalCallback(every=100, n_episodes=3)
-    trainer.train(320, callbacks=[callback], loggers=[told])
+    trainer.train(320, callbacks=[callback], loggers=[recorder])
     rows = read_metrics(trainer.run.path / "metrics.csv")
     pairs = zip(rows["time/total_timesteps"], rows["eval/mean_reward"], strict=True)
     assert [int(steps) for steps, score in pairs if score] == [128, 224, 320]
     score = trainer.evaluate(3, seed=evaluation_seed(trainer.seed, training=True))
-    last = told.rows[-1][1]
+    last = recorder.rows[-1][1]
     for name in ("mean_reward", "std_reward"):
         assert last[f"eval/{name}"] == score[name]
     assert last["eval/mean_ep_length"] == np.mean(score["lengths"])
@@ -32,9 +32,9 @@ def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
 
 def test_off_policy_iterations_of_a_few_steps_are_evaluated_as_often():
     trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, train_freq=4, runs_dir=None)
-    told = NotingLogger()
-    trainer.train(400, callbacks=[EvalCallback(every=150, n_episodes=1)], loggers=[told])
-    assert [steps for steps, row in told.rows if "eval/mean_reward" in row] == [152, 300]
+    recorder = NotingLogger()
+    trainer.train(400, callbacks=[EvalCallback(every=150, n_episodes=1)], loggers=[recorder])
+    assert [steps for steps, row in recorder.rows if "eval/mean_reward" in row] == [152, 300]
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

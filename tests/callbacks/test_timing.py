@@ -117,9 +117,9 @@ def test_a_run_that_fails_stops_the_clock():
 
 
 def test_last_row_of_a_short_run_has_shares():
-    told = NotingLogger()
-    small().train(64, callbacks=[TimingCallback()], loggers=[told])
-    shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in told.rows]
+    recorder = NotingLogger()
+    small().train(64, callbacks=[TimingCallback()], loggers=[recorder])
+    shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in recorder.rows]
     assert [bool(row) for row in shares] == [False, True]
     assert sum(shares[-1].values()) == pytest.approx(1)
 

@@ -128,11 +128,11 @@ def test_console_prints_tables_to_a_stream(capsys):
 
 
 def test_json_lines_are_strict_and_hold_every_row(tmp_path):
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
-    trainer.train(96, loggers=[JSONLinesLogger(every=1), told])
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    trainer.train(96, loggers=[JSONLinesLogger(every=1), recorder])
     lines = (trainer.run.path / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
-    plain = [{n: None if math.isnan(x) else x for n, x in row.items()} for _, row in told.rows]
+    plain = [{n: None if math.isnan(x) else x for n, x in row.items()} for _, row in recorder.rows]
     assert rows == plain
     trainer.train(32, loggers=["jsonl"])
     assert len((trainer.run.path / "metrics.jsonl").read_text().splitlines()) == 4
@@ -150,10 +150,10 @@ def scalars(run):
 
 def test_tensorboard_reads_the_scalars(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
-    trainer.train(96, loggers=[TensorBoardLogger(every=1), told])
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    trainer.train(96, loggers=[TensorBoardLogger(every=1), recorder])
     wanted = {}
-    for steps, row in told.rows:
+    for steps, row in recorder.rows:
         for name, value in row.items():
             if not math.isnan(value):
                 wanted.setdefault(name, []).append((steps, pytest.approx(value, rel=1e-6)))

@@ -57,11 +57,11 @@ def rows_of_wandb(file):
 
 def test_wandb_offline_holds_every_row(tmp_path):
     pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
     adds = Noting("a", [], {"eval/mean_reward": 3.0})
-    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), told])
+    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), recorder])
     (file,) = (trainer.run.path / "wandb").glob("offline-run-*/run-*.wandb")
-    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in told.rows]
+    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in recorder.rows]
     assert [*rows_of_wandb(file)] == [pytest.approx(row) for row in wanted]
 
 
@@ -83,15 +83,15 @@ def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
     (store / "empty").mkdir()
     monkeypatch.chdir(store / "empty")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    told, trainer = NotingLogger(), small(runs_dir=store)
-    trainer.train(96, loggers=[MLflowLogger(every=1), told])
+    recorder, trainer = NotingLogger(), small(runs_dir=store)
+    trainer.train(96, loggers=[MLflowLogger(every=1), recorder])
     client, (run,) = runs_in(store)
     assert (run.info.status, run.info.run_name) == ("FINISHED", trainer.run.path.name)
     assert run.data.params["n_steps"] == "16"
     assert run.data.params["algorithm"] == "ppo"
     for name in ("train/loss", "time/total_timesteps"):
         said = client.get_metric_history(run.info.run_id, name)
-        wanted = [(steps, pytest.approx(row[name])) for steps, row in told.rows]
+        wanted = [(steps, pytest.approx(row[name])) for steps, row in recorder.rows]
         assert [(metric.step, metric.value) for metric in said] == wanted
     assert list((store / "empty").iterdir()) == []
 
