@@ -1,5 +1,6 @@
-"""Runs that are killed, and go on, in processes of their own: `python resume_runs.py WHAT ...`."""
+"""Runs that are killed and resumed in child processes: `python resume_runs.py WHAT ...`."""
 
+import csv
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rlox import trainers
+from rlox.callbacks import CheckpointCallback
 from rlox.restoring import go_on_in
 
 ON_POLICY = {"num_envs": 2, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
@@ -35,15 +37,15 @@ def made(algorithm, backend, folder):
 
 
 def digest(trainer):
-    """What a trainer holds, as short as can be."""
+    """Return checksums of the arrays, the counters and the streams of a trainer."""
     state = trainer.learner.state()
     members = ("networks", "optimizer", "normalizer", "environment", "replay")
     arrays = {f"{m}.{name}": x for m in members for name, x in getattr(state, m).items()}
-    told = {
+    digests = {
         name: [str(x.dtype), list(x.shape), hashlib.sha256(x.tobytes()).hexdigest()]
         for name, x in arrays.items()
     }
-    return {"arrays": told, "counters": state.counters, "streams": state.streams}
+    return {"arrays": digests, "counters": state.counters, "streams": state.streams}
 
 
 def run_of(folder):
@@ -51,21 +53,27 @@ def run_of(folder):
     return manifest.parent
 
 
-def killed(algorithm, backend, folder):
-    """Saves half way, and is killed later, in the middle of what follows."""
+def table(run):
+    """Return the rows of a run's metrics, without clocks."""
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return [{name: x for name, x in row.items() if name not in CLOCK} for row in rows]
 
-    def save(trainer, metrics):
-        if trainer.timesteps == HALF:
-            trainer.save(trainer.run.path / "checkpoint")
+
+def killed(algorithm, backend, folder):
+    """Save a checkpoint at HALF, and kill the process some iterations later."""
+
+    def kill(trainer, metrics):
         if trainer.timesteps >= HALF + 64:
-            trainer.run.flush()  # so that there are rows too many
+            trainer.run.flush()  # rows of steps after the checkpoint
             os.kill(os.getpid(), signal.SIGKILL)
 
-    made(algorithm, backend, folder).train(TOTAL, callbacks=[save])
+    callbacks = [CheckpointCallback(every=HALF), kill]
+    made(algorithm, backend, folder).train(TOTAL, callbacks=callbacks)
 
 
 def interrupted(algorithm, backend, folder):
-    """Gets Ctrl-C between two iterations, half way."""
+    """Press Ctrl-C between two iterations, at HALF."""
 
     def press(trainer, metrics):
         if trainer.timesteps == HALF:
@@ -76,7 +84,7 @@ def interrupted(algorithm, backend, folder):
 
 
 def resumed(algorithm, backend, folder):
-    """Goes on to where the run was to end, and tells what it holds then."""
+    """Resume to the end of the run, and write a digest of its state."""
     run = run_of(folder)
     trainer = kind(algorithm).load(run, runs_dir=None)
     assert trainer.learner.backend == backend

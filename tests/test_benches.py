@@ -28,6 +28,9 @@ def test_subjects_are_functions_of_their_module_and_of_known_peers(name, quick):
         for subject in row.subjects:
             assert callable(getattr(module, subject.function))
             assert subject.peer in {"rlox", *make_peers.PEERS}
+            published = subject.name.startswith("rlox 1.2.0")
+            assert subject.ours == (subject.name.startswith("rlox") and not published)
+        assert row.subjects[0].ours or name == "bench_nn_backends"
 
 
 def test_run_all_runs_every_benchmark():
@@ -61,8 +64,7 @@ def test_every_row_of_pytorch_runs_eagerly_and_fused():
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)],
+    ("setting", "value"), [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)]
 )
 def test_another_update_than_pytorchs_is_noticed(monkeypatch, setting, value):
     pytest.importorskip("torch")
@@ -80,6 +82,11 @@ def timed(name, seconds, ours, work=""):
     return subject | {"seconds": [seconds] * 5}
 
 
+def evaluated(report, *subjects):
+    about = {"name": "row", "rounds": 5, "amount": 1, "unit": "steps", "load": {"others": None}}
+    return report.evaluate({**about, "subjects": [*subjects]})
+
+
 def test_only_the_same_work_is_compared_and_the_summary_names_both():
     report = importlib.import_module("report")
     subjects = [
@@ -90,48 +97,32 @@ def test_only_the_same_work_is_compared_and_the_summary_names_both():
         timed("peer's part", 0.2, False, "a part"),
         timed("another", 0.01, False, "something else"),
     ]
-    row = report.evaluate(
-        {"name": "row", "rounds": 5, "amount": 1, "unit": "steps", "load": {}}
-        | {"subjects": subjects}
-    )
+    row = evaluated(report, *subjects)
     assert [(best["work"], best["peer"], best["ours"]) for best in row["best"]] == [
         ("", "peer", "rlox b"),
         ("a part", "peer's part", "rlox part"),
     ]
     assert [best["ratio"] for best in row["best"]] == [[3.0] * 3, [2.0] * 3]
     assert [subject.get("ratio", [None])[0] for subject in subjects] == [1, 0.5, 1.5, 1, 2, None]
-    text = report.table(row | {"load": {"others": None}})
+    text = report.table(row)
     assert "best peer: peer takes 3x [3, 3] the time of rlox b" in text
     assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in text
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_what_is_called_rlox_is_ours_and_nothing_else_is(name):
-    for row in importlib.import_module(name).BENCHMARK.rows(False):
-        assert row.subjects[0].ours or name == "bench_nn_backends"
-        for subject in row.subjects:
-            published = subject.name.startswith("rlox 1.2.0")
-            assert subject.ours == (subject.name.startswith("rlox") and not published)
-
-
-def test_returns_are_told_by_their_interquartile_mean():
+def test_returns_are_reported_as_interquartile_means():
     report = importlib.import_module("report")
-    subjects = [timed("rlox", 1.0, True) | {"return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]}]
-    row = report.evaluate(
-        {"name": "row", "rounds": 8, "amount": 1, "unit": "steps"} | {"subjects": subjects}
-    )
-    middle, low, high = subjects[0]["score"]
+    rlox = timed("rlox", 1.0, True) | {"return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]}
+    row = evaluated(report, rlox)
+    middle, low, high = rlox["score"]
     assert middle == 5.5
     assert -100 < low < middle < high < 99
-    text = report.table(row | {"load": {"others": None}}, ("return",))
+    text = report.table(row, ("return",))
     assert "interquartile mean 5.5 [" in text
     assert "worse" not in text
-    peer = timed("peer", 1.0, False) | {"return": [9.0] * 8}
-    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
-    assert report.table(both).endswith("rlox: 5.5 is WORSE than peer's 9")
-    peer["return"] = [5.0] * 8
-    both = report.evaluate(row | {"subjects": [*subjects, peer]}) | {"load": {"others": None}}
-    assert report.table(both).endswith("rlox: 5.5 is no worse than peer's 5")
+    for score, verdict in ((9, "WORSE than"), (5, "no worse than")):
+        peer = timed("peer", 1.0, False) | {"return": [float(score)] * 8}
+        text = report.table(evaluated(report, rlox, peer))
+        assert text.endswith(f"rlox: 5.5 is {verdict} peer's {score}")
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -159,10 +150,7 @@ def test_best_fit_is_what_rlox_packs():
 def test_rows_slower_than_the_baseline_are_listed(seconds, lost):
     report = importlib.import_module("report")
     baseline = timed("rlox", seconds, False) | {"peer": report.BASELINE}
-    subjects = [timed("rlox", 1.0, True), baseline, timed("peer", 4.0, False)]
-    row = report.evaluate(
-        {"name": "row", "rounds": 5, "amount": 1, "unit": "steps"} | {"subjects": subjects}
-    )
+    row = evaluated(report, timed("rlox", 1.0, True), baseline, timed("peer", 4.0, False))
     assert report.slower(row) == lost
     assert [best["peer"] for best in row["best"]] == ["peer"]
-    assert f"baseline takes {seconds}x" in report.table(row | {"load": {"others": None}})
+    assert f"baseline takes {seconds}x" in report.table(row)

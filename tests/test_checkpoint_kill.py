@@ -1,4 +1,4 @@
-"""Whoever is killed while saving, or finds the disk full, leaves a checkpoint that can be read."""
+"""A process that is killed while it saves, or whose disk is full, leaves a whole checkpoint."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import rlox
-from rlox import CorruptFileError
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import SACTrainer
+from support.runs import small
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -28,38 +28,26 @@ while True:
     trainer.save(sys.argv[1])
     print(trainer.timesteps, flush=True)
 """
-SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1, "net_arch": (8,)}
 
 
-def kill_often(path, times):
-    """Kills those that save, at random moments, and reads what they leave."""
-    chance = random.Random(times)
-    trainer = rlox.trainers.PPOTrainer("CartPole-v1", 1, runs_dir=None, **SMALL)
-    trainer.save(path)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("times", [5, pytest.param(200, marks=pytest.mark.kills)])
+def test_processes_killed_while_saving_leave_whole_checkpoints(tmp_path, times):
+    path, chance = tmp_path / "saved", random.Random(times)
+    small(n_epochs=1, net_arch=(8,)).save(path)
     for _ in range(times):
         command = [sys.executable, "-c", SAVING, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            said = child.stdout.readline()
-            assert said, "it ended by itself"
+            first = child.stdout.readline()
+            assert first, "the process ended by itself"
             time.sleep(chance.uniform(0.0, 0.1))
             child.send_signal(signal.SIGKILL)
-            told = [int(line) for line in (said + child.stdout.read()).splitlines()]
-        saved = read_checkpoint(path)
-        # What it said to have saved is there, or what it saved after that.
-        assert saved.manifest["counters"]["timesteps"] in (told[-1], told[-1] + 32)
+            reported = int((first + child.stdout.read()).splitlines()[-1])
+        # The last checkpoint that the process reported, or the next one.
+        steps = read_checkpoint(path).manifest["counters"]["timesteps"]
+        assert steps in (reported, reported + 32)
         assert rlox.load(path).predict(np.zeros(4)) in (0, 1)
-    left = {file.name for file in path.parent.iterdir()}
-    assert left <= {path.name, f".{path.name}.partial", f".{path.name}.previous"}
-
-
-def test_a_process_killed_at_a_random_moment_leaves_a_whole_checkpoint(tmp_path):
-    kill_often(tmp_path / "saved", 5)
-
-
-@pytest.mark.kills
-@pytest.mark.timeout(900)
-def test_two_hundred_killed_processes_leave_whole_checkpoints(tmp_path):
-    kill_often(tmp_path / "saved", 200)
+    assert {*os.listdir(tmp_path)} <= {"saved", ".saved.partial", ".saved.previous"}
 
 
 FULL = """
@@ -74,11 +62,11 @@ except OSError as error:
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="files are limited as Linux does it")
-@pytest.mark.parametrize("room", [0, 1, 1_000, 39_999])
-def test_a_process_without_room_leaves_the_former_checkpoint(tmp_path, room):
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the size of files")
+@pytest.mark.parametrize("limit", [0, 1, 1_000, 39_999])
+def test_process_with_limited_files_leaves_the_former_checkpoint(tmp_path, limit):
     write_checkpoint(tmp_path / "saved", {"steps": 1}, {"networks": {"w": np.ones(3)}})
-    command = [sys.executable, "-c", FULL, str(tmp_path / "saved"), str(room)]
+    command = [sys.executable, "-c", FULL, str(tmp_path / "saved"), str(limit)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, bool(done.stdout.strip())) == (0, True), done.stderr
     assert read_checkpoint(tmp_path / "saved").manifest["steps"] == 1
@@ -87,7 +75,7 @@ def test_a_process_without_room_leaves_the_former_checkpoint(tmp_path, room):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk with 2 MiB of room."""
+    """A disk of 2 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = shutil.which("mount") and subprocess.run(
@@ -101,9 +89,9 @@ def small_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_disk_leaves_the_former_checkpoint(small_disk):
-    how = {"net_arch": (8,), "buffer_size": 20_000, "num_envs": 2, "learning_starts": 10_000}
-    trainer = SACTrainer("Pendulum-v1", 1, runs_dir=small_disk / "runs", **how)
+def test_full_disk_leaves_the_former_checkpoint(small_disk):
+    settings = {"net_arch": (8,), "buffer_size": 20_000, "num_envs": 2, "learning_starts": 10_000}
+    trainer = SACTrainer("Pendulum-v1", 1, runs_dir=small_disk / "runs", **settings)
     trainer.train(200)
     path = trainer.run.path / "checkpoint"
     first = read_checkpoint(path).manifest["counters"]["timesteps"]
@@ -119,37 +107,3 @@ def test_a_full_disk_leaves_the_former_checkpoint(small_disk):
     filler.unlink()
     trainer.save(path)
     assert read_checkpoint(path).manifest["counters"]["timesteps"] > first
-
-
-@pytest.mark.kills
-@pytest.mark.timeout(900)
-def test_every_flipped_bit_of_a_trainers_checkpoint_is_found(tmp_path):
-    how = {**SMALL, "net_arch": (2,), "normalize_obs": True}
-    trainer = rlox.trainers.PPOTrainer("CartPole-v1", 1, runs_dir=None, **how)
-    trainer.train(32)
-    trainer.save(tmp_path / "saved")
-    for file in sorted((tmp_path / "saved").iterdir()):
-        data = file.read_bytes()
-        for bit in range(8 * len(data)):
-            damaged = bytearray(data)
-            damaged[bit // 8] ^= 1 << bit % 8
-            file.write_bytes(damaged)
-            with pytest.raises(CorruptFileError, match=rf"{file.name}, section \w+: "):
-                read_checkpoint(tmp_path / "saved")
-        file.write_bytes(data)
-
-
-def test_a_checkpoint_from_before_environments_told_loads(tmp_path):
-    trainer = rlox.trainers.PPOTrainer("CartPole-v1", 1, runs_dir=None, **SMALL)
-    trainer.train(32)
-    trainer.save(tmp_path / "saved")
-    saved = read_checkpoint(tmp_path / "saved")
-    about = {k: x for k, x in saved.manifest.items() if k not in ("format", "rlox", "members")}
-    assert about.pop("environment") == "exact"
-    write_checkpoint(tmp_path / "saved", about, saved.members)
-    loaded = rlox.trainers.PPOTrainer.load(tmp_path / "saved", runs_dir=None)
-    loaded.train(32)
-    about["environment"] = "unknown"
-    write_checkpoint(tmp_path / "saved", about, saved.members)
-    with pytest.raises(CorruptFileError, match=r"section manifest: .*'unknown' as 'environment'"):
-        rlox.trainers.PPOTrainer.load(tmp_path / "saved")

@@ -7,85 +7,60 @@ from gymnasium import spaces
 
 from rlox import ArgumentError, collect_rollout, make_vec
 from rlox.trainers import A2CTrainer
+from support.envs import Samples
 
 SIDES = spaces.MultiDiscrete([2, 3], start=[1, -4])
-SEEN = {
+OBS_SPACES = {
     "Discrete": spaces.Discrete(3, start=5),
     "MultiDiscrete": SIDES,
     "MultiBinary": spaces.MultiBinary(2),
     "Dict": spaces.Dict(at=spaces.Discrete(3, start=5), of=spaces.Tuple([SIDES])),
 }
-DONE = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
+ACTION_SPACES = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
 
 
-class Starts(gym.Env):
-    """Return samples of the observation space and record the actions."""
-
-    def __init__(self, seen, done):
-        self.observation_space, self.action_space, self.taken = seen, done, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        self.taken.append(np.array(action).tolist())
-        return self.observation_space.sample(), 1.0, False, len(self.taken) % 4 == 0, {}
-
-
-def rows_of(space, obs):
-    """Return the rows of a batch as values of the space."""
-    return gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), obs)
-
-
-@pytest.mark.parametrize("done", DONE.values(), ids=DONE)
-@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
-def test_policy_functions_use_the_values_of_the_environment(seen, done):
-    env, given = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+@pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
+@pytest.mark.parametrize("obs_space", OBS_SPACES.values(), ids=OBS_SPACES)
+def test_policy_functions_use_the_values_of_the_environment(obs_space, action_space):
+    env, chosen = make_vec(lambda: Samples(obs_space, action_space), 2, seed=0), []
 
     def policy(obs):
-        rows = [*rows_of(seen, obs)]
-        assert all(seen.contains(row) for row in rows)
-        given.append(np.stack([done.sample() for _ in rows]))
-        return given[-1], np.zeros(len(rows)), np.zeros(len(rows))
+        batch_space = gym.vector.utils.batch_space(obs_space, 2)
+        rows = [*gym.vector.utils.iterate(batch_space, obs)]
+        assert all(obs_space.contains(row) for row in rows)
+        chosen.append(np.stack([action_space.sample() for _ in rows]))
+        return chosen[-1], np.zeros(len(rows)), np.zeros(len(rows))
 
     batch = collect_rollout(env, policy, 8)
-    taken = [[each.unwrapped.taken[t] for each in env.unwrapped.envs] for t in range(8)]
-    assert taken == np.stack(given[:8]).tolist()
-    assert (batch.actions + done.start).tolist() == taken
+    applied = [[each.unwrapped.actions[t] for each in env.unwrapped.envs] for t in range(8)]
+    assert applied == np.stack(chosen[:8]).tolist()
+    assert (batch.actions + action_space.start).tolist() == applied
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("done", DONE.values(), ids=DONE)
-@pytest.mark.parametrize(
-    "seen", [SEEN["Discrete"], SEEN["MultiDiscrete"]], ids=["Discrete", "MultiDiscrete"]
-)
-def test_predict_is_a_policy_for_rollouts(seen, done, backend):
-    made = A2CTrainer(lambda: Starts(seen, done), 0, backend=backend, num_envs=2, runs_dir=None)
-    env, predicted = make_vec(lambda: Starts(seen, done), 2, seed=0), []
+@pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
+@pytest.mark.parametrize("obs_space", ["Discrete", "MultiDiscrete"])
+def test_predict_is_a_policy_for_rollouts(obs_space, action_space, backend):
+    make, predicted = (lambda: Samples(OBS_SPACES[obs_space], action_space)), []
+    trainer = A2CTrainer(make, 0, backend=backend, num_envs=2, runs_dir=None)
+    env = make_vec(make, 2, seed=0)
 
     def policy(obs):
-        predicted.append(made.predict(obs, deterministic=False))
+        predicted.append(trainer.predict(obs, deterministic=False))
         return predicted[-1]
 
     batch = collect_rollout(env, policy, 20)
-    assert (batch.actions + done.start).tolist() == np.stack(predicted[:20]).tolist()
-    assert collect_rollout(env, made.predict, 4).actions.min() >= 0
+    assert (batch.actions + action_space.start).tolist() == np.stack(predicted[:20]).tolist()
+    assert collect_rollout(env, trainer.predict, 4).actions.min() >= 0
 
 
 def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
-    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
     with pytest.raises(ArgumentError) as raised:
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
     assert (raised.value.argument, raised.value.env) == ("actions", 1)
-    env.reset()
-    with pytest.raises(ArgumentError) as raised:
-        env.step([1, 4])
-    assert (raised.value.argument, raised.value.env) == ("actions", 1)
     assert "[1, 4)" in raised.value.expected
-    assert [each.unwrapped.taken for each in env.unwrapped.envs] == [[], []]
+    assert [each.unwrapped.actions for each in env.unwrapped.envs] == [[], []]
 
 
 def test_networks_count_from_0():
@@ -101,7 +76,7 @@ def test_networks_count_from_0():
         def get_value(self, obs):
             return torch.zeros(len(obs))
 
-    env = make_vec(lambda: Starts(SEEN["Discrete"], DONE["Discrete"]), 2, seed=0)
+    env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
     batch = collect_rollout(env, Follows(), 12)
     assert np.array_equal(batch.actions, batch.obs)
     assert set(batch.obs.ravel()) == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Every code block of the documentation runs, every command and link in it leads somewhere."""
+"""Code blocks of the documentation run; its commands and links lead to existing files."""
 
 import doctest
 import importlib
@@ -35,11 +35,8 @@ def modules() -> list[str]:
     return ["rlox", *(name for name in names if not name.endswith("__main__"))]
 
 
-with_python = [page for page in PAGES if blocks(page, "python")]
-
-
-@pytest.mark.parametrize("page", with_python, ids=named)
-def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=named)
+def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for line, code in blocks(page, "python"):
@@ -47,14 +44,14 @@ def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", modules())
-def test_the_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
+def test_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
 
 @pytest.mark.parametrize("name", [n for n in rlox.__all__ if hasattr(rlox._rlox, n)])
-def test_what_the_extension_offers_has_an_example(name):
+def test_public_names_of_the_extension_have_an_example(name):
     thing = getattr(rlox._rlox, name)
     if name == "__version__" or (inspect.isclass(thing) and issubclass(thing, Exception)):
         return
@@ -64,12 +61,8 @@ def test_what_the_extension_offers_has_an_example(name):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_block_says_its_language(page):
+def test_blocks_have_a_language_and_rust_blocks_are_doctests(page):
     assert {m[1] for m in BLOCK.finditer(page.read_text())} <= LANGUAGES
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_rust_blocks_are_doctests_of_the_member_of_pages(page):
     included = (ROOT / "docs/pages.rs").read_text()
     assert not blocks(page, "rust") or f'"../{named(page)}"' in included
 

@@ -1,4 +1,4 @@
-"""The examples in Python run, and show what they say."""
+"""The examples in Python reach their scores."""
 
 import re
 import subprocess
@@ -7,34 +7,27 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parent.parent / "examples" / "python"
+DDP = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
-@pytest.mark.slow
-def test_an_environment_of_ones_own_is_learned():
-    command = [sys.executable, EXAMPLES / "custom_env.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    before, after = map(float, re.findall(r"(\d\.\d\d)", done.stdout))
+def output(folder, *words):
+    command = [sys.executable, *words[:-1], EXAMPLES / words[-1]]
+    return subprocess.check_output(command, text=True, cwd=folder)
+
+
+def test_own_environment_is_learned(tmp_path):
+    before, after = map(float, re.findall(r"(\d\.\d\d)", output(tmp_path, "custom_env.py")))
     assert before < 6.5 < 7.2 < after
 
 
-@pytest.mark.slow
-def test_processes_that_learn_as_one_solve_cartpole(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, EXAMPLES / "train_ddp.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert float(re.findall(r"score +(\d+\.\d)", done.stdout)[0]) >= 475
-    assert "processes       2, 8 environments" in done.stdout
-
-
-@pytest.mark.slow
-def test_two_workers_solve_cartpole(tmp_path):
-    command = [sys.executable, EXAMPLES / "train_remote.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert float(re.findall(r"score +(\d+\.\d)", done.stdout)[0]) >= 475
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [((*DDP, "train_ddp.py"), "processes       2, 8 environments"), (("train_remote.py",), "")],
+    ids=["ddp", "remote"],
+)
+def test_distributed_examples_solve_cartpole(words, line, tmp_path):
+    text = output(tmp_path, *words)
+    assert float(re.findall(r"score +(\d+\.\d)", text)[0]) >= 475
+    assert line in text

@@ -1,6 +1,5 @@
-"""A run that was killed and goes on, in new processes, is the run that was not: byte for byte."""
+"""A run that is killed and resumed in new processes equals an uninterrupted run exactly."""
 
-import csv
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from rlox.metrics import forget_after
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 HERE = Path(__file__).parent
-# The default tests kill these two; `make test-kills` kills all.
+# The default tests kill these runs; `make test-kills` kills all.
 QUICK = {("ppo", "native"), ("sac", "torch")}
 MATRIX = [
     pytest.param(name, backend, marks=() if (name, backend) in QUICK else pytest.mark.kills)
@@ -25,22 +24,15 @@ MATRIX = [
 
 
 def process(*words):
-    """The exit code of a new process, and what it said."""
+    """Return the exit code and the errors of a new process."""
     command = [sys.executable, str(HERE / "resume_runs.py"), *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stderr[-2000:]
 
 
-def table(run):
-    """The rows of a run's metrics, but for clocks."""
-    with open(run / "metrics.csv", newline="") as file:
-        rows = [*csv.DictReader(file)]
-    return [{k: x for k, x in row.items() if k not in resume_runs.CLOCK} for row in rows]
-
-
 def expect_the_same(algorithm, backend, folder):
-    """What went on in `folder` is what a run that was never stopped is."""
+    """Check that the resumed run in `folder` equals a run that was never stopped."""
     code, said = process("resumed", algorithm, backend, folder / "stopped")
     assert code == 0, said
     whole = resume_runs.made(algorithm, backend, folder / "whole")
@@ -49,9 +41,9 @@ def expect_the_same(algorithm, backend, folder):
     got = json.loads((folder / "stopped" / "digest.json").read_text())
     for part in expected:
         assert got[part] == expected[part], part
-    rows = table(whole.run.path)
+    rows = resume_runs.table(whole.run.path)
     assert len(rows) > 2
-    assert table(resume_runs.run_of(folder / "stopped")) == rows
+    assert resume_runs.table(resume_runs.run_of(folder / "stopped")) == rows
 
 
 @pytest.mark.parametrize(("algorithm", "backend"), MATRIX)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlox import ArgumentError, ArgumentTypeError
 from rlox.scores import bootstrap_interval, interquartile_mean, score
 
 
@@ -19,28 +20,15 @@ from rlox.scores import bootstrap_interval, interquartile_mean, score
 )
 def test_a_quarter_at_each_end_is_left_out(numbers, mean):
     assert interquartile_mean(numbers) == mean
+    assert interquartile_mean([numbers, [5] * len(numbers)]).tolist() == [mean, 5]
 
 
-def test_rows_have_means_of_their_own():
-    assert interquartile_mean([[1, 2, 3, 9], [0, 4, 6, 9]]).tolist() == [2.5, 5.0]
-
-
-def slow_interval(numbers, resamples):
-    """The definition, one draw after the other."""
-    stream = np.random.default_rng(0)
-    means = []
-    for draw in stream.integers(0, len(numbers), (resamples, len(numbers))):
-        drawn = sorted(numbers[i] for i in draw)
-        cut = len(numbers) // 4
-        means.append(np.mean(drawn[cut : len(numbers) - cut]))
-    return np.quantile(means, [0.025, 0.975])
-
-
-def test_the_interval_is_the_percentile_bootstraps():
-    numbers = np.random.default_rng(1).normal(size=11).tolist()
-    np.testing.assert_allclose(
-        bootstrap_interval(numbers, resamples=500), slow_interval(numbers, 500), rtol=1e-12
-    )
+def test_interval_is_that_of_the_percentile_bootstrap():
+    numbers, stream = np.random.default_rng(1).normal(size=11), np.random.default_rng(0)
+    draws = stream.integers(0, 11, (500, 11))
+    means = [np.mean(sorted(numbers[draw])[2:-2]) for draw in draws]
+    expected = np.quantile(means, [0.025, 0.975])
+    np.testing.assert_allclose(bootstrap_interval(numbers, resamples=500), expected, rtol=1e-12)
 
 
 def test_the_interval_holds_the_true_mean_about_as_often_as_it_says():
@@ -50,12 +38,7 @@ def test_the_interval_holds_the_true_mean_about_as_often_as_it_says():
     assert 0.88 < np.mean((low < 0) & (high > 0)) < 0.99
 
 
-def test_the_order_of_episodes_does_not_move_the_mean():
-    numbers = np.arange(20.0)
-    assert score(numbers)["iqm"] == score(numbers[::-1])["iqm"] == 9.5
-
-
-def test_a_score_has_everything():
+def test_score_has_mean_deviation_and_interquartile_mean():
     told = score([1.0, 2.0, 3.0, 4.0, 100.0])
     assert (told["mean"], told["episodes"], told["iqm"]) == (22.0, 5, 3.0)
     assert told["std"] == pytest.approx(np.std([1, 2, 3, 4, 100]))
@@ -64,38 +47,36 @@ def test_a_score_has_everything():
 
 
 @pytest.mark.parametrize(
-    ("returns", "error", "message"),
+    ("returns", "error", "argument"),
     [
-        (np.zeros(0), ValueError, r"numbers: expected at least one in each row, got shape \(0,\)"),
-        ([], ValueError, "numbers: expected at least one"),
-        (3.0, ValueError, "numbers: expected at least one"),
-        ([[1.0]], ValueError, r"returns: expected one number for each episode, got shape \(1, 1\)"),
-        ([1.0, float("nan")], ValueError, "numbers: expected no NaN"),
-        (["1"], TypeError, r"numbers: expected real numbers, got \['1'\]"),
-        ([1j], TypeError, "numbers: expected real numbers"),
-        ([True], TypeError, "numbers: expected real numbers"),
-        (None, TypeError, "numbers: expected real numbers, got None"),
-        ([[1.0], [1.0, 2.0]], TypeError, "numbers: expected real numbers"),
+        ([], ArgumentError, "numbers"),
+        (3.0, ArgumentError, "numbers"),
+        ([[1.0]], ArgumentError, "returns"),
+        ([1.0, float("nan")], ArgumentError, "numbers"),
+        (["1"], ArgumentTypeError, "numbers"),
+        (None, ArgumentTypeError, "numbers"),
+        ([[1.0], [1.0, 2.0]], ArgumentTypeError, "numbers"),
     ],
 )
-def test_what_has_no_score_is_refused(returns, error, message):
-    with pytest.raises(error, match=message):
+def test_invalid_returns_are_rejected(returns, error, argument):
+    with pytest.raises(error) as raised:
         score(returns)
+    assert raised.value.argument == argument
 
 
 @pytest.mark.parametrize(
-    ("keywords", "error"),
+    ("argument", "value", "error"),
     [
-        ({"confidence": 2}, ValueError),
-        ({"confidence": "most"}, TypeError),
-        ({"resamples": 0}, ValueError),
-        ({"resamples": 1e3}, TypeError),
+        ("confidence", 2, ArgumentError),
+        ("confidence", "most", ArgumentTypeError),
+        ("resamples", 0, ArgumentError),
+        ("resamples", 1e3, ArgumentTypeError),
     ],
 )
-def test_an_interval_of_nothing_is_refused(keywords, error):
-    (name,) = keywords
-    with pytest.raises(error, match=f"{name}: expected"):
-        bootstrap_interval([1.0, 2.0], **keywords)
+def test_invalid_arguments_of_intervals_are_rejected(argument, value, error):
+    with pytest.raises(error) as raised:
+        bootstrap_interval([1.0, 2.0], **{argument: value})
+    assert raised.value.argument == argument
 
 
 def test_means_and_intervals_are_those_of_rliable():

@@ -1,5 +1,6 @@
 """The state of Gymnasium's environments: saved, restored and resumed exactly."""
 
+import contextlib
 import re
 
 import gymnasium as gym
@@ -11,17 +12,14 @@ from rlox import make_vec
 from rlox.checkpoint import read_checkpoint
 from rlox.plain import from_arrays, to_arrays
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
-from support.envs import Echo, Imitate
+from support.checkpoints import expect_equal_states
+from support.envs import Echo, Imitate, cartpole
+from support.masked_envs import Doors
 
-CLASSIC = (
-    *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"),
-    "MountainCarContinuous-v0",
-)
-MUJOCO = ("Ant-v5", "InvertedDoublePendulum-v5", "Pusher-v5")
-MORE_MUJOCO = (
-    *("HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "Reacher-v5"),
-    *("InvertedPendulum-v5", "Swimmer-v5", "Walker2d-v5"),
-)
+CLASSIC = "CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0"
+MUJOCO = "Ant-v5 InvertedDoublePendulum-v5 Pusher-v5"
+MORE_MUJOCO = "HalfCheetah-v5 Hopper-v5 Humanoid-v5 HumanoidStandup-v5 Reacher-v5"
+MORE_MUJOCO += " InvertedPendulum-v5 Swimmer-v5 Walker2d-v5"
 
 
 class Restorable(Imitate):
@@ -34,43 +32,23 @@ class Restorable(Imitate):
         self.number, self.steps = state["number"], state["steps"]
 
 
-class Masked(gym.Env):
-    """Forbid one action, another one in each step; the reward is the action."""
-
-    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
-    action_space = gym.spaces.Discrete(4)
-
-    def _observe(self):
-        mask = np.ones(4, np.int8)
-        mask[self.forbidden] = 0
-        return np.full(1, self.forbidden / 4, np.float32), {"action_mask": mask}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.forbidden = int(self.np_random.integers(4))
-        return self._observe()
-
-    def step(self, action):
-        assert action != self.forbidden
-        self.forbidden = int(self.np_random.integers(4))
-        obs, info = self._observe()
-        return obs, float(action), False, self.forbidden == 0, info
+class RestorableDoors(Doors):
+    """Doors, whose action masks change in each step, with a state."""
 
     def get_state(self):
-        return {"forbidden": self.forbidden}
+        return {"open": self.open, "at": self.at}
 
     def set_state(self, state):
-        self.forbidden = state["forbidden"]
+        self.open, self.at = state["open"], state["at"]
 
 
 def steps(env, actions):
     return [tuple(map(np.copy, env.step(action)[:4])) for action in actions]
 
 
-def resumes(make, before=60, after=150):
-    """Return whether new environments continue as those whose state they get."""
-    first, second = make(), make()
-    try:
+def expect_exact_resume(make, before=60, after=150):
+    """Check that new environments continue as the environments whose state they get."""
+    with contextlib.closing(make()) as first, contextlib.closing(make()) as second:
         first.action_space.seed(0)
         first.reset(seed=3)
         steps(first, [first.action_space.sample() for _ in range(before)])
@@ -80,41 +58,32 @@ def resumes(make, before=60, after=150):
         actions = [first.action_space.sample() for _ in range(after)]
         expected = steps(first, actions)
         assert second.set_state(state)
-        got = steps(second, actions)
-    finally:
-        first.close()
-        second.close()
-    return all(
-        np.array_equal(a, b)
-        for x, y in zip(expected, got, strict=True)
-        for a, b in zip(x, y, strict=True)
-    )
+        np.testing.assert_equal(steps(second, actions), expected)
 
 
-@pytest.mark.parametrize("env_id", CLASSIC)
+@pytest.mark.parametrize("env_id", CLASSIC.split())
 def test_classic_control_resumes(env_id):
-    assert resumes(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
+    expect_exact_resume(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
 
 
 @pytest.mark.parametrize(
-    "env_id", [*MUJOCO, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MUJOCO)]
+    "env_id",
+    [*MUJOCO.split(), *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_MUJOCO.split())],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_mujoco_resumes(env_id):
     pytest.importorskip("mujoco", reason="needs MuJoCo: pip install 'gymnasium[mujoco]'")
-    assert resumes(lambda: make_vec(env_id, 2, seed=3))
+    expect_exact_resume(lambda: make_vec(env_id, 2, seed=3))
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_environments_resume_after_the_end_of_an_episode(mode):
-    assert resumes(lambda: make_vec(Restorable, 3, seed=1, autoreset_mode=mode), before=10)
+    expect_exact_resume(lambda: make_vec(Restorable, 3, seed=1, autoreset_mode=mode), before=10)
 
 
-@pytest.mark.parametrize(
-    "env", ["Acrobot-v1", lambda: gym.make("CartPole-v1")], ids=["id", "function"]
-)
+@pytest.mark.parametrize("env", ["Acrobot-v1", cartpole], ids=["id", "function"])
 def test_worker_processes_resume(env):
-    assert resumes(lambda: make_vec(env, 2, vectorization_mode="async"))
+    expect_exact_resume(lambda: make_vec(env, 2, vectorization_mode="async"))
 
 
 WRAPPERS = {
@@ -132,38 +101,34 @@ WRAPPERS = {
 @pytest.mark.parametrize("name", WRAPPERS)
 @pytest.mark.filterwarnings("ignore")
 def test_wrappers_resume(name):
-    assert resumes(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
+    expect_exact_resume(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
 
 
-def changed(env):
+def unchanged(env):
     return wrappers.TransformObservation(env, lambda obs: obs, env.observation_space)
 
 
-class Unplain(Restorable):
+class ObjectState(Restorable):
     def get_state(self):
         return {"space": self.action_space}
 
 
-def asynchronous(**kwargs):
-    return gym.vector.AsyncVectorEnv([Restorable], **kwargs)
+def workers(mode):
+    return gym.vector.AsyncVectorEnv([Restorable], autoreset_mode=mode)
 
 
+def list_of_infos():
+    return wrappers.vector.DictInfoToList(gym.make_vec("CartPole-v1", 1))
+
+
+MODE = gym.vector.AutoresetMode
 WITHOUT_STATE = {
-    "no methods": (lambda: make_vec(Echo, 2), r"Echo has no get_state\(\) and set_state\(state\)"),
-    "wrapper": (
-        lambda: make_vec("Pendulum-v1", wrappers=[changed]),
-        "^TransformObservation has no",
-    ),
-    "not plain": (lambda: make_vec(Unplain), r"state\['layers'\]\[0\]\['space'\] is a Box"),
-    "vector wrapper": (
-        lambda: make_vec(wrappers.vector.DictInfoToList(gym.make_vec("CartPole-v1", 1))),
-        "DictInfoToList cannot be saved",
-    ),
-    "own workers": (
-        lambda: make_vec(asynchronous(autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)),
-        "rlox has not made",
-    ),
-    "workers in NEXT_STEP mode": (lambda: make_vec(asynchronous()), "NEXT_STEP"),
+    "no methods": (lambda: make_vec(Echo), r"Echo has no get_state\(\) and set_state\(state\)"),
+    "wrapper": (lambda: make_vec(lambda: unchanged(cartpole())), "^TransformObservation has no"),
+    "not plain": (lambda: make_vec(ObjectState), r"state\['layers'\]\[0\]\['space'\] is a Box"),
+    "vector wrapper": (lambda: make_vec(list_of_infos()), "DictInfoToList cannot be saved"),
+    "workers of Gymnasium": (lambda: make_vec(workers(MODE.SAME_STEP)), "rlox has not made"),
+    "workers in NEXT_STEP mode": (lambda: make_vec(workers(MODE.NEXT_STEP)), "NEXT_STEP"),
 }
 
 
@@ -198,25 +163,15 @@ PPO = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
 DQN = {"num_envs": 2, "learning_starts": 20, "buffer_size": 100, "batch_size": 8, "train_freq": 4}
 SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8, "net_arch": (8,)}
 CASES = {
-    "ppo, classic control": (PPOTrainer, lambda: gym.make("CartPole-v1"), PPO),
+    "ppo, classic control": (PPOTrainer, cartpole, PPO),
     "ppo, own": (PPOTrainer, Restorable, PPO | {"normalize_obs": True, "normalize_reward": True}),
-    "ppo, masks": (PPOTrainer, Masked, PPO | {"action_masks": True}),
+    "ppo, masks": (PPOTrainer, RestorableDoors, PPO | {"action_masks": True}),
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
     "sac, own": (SACTrainer, Restorable, SAC | {"normalize_obs": True}),
 }
-MODES = ("SameStep", "NextStep", "Disabled")
 
 
-def assert_same(a, b):
-    assert (a.counters, a.streams) == (b.counters, b.streams)
-    for name in ("networks", "optimizer", "normalizer", "environment", "replay"):
-        mine, theirs = getattr(a, name), getattr(b, name)
-        assert mine.keys() == theirs.keys(), name
-        for key in mine:
-            np.testing.assert_array_equal(mine[key], theirs[key], err_msg=f"{name} {key}")
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode):
@@ -231,7 +186,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode
     assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
     second = kind.load(tmp_path / "half", env=make(), runs_dir=None)
     second.train()
-    assert_same(second.learner.state(), whole.learner.state())
+    expect_equal_states(second.learner.state(), whole.learner.state())
 
 
 def test_resuming_with_new_episodes_warns_once(tmp_path):
@@ -251,10 +206,10 @@ def test_resuming_with_new_episodes_warns_once(tmp_path):
 
 
 def test_other_environments_start_new_episodes(tmp_path):
-    trainer = PPOTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=None, **PPO)
+    trainer = PPOTrainer(cartpole, 1, runs_dir=None, **PPO)
     trainer.train(32)
     trainer.save(tmp_path / "saved")
-    other = lambda: wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))  # noqa: E731
+    other = lambda: wrappers.RecordEpisodeStatistics(cartpole())  # noqa: E731
     for env, why in {other: "other environments", "CartPole-v1": "of another kind"}.items():
         loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
         with pytest.warns(UserWarning, match=why):

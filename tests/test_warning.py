@@ -6,33 +6,27 @@ import pytest
 
 from rlox import warning
 from rlox.callbacks import CheckpointCallback
-from rlox.trainers import PPOTrainer
 from rlox.warning import warn_at_most
+from support.runs import NotingLogger, small
 
-SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
 
-
-class Failing:
+class Failing(NotingLogger):
     def start(self, trainer):
         raise OSError("no disk")
 
-    def log(self, metrics, timesteps): ...
-
-    def finish(self, result): ...
-
 
 def test_warnings_name_the_line_that_called_train(tmp_path):
-    trainer = PPOTrainer("CartPole-v1", seed=1, runs_dir=tmp_path, **SMALL)
+    saving = CheckpointCallback(32, best="nope", path=tmp_path)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        trainer.train(64, callbacks=[CheckpointCallback(32, best="nope")], loggers=[Failing()])
+        small().train(64, callbacks=[saving], loggers=[Failing()])
     said = [str(one.message) for one in warned]
     assert [one.filename for one in warned] == [__file__] * 2, said
     assert "no disk" in said[0]
     assert said[1].startswith("best: ")
 
 
-def test_what_shall_not_stop_a_run_is_logged_where_warnings_are_errors(caplog):
+def test_warn_at_most_logs_where_warnings_are_errors(caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_at_most("a logger failed")
@@ -41,7 +35,7 @@ def test_what_shall_not_stop_a_run_is_logged_where_warnings_are_errors(caplog):
         warn_at_most("a logger failed")
 
 
-def test_packages_whose_names_begin_alike_are_callers():
+def test_packages_with_a_similar_name_are_callers():
     beside = f"{warning.__file__.removesuffix('warning.py').rstrip('/')}_of_others/it.py"
     with pytest.warns(UserWarning, match="of others") as warned:
         exec(compile("warn('of others')", beside, "exec"), {"warn": warning.warn})

@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes on: which there are, and which is the newest."""
+"""`CheckpointCallback`: which checkpoints a run saves and keeps, and which one is the newest."""
 
 import os
 import random
@@ -7,32 +7,30 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from rlox import ArgumentError
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
 from rlox.checkpoint import read_checkpoint
-from rlox.restoring import go_on_in
 from rlox.rotation import newest, prune, read_scores, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
-from support.runs import Noting, NotingLogger, small
+from support.runs import NotingLogger, small
 
 
 def names(run):
     return [path.name for path in steps_in(run / "checkpoints")]
 
 
-def test_the_newest_are_kept_and_latest_names_one(tmp_path):
-    trainer = small(runs_dir=tmp_path)
-    trainer.train(320, callbacks=[CheckpointCallback(every=64, keep_last=2)])
-    folder = trainer.run.path / "checkpoints"
-    assert names(trainer.run.path) == ["step-000000256", "step-000000320"]
+@pytest.mark.parametrize(("keep_last", "steps"), [(2, [256, 320]), (None, range(64, 321, 64))])
+def test_newest_checkpoints_are_kept_and_latest_names_the_last(tmp_path, keep_last, steps):
+    folder = tmp_path / "mine"
+    callback = CheckpointCallback(every=64, keep_last=keep_last, path=folder)
+    small().train(320, callbacks=[callback])
     assert (folder / "latest").read_text() == "step-000000320\n"
     assert PPOTrainer.load(folder / "step-000000256", runs_dir=None).timesteps == 256
-    assert sorted(os.listdir(folder)) == ["latest", "step-000000256", "step-000000320"]
+    assert sorted(os.listdir(folder)) == ["latest", *map(step_name, steps)]
 
 
 class Scores(Callback):
@@ -54,12 +52,7 @@ def test_the_best_is_kept_beside_the_newest_also_after_a_resume(tmp_path):
     assert names(trainer.run.path) == [step_name(192), step_name(224)]
 
 
-def test_all_may_be_kept_elsewhere(tmp_path):
-    small().train(128, callbacks=[CheckpointCallback(32, keep_last=None, path=tmp_path / "mine")])
-    assert len(steps_in(tmp_path / "mine")) == 4
-
-
-def test_a_run_goes_on_from_the_newest_of_its_checkpoints(tmp_path):
+def test_a_run_resumes_from_the_newest_of_its_checkpoints(tmp_path):
     trainer = small(runs_dir=tmp_path)
     trainer.train(128, callbacks=[CheckpointCallback(every=64)])
     run = trainer.run.path
@@ -80,43 +73,7 @@ def test_a_resumed_run_saves_at_the_same_steps(tmp_path):
     assert names(trainer.run.path) == [step_name(n) for n in (64, 128, 192, 256)]
 
 
-KILLED = """
-import os, signal, sys
-from rlox.callbacks import CheckpointCallback
-from rlox.trainers import PPOTrainer
-small = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
-trainer = PPOTrainer("CartPole-v1", 1, runs_dir=sys.argv[1], **small)
-def kill(trainer, metrics):
-    if trainer.timesteps == 160:
-        print(trainer.run.path, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-trainer.train(256, callbacks=[CheckpointCallback(every=64), kill])
-"""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    killed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    run = Path(killed.stdout.strip())
-    resumed = PPOTrainer.load(run, runs_dir=None)
-    assert resumed.timesteps == 128
-    resumed.train()
-    whole = small()
-    whole.train(256)
-    for name, array in whole.learner.state().networks.items():
-        np.testing.assert_array_equal(array, resumed.learner.state().networks[name])
-    if find_spec("tyro"):
-        older = run / "checkpoints" / step_name(64)
-        for where, status in ((older, 1), (run, 0), (older, 1)):
-            command = [sys.executable, "-m", "rlox", "resume", str(where), "--no-progress"]
-            said = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert said.returncode == status, said.stderr
-        assert PPOTrainer.load(run, runs_dir=None).timesteps == 256
-
-
-def test_what_is_saved_goes_with_a_row_that_is_logged(tmp_path, monkeypatch):
+def test_checkpoints_are_saved_after_the_row_is_logged(tmp_path, monkeypatch):
     trainer, logger, save = small(runs_dir=tmp_path), NotingLogger(), PPOTrainer.save
 
     def noted(self, path, **how):
@@ -126,21 +83,19 @@ def test_what_is_saved_goes_with_a_row_that_is_logged(tmp_path, monkeypatch):
     monkeypatch.setattr(PPOTrainer, "save", noted)
     callbacks = [CheckpointCallback(every=32), EvalCallback(every=32, n_episodes=1)]
     trainer.train(32, callbacks=callbacks, loggers=[logger])
-    said = [name for _, name in logger.notes]
-    assert said == ["start", "log", "step-000000032", "best", "checkpoint", "finish"]
+    calls = ["start", "log", "step-000000032", "best", "checkpoint", "finish"]
+    assert [name for _, name in logger.notes] == calls
 
 
-def test_a_replay_buffer_may_be_left_out(tmp_path):
-    made = []
-    for replay in (True, False):
-        trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, runs_dir=tmp_path, buffer_size=512)
-        trainer.train(64, callbacks=[CheckpointCallback(every=64, replay=replay)])
-        (folder,) = steps_in(trainer.run.path / "checkpoints")
-        made.append((folder / "replay.safetensors").exists())
-    assert made == [True, False]
+@pytest.mark.parametrize("replay", [True, False])
+def test_replay_buffer_is_optional(tmp_path, replay):
+    trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, runs_dir=None, buffer_size=512)
+    trainer.train(64, callbacks=[CheckpointCallback(every=64, replay=replay, path=tmp_path)])
+    (saved,) = steps_in(tmp_path)
+    assert (saved / "replay.safetensors").exists() == replay
 
 
-def test_where_there_is_no_room_the_run_goes_on(tmp_path, monkeypatch):
+def test_full_disk_warns_and_does_not_end_the_run(tmp_path, monkeypatch):
     trainer, save, tries = small(runs_dir=tmp_path), PPOTrainer.save, []
 
     def full(self, path, **how):
@@ -155,41 +110,23 @@ def test_where_there_is_no_room_the_run_goes_on(tmp_path, monkeypatch):
     assert names(trainer.run.path) == [step_name(128), step_name(192)]
 
 
-def test_without_a_run_folder_a_path_is_needed():
-    notes = []
-    with pytest.raises(ValueError, match="path: expected where checkpoints shall lie"):
-        small().train(64, callbacks=[Noting("a", notes), CheckpointCallback(every=64)])
-    assert notes == [("a", "on_train_start"), ("a", "on_train_end")]
-
-
-def test_what_is_no_checkpoint_of_a_step_is_left_alone(tmp_path):
-    for name in ("step-000000001", "step-000000002", "step-mine", "best"):
+def test_other_folders_are_not_removed(tmp_path):
+    for name in (step_name(1), step_name(2), "step-mine", "best"):
         (tmp_path / name).mkdir()
     prune(tmp_path, step_name(2), keep_last=1, keep_best=True)
-    assert sorted(os.listdir(tmp_path)) == ["best", "step-000000002", "step-mine"]
+    assert sorted(os.listdir(tmp_path)) == ["best", step_name(2), "step-mine"]
 
 
-def test_checkpoints_of_a_longer_run_are_not_taken_for_newer_ones(tmp_path):
+def test_folder_with_checkpoints_of_a_longer_run_is_rejected(tmp_path):
     small().train(128, callbacks=[CheckpointCallback(64, path=tmp_path)])
     other = small(seed=2)
-    with pytest.raises(ValueError, match=r"path: expected .* more steps than 0.*step-000000128"):
+    with pytest.raises(ArgumentError) as raised:
         other.train(64, callbacks=[CheckpointCallback(64, path=tmp_path)])
+    assert (raised.value.argument, raised.value.got) == ("path", str(tmp_path / step_name(128)))
     assert other.timesteps == 0
 
 
-def test_a_run_does_not_resume_from_a_checkpoint_that_has_a_newer_one(tmp_path):
-    trainer = small(runs_dir=tmp_path)
-    trainer.train(256, callbacks=[CheckpointCallback(64, keep_last=None)])
-    run = trainer.run.path
-    rows = (run / "metrics.csv").read_text()
-    older = PPOTrainer.load(run / "checkpoints" / step_name(64), runs_dir=None)
-    with pytest.raises(FileExistsError, match="256 against 64"):
-        go_on_in(older, run)
-    assert newest(run) == run / "checkpoint"
-    assert (run / "metrics.csv").read_text() == rows
-
-
-def test_what_a_kill_left_half_done_is_cleared_away(tmp_path):
+def test_incomplete_checkpoints_of_a_killed_run_are_removed(tmp_path):
     trainer = small(runs_dir=None)
     trainer.save(tmp_path / ".step-000000000.previous")
     for name in (".step-000000032.partial", ".step-000000064.going"):
@@ -208,36 +145,30 @@ trainer.train(10**6, callbacks=[CheckpointCallback(32, keep_last=1, path=sys.arg
 """
 
 
-def kill_often(folder, times):
-    chance = random.Random(times)
-    first = small()
-    first.save(folder / step_name(0))
-    for _ in range(times):
-        (there,) = steps_in(folder)
-        command = [sys.executable, "-c", SAVING, str(there), str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            for _ in range(3):
-                assert child.stdout.readline(), "it ended by itself"
-            time.sleep(chance.uniform(0.0, 0.1))
-            child.send_signal(signal.SIGKILL)
-            child.stdout.read()
-        kept = steps_in(folder)
-        assert len(kept) in (1, 2)  # the one before may not have been removed yet
-        for path in kept:
-            assert step_name(read_checkpoint(path).manifest["counters"]["timesteps"]) == path.name
-        assert (folder / "latest").read_text().strip() in [path.name for path in kept]
-        for path in kept[:-1]:
-            shutil.rmtree(path)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("times", [5, pytest.param(60, marks=pytest.mark.kills)])
 @pytest.mark.timeout(900)
-def test_whoever_is_killed_while_checkpoints_rotate_leaves_whole_ones(tmp_path, times):
-    kill_often(tmp_path, times)
+def test_processes_killed_while_checkpoints_rotate_leave_whole_ones(tmp_path, times):
+    chance, saved = random.Random(times), [tmp_path / step_name(0)]
+    small().save(saved[0])
+    for _ in range(times):
+        command = [sys.executable, "-c", SAVING, str(saved[-1]), str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for _ in range(3):
+                assert child.stdout.readline(), "the process ended by itself"
+            time.sleep(chance.uniform(0.0, 0.1))
+            child.send_signal(signal.SIGKILL)
+            child.stdout.read()
+        saved = steps_in(tmp_path)
+        assert len(saved) in (1, 2)  # the kill may come before the older one is removed
+        for path in saved:
+            assert step_name(read_checkpoint(path).manifest["counters"]["timesteps"]) == path.name
+        assert (tmp_path / "latest").read_text().strip() in [path.name for path in saved]
+        for path in saved[:-1]:
+            shutil.rmtree(path)
 
 
-def test_the_last_value_of_a_metric_that_comes_now_and_then_is_the_score(tmp_path):
+def test_last_value_of_a_rare_metric_is_the_score(tmp_path):
     trainer = small(runs_dir=tmp_path)
     callbacks = [EvalCallback(96, n_episodes=1), CheckpointCallback(64, best="eval/mean_reward")]
     trainer.train(192, callbacks=callbacks)
@@ -245,32 +176,16 @@ def test_the_last_value_of_a_metric_that_comes_now_and_then_is_the_score(tmp_pat
     assert {*scores} == {"best", step_name(128), step_name(192)}  # there was none after 64 steps
 
 
-def test_a_score_that_never_came_is_warned_of(tmp_path):
-    trainer = small(runs_dir=tmp_path)
-    with pytest.warns(UserWarning, match="best: expected a metric that rows have, got 'eval/men'"):
-        trainer.train(64, callbacks=[CheckpointCallback(64, best="eval/men")])
-
-
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("best", "words", "counts"),
     [
-        ({"every": -1}, ValueError, "every: expected an integer of at least 1, got -1"),
-        ({"every": 9, "keep_last": 0}, ValueError, "keep_last: expected an integer of at least 1"),
-        ({"every": 9, "best": 3}, TypeError, "best: expected a str, got 3"),
-        ({"every": 9, "replay": None}, ValueError, "replay: expected True or False"),
-        ({"every": 9, "path": 3}, TypeError, "path: expected a path or None, got 3"),
+        ("rollout/ep_rew_men", "did you mean 'rollout/ep_rew_mean'", [0, 1, 1]),
+        ("eval/men", "best: expected a metric that rows have, got 'eval/men'", [0, 0, 0]),
     ],
+    ids=["at the first checkpoint", "at the end"],
 )
-def test_wrong_arguments_are_named(arguments, error, words):
-    with pytest.raises(error, match=words):
-        CheckpointCallback(**arguments)
-
-
-def test_a_misspelt_metric_is_told_of_at_the_first_checkpoint(tmp_path):
-    trainer = small(runs_dir=tmp_path)
-    seen = []
-    saving = CheckpointCallback(32, best="rollout/ep_rew_men")
-    with pytest.warns(UserWarning, match="did you mean 'rollout/ep_rew_mean'") as warned:
-        trainer.train(96, callbacks=[saving, lambda *_: seen.append(len(warned))])
-    assert sorted({*seen}) == [0, 1]
-    assert len(warned) == 1
+def test_unknown_metric_warns_once(tmp_path, best, words, counts):
+    before, saving = [], CheckpointCallback(32, best=best, path=tmp_path)
+    with pytest.warns(UserWarning, match=words) as warned:
+        small().train(96, callbacks=[saving, lambda *_: before.append(len(warned))])
+    assert (before, len(warned)) == (counts, 1)

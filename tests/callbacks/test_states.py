@@ -1,30 +1,53 @@
-"""What callbacks remember is a part of checkpoints, and belongs to one run."""
+"""Arguments of callbacks, and their states, which checkpoints hold."""
 
 import json
 import math
 
 import pytest
 
-from rlox import CorruptFileError
+from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
+from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.callbacks.states import give_back, saved_states, states_of
-from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import PPOTrainer
+from support.checkpoints import rewrite
 from support.runs import small
 
 
-class Score(Callback):
-    """Gets worse from row to row, after the first ones."""
-
-    def on_iteration(self, trainer, metrics):
-        metrics["own/score"] = float(-max(trainer.timesteps, 96))
+@pytest.mark.parametrize(
+    ("callback", "argument", "value", "error"),
+    [
+        (CheckpointCallback, "best", 3, ArgumentTypeError),
+        (CheckpointCallback, "path", 3, ArgumentTypeError),
+        (CheckpointCallback, "replay", None, ArgumentError),
+        (EarlyStoppingCallback, "metric", 3, ArgumentTypeError),
+        (EarlyStoppingCallback, "min_delta", -1.0, ArgumentError),
+        (EarlyStoppingCallback, "patience", 0, ArgumentError),
+        (EvalCallback, "deterministic", 1, ArgumentError),
+        (EvalCallback, "n_episodes", 0, ArgumentError),
+        (EvalCallback, "reward_threshold", math.nan, ArgumentError),
+        (EvalCallback, "save_best", "no", ArgumentError),
+        (Video, "deterministic", 3, ArgumentError),
+        (Video, "env", 3, ArgumentTypeError),
+        (Video, "max_frames", 0, ArgumentError),
+        (Video, "path", 3, ArgumentTypeError),
+    ],
+)
+def test_invalid_arguments_are_rejected_by_name(callback, argument, value, error):
+    every = {} if callback is EarlyStoppingCallback else {"every": 9}
+    with pytest.raises(error) as raised:
+        callback(**every, **{argument: value})
+    assert raised.value.argument == argument
 
 
 def stopping():
-    return [Score(), EarlyStoppingCallback("own/score", patience=256)]
+    def add_score(trainer, metrics):
+        metrics["own/score"] = float(-max(trainer.timesteps, 96))
+
+    return [add_score, EarlyStoppingCallback("own/score", patience=256)]
 
 
-def test_a_run_that_is_resumed_stops_where_the_other_does(tmp_path):
+def test_resumed_run_stops_where_the_other_does(tmp_path):
     whole = small()
     whole.train(640, callbacks=stopping())
     half = small()
@@ -86,8 +109,7 @@ def test_a_callback_that_cannot_go_on_with_it_is_named():
 def test_what_is_no_state_is_a_damaged_checkpoint(tmp_path, saved):
     assert saved_states({"callbacks": saved}) is None
     small().save(tmp_path / "saved")
-    there = read_checkpoint(tmp_path / "saved")
-    manifest = {n: x for n, x in there.manifest.items() if n not in ("members", "format", "rlox")}
-    write_checkpoint(tmp_path / "saved", manifest | {"callbacks": saved}, there.members)
-    with pytest.raises(CorruptFileError, match="section callbacks"):
+    rewrite(tmp_path / "saved", lambda manifest, _: manifest.update(callbacks=saved))
+    with pytest.raises(CorruptFileError) as raised:
         PPOTrainer.load(tmp_path / "saved", runs_dir=None)
+    assert raised.value.section == "callbacks"

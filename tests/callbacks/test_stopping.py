@@ -1,4 +1,4 @@
-"""Runs that do not get better end early."""
+"""`EarlyStoppingCallback`: runs end that do not improve."""
 
 import math
 
@@ -9,7 +9,7 @@ from support.runs import small
 
 
 class Scores(Callback):
-    """Adds a score to each row; None: none."""
+    """Add a score to each row; None adds none."""
 
     def __init__(self, *scores):
         self.scores = iter(scores)
@@ -17,12 +17,6 @@ class Scores(Callback):
     def on_iteration(self, trainer, metrics):
         if (score := next(self.scores)) is not None:
             metrics["own/score"] = score
-
-
-def steps_until_stopped(scores, **how):
-    callback = EarlyStoppingCallback("own/score", **how)
-    result = small().train(32 * len(scores), callbacks=[Scores(*scores), callback])
-    return result["timesteps"] // 32
 
 
 @pytest.mark.parametrize(
@@ -40,14 +34,9 @@ def steps_until_stopped(scores, **how):
     ],
 )
 def test_a_run_ends_when_a_metric_has_not_improved_for_so_many_steps(scores, how, rows):
-    assert steps_until_stopped(scores, **how) == rows
-
-
-def test_a_metric_that_there_is_not_is_named():
-    with pytest.raises(
-        ValueError, match=r"got 'rollout/ep_rew_men'; did you mean 'rollout/ep_rew_m"
-    ):
-        small().train(320, callbacks=[EarlyStoppingCallback("rollout/ep_rew_men", patience=64)])
+    callback = EarlyStoppingCallback("own/score", **how)
+    result = small().train(32 * len(scores), callbacks=[Scores(*scores), callback])
+    assert result["timesteps"] == 32 * rows
 
 
 def test_patience_begins_anew_with_each_call_of_train():
@@ -66,22 +55,8 @@ def test_another_trainer_begins_with_nothing_remembered():
         small().train(320, callbacks=[callback])
 
 
-def test_a_run_that_ends_early_was_not_interrupted():
+def test_early_end_is_no_interruption():
     callback = EarlyStoppingCallback("own/score", patience=64)
     result = small().train(320, callbacks=[Scores(5.0, 1.0, 1.0), callback])
-    said = "EarlyStoppingCallback: own/score has not improved on 5 for 64 steps"
-    assert (result["interrupted"], result["stopped_by"]) == (False, said)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"metric": 3}, TypeError, "metric: expected a str, got 3"),
-        ({"patience": 0}, ValueError, "patience: expected an integer of at least 1"),
-        ({"min_delta": -1.0}, ValueError, "min_delta: expected a finite number of at least 0"),
-        ({"mode": "higher"}, ValueError, "mode: expected 'max' or 'min', got 'higher'"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, error, words):
-    with pytest.raises(error, match=words):
-        EarlyStoppingCallback(**arguments)
+    reason = "EarlyStoppingCallback: own/score has not improved on 5 for 64 steps"
+    assert (result["interrupted"], result["stopped_by"]) == (False, reason)

@@ -1,70 +1,71 @@
-"""Where the time of a run goes: shares that add up to the wall clock, at next to no cost."""
+"""`TimingCallback` and `ProgressBar`: shares of the wall clock, speed and remaining time."""
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rlox import phases
-from rlox.callbacks import Callback, TimingCallback
+from rlox.callbacks import Callback, ProgressBar, TimingCallback
 from rlox.phases import PHASES
-from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+from rlox.trainers import TRAINERS
 from support.runs import NotingLogger, small
 
-ON = {"env_step", "inference", "gae_compute", "gradient_update"}
-OFF = {"env_step", "inference", "buffer", "gradient_update"}
+A2C = {"env_step", "inference", "gae_compute", "gradient_update"}
+ON, OFF = A2C | {"buffer"}, {"env_step", "inference", "buffer", "gradient_update"}
+PPO_SETTINGS = {"num_envs": 8, "n_steps": 64}
+OFF_SETTINGS = {"num_envs": 1, "learning_starts": 50}
 CASES = [
-    (PPOTrainer, "torch", "CartPole-v1", {"num_envs": 8, "n_steps": 64}, ON | {"buffer"}),
-    (A2CTrainer, "torch", "CartPole-v1", {"num_envs": 8}, ON),
-    (DQNTrainer, "torch", "CartPole-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    (SACTrainer, "torch", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    (PPOTrainer, "native", "CartPole-v1", {"num_envs": 8}, ON | {"buffer"}),
-    (A2CTrainer, "native", "CartPole-v1", {"num_envs": 8}, ON | {"buffer"}),
-    (DQNTrainer, "native", "CartPole-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    (SACTrainer, "native", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    (TD3Trainer, "native", "Pendulum-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
-    # Which is stepped one by one.
-    (
-        PPOTrainer,
-        "native",
-        "FrozenLake-v1",
-        {"num_envs": 2, "n_steps": 64, "batch_size": 64},
-        ON | {"buffer"},
-    ),
-    (DQNTrainer, "native", "FrozenLake-v1", {"num_envs": 1, "learning_starts": 50}, OFF),
+    ("ppo", "torch", "CartPole-v1", PPO_SETTINGS, ON),
+    ("a2c", "torch", "CartPole-v1", {"num_envs": 8}, A2C),
+    ("dqn", "torch", "CartPole-v1", OFF_SETTINGS, OFF),
+    ("sac", "torch", "Pendulum-v1", OFF_SETTINGS, OFF),
+    ("ppo", "native", "CartPole-v1", {"num_envs": 8}, ON),
+    ("a2c", "native", "CartPole-v1", {"num_envs": 8}, ON),
+    ("dqn", "native", "CartPole-v1", OFF_SETTINGS, OFF),
+    ("sac", "native", "Pendulum-v1", OFF_SETTINGS, OFF),
+    ("td3", "native", "Pendulum-v1", OFF_SETTINGS, OFF),
+    # Python steps these environments.
+    ("ppo", "native", "FrozenLake-v1", {**PPO_SETTINGS, "num_envs": 2, "batch_size": 64}, ON),
+    ("dqn", "native", "FrozenLake-v1", OFF_SETTINGS, OFF),
 ]
 
 
-@pytest.mark.parametrize(("kind", "backend", "env", "settings", "expected"), CASES)
-def test_shares_add_up_to_the_wall_clock(kind, backend, env, settings, expected):
-    if backend == "torch":
-        pytest.importorskip("torch")
-    for _ in range(3):  # other processes may come between these clocks and those
-        trainer = kind(env, 1, backend=backend, runs_dir=None, **settings)
-        timing, told = TimingCallback(every=256), NotingLogger()
-        began = time.perf_counter()
-        trainer.train(768, callbacks=[timing], loggers=[told])
-        went_by = pytest.approx(time.perf_counter() - began, rel=0.02, abs=0.002)
-        if sum(timing.seconds.values()) == went_by:
+def trained(algorithm, backend, env, settings, *callbacks):
+    """Return the seconds of a run, its rows without times, its rows of shares, and its networks."""
+    logger = NotingLogger()
+    trainer = TRAINERS[algorithm](env, 1, backend=backend, runs_dir=None, **settings)
+    start = time.perf_counter()
+    trainer.train(768, callbacks=callbacks, loggers=[logger])
+    seconds, rows = time.perf_counter() - start, [row for _, row in logger.rows]
+    plain = [{n: x for n, x in r.items() if not n.startswith(("time/", "timing/"))} for r in rows]
+    shares = [row for row in rows if "timing/other" in row]
+    return seconds, plain, shares, trainer.learner.state().networks
+
+
+@pytest.mark.parametrize(("algorithm", "backend", "env", "settings", "expected"), CASES)
+def test_shares_add_up_and_results_stay_the_same(algorithm, backend, env, settings, expected):
+    run = algorithm, backend, env, settings
+    for _ in range(3):  # other processes may run between the two clocks
+        timing = TimingCallback(every=256)
+        seconds, rows, shares, networks = trained(*run, timing)
+        wall_clock = pytest.approx(seconds, rel=0.02, abs=0.002)
+        if sum(timing.seconds.values()) == wall_clock:
             break
-    assert sum(timing.seconds.values()) == went_by
+    assert sum(timing.seconds.values()) == wall_clock
     assert sum(timing.shares.values()) == pytest.approx(1, rel=0.02)
     assert {name for name, x in timing.seconds.items() if x > 0} - {"other"} == expected
-    rows = [row for _, row in told.rows if "timing/other" in row]
-    assert len(rows) >= 1
-    for row in rows:
+    assert shares
+    for row in shares:
         assert sum(row[f"timing/{name}"] for name in PHASES) == pytest.approx(1, rel=0.02)
+    _, plain, _, expected_networks = trained(*run)
+    np.testing.assert_equal(rows, plain)
+    np.testing.assert_equal(networks, expected_networks)
 
 
-class Sleeping(Callback):
-    def on_iteration(self, trainer, metrics):
-        time.sleep(0.05)
-
-
-def test_what_callbacks_take_is_other():
+def test_time_of_callbacks_is_other():
     timing = TimingCallback(every=32)
-    small().train(128, callbacks=[timing, Sleeping()])
+    small().train(128, callbacks=[timing, lambda *_: time.sleep(0.05)])
     assert timing.seconds["other"] >= 0.2
 
 
@@ -107,46 +108,39 @@ def test_another_callback_and_a_run_within_do_not_disturb():
 
 
 def test_a_run_that_fails_stops_the_clock():
-    class Failing(Callback):
-        def on_iteration(self, trainer, metrics):
-            raise OSError("no room")
+    def fail(trainer, metrics):
+        raise OSError("mine")
 
-    with pytest.raises(OSError, match="no room"):
-        small().train(128, callbacks=[TimingCallback(), Failing()])
+    with pytest.raises(OSError, match="mine"):
+        small().train(128, callbacks=[TimingCallback(), fail])
     assert set(phases.read().values()) == {0.0}
 
 
-def test_a_learner_without_phases_has_only_other():
-    timing = TimingCallback()
-    trainer = SimpleNamespace(timesteps=0, target_timesteps=0)
-    timing.on_train_start(trainer)
-    time.sleep(0.01)
-    timing.on_train_end(trainer)
-    assert timing.shares["other"] == pytest.approx(1, rel=0.02)
-
-
-@pytest.mark.parametrize(("kind", "backend", "env", "settings", "_phases"), CASES)
-def test_results_are_the_same_with_it(kind, backend, env, settings, _phases):
-    if backend == "torch":
-        pytest.importorskip("torch")
-
-    def trained(*callbacks):
-        trainer, told = kind(env, 1, backend=backend, runs_dir=None, **settings), NotingLogger()
-        trainer.train(256, callbacks=callbacks, loggers=[told])
-        rows = [
-            {name: x for name, x in row.items() if not name.startswith(("time/", "timing/"))}
-            for _, row in told.rows
-        ]
-        return rows, trainer.learner.state().networks
-
-    (rows, networks), (plain, expected) = trained(TimingCallback(every=1)), trained()
-    np.testing.assert_equal(rows, plain)
-    np.testing.assert_equal(networks, expected)
-
-
-def test_a_short_run_is_told_in_its_last_row(tmp_path):
-    trainer, told = small(runs_dir=tmp_path), NotingLogger()
-    trainer.train(64, callbacks=[TimingCallback()], loggers=[told])
-    shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in told.rows]
+def test_last_row_of_a_short_run_has_shares():
+    recorder = NotingLogger()
+    small().train(64, callbacks=[TimingCallback()], loggers=[recorder])
+    shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in recorder.rows]
     assert [bool(row) for row in shares] == [False, True]
     assert sum(shares[-1].values()) == pytest.approx(1)
+
+
+def test_terminal_shows_a_bar_with_return_speed_and_remaining_time(monkeypatch, capfd):
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "120")):
+        monkeypatch.setenv(name, value)
+    small().train(64, callbacks=[ProgressBar()])
+    output = capfd.readouterr()
+    assert output.out == ""
+    for words in ("ppo CartPole-v1", "64/64 steps", "return", "steps/s", "0:00:00"):
+        assert words in output.err
+
+
+@pytest.mark.parametrize(("every", "lines"), [(0.0, 2), (1000.0, 1), (None, 1)])
+def test_progress_without_a_terminal_is_lines(capfd, every, lines):
+    callbacks = [] if every is None else [ProgressBar(every)]
+    small().train(64, callbacks=callbacks, progress_bar=every is None)
+    output = capfd.readouterr()
+    assert output.out == ""
+    found = output.err.splitlines()
+    assert len(found) == lines
+    assert found[-1].startswith("64/64 steps, return")
+    assert found[-1].endswith("steps/s, 0 s left")

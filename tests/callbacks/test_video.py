@@ -1,17 +1,16 @@
 """Videos while a run goes on."""
 
 import os
-import signal
-import sys
-from typing import ClassVar
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import VideoRecordingCallback
 from rlox.trainers import PPOTrainer
+from support.checkpoints import expect_equal_networks
+from support.envs import Endless, cartpole
 from support.runs import small
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -53,123 +52,55 @@ def test_training_goes_on_as_without(moviepy, tmp_path):
     for callbacks in ([], [VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)]):
         trainer = small()
         trainer.train(64, callbacks=callbacks)
-        runs.append(trainer.learner.state().networks)
-    for name, array in runs[0].items():
-        np.testing.assert_array_equal(array, runs[1][name])
+        runs.append(trainer)
+    expect_equal_networks(*runs)
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_what_is_long_is_cut_off(moviepy, tmp_path):
-    trainer = PPOTrainer("Pendulum-v1", 1, num_envs=1, n_steps=32, batch_size=32, runs_dir=None)
-    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=12)
-    trainer.train(32, callbacks=[callback])
-    assert abs(len(frames_of(moviepy, callback.last)) - 12) <= 2
-
-
-class Endless(gym.Env):
-    """Never ends, counts its steps, and presses Ctrl-C when it is told to."""
-
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
-    observation_space = gym.spaces.Box(-1, 1, (4,))
-    action_space = gym.spaces.Discrete(2)
-    made = 0
-    press_at = None
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(4, np.float32), {}
-
-    def step(self, action):
-        kind = type(self)
-        kind.made += 1
-        if kind.made == kind.press_at:
-            signal.raise_signal(signal.SIGINT)
-        return np.zeros(4, np.float32), 1.0, False, False, {}
-
-    def render(self):
-        return np.zeros((64, 64, 3), np.uint8)
-
-
 def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
-    monkeypatch.setattr(Endless, "made", 0)
+    monkeypatch.setattr(Endless, "steps", 0)
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10, env=Endless)
     small().train(32, callbacks=[callback])
-    assert Endless.made == 10
+    assert Endless.steps == 10
     assert abs(len(frames_of(moviepy, callback.last)) - 10) <= 2
 
 
 def test_ctrl_c_ends_the_recording(moviepy, tmp_path, monkeypatch):
-    monkeypatch.setattr(Endless, "made", 0)
+    monkeypatch.setattr(Endless, "steps", 0)
     monkeypatch.setattr(Endless, "press_at", 20)
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10**9, env=Endless)
     result = small().train(320, callbacks=[callback])
     assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
-    assert (Endless.made, callback.last, os.listdir(tmp_path)) == (20, None, [])
+    assert (Endless.steps, callback.last, os.listdir(tmp_path)) == (20, None, [])
 
 
-def test_functions_take_a_render_mode(moviepy, tmp_path):
-    def make(**keywords):
-        return gym.make("CartPole-v1", **keywords)
-
-    def deaf():
-        return gym.make("CartPole-v1")
-
-    callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)
-    small(env=make).train(32, callbacks=[callback])
-    assert callback.last.exists()
-    with pytest.raises(TypeError, match="env: expected an id, or a function that takes render_mod"):
-        small(env=deaf).train(32, callbacks=[VideoRecordingCallback(every=32, path=tmp_path)])
-    callback = VideoRecordingCallback(every=32, path=tmp_path, env="CartPole-v1", max_frames=5)
-    small(env=deaf).train(32, callbacks=[callback])
-
-
-def test_what_cannot_be_recorded_is_said_at_the_start(moviepy, tmp_path):
-    with pytest.raises(ValueError, match="path: expected where videos shall lie"):
-        small().train(32, callbacks=[VideoRecordingCallback(every=32)])
-    trainer = PPOTrainer(rlox.VecEnv(n=2, env_id="CartPole-v1"), 0, runs_dir=tmp_path)
-    with pytest.raises(ValueError, match="env: expected an id or a function"):
-        trainer.train(32, callbacks=[VideoRecordingCallback(every=32)])
-
-
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "moviepy", None)
-    with pytest.raises(ModuleNotFoundError) as raised:
-        VideoRecordingCallback(every=32)
-    assert "pip install 'rlox[video]'" in str(raised.value)
+def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
+    trainer = small(env=cartpole)
+    with pytest.raises(ArgumentTypeError) as raised:
+        trainer.train(64, callbacks=[VideoRecordingCallback(10_000, path=tmp_path)])
+    assert (raised.value.argument, trainer.timesteps) == ("env", 0)
+    for env, of_videos in (
+        (lambda **keywords: gym.make("CartPole-v1", **keywords), None),
+        (cartpole, "CartPole-v1"),
+        (gym.make_vec("CartPole-v1", 2).spec, None),
+    ):
+        callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5, env=of_videos)
+        small(env=env).train(32, callbacks=[callback])
+        assert callback.last.exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"every": 0}, ValueError, "every: expected an integer of at least 1"),
-        ({"every": 9, "format": "avi"}, ValueError, "format: expected 'mp4' or 'gif', got 'avi'"),
-        ({"every": 9, "max_frames": 0}, ValueError, "max_frames: expected an integer of at least"),
-        ({"every": 9, "deterministic": 3}, ValueError, "deterministic: expected True or False"),
-        ({"every": 9, "env": 3}, TypeError, "env: expected an id or a function"),
-        ({"every": 9, "path": 3}, TypeError, "path: expected a path or None"),
-    ],
+    ("env", "folder", "argument"),
+    [("CartPole-v1", False, "path"), (rlox.VecEnv(n=2, env_id="CartPole-v1"), True, "env")],
+    ids=["without a folder", "environments already made"],
 )
-def test_wrong_arguments_are_named(arguments, error, words):
-    with pytest.raises(error, match=words):
-        VideoRecordingCallback(**arguments)
-
-
-def test_a_spec_of_many_environments_is_recorded(moviepy, tmp_path):
-    made = gym.make_vec("CartPole-v1", 2).spec
-    trainer = small(env=made, runs_dir=tmp_path)
-    videos = VideoRecordingCallback(32, max_frames=3)
-    trainer.train(64, callbacks=[videos])
-    assert videos.last is not None
-
-
-def test_what_cannot_be_recorded_is_told_before_training(moviepy, tmp_path):
-    trainer = small(env=lambda: gym.make("CartPole-v1"), runs_dir=tmp_path)
-    with pytest.raises(TypeError, match="env: expected an id, or a function that takes render_mod"):
-        trainer.train(64, callbacks=[VideoRecordingCallback(10_000)])
-    assert trainer.timesteps == 0
+def test_missing_folder_or_environment_is_reported_at_the_start(
+    moviepy, tmp_path, env, folder, argument
+):
+    trainer = PPOTrainer(env, 0, runs_dir=tmp_path if folder else None)
+    with pytest.raises(ArgumentError) as raised:
+        trainer.train(32, callbacks=[VideoRecordingCallback(every=32)])
+    assert (raised.value.argument, trainer.timesteps) == (argument, 0)
 
 
 def test_a_video_that_cannot_be_written_ends_no_run(moviepy, tmp_path):

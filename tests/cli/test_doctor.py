@@ -28,15 +28,11 @@ def test_healthy_installation_has_no_problems(rlox):
     assert lines["threads"].startswith(str(machine.threads()))
     assert lines["threads"].endswith(f"; rlox uses {_rlox.num_threads()}")
     assert lines["0"] == "problems"
-
-
-def test_report_as_json(rlox):
     report = rlox("doctor", "--json").json
-    assert report["wrong"] == []
+    assert (report["wrong"], report["dispatch"]) == ([], _rlox.isa())
     assert report["versions"]["python"]
     assert report["threads"]["usable"] == machine.threads()
     assert report["threads"]["native"] == _rlox.num_threads()
-    assert report["dispatch"] == _rlox.isa()
 
 
 @pytest.mark.parametrize("name", ["portable", "PORTABLE "])
@@ -47,44 +43,33 @@ def test_environment_variables_choose_instruction_set_and_threads(name):
     assert run.stdout.split() == [b"portable", b"3"]
 
 
-def break_torch(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-
-def add_threads_to_torch(monkeypatch, tmp_path):
-    monkeypatch.setattr("torch.get_num_threads", lambda: 9999)
-
-
-def set_too_many_threads(monkeypatch, tmp_path):
-    monkeypatch.setenv("OMP_NUM_THREADS", "9999")
-
-
-def block_the_folder(monkeypatch, tmp_path):
-    (tmp_path / "runs").write_text("in the way")
-
-
-def change_the_version(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.0.1")
-
-
-def change_observations(monkeypatch, tmp_path):
-    reset_all = package.VecEnv.reset_all
-    monkeypatch.setattr(package.VecEnv, "reset_all", lambda self, seed: reset_all(self, seed) + 1)
+RESET_ALL = package.VecEnv.reset_all
 
 
 @pytest.mark.parametrize(
-    ("cause", "problem", "count"),
+    ("target", "value", "problem", "count"),
     [
-        (break_torch, "torch: expected to import it", 1),
-        (add_threads_to_torch, "torch threads: expected at most", 1),
-        (set_too_many_threads, "OMP_NUM_THREADS: expected at most", 1),
-        (block_the_folder, "runs_dir: expected a folder", 1),
-        (change_the_version, "rlox: expected extension 0.0.1", 1),
-        (change_observations, ": expected Gymnasium's observations", 5),
+        ("torch.get_num_threads", lambda: 9999, "torch threads: expected at most", 1),
+        ("rlox.cli.doctor.metadata.version", lambda name: "0.0.1", "rlox: expected extension", 1),
+        (
+            "rlox.VecEnv.reset_all",
+            lambda self, seed: RESET_ALL(self, seed) + 1,
+            *(": expected Gymnasium's observations", 5),
+        ),
+        ("torch", None, "torch: expected to import it", 1),
+        ("OMP_NUM_THREADS", "9999", "OMP_NUM_THREADS: expected at most", 1),
+        ("runs", "a file", "runs_dir: expected a folder", 1),
     ],
 )
-def test_problem_is_reported(cause, problem, count, rlox, monkeypatch, tmp_path):
-    cause(monkeypatch, tmp_path)
+def test_problem_is_reported(target, value, problem, count, rlox, monkeypatch, tmp_path):
+    if target == "torch":
+        monkeypatch.setitem(sys.modules, target, value)
+    elif target == "runs":
+        (tmp_path / target).write_text(value)
+    elif "." in target:
+        monkeypatch.setattr(target, value)
+    else:
+        monkeypatch.setenv(target, value)
     result = rlox("doctor")
     assert result.code == 1
     lines = result.out.splitlines()
@@ -101,23 +86,26 @@ def test_missing_packages_of_an_extra_are_reported(monkeypatch, rlox):
     assert "lacks no-such-package; pip install 'rlox[plot]'" in result.out
 
 
-def test_control_groups_of_version_2_limit_threads(tmp_path):
-    group = tmp_path / "group"
-    group.write_text("0::/a/b\n")
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
-    (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
-    assert machine.quota(tmp_path, group) == 1.5
-
-
-def test_control_groups_of_version_1_limit_threads(tmp_path):
-    group = tmp_path / "group"
-    group.write_text("5:memory:/\n4:cpu,cpuacct:/x\n")
-    inner = tmp_path / "cpu,cpuacct" / "x"
-    inner.mkdir(parents=True)
-    (inner / "cpu.cfs_quota_us").write_text("300000\n")
-    (inner / "cpu.cfs_period_us").write_text("100000\n")
-    assert machine.quota(tmp_path, group) == 3.0
+@pytest.mark.parametrize(
+    ("group", "files", "threads"),
+    [
+        ("0::/a/b\n", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n"}, 1.5),
+        (
+            "5:memory:/\n4:cpu,cpuacct:/x\n",
+            {
+                "cpu,cpuacct/x/cpu.cfs_quota_us": "300000\n",
+                "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
+            },
+            3.0,
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_control_groups_limit_threads(group, files, threads, tmp_path):
+    for name, content in {"group": group, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert machine.quota(tmp_path, tmp_path / "group") == threads
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path):

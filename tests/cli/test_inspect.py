@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 import rlox as package
 from rlox import presets
@@ -12,8 +13,6 @@ from rlox.cli._args import read_yaml
 from rlox.ids import native_ids
 from rlox.scores import score
 from rlox.trainers import PPOTrainer
-
-OBS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
 
 def test_score_is_that_of_the_trainers_evaluation(rlox, trained):
@@ -45,17 +44,6 @@ def test_policy_is_scored_in_another_environment_and_on_another_backend(rlox, tr
     assert rlox(*words, "--backend", "torch").json["returns"] == rlox(*words).json["returns"]
 
 
-@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "sac", "td3"])
-def test_algorithm_of_a_run_is_read_from_its_files(algorithm, rlox, tmp_path):
-    env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
-    words = ["train", algorithm, env, "--total-timesteps", "4", "--no-progress", "--net-arch", "4"]
-    words += [] if algorithm == "a2c" else ["--buffer-size", "300", "--train-freq", "1"]
-    assert rlox(*words, "--json", "--num-envs", "1").code == 0
-    (run,) = (file.parent for file in tmp_path.rglob("config.json"))
-    result = rlox("eval", run, "--episodes", "1", "--json")
-    assert (result.code, result.json["algorithm"]) == (0, algorithm)
-
-
 @pytest.mark.parametrize("mode", ["rgb_array", "human"])
 def test_every_step_is_rendered(mode, rlox, trained):
     pytest.importorskip("pygame")
@@ -82,24 +70,25 @@ def test_missing_screen_is_reported_with_the_other_mode(rlox, trained, monkeypat
     assert result.err.startswith("rlox: --render-mode: expected rgb_array without a screen")
 
 
-def test_safetensors_hold_the_networks(rlox, trained, tmp_path):
-    result = rlox("export", trained, "--out", "policy.safetensors")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("ppo CartPole-v1 as safetensors, ")
-    written = safetensors.numpy.load_file(tmp_path / "policy.safetensors")
-    saved = package.load(trained).learner.state(replay=False).networks
-    assert written.keys() == saved.keys()
-    assert all((written[name] == x).all() for name, x in saved.items())
-
-
-@pytest.mark.parametrize("words", [["--out", "a.pt"], ["--out", "a.bin", "--format", "torch"]])
-def test_torch_reads_its_file_with_weights_only(words, rlox, trained, tmp_path):
-    torch = pytest.importorskip("torch")
-    assert rlox("export", trained, *words, "--json").json["format"] == "torch"
-    tensors = torch.load(tmp_path / words[1], weights_only=True)
-    saved = package.load(trained).learner.state(replay=False).networks
-    assert all((tensors[name].numpy() == x).all() for name, x in saved.items())
-    assert [file.name for file in tmp_path.iterdir()] == [words[1]]
+@pytest.mark.parametrize(
+    ("file", "kind", "words"),
+    [
+        ("a.safetensors", "safetensors", ()),
+        ("a.pt", "torch", ()),
+        ("a.bin", "torch", ("--format", "torch")),
+    ],
+)
+def test_exported_file_holds_the_networks(file, kind, words, rlox, trained, tmp_path):
+    words = ("export", trained, "--out", file, *words)
+    assert rlox(*words).out.startswith(f"ppo CartPole-v1 as {kind}, ")
+    assert rlox(*words, "--json").json["format"] == kind
+    if kind == "torch":
+        tensors = torch.load(tmp_path / file, weights_only=True)
+        arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+    else:
+        arrays = safetensors.numpy.load_file(tmp_path / file)
+    np.testing.assert_equal(arrays, package.load(trained).learner.state(replay=False).networks)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_onnx_gives_the_same_actions(rlox, trained, tmp_path):
@@ -107,15 +96,15 @@ def test_onnx_gives_the_same_actions(rlox, trained, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     assert rlox("export", trained, "--format", "onnx", "--out", "policy.onnx").code == 0
     session = runtime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
-    actions = session.run(["action"], {"obs": OBS})[0]
-    np.testing.assert_array_equal(actions, package.load(trained).predict(OBS))
+    obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    actions = session.run(["action"], {"obs": obs})[0]
+    np.testing.assert_array_equal(actions, package.load(trained).predict(obs))
 
 
-def make_run(folder, values, env="CartPole-v1", **settings):
+def make_run(folder, values, **settings):
     folder.mkdir(parents=True)
-    about = {"algorithm": "ppo", "env": env, "backend": "native"}
-    about |= {"settings": settings, "env_kwargs": {}}
-    (folder / "config.json").write_text(json.dumps(about))
+    config = {"algorithm": "ppo", "env": "CartPole-v1", "backend": "native", "env_kwargs": {}}
+    (folder / "config.json").write_text(json.dumps({**config, "settings": settings}))
     rows = ["time/total_timesteps,time/time_elapsed,rollout/ep_rew_mean"]
     rows += [f"{64 * i},{i},{x}" for i, x in enumerate(values, 1)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
@@ -143,16 +132,11 @@ def test_runs_that_differ_in_their_seed_are_one_line(rlox, runs, tmp_path):
     assert len(rlox("plot", runs, "--no-bands", "--json").json["lines"]) == 4
 
 
-def test_plot_of_one_run_lies_in_its_folder(rlox, runs):
+def test_plot_of_one_run_lies_in_its_folder_and_names_decide_formats(rlox, runs, copied, tmp_path):
     result = rlox("plot", runs / "b", "--x", "time", "--smooth", "2")
-    assert result.out.splitlines() == [
-        "ppo CartPole-v1 native",
-        f"drawn into {runs / 'b'}/curve.png",
-    ]
+    lines = ["ppo CartPole-v1 native", f"drawn into {runs / 'b'}/curve.png"]
+    assert result.out.splitlines() == lines
     assert (runs / "b" / "curve.png").exists()
-
-
-def test_name_of_the_plot_decides_its_format(rlox, runs, copied, tmp_path):
     assert rlox("plot", runs, "--out", "a.svg", "--title", "Ours").code == 0
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert rlox("plot", copied, "--metric", "time/fps").code == 0
@@ -166,13 +150,9 @@ def test_native_environments_are_listed_with_their_spaces(rlox):
     assert "Box(3)" in pendulum
     assert "Box(1), -2 to 2  200    a2c ppo sac td3" in pendulum
     (cartpole,) = (env for env in rlox("envs", "--json").json if env["id"] == "CartPole-v1")
-    assert cartpole == {
-        "id": "CartPole-v1",
-        "observation_space": "Box(4)",
-        "action_space": "Discrete(2)",
-        "max_episode_steps": 500,
-        "presets": ["a2c", "dqn", "ppo"],
-    }
+    spaces = {"observation_space": "Box(4)", "action_space": "Discrete(2)"}
+    others = {"id": "CartPole-v1", "max_episode_steps": 500, "presets": ["a2c", "dqn", "ppo"]}
+    assert cartpole == {**spaces, **others}
 
 
 def test_presets_are_listed_by_algorithm(rlox):

@@ -1,26 +1,113 @@
-"""The console, JSON lines and TensorBoard's events hold what the run was."""
+"""Rows of a run in `metrics.csv`, on the console, in JSON lines and in TensorBoard's events."""
 
 import io
 import json
 import math
-import shutil
+import os
+from pathlib import Path
 
 import pytest
 
-from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
+from rlox import ArgumentError, ArgumentTypeError
+from rlox.logger import ConsoleLogger, JSONLinesLogger, RunFolder, TensorBoardLogger, expect_root
 from rlox.metrics import forget_lines_after
-from rlox.restoring import go_on_in
-from rlox.trainers import PPOTrainer
-from support.runs import NotingLogger, small
+from support.runs import NotingLogger, resumed, small, train_half
 
 
-def test_the_console_shows_tables_now_and_then(capsys):
-    small().train(96, loggers=[ConsoleLogger(every=64)])
-    out = capsys.readouterr().out
-    tables = [dict(cells(table)) for table in out.strip().split("\n\n")]
-    assert [table["time/total_timesteps"] for table in tables] == ["32", "64", "96"]
-    assert {"time/fps", "train/loss", "train/approx_kl"} <= tables[0].keys()
-    assert "nan" not in out
+def test_rows_are_appended_to_those_of_the_file(tmp_path):
+    RunFolder(tmp_path).log({"a": 1, "b": float("nan")})
+    RunFolder(tmp_path).log({"b": 3, "a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "a,b\n1,nan\n2,3\n"
+
+
+def test_new_metric_is_a_new_column_and_rows_without_it_have_empty_cells(tmp_path):
+    run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
+    run.log({"a": 1})
+    run.log({"a": 2, "b, c": 3})
+    run.log({"a": 4})
+    run.flush()
+    assert path.read_text() == 'a,"b, c"\n1,\n2,3\n4,\n'
+    again = RunFolder(tmp_path)
+    again.log({"d": 5, "a": 6})
+    again.flush()
+    assert path.read_text() == 'a,"b, c",d\n1,,\n2,3,\n4,,\n6,,5\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_metrics_file_is_rewritten_once_per_new_column(tmp_path, monkeypatch):
+    replaced, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(1), replace(*paths)))
+    run = RunFolder(tmp_path)
+    for row in range(1000):
+        run.log({"a": row} | ({"eval": row} if row % 100 == 50 else {}))
+        run.flush()
+    assert len(replaced) == 2  # the header, and the column
+
+
+def test_rows_are_written_in_order_within_a_second_or_at_a_flush(tmp_path, monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr("rlox.logger.csv_file.time.monotonic", lambda: now[0])
+    run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
+    for row in range(3):
+        run.log({"a": row})
+    assert path.read_text() == "a\n0\n"
+    now[0] += 1.0
+    run.log({"a": 3})
+    assert path.read_text() == "a\n0\n1\n2\n3\n"
+    run.log({"a": 4})
+    run.flush()
+    run.flush()
+    assert path.read_text() == "a\n0\n1\n2\n3\n4\n"
+
+
+def test_rows_that_cannot_be_written_are_written_later(tmp_path):
+    run = RunFolder(tmp_path)
+    (tmp_path / "metrics.csv").mkdir()
+    with pytest.raises(OSError, match="metrics"):
+        run.log({"a": 1})
+    (tmp_path / "metrics.csv").rmdir()
+    run.log({"a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "a\n1\n2\n"
+
+
+def test_incomplete_last_row_is_removed(tmp_path):
+    (tmp_path / "metrics.csv").write_text("time/time_elapsed,a\n2.5,1\n3.5,")
+    run = RunFolder(tmp_path)
+    assert run.metrics.elapsed == 2.5
+    run.log({"time/time_elapsed": 4.0, "a": 2})
+    assert (tmp_path / "metrics.csv").read_text() == "time/time_elapsed,a\n2.5,1\n4.0,2\n"
+
+
+def test_root_of_run_folders_is_not_created_yet(tmp_path):
+    assert expect_root(None) is None
+    for root in (tmp_path, str(tmp_path), tmp_path / "a" / "b", "not/yet/there"):
+        assert expect_root(root) == Path(root)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("root", "error"),
+    [
+        (b"runs", ArgumentTypeError),
+        (["runs"], ArgumentTypeError),
+        ("runs\0", ArgumentError),
+        (__file__, ArgumentError),
+        (f"{__file__}/a/b", ArgumentError),
+    ],
+    ids=["bytes", "list", "null", "file", "below a file"],
+)
+def test_root_must_be_the_path_of_a_folder(root, error):
+    with pytest.raises(error) as raised:
+        expect_root(root)
+    assert raised.value.argument == "runs_dir"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_root_must_be_writable(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(ArgumentError) as raised:
+        expect_root(tmp_path / "locked" / "runs")
+    assert raised.value.argument == "runs_dir"
 
 
 def cells(table):
@@ -29,61 +116,59 @@ def cells(table):
         yield name, value
 
 
-def test_the_console_may_be_another_stream(capsys):
+def test_console_prints_tables_to_a_stream(capsys):
     stream = io.StringIO()
-    small().train(32, loggers=[ConsoleLogger(stream=stream)])
-    assert "| time/total_timesteps " in stream.getvalue()
-    assert capsys.readouterr().out == ""
+    small().train(96, loggers=[ConsoleLogger(every=64), ConsoleLogger(stream=stream)])
+    out = capsys.readouterr().out
+    tables = [dict(cells(table)) for table in out.strip().split("\n\n")]
+    assert [table["time/total_timesteps"] for table in tables] == ["32", "64", "96"]
+    assert {"time/fps", "train/loss", "train/approx_kl"} <= tables[0].keys()
+    assert "nan" not in out
+    assert dict(cells(stream.getvalue().split("\n\n")[0])) == tables[0]
 
 
 def test_json_lines_are_strict_and_hold_every_row(tmp_path):
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
-    trainer.train(96, loggers=[JSONLinesLogger(every=1), told])
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    trainer.train(96, loggers=[JSONLinesLogger(every=1), recorder])
     lines = (trainer.run.path / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
-    assert rows == [
-        {name: None if math.isnan(x) else x for name, x in row.items()} for _, row in told.rows
-    ]
+    plain = [{n: None if math.isnan(x) else x for n, x in row.items()} for _, row in recorder.rows]
+    assert rows == plain
     trainer.train(32, loggers=["jsonl"])
     assert len((trainer.run.path / "metrics.jsonl").read_text().splitlines()) == 4
 
 
-def test_tensorboard_reads_the_scalars(tmp_path):
-    pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
+def scalars(run):
+    """Return the steps and values of TensorBoard's scalars by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
-    trainer.train(96, loggers=[TensorBoardLogger(every=1), told])
-    events = EventAccumulator(str(trainer.run.path / "tensorboard"))
+    events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
+    names = events.Tags()["scalars"]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def test_tensorboard_reads_the_scalars(tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    trainer.train(96, loggers=[TensorBoardLogger(every=1), recorder])
     wanted = {}
-    for steps, row in told.rows:
+    for steps, row in recorder.rows:
         for name, value in row.items():
             if not math.isnan(value):
                 wanted.setdefault(name, []).append((steps, pytest.approx(value, rel=1e-6)))
-    assert set(events.Tags()["scalars"]) == set(wanted)
-    for name, values in wanted.items():
-        assert [(event.step, event.value) for event in events.Scalars(name)] == values
+    assert scalars(trainer.run.path) == wanted
 
 
 def killed_and_resumed(folder, logger):
-    """The run folder of a run that logged 128 steps, and goes on from a checkpoint at 64."""
-    trainer = small(runs_dir=folder)
-
-    def save(trainer, metrics):
-        if trainer.timesteps == 64:
-            trainer.save(folder / "half")
-
-    trainer.train(128, callbacks=[save], loggers=[logger()])
-    shutil.rmtree(trainer.run.path / "checkpoint")  # as if the run was killed before its end
-    half = PPOTrainer.load(folder / "half", runs_dir=None)
-    go_on_in(half, trainer.run.path)
-    half.train(96, loggers=[logger()])
-    return trainer.run.path
+    """Return the folder of a run that logged 128 steps and resumed from a checkpoint at 64."""
+    run = train_half(folder, folder, logger)
+    resumed(folder, run).train(96, loggers=[logger(every=1)])
+    return run
 
 
-def test_json_lines_of_steps_that_are_made_again_are_left_out(tmp_path):
-    run = killed_and_resumed(tmp_path, lambda: JSONLinesLogger(every=1))
+def test_resumed_run_replaces_json_lines(tmp_path):
+    run = killed_and_resumed(tmp_path, JSONLinesLogger)
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     assert [line["time/total_timesteps"] for line in lines] == [32, 64, 96, 128, 160]
 
@@ -99,12 +184,7 @@ def test_lines_that_are_none_and_one_that_was_cut_off_are_left_out(tmp_path):
     assert file.read_text() == f"{lines[0]}\n{more[0]}\n"
 
 
-def test_tensorboard_forgets_steps_that_are_made_again(tmp_path):
+def test_resumed_run_replaces_scalars_of_tensorboard(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = killed_and_resumed(tmp_path, lambda: TensorBoardLogger(every=1))
-    events = EventAccumulator(str(run / "tensorboard"))
-    events.Reload()
-    said = [event.step for event in events.Scalars("train/loss")]
-    assert said == [32, 64, 96, 128, 160]
+    run = killed_and_resumed(tmp_path, TensorBoardLogger)
+    assert [step for step, _ in scalars(run)["train/loss"]] == [32, 64, 96, 128, 160]

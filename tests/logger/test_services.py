@@ -1,19 +1,23 @@
-"""Weights & Biases offline, and MLflow with a local SQLite store: the real packages."""
+"""Weights & Biases offline, and MLflow with a local SQLite store."""
 
+import contextlib
 import json
 import math
-import shutil
 import struct
 import time
 
 import pytest
 
 from rlox.logger import MLflowLogger, WandbLogger
-from rlox.restoring import go_on_in
-from rlox.trainers import PPOTrainer
-from support.runs import Noting, NotingLogger, small
+from support.runs import Noting, NotingLogger, resumed, small, train_half
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
 
 
 def records(data):
@@ -51,18 +55,14 @@ def rows_of_wandb(file):
             yield {name: x for name, x in row.items() if not name.startswith("_")}
 
 
-def test_wandb_offline_holds_every_row(tmp_path, monkeypatch):
+def test_wandb_offline_holds_every_row(tmp_path):
     pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    told, trainer = NotingLogger(), small(runs_dir=tmp_path)
+    recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
     adds = Noting("a", [], {"eval/mean_reward": 3.0})
-    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), told])
+    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), recorder])
     (file,) = (trainer.run.path / "wandb").glob("offline-run-*/run-*.wandb")
-    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in told.rows]
-    assert [*rows_of_wandb(file)] == [
-        {name: pytest.approx(x) for name, x in row.items()} for row in wanted
-    ]
+    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in recorder.rows]
+    assert [*rows_of_wandb(file)] == [pytest.approx(row) for row in wanted]
 
 
 @pytest.fixture(scope="module")
@@ -83,36 +83,38 @@ def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
     (store / "empty").mkdir()
     monkeypatch.chdir(store / "empty")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    told, trainer = NotingLogger(), small(runs_dir=store)
-    trainer.train(96, loggers=[MLflowLogger(every=1), told])
+    recorder, trainer = NotingLogger(), small(runs_dir=store)
+    trainer.train(96, loggers=[MLflowLogger(every=1), recorder])
     client, (run,) = runs_in(store)
     assert (run.info.status, run.info.run_name) == ("FINISHED", trainer.run.path.name)
     assert run.data.params["n_steps"] == "16"
     assert run.data.params["algorithm"] == "ppo"
     for name in ("train/loss", "time/total_timesteps"):
         said = client.get_metric_history(run.info.run_id, name)
-        wanted = [(steps, pytest.approx(row[name])) for steps, row in told.rows]
+        wanted = [(steps, pytest.approx(row[name])) for steps, row in recorder.rows]
         assert [(metric.step, metric.value) for metric in said] == wanted
     assert list((store / "empty").iterdir()) == []
 
 
-def test_mlflow_and_wandb_hear_of_a_run_that_failed(store, monkeypatch):
-    def fail(trainer, metrics):
-        raise RuntimeError("mine")
+@pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
+def test_mlflow_stores_how_a_run_ended(store, status):
+    def end(trainer, metrics):
+        if status == "FAILED":
+            raise RuntimeError("mine")
+        trainer.stop("solved" if status == "FINISHED" else None)
 
-    monkeypatch.setenv("WANDB_SILENT", "true")
     trainer = small(runs_dir=store)
-    with pytest.raises(RuntimeError, match="mine"):
-        trainer.train(96, callbacks=[fail], loggers=["mlflow"])
+    failure = pytest.raises(RuntimeError, match="mine")
+    with failure if status == "FAILED" else contextlib.nullcontext():
+        trainer.train(96, callbacks=[end], loggers=["mlflow"])
     _, runs = runs_in(store)
-    assert next(r for r in runs if r.info.run_name == trainer.run.path.name).info.status == "FAILED"
+    (run,) = [run for run in runs if run.info.run_name == trainer.run.path.name]
+    assert run.info.status == status
 
 
-def test_all_loggers_at_once(store, monkeypatch):
+def test_all_loggers_at_once(store):
     for package in ("tensorboard", "wandb"):
         pytest.importorskip(package, reason=f"the extra rlox[{package}] is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     trainer = small(runs_dir=store)
     names = ["console", "csv", "jsonl", "tensorboard", "wandb", "mlflow"]
     result = trainer.train(64, loggers=names)
@@ -123,31 +125,11 @@ def test_all_loggers_at_once(store, monkeypatch):
     assert run.name in [r.info.run_name for r in runs_in(store)[1]]
 
 
-def resumed(folder, run):
-    """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
-    shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
-    half = PPOTrainer.load(folder / "half", runs_dir=None)
-    go_on_in(half, run)
-    return half
-
-
-def saves_half(folder):
-    def save(trainer, metrics):
-        if trainer.timesteps == 64:
-            trainer.save(folder / "half")
-
-    return save
-
-
 def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     asked, init = [], wandb.init
     monkeypatch.setattr(wandb, "init", lambda **how: (asked.append(how), init(**how))[1])
-    trainer = small(runs_dir=tmp_path)
-    trainer.train(128, callbacks=[saves_half(tmp_path)], loggers=[WandbLogger(every=1)])
-    run = trainer.run.path
+    run = train_half(tmp_path, tmp_path, WandbLogger)
     kept = (run / "wandb.id").read_text().strip()
     assert "id" not in asked[0]
     assert list((run / "wandb").glob(f"offline-run-*-{kept}"))
@@ -161,9 +143,7 @@ def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
 
 
 def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
-    trainer = small(runs_dir=store)
-    trainer.train(128, callbacks=[saves_half(tmp_path)], loggers=[MLflowLogger(every=1)])
-    run = trainer.run.path
+    run = train_half(tmp_path, store, MLflowLogger)
     half = resumed(tmp_path, run)
     half.train(96, loggers=[MLflowLogger(every=1)])
     client, runs = runs_in(store)
@@ -175,13 +155,3 @@ def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
     client.delete_run(one.info.run_id)
     half.train(32, loggers=[MLflowLogger(every=1)])
     assert (run / "mlflow.id").read_text().strip() != one.info.run_id
-
-
-@pytest.mark.parametrize(("reason", "status"), [(None, "KILLED"), ("solved", "FINISHED")])
-def test_mlflow_hears_whether_a_run_was_interrupted_or_came_to_its_end(store, reason, status):
-    trainer = small(runs_dir=store)
-    stop = lambda trainer, metrics: trainer.stop(reason)  # noqa: E731
-    trainer.train(96, callbacks=[stop], loggers=["mlflow"])
-    _, runs = runs_in(store)
-    (one,) = [one for one in runs if one.info.run_name == trainer.run.path.name]
-    assert one.info.status == status

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -307,3 +308,47 @@ class PointMass(Goal):
     def compute_reward(self, achieved_goal, desired_goal, info):
         distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
         return np.where(distance <= 0.3, 0.0, -1.0)
+
+
+class Endless(gym.Env):
+    """Never end; count the steps of all instances, and press Ctrl-C in step `press_at`."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = spaces.Box(-1, 1, (4,))
+    action_space = spaces.Discrete(2)
+    steps, press_at = 0, None
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        Endless.steps += 1
+        if Endless.steps == Endless.press_at:
+            signal.raise_signal(signal.SIGINT)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
+
+
+class Samples(gym.Env):
+    """Return samples of the observation space; record the actions; truncate each fourth step."""
+
+    def __init__(self, observation_space, action_space=None):
+        self.observation_space = observation_space
+        self.action_space = spaces.Discrete(3) if action_space is None else action_space
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.actions.append(np.array(action).tolist())
+        return self.observation_space.sample(), 1.0, False, len(self.actions) % 4 == 0, {}

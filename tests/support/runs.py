@@ -1,11 +1,14 @@
 """Small runs, pairs of learners, and callbacks and loggers that keep what they receive."""
 
+import shutil
+
 import numpy as np
 
 from rlox import make_vec
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.callbacks import Callback
 from rlox.native import NativeA2C, NativePPO
+from rlox.restoring import go_on_in
 from rlox.trainers import PPOTrainer
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
@@ -55,17 +58,14 @@ class NotingLogger:
         self.results.append(result)
 
 
-class Fails(Callback):
-    """Fails with two of the seeds."""
-
-    def on_iteration(self, trainer, metrics):
-        if trainer.seed in (1, 3):
-            raise OSError(28, f"no room for {trainer.seed}")
+def fail(trainer, metrics):
+    if trainer.seed in (1, 3):
+        raise OSError(28, f"no room for {trainer.seed}")
 
 
 def failing():
-    """What other processes, too, can import."""
-    return [Fails()]
+    """Return callbacks that fail for two seeds; other processes can import this function."""
+    return [fail]
 
 
 def pair(algorithm, env, backend="native", **settings):
@@ -93,3 +93,20 @@ def pair(algorithm, env, backend="native", **settings):
         for learner in (native, theirs):
             learner.buffer.values[...] = learner.buffer.returns - learner.buffer.advantages
     return native, theirs
+
+
+def train_half(folder, runs_dir, logger):
+    """Train 128 steps, save `folder/half` after 64, and return the run folder."""
+    half = folder / "half"
+    save = lambda trainer, _: trainer.timesteps == 64 and trainer.save(half)  # noqa: E731
+    trainer = small(runs_dir=runs_dir)
+    trainer.train(128, callbacks=[save], loggers=[logger(every=1)])
+    return trainer.run.path
+
+
+def resumed(folder, run):
+    """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
+    shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
+    half = PPOTrainer.load(folder / "half", runs_dir=None)
+    go_on_in(half, run)
+    return half
