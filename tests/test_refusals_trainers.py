@@ -29,7 +29,7 @@ from rlox.evaluation import evaluate
 from rlox.noise import GaussianNoise
 from rlox.sweep import Plan, Range, Sweep
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from support.refusals import expect_refusal, refusals
+from support.refusals import Refusal, expect_refusal, refusals
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
 PLAN = Plan("ppo", "CartPole-v1", {"gamma": Range(0.9, 1.0)}, 9, 9)
@@ -79,13 +79,6 @@ def folder(here):
     (here.path / "mine").mkdir()
     (here.path / "mine/work.txt").write_text("mine")
     return here.path / "mine"
-
-
-def damaged(here):
-    copy = shutil.copytree(here.saved, "damaged")
-    networks = Path("damaged/networks.safetensors")
-    networks.write_bytes(networks.read_bytes()[:-1])
-    return copy
 
 
 @pytest.fixture(scope="session")
@@ -190,7 +183,6 @@ def swing(**keywords):
     (lambda here: load(file(here)), FileNotFoundError, "path"),
     (lambda here: load(3), ArgumentTypeError, "path"),
     (lambda here: load(here.saved, env="CartPole-v1"), TypeError, "'env'"),
-    (lambda here: load(damaged(here)), CorruptFileError, "damaged/networks.safetensors"),
     (lambda here: A2CTrainer.load(here.saved), ArgumentError, "path"),
     (lambda here: PPOTrainer.load(here.saved, env="Pendulum-v1"), ArgumentError, "path"),
     (lambda here: load(here.saved, backend="jax"), ArgumentError, "backend"),
@@ -207,6 +199,12 @@ def swing(**keywords):
 )
 def test_trainer_rejects_invalid_calls(refusal, here):
     expect_refusal(refusal, here)
+
+
+def test_damaged_file_of_a_checkpoint_is_named(here):
+    networks = shutil.copytree(here.saved, here.path / "damaged") / "networks.safetensors"
+    networks.write_bytes(networks.read_bytes()[:-1])
+    expect_refusal(Refusal(load, CorruptFileError, str(networks)), networks.parent)
 
 
 def start(logger, here):

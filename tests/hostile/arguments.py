@@ -120,7 +120,11 @@ def swapped(x: Any) -> Any:
 
 
 def cast(dtype: str) -> Form:
-    return lambda x: x.astype(dtype)
+    def form(x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return x.astype(dtype)
+
+    return form
 
 
 def filled(value: Any, dtype: str = "f8") -> Form:

@@ -33,8 +33,9 @@ FLAT = {
     "rewards": floats(1, -2, 0.5, 3, shape=(T * N,)),
     "values": floats(0.5, 2, -1, 0.25, 4, shape=(T * N,)),
 }
-ENDS = flags(0, 0, 1, 0, 0, 0, 0, shape=(T, N))
-FLAT_ENDS = flags(0, 0, 1, 0, 0, 0, 0, shape=(T * N,))
+# Without `terminated`, the error names `dones`, which may take its place.
+ENDS = replace(flags(0, 0, 1, 0, 0, 0, 0, shape=(T, N)), names=("dones",))
+FLAT_ENDS = replace(flags(0, 0, 1, 0, 0, 0, 0, shape=(T * N,)), names=("dones",))
 CUT = {"terminated": ENDS, "truncated": flags(0, 1, 0, 0, 0, shape=(T, N))}
 CUT |= {"final_values": floats(2, -3, 0.5, shape=(T, N))}
 FLAT_CUT = {"terminated": FLAT_ENDS, "truncated": flags(0, 1, 0, 0, 0, shape=(T * N,))}

@@ -25,6 +25,7 @@ from hostile.arguments import (
     record,
     returning,
     row,
+    text,
     without,
 )
 from hostile.table import Subject, call
@@ -37,7 +38,8 @@ D = 2
 SHAPE = without(row(D, kind=tuple), "a dict")
 DEEP = promise(ANY, {f"{n} axes": constant((1,) * n) for n in (30, 31, 40, 70)})
 SHAPE = replace(SHAPE, forms={**SHAPE.forms, **DEEP})
-WIDTHS = moved(SHAPE, ANY, "text")  # of a replay buffer
+# Errors of widths of 0 name the column.
+WIDTHS = replace(moved(SHAPE, ANY, "text"), names=("obs", "actions"))
 FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -74,7 +76,7 @@ def saved(kind):
         pushed(getattr(rlox, kind)(6, D, 1, seed=0), 8).save(path)
         return path
 
-    return replace(path(make), names=("section",))
+    return replace(path(make), names=("manifest",))
 
 
 GOALS = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
@@ -276,7 +278,7 @@ CALLS += [
         obs_dtype=optional(dtype("uint8")),
         extra={"masks": MASKS},
     ),
-    call("RolloutBuffer.field", name="rewards"),
+    call("RolloutBuffer.field", name=replace(text("rewards"), names=("field",))),
     call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=normalizer, ended=flags(0, 1, 0), at=-1),
     call("RolloutBuffer.record", t=1, normalizer=normalizer, **STEP, at=1),
     call(

@@ -58,7 +58,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: PPO("MlpPolicy", None), ArgumentTypeError, "env", "pass one"),
     (lambda: PPO(CARTPOLE, "MlpPolicy"), ArgumentError, "policy"),
     (lambda: PPO("MlpPolicy", theirs("DummyVecEnv")), ArgumentTypeError, "env", "rlox.make_vec"),
-    (lambda: PPO("MlpLstmPolicy", CARTPOLE), ArgumentError, "policy", "'CnnPolicy'"),
+    (lambda: PPO("MlpLstmPolicy", CARTPOLE), ArgumentError, "policy"),
     (lambda: PPO(object, CARTPOLE), ArgumentTypeError, "policy", "torch modules"),
     (lambda: PPO("MultiInputPolicy", CARTPOLE), ArgumentError, "policy", "rlox.trainers"),
     (lambda: PPO("CnnPolicy", CARTPOLE), ArgumentError, "policy", "pass 'MlpPolicy'"),
@@ -106,7 +106,10 @@ NOISE = theirs("VectorizedActionNoise", "noise")
         "policy_kwargs",
         "leave them out",
     ),
-    (lambda: kwargs(n_critics=3), ArgumentError, "policy_kwargs", "policy of your own"),
+    (
+        lambda: SAC("MlpPolicy", PENDULUM, policy_kwargs={"n_critics": 3}),
+        *(ArgumentError, "policy_kwargs", "policy of your own"),
+    ),
     (lambda: kwargs(net_arc=[8]), ArgumentTypeError, "policy_kwargs", "did you mean 'net_arch'"),
     (lambda: ppo(policy_kwargs=[8]), ArgumentTypeError, "policy_kwargs", "dict(net_arch=...)"),
     # Methods.
