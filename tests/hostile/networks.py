@@ -1,25 +1,12 @@
 """Calls of native networks, agents and their learners."""
 
 import os
+from functools import partial
 
 import numpy as np
 
 import rlox
-from hostile.arguments import (
-    but,
-    endless,
-    flag,
-    flags,
-    floats,
-    nothing,
-    number,
-    optional,
-    record,
-    row,
-    text,
-    thing,
-    whole,
-)
+from hostile.arguments import duration, flags, floats, instance, nothing, optional, record, without
 from hostile.table import Subject, call
 from rlox._rlox import NativeActors, NativeAgent, NativePolicy, write_rollout
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
@@ -29,62 +16,93 @@ from rlox.streams import state_for_native
 
 BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
 T, N, D = 2, 3, 4
-SMALL = {"num_envs": N, "n_steps": T, "net_arch": (4,)}
-AHEAD = {"max_lag": 1, "lockstep": True}
-ADVANTAGES = {"gamma": 0.5, "gae_lambda": 0.75, "sde_sample_freq": 0}
-CONFIGS = {
-    NativePPO: PPOConfig(batch_size=4, n_epochs=1, **SMALL),
-    NativeA2C: A2CConfig(**SMALL),
-    NativeIMPALA: IMPALAConfig(lockstep=True, max_lag=0, **SMALL),
+ON_POLICY = {"num_envs": N, "n_steps": T, "net_arch": (4,)}
+REPLAY = {"num_envs": N, "net_arch": (4,), "learning_starts": 3, "batch_size": 4, "buffer_size": 99}
+# Environment and settings of each learner.
+LEARNERS = {
+    NativePPO: ("CartPole-v1", PPOConfig(batch_size=4, n_epochs=1, **ON_POLICY)),
+    NativeA2C: ("CartPole-v1", A2CConfig(**ON_POLICY)),
+    NativeIMPALA: ("CartPole-v1", IMPALAConfig(lockstep=True, max_lag=0, **ON_POLICY)),
+    NativeDQN: ("CartPole-v1", DQNConfig(**REPLAY)),
+    NativeSAC: ("Pendulum-v1", SACConfig(**REPLAY)),
+    NativeTD3: ("Pendulum-v1", TD3Config(**REPLAY)),
 }
+OBSERVATION = {"kind": "numbers", "shape": (D,)}
+ACTION = {"kind": "discrete", "n": 2, "start": 0}
 SHAPE = {
-    "net_arch": row(whole(4)),
-    "activation": text("relu"),
-    "ortho_init": flag(True),
-    "shared_trunk": flag(False),
-    "use_sde": flag(False),
-    "log_std_init": number(-0.5),
+    "net_arch": [4],
+    "activation": "relu",
+    "ortho_init": True,
+    "shared_trunk": False,
+    "use_sde": False,
+    "log_std_init": -0.5,
 }
-OBSERVATION = {"kind": text("numbers"), "shape": row(whole(D), kind=tuple)}
-ACTION = {"kind": text("discrete"), "n": whole(2), "start": whole(0)}
-LEARN = {
-    "learning_rate": number(0.5),
-    "optimizer": text("adam"),
-    "optimizer_eps": number(0.5),
-    "normalize_advantage": flag(True),
-    "ent_coef": number(0.5),
-    "vf_coef": number(0.5),
-    "max_grad_norm": number(0.5),
+A2C = {
+    "learning_rate": 0.5,
+    "optimizer": "adam",
+    "optimizer_eps": 0.5,
+    "normalize_advantage": True,
+    "ent_coef": 0.5,
+    "vf_coef": 0.5,
+    "max_grad_norm": 0.5,
 }
-IMPALA = {name: x for name, x in LEARN.items() if name != "normalize_advantage"} | {
-    "gamma": number(0.5),
-    "vtrace_lambda": number(0.75),
-    "rho_bar": number(1.0),
-    "c_bar": number(1.0),
+IMPALA = {name: x for name, x in A2C.items() if name != "normalize_advantage"}
+IMPALA |= {"gamma": 0.5, "vtrace_lambda": 0.75, "rho_bar": 1.0, "c_bar": 1.0}
+PPO = A2C | {
+    "batch_size": 4,
+    "n_epochs": duration(1),
+    "clip_coef": 0.5,
+    "clip_coef_vf": optional(0.5),
+    "target_kl": optional(0.5),
 }
-PPO = LEARN | {
-    "batch_size": whole(4),
-    "n_epochs": endless(whole(1)),
-    "clip_coef": number(0.5),
-    "clip_coef_vf": optional(number(0.5)),
-    "target_kl": optional(number(0.5)),
+DQN = {
+    "net_arch": [4],
+    "activation": "relu",
+    "buffer_size": 99,
+    "learning_starts": 3,
+    "batch_size": 4,
+    "train_freq": 1,
+    "gradient_steps": optional(1),
+    "utd_ratio": optional(0.5),
+    "n_steps": 1,
+    "gamma": 0.5,
+    "tau": 0.5,
+    "learning_rate": 0.5,
+    "lr_schedule": "linear",
+    "target_update_interval": 1,
+    "double": True,
+    "dueling": False,
+    "prioritized": True,
+    "priority_alpha": 0.5,
+    "priority_beta": 0.5,
+    "max_grad_norm": 0.5,
+    "exploration_fraction": 0.5,
+    "exploration_initial_eps": 0.5,
+    "exploration_final_eps": 0.5,
 }
+# Means of minibatches: of all algorithms, and of some.
+LEARNED = dict.fromkeys(("critic_loss", "mean_value", "grad_norm", "learning_rate"), 0.5)
+LEARNED |= dict.fromkeys(("actor_loss", "ent_coef", "ent_coef_loss"), optional(0.5))
 
 
-def made(parts):
-    return {name: x.make() for name, x in parts.items()}
-
-
-def whole_record(parts):
-    return record(lambda: made(parts), **parts)
+def values(parts):
+    return record(parts).make()
 
 
 def stream():
     return state_for_native(np.random.default_rng(0))
 
 
+def generator():
+    return np.random.default_rng(0)
+
+
+def normalizer():
+    return rlox.Normalizer(N, (D,))
+
+
 def policy(_=0):
-    policy = NativePolicy(made(OBSERVATION), made(ACTION), stream(), made(SHAPE), BACKEND)
+    policy = NativePolicy(OBSERVATION, ACTION, stream(), SHAPE, BACKEND)
     policy.begin(3, N)
     return policy
 
@@ -92,372 +110,230 @@ def policy(_=0):
 def env():
     env = rlox.VecEnv(N, 5)
     env.reset_all()
-    return env
+    return env._native
 
 
 def rollout(steps):
-    """A buffer in which so many steps have been made; a full one is finished."""
+    """Return a buffer after some steps; a full buffer is finished."""
     buffer = rlox.RolloutBuffer(T, N, (D,))
     buffer.begin(np.ones((N, D)) / 2)
     for t in range(steps):
-        felt = np.ones((N, D)), np.ones(N), np.zeros(N, bool), np.zeros(N, bool)
-        buffer.record(t, np.arange(N) % 2, -np.ones(N), np.ones(N), *felt)
+        results = np.ones((N, D)), np.ones(N), np.zeros(N, bool), np.zeros(N, bool)
+        buffer.record(t, np.arange(N) % 2, -np.ones(N), np.ones(N), *results)
     if steps == T:
         buffer.finish(np.ones(N), 0.5, 0.75)
     return buffer
 
 
-def tensors():
-    return {name: x.copy() for name, x in policy().tensors().items()}
+def empty_rollout():
+    return rollout(0)
 
 
-def optimizer_state():
-    return {name: x.copy() for name, x in policy().optimizer_state().items()}
+def full_rollout():
+    return rollout(T)
 
 
-def state_of(policy):
-    return policy.tensors(), policy.optimizer_state()
+def copies(arrays):
+    return {name: x.copy() for name, x in arrays.items()}
 
 
 ACTORS = {
-    "envs": lambda: [env()._native],
+    "envs": lambda: [env()],
     "policies": lambda: [policy()],
     "buffers": lambda: [rlox.RolloutBuffer(T, N, (D,)) for _ in range(2)],
     "weights": policy,
     "stream": stream,
-    "normalizer": lambda: None,
 }
+ADVANTAGES = {"gamma": 0.5, "gae_lambda": 0.75}
 
 
 def actors(rollouts):
-    """Actors whose first rollouts were learned from, and whose next one was taken."""
-    made = NativeActors(**{n: make() for n, make in ACTORS.items()}, **AHEAD, **ADVANTAGES)
+    """Return actors after some rollouts, and with the next one in use."""
+    actors = NativeActors(
+        **{name: make() for name, make in ACTORS.items()},
+        **ADVANTAGES,
+        normalizer=None,
+        sde_sample_freq=0,
+        max_lag=1,
+        lockstep=True,
+    )
     learning = policy()
     for _ in range(rollouts):
-        made.next()
-        made.publish(learning)
-    made.next()
-    return made
+        actors.next()
+        actors.publish(learning)
+    actors.next()
+    return actors
 
 
-def learner(kind):
-    return lambda _: kind(rlox.VecEnv(N, 5), CONFIGS[kind], 3, BACKEND)
-
-
-def state_of_learner(learner):
-    return learner.state()
-
-
-SUBJECTS = {
-    "NativePolicy": Subject(policy, state_of),
-    "NativePPO": Subject(learner(NativePPO), state_of_learner, (RuntimeError,)),
-    "NativeA2C": Subject(learner(NativeA2C), state_of_learner, (RuntimeError,)),
-    "NativeIMPALA": Subject(learner(NativeIMPALA), state_of_learner, (RuntimeError,)),
-    "NativeActors": Subject(actors, lambda actors: actors.stats()["rollouts"]),
-}
-SEED = whole(3)
-NORMALIZER = optional(thing(lambda: rlox.Normalizer(N, (D,))))
-
-
-def learner_calls(kind):
-    name = kind.__name__
-    yield call(
-        name,
-        env=thing(lambda: rlox.VecEnv(N, 5)),
-        config=thing(lambda: CONFIGS[kind]),
-        seed=SEED,
-        backend=text(BACKEND),
-    )
-    yield call(f"{name}.iterate", progress=number(0.5))
-    yield call(
-        f"{name}.predict",
-        obs=floats(0.5, -0.25, 0, 1, shape=(1, D), dtype="f4"),
-        deterministic=flag(True),
-        stream=optional(thing(lambda: np.random.default_rng(0))),
-        action_masks=optional(flags(1, 0, shape=(1, 2))),
-    )
-
-
-CALLS = [
-    call(
-        "NativePolicy",
-        observation=whole_record(OBSERVATION),
-        action=whole_record(ACTION),
-        stream=thing(stream),
-        shape=whole_record(SHAPE),
-        backend=text(BACKEND),
-    ),
-    call("network_backends"),
-    call("write_rollout", buffer=thing(lambda: rollout(T))),
-    call(
-        "read_rollout",
-        buffer=thing(lambda: rollout(0)),
-        data=thing(lambda: write_rollout(rollout(T))),
-    ),
-    call("NativePolicy.set_stopping", stop=flag(False)),
-    call("NativePolicy.begin", seed=SEED, num_envs=whole(N)),
-    call(
-        "NativePolicy.collect",
-        env=thing(lambda: env()._native),
-        buffer=thing(lambda: rollout(0)),
-        normalizer=NORMALIZER,
-        gamma=number(0.5),
-        gae_lambda=number(0.75),
-        sde_sample_freq=whole(0),
-    ),
-    call(
-        "NativePolicy.act",
-        raises=(FloatingPointError,),
-        buffer=thing(lambda: rollout(0)),
-        t=whole(0),
-        action_masks=optional(flags(1, 0, 1, 1, 0, 1, shape=(N, 2))),
-        noise=flag(False),
-    ),
-    call(
-        "NativePolicy.finish",
-        buffer=thing(lambda: rollout(T)),
-        gamma=number(0.5),
-        gae_lambda=number(0.75),
-    ),
-    *(
-        call(
-            f"NativePolicy.{name}",
-            raises=(FloatingPointError,),
-            buffer=thing(lambda: rollout(T)),
-            settings=whole_record(settings),
-        )
-        for name, settings in {"ppo": PPO, "a2c": LEARN, "impala": IMPALA}.items()
-    ),
-    call(
-        "NativePolicy.predict",
-        raises=(FloatingPointError,),
-        obs=floats(0.5, -0.25, 0, 1, 0.5, -0.25, 0, 1, shape=(2, D), dtype="f4"),
-        seed=optional(SEED),
-        action_masks=optional(flags(1, 0, 1, 1, shape=(2, 2))),
-        normalizer=NORMALIZER,
-    ),
-    call("NativePolicy.tensors"),
-    call("NativePolicy.check_tensors", tensors=record(tensors)),
-    call("NativePolicy.check_optimizer_state", state=record(optimizer_state)),
-    call("NativePolicy.load", tensors=record(tensors)),
-    call("NativePolicy.optimizer_state"),
-    call("NativePolicy.load_optimizer_state", state=record(optimizer_state)),
-    *learner_calls(NativePPO),
-    *learner_calls(NativeA2C),
-    *learner_calls(NativeIMPALA),
-    call(
-        "NativeActors",
-        **{name: thing(make) for name, make in ACTORS.items() if name != "normalizer"},
-        normalizer=NORMALIZER,
-        max_lag=whole(1),
-        lockstep=flag(False),
-        gamma=number(0.5),
-        gae_lambda=number(0.75),
-        sde_sample_freq=whole(0),
-    ),
-    call("NativeActors.next"),
-    call("NativeActors.set_stopping", stop=flag(False)),
-    call("NativeActors.publish", policy=thing(policy)),
-    call("NativeActors.publish_tensors", tensors=record(tensors)),
-    call("NativeActors.stream"),
-    call("NativeActors.stats"),
-]
-
-
-AGENT_N, AGENT_D = 3, 4
-AGENT_SMALL = {
-    "num_envs": AGENT_N,
-    "net_arch": (4,),
-    "learning_starts": 3,
-    "batch_size": 4,
-    "buffer_size": 99,
-}
-KINDS = {
-    NativeDQN: ("CartPole-v1", DQNConfig(**AGENT_SMALL)),
-    NativeSAC: ("Pendulum-v1", SACConfig(**AGENT_SMALL)),
-    NativeTD3: ("Pendulum-v1", TD3Config(**AGENT_SMALL)),
-}
-AGENT_OBSERVATION = {"kind": text("numbers"), "shape": row(whole(AGENT_D), kind=tuple)}
-AGENT_ACTION = {"kind": text("discrete"), "n": whole(2), "start": whole(0)}
-SETTINGS = {
-    "net_arch": row(whole(4)),
-    "activation": text("relu"),
-    "buffer_size": whole(99),
-    "learning_starts": whole(3),
-    "batch_size": whole(4),
-    "train_freq": whole(1),
-    "gradient_steps": optional(whole(1)),
-    "utd_ratio": optional(number(0.5)),
-    "n_steps": whole(1),
-    "gamma": number(0.5),
-    "tau": number(0.5),
-    "learning_rate": number(0.5),
-    "lr_schedule": text("linear"),
-    "target_update_interval": whole(1),
-    "double": flag(True),
-    "dueling": flag(False),
-    "prioritized": flag(True),
-    "priority_alpha": number(0.5),
-    "priority_beta": number(0.5),
-    "max_grad_norm": number(0.5),
-    "exploration_fraction": number(0.5),
-    "exploration_initial_eps": number(0.5),
-    "exploration_final_eps": number(0.5),
-}
-# Means of minibatches, of all algorithms and of some.
-LEARNED = {
-    **{x: number(0.5) for x in ("critic_loss", "mean_value", "grad_norm", "learning_rate")},
-    **{x: optional(number(0.5)) for x in ("actor_loss", "ent_coef", "ent_coef_loss")},
-}
+def agent(_=0):
+    spaces = OBSERVATION, ACTION, N, False, False
+    agent = NativeAgent("dqn", *spaces, stream(), seeds(), values(DQN), "native")
+    agent.start_at(np.zeros((N, D), np.float32), True)
+    agent.begin(0.5)
+    agent.act()
+    return agent
 
 
 def seeds():
     return np.array([1, 2])
 
 
-def agent_env():
-    agent_env = rlox.VecEnv(AGENT_N, 5)
-    agent_env.reset_all()
-    return agent_env._native
-
-
-def agent(_=0):
-    envs = made(AGENT_OBSERVATION), made(AGENT_ACTION), AGENT_N, False, False
-    agent = NativeAgent("dqn", *envs, stream(), seeds(), made(SETTINGS), "native")
-    agent.start_at(np.zeros((AGENT_N, AGENT_D), np.float32), True)
-    agent.begin(0.5)
-    agent.act()
-    return agent
-
-
-def agent_state_of(agent):
+def agent_state(agent):
     return agent.tensors(), agent.optimizer_state(), agent.streams(), agent.standing(), agent.said()
 
 
-def agent_learner(kind):
-    env_id, config = KINDS[kind]
-    return lambda _: kind(rlox.VecEnv(AGENT_N, 5, env_id), config, 3)
+def envs_for(kind):
+    return rlox.VecEnv(N, 5, LEARNERS[kind][0])
 
 
-AGENT_SUBJECTS = {
-    "NativeAgent": Subject(agent, agent_state_of),
+def learner(kind, _=0):
+    backend = {"backend": BACKEND} if kind in (NativePPO, NativeA2C, NativeIMPALA) else {}
+    return kind(envs_for(kind), LEARNERS[kind][1], 3, **backend)
+
+
+SUBJECTS = {
+    "NativePolicy": Subject(policy, lambda x: (x.tensors(), x.optimizer_state())),
+    "NativeActors": Subject(actors, lambda x: x.stats()["rollouts"]),
+    "NativeAgent": Subject(agent, agent_state),
     **{
-        kind.__name__: Subject(agent_learner(kind), lambda it: it.state(), (RuntimeError,))
-        for kind in KINDS
+        kind.__name__: Subject(partial(learner, kind), lambda x: x.state(), (RuntimeError,))
+        for kind in LEARNERS
     },
 }
-OBS = floats(*[0.5, -0.25, 0, 1] * AGENT_N, shape=(AGENT_N, AGENT_D), dtype="f4")
-FLAGS = flags(0, 0, 1, shape=(AGENT_N,))
-MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(AGENT_N, 2)))
-# It was made for environments without any.
-NO_MASKS = nothing()
-WRONG = (FloatingPointError,)
 
 
-def agent_learner_calls(kind):
-    name, (env_id, config) = kind.__name__, KINDS[kind]
+def learner_calls(kind):
+    name = kind.__name__
+    on_policy = kind in (NativePPO, NativeA2C, NativeIMPALA)
+    width = 3 if LEARNERS[kind][0] == "Pendulum-v1" else D
+    masks = nothing() if kind in (NativeSAC, NativeTD3) else flags(1, 0, shape=(1, 2))
     yield call(
         name,
-        env=thing(lambda: rlox.VecEnv(AGENT_N, 5, env_id)),
-        config=thing(lambda: config),
-        seed=SEED,
-        backend=text("native"),
+        env=partial(envs_for, kind),
+        config=lambda: LEARNERS[kind][1],
+        seed=3,
+        backend=BACKEND if on_policy else "native",
     )
-    yield call(f"{name}.iterate", progress=number(0.5))
-    width = rlox.VecEnv(1, 5, env_id).single_observation_space.shape[0]
+    yield call(f"{name}.iterate", progress=0.5)
     yield call(
         f"{name}.predict",
         obs=floats(*[0.5, -0.25, 0, 1][:width], shape=(1, width), dtype="f4"),
-        deterministic=flag(True),
-        stream=optional(thing(lambda: np.random.default_rng(0))),
-        action_masks=optional(
-            flags(1, 0, shape=(1, 2)) if kind is NativeDQN else thing(lambda: None)
-        ),
+        deterministic=True,
+        stream=generator,
+        action_masks=masks,
     )
 
 
-AGENT_CALLS = [
+FLOAT_OBS = floats(0.5, -0.25, 0, 1, shape=(N, D), dtype="f4")
+FLAGS = flags(0, 0, 1)
+ALLOWED = flags(1, 0, 1, 1, 0, 1, shape=(N, 2))
+NORMALIZER = {"normalizer": optional(normalizer)}
+# The agent has an environment without masks.
+NO_MASKS = {"action_masks": None, "final_action_masks": None}
+NO_NOISE = without(instance(lambda: np.zeros(0, np.float32)), "a list")
+READ = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "standing")
+READ += ("said", "learned")
+CALLS = [
+    call("network_backends"),
+    call("write_rollout", buffer=full_rollout),
+    call("read_rollout", buffer=empty_rollout, data=lambda: write_rollout(rollout(T))),
+    call(
+        "NativePolicy",
+        observation=OBSERVATION,
+        action=ACTION,
+        stream=stream,
+        shape=SHAPE,
+        backend=BACKEND,
+    ),
+    call("NativePolicy.set_stopping", stop=False),
+    call("NativePolicy.begin", seed=3, num_envs=N),
+    call(
+        "NativePolicy.collect",
+        env=env,
+        buffer=empty_rollout,
+        **NORMALIZER,
+        **ADVANTAGES,
+        sde_sample_freq=0,
+    ),
+    call("NativePolicy.act", buffer=empty_rollout, t=0, action_masks=ALLOWED, noise=False),
+    call("NativePolicy.finish", buffer=full_rollout, **ADVANTAGES),
+    call("NativePolicy.ppo", buffer=full_rollout, settings=PPO),
+    call("NativePolicy.a2c", buffer=full_rollout, settings=A2C),
+    call("NativePolicy.impala", buffer=full_rollout, settings=IMPALA),
+    call("NativePolicy.predict", obs=FLOAT_OBS, seed=3, action_masks=ALLOWED, **NORMALIZER),
+    call("NativePolicy.tensors"),
+    call("NativePolicy.check_tensors", tensors=record(lambda: copies(policy().tensors()))),
+    call("NativePolicy.load", tensors=record(lambda: copies(policy().tensors()))),
+    call("NativePolicy.optimizer_state"),
+    *(
+        call(f"NativePolicy.{method}", state=record(lambda: copies(policy().optimizer_state())))
+        for method in ("check_optimizer_state", "load_optimizer_state")
+    ),
+    call(
+        "NativeActors",
+        **ACTORS,
+        **NORMALIZER,
+        **ADVANTAGES,
+        max_lag=1,
+        lockstep=False,
+        sde_sample_freq=0,
+    ),
+    call("NativeActors.next"),
+    call("NativeActors.set_stopping", stop=False),
+    call("NativeActors.publish", policy=policy),
+    call("NativeActors.publish_tensors", tensors=record(lambda: copies(policy().tensors()))),
+    call("NativeActors.stream"),
+    call("NativeActors.stats"),
     call(
         "NativeAgent",
-        algorithm=text("dqn"),
-        observation=whole_record(AGENT_OBSERVATION),
-        action=whole_record(AGENT_ACTION),
-        num_envs=whole(AGENT_N),
-        masked=flag(False),
-        idling=flag(False),
-        stream=thing(stream),
-        seeds=thing(seeds),
-        settings=whole_record(SETTINGS),
-        backend=text("native"),
+        algorithm="dqn",
+        observation=OBSERVATION,
+        action=ACTION,
+        num_envs=N,
+        masked=False,
+        idling=False,
+        stream=stream,
+        seeds=seeds,
+        settings=DQN,
+        backend="native",
     ),
-    call("NativeAgent.set_stopping", stop=flag(False)),
-    call("NativeAgent.start", env=thing(agent_env), normalizer=NORMALIZER),
-    call("NativeAgent.go_on", env=thing(agent_env)),
-    call(
-        "NativeAgent.iterate",
-        raises=WRONG,
-        env=thing(agent_env),
-        progress=number(0.5),
-        growth=optional(number(0.001)),
-        normalizer=NORMALIZER,
-    ),
-    call("NativeAgent.said"),
-    call(
-        "NativeAgent.start_at",
-        raises=WRONG,
-        obs=OBS,
-        fresh=flag(True),
-        action_masks=NO_MASKS,
-        normalizer=NORMALIZER,
-    ),
-    call("NativeAgent.begin", progress=number(0.5), growth=optional(number(0.001))),
-    call("NativeAgent.act", raises=WRONG, normalizer=NORMALIZER),
+    call("NativeAgent.set_stopping", stop=False),
+    call("NativeAgent.start", env=env, **NORMALIZER),
+    call("NativeAgent.go_on", env=env),
+    call("NativeAgent.iterate", env=env, progress=0.5, growth=0.001, **NORMALIZER),
+    call("NativeAgent.start_at", obs=FLOAT_OBS, fresh=True, action_masks=None, **NORMALIZER),
+    call("NativeAgent.begin", progress=0.5, growth=0.001),
+    call("NativeAgent.act", **NORMALIZER),
     call(
         "NativeAgent.observe",
-        raises=WRONG,
-        next_obs=OBS,
-        obs=OBS,
+        next_obs=FLOAT_OBS,
+        obs=FLOAT_OBS,
         rewards=floats(0.5, 1, -2),
         terminated=FLAGS,
         truncated=FLAGS,
-        valid=optional(FLAGS),
-        action_masks=NO_MASKS,
-        final_action_masks=NO_MASKS,
-        normalizer=NORMALIZER,
+        valid=FLAGS,
+        **NO_MASKS,
+        **NORMALIZER,
     ),
-    call("NativeAgent.learn", raises=WRONG, normalizer=NORMALIZER),
-    call(
-        "NativeAgent.predict",
-        raises=WRONG,
-        obs=OBS,
-        seed=optional(SEED),
-        action_masks=MASKS,
-        normalizer=NORMALIZER,
-    ),
-    call("NativeAgent.tensors"),
+    call("NativeAgent.learn", **NORMALIZER),
+    call("NativeAgent.predict", obs=FLOAT_OBS, seed=3, action_masks=ALLOWED, **NORMALIZER),
+    *(call(f"NativeAgent.{method}") for method in READ),
     call("NativeAgent.check_tensors", tensors=record(lambda: agent().tensors())),
     call("NativeAgent.load", tensors=record(lambda: agent().tensors())),
-    call("NativeAgent.replay_len"),
-    call("NativeAgent.replay_state"),
     call("NativeAgent.load_replay_state", arrays=record(lambda: agent().replay_state())),
-    call("NativeAgent.optimizer_state"),
-    call("NativeAgent.check_optimizer_state", state=record(lambda: agent().optimizer_state())),
-    call("NativeAgent.load_optimizer_state", state=record(lambda: agent().optimizer_state())),
-    call("NativeAgent.streams"),
-    call("NativeAgent.standing"),
+    *(
+        call(f"NativeAgent.{method}", state=record(lambda: agent().optimizer_state()))
+        for method in ("check_optimizer_state", "load_optimizer_state")
+    ),
     call(
         "NativeAgent.set_standing",
-        streams=thing(lambda: agent().streams()),
-        noise=but(thing(lambda: np.zeros(0, np.float32)), "a list"),
-        due=number(0.5),
-        timesteps=whole(9),
-        updates=whole(3),
-        progress=number(0.5),
+        streams=lambda: agent().streams(),
+        noise=NO_NOISE,
+        due=0.5,
+        timesteps=9,
+        updates=3,
+        progress=0.5,
     ),
-    call("NativeAgent.learned"),
-    call("NativeAgent.set_learned", learned=optional(whole_record(LEARNED))),
-    *(each for kind in KINDS for each in agent_learner_calls(kind)),
+    call("NativeAgent.set_learned", learned=optional(LEARNED)),
+    *(each for kind in LEARNERS for each in learner_calls(kind)),
 ]
-
-CALLS += AGENT_CALLS
-SUBJECTS |= AGENT_SUBJECTS

@@ -2,6 +2,7 @@
 
 import tempfile
 import uuid
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -9,26 +10,23 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rlox
 from hostile.arguments import (
-    always,
-    but,
+    ANY,
+    constant,
     dtype,
-    flag,
     flags,
     floats,
-    nothing,
+    integers,
+    moved,
     number,
     optional,
     out,
     path,
+    promise,
     record,
-    replace,
+    returning,
     row,
-    saying,
-    some,
     text,
-    thing,
-    whole,
-    wholes,
+    without,
 )
 from hostile.table import Subject, call
 from rlox._rlox import NativeVectorEnv
@@ -36,49 +34,49 @@ from rlox.envs import NativeEnv
 from rlox.vector import ForeignVecEnv
 
 D = 2
-SHAPE = but(row(whole(D), kind=tuple), "a dict")  # whose keys are a shape, too
-DEEP = {f"{n} axes": always((1,) * n) for n in (30, 31, 33, 40, 70)}
-SHAPE = replace(SHAPE, odd={**SHAPE.odd, **DEEP})
-
-
-def pushed(made, count):
-    for i in range(count):
-        made.push([i, -i], [0.5 * i], i, False, i % 3 == 2, [i + 1, -i - 1])
-    return made
-
-
-def sampled(made):
-    return {"transitions": len(made), **(made.sample(len(made), seed=0) if len(made) else {})}
-
-
+# The keys of a dict are a shape, too.
+SHAPE = without(row(D, kind=tuple), "a dict")
+DEEP = promise(ANY, {f"{n} axes": constant((1,) * n) for n in (30, 31, 40, 70)})
+SHAPE = replace(SHAPE, forms={**SHAPE.forms, **DEEP})
+# Errors of widths of 0 name the column.
+WIDTHS = replace(moved(SHAPE, ANY, "text"), names=("obs", "actions"))
 FOLDER = tempfile.TemporaryDirectory()
 
 
-def place():
-    """A path where nothing is."""
+def pushed(buffer, count):
+    for i in range(count):
+        buffer.push([i, -i], [0.5 * i], i, False, i % 3 == 2, [i + 1, -i - 1])
+    return buffer
+
+
+def contents(buffer):
+    rows = buffer.sample(len(buffer), seed=0) if len(buffer) else {}
+    return {"transitions": len(buffer), **rows}
+
+
+def new_path():
     return f"{FOLDER.name}/{uuid.uuid4()}.replay"
 
 
 def persistent(pushes, path=None):
-    return pushed(rlox.MmapReplayBuffer(3, 6, D, 1, path or place(), seed=0), pushes)
+    return pushed(rlox.MmapReplayBuffer(3, 6, D, 1, path or new_path(), seed=0), pushes)
 
 
-def kept():
-    """A file that nobody uses."""
-    path = place()
+def closed_file():
+    path = new_path()
     persistent(4, path).close()
     return path
 
 
-def replay_state():
-    return pushed(rlox.ReplayBuffer(6, D, 1, seed=0), 8).state()
-
-
 def saved(kind):
-    """A folder with a buffer."""
-    path = place()
-    pushed(getattr(rlox, kind)(6, D, 1, seed=0), 8).save(path)
-    return path
+    """Return the kind of argument of a folder with a buffer."""
+
+    def make():
+        path = new_path()
+        pushed(getattr(rlox, kind)(6, D, 1, seed=0), 8).save(path)
+        return path
+
+    return replace(path(make), names=("manifest",))
 
 
 GOALS = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
@@ -89,225 +87,167 @@ def distance(achieved, desired, info):
 
 
 def hindsight(count):
-    made = rlox.HindsightReplayBuffer(6, GOALS, 1, compute_reward=distance, seed=0)
+    buffer = rlox.HindsightReplayBuffer(6, GOALS, 1, compute_reward=distance, seed=0)
     for i in range(count):
         obs, following = ({name: [x] for name in GOALS} for x in (i, i + 1))
-        made.push(obs, [0.5], i, False, i % 3 == 2, following)
-    return made
+        buffer.push(obs, [0.5], i, False, i % 3 == 2, following)
+    return buffer
+
+
+def replay(count):
+    return pushed(rlox.ReplayBuffer(6, D, 1, seed=0), count)
 
 
 SUBJECTS = {
-    "HindsightReplayBuffer": Subject(hindsight, sampled),
-    "MmapReplayBuffer": Subject(persistent, sampled),
-    "ReplayBuffer": Subject(lambda n: pushed(rlox.ReplayBuffer(6, D, 1, seed=0), n), sampled),
+    "HindsightReplayBuffer": Subject(hindsight, contents),
+    "MmapReplayBuffer": Subject(persistent, contents),
+    "ReplayBuffer": Subject(replay, contents),
     "PrioritizedReplayBuffer": Subject(
-        lambda n: pushed(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), n),
-        lambda made: [sampled(made), made.alpha, made.beta],
+        lambda count: pushed(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), count),
+        lambda buffer: [contents(buffer), buffer.alpha, buffer.beta],
     ),
 }
-REPLAY = {
-    "capacity": whole(6),
-    "obs_dim": but(SHAPE, odd=("text",)),
-    "act_dim": but(SHAPE, odd=("text",)),
-    "num_envs": optional(whole(1)),
+STORED = {
+    "act_dim": WIDTHS,
     "obs_dtype": optional(dtype("float32")),
     "act_dtype": optional(dtype("int64")),
-    "frame_stack": optional(whole(1)),
-    "n_step": optional(whole(2)),
-    "gamma": number(0.5),
-    "extra": optional(
-        record(
-            lambda: {"cost": ((2,), "float64")},
-            cost=row(row(whole(2), kind=tuple), dtype("float64"), kind=tuple),
-        )
-    ),
-    "seed": optional(whole(3)),
+    "extra": record({"cost": row(row(2, kind=tuple), dtype("float64"), kind=tuple)}),
+    "seed": 3,
 }
-TRANSITIONS = {
-    "obs": floats(1, -2, 0.5, 3, shape=(2, D), dtype="f4"),
-    "next_obs": floats(0.5, 3, 1, 1, shape=(2, D), dtype="f4"),
+REPLAY = STORED | {"capacity": 6, "num_envs": optional(1)}
+STACKED = REPLAY | {"obs_dim": WIDTHS, "frame_stack": optional(1), "n_step": optional(2)}
+OBS = floats(1, -2, 0.5, 3, shape=(2, D), dtype="f4")
+ROWS = {
+    "obs": OBS,
+    "next_obs": OBS,
     "actions": floats(0.5, -1, shape=(2, 1), dtype="f4"),
     "rewards": floats(1, 0, dtype="f4"),
     "terminated": flags(0, 1),
     "truncated": flags(1, 0),
+    "extra": None,
 }
-OUT = {name: (D,) if name.endswith("obs") else (1,) * (name == "actions") for name in TRANSITIONS}
-
-
-def columns():
-    kinds = dict.fromkeys(OUT, "f4") | dict.fromkeys(("terminated", "truncated"), "?")
-    return {name: np.zeros((2, *shape), kinds[name]) for name, shape in OUT.items()}
-
-
-SAMPLE = {
-    "batch_size": whole(2),
-    "seed": optional(whole(7)),
-    "out": optional(
-        replace(
-            record(columns, **{name: out(lambda name=name: columns()[name]) for name in OUT}),
-            written=True,
-        )
-    ),
+TRANSITION = {
+    "obs": floats(1, -2, dtype="f4"),
+    "action": floats(0.5, dtype="f4"),
+    "reward": 0.5,
+    "terminated": True,
+    "truncated": False,
+    "next_obs": floats(0.5, 3, dtype="f4"),
+    "extra": None,
 }
-
-
-def folder(kind):
-    """Where a buffer is; errors of what else may be there name the section."""
-    return replace(path(lambda: saved(kind)), called=("section",))
-
-
+SAMPLE = {"batch_size": 2, "seed": 7}
+COLUMNS = {
+    "obs": out((2, D), "f4"),
+    "next_obs": out((2, D), "f4"),
+    "actions": out((2, 1), "f4"),
+    "rewards": out((2,), "f4"),
+    "terminated": out((2,), "?"),
+    "truncated": out((2,), "?"),
+}
+INTO = {"out": record(COLUMNS, written=True)}
 CALLS = [
     call(
         "MmapReplayBuffer",
-        hot_capacity=whole(3),
-        total_capacity=whole(6),
-        cold_path=path(place),
-        **{name: REPLAY[name] for name in ("obs_dim", "act_dim", "extra", "seed")},
-        **{name: REPLAY[name] for name in ("obs_dtype", "act_dtype")},
+        hot_capacity=3,
+        total_capacity=6,
+        cold_path=path(new_path),
+        obs_dim=WIDTHS,
+        **STORED,
         raises=(OSError,),
     ),
     call(
-        "MmapReplayBuffer.open",
-        path=path(kept),
-        hot_capacity=optional(whole(3)),
-        seed=optional(whole(1)),
-        raises=(OSError,),
+        "MmapReplayBuffer.open", path=path(closed_file), hot_capacity=3, seed=1, raises=(OSError,)
     ),
-    call(
-        "MmapReplayBuffer.push",
-        obs=floats(1, -2, dtype="f4"),
-        action=floats(0.5, dtype="f4"),
-        reward=number(0.5),
-        terminated=flag(True),
-        truncated=flag(False),
-        next_obs=floats(0.5, 3, dtype="f4"),
-        extra=nothing(),
-        at=4,
-    ),
-    call("MmapReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), at=4),
-    call("MmapReplayBuffer.sample", **SAMPLE, at=4),
+    call("MmapReplayBuffer.push", **TRANSITION, at=4),
+    call("MmapReplayBuffer.push_batch", **ROWS, at=4),
+    call("MmapReplayBuffer.sample", **SAMPLE, **INTO, at=4),
     call("MmapReplayBuffer.flush", at=4),
     call("MmapReplayBuffer.state", at=4),
-    # Right ones are of the same file: test_replay_buffer.py.
     call("MmapReplayBuffer.verify", at=4),
-    call("ReplayBuffer", **REPLAY),
+    call("ReplayBuffer", **STACKED),
+    call("PrioritizedReplayBuffer", beta=0.25, **STACKED),
     call(
         "HindsightReplayBuffer",
-        obs_dim=but(record(lambda: dict(GOALS)), "one key more", "surrogates as key"),
-        compute_reward=thing(lambda: distance),
-        compute_terminated=nothing(),
-        strategy=text("final"),
-        n_sampled_goal=whole(4),
-        **{name: REPLAY[name] for name in ("capacity", "act_dim", "num_envs", "seed", "extra")},
-        **{name: REPLAY[name] for name in ("obs_dtype", "act_dtype")},
+        obs_dim=without(record(lambda: dict(GOALS)), "one key more", "surrogates as key"),
+        compute_reward=lambda: distance,
+        compute_terminated=None,
+        **REPLAY,
     ),
-    call(
-        "HindsightReplayBuffer.sample",
-        **{**SAMPLE, "out": nothing()},  # a dict of dicts: test_hindsight.py
-        at=4,
-    ),
-    call("PrioritizedReplayBuffer", alpha=number(0.5), beta=number(0.25), **REPLAY),
-    call(
-        "ReplayBuffer.push",
-        obs=floats(1, -2, dtype="f4"),
-        action=floats(0.5, dtype="f4"),
-        reward=number(0.5),
-        terminated=flag(True),
-        truncated=flag(False),
-        next_obs=floats(0.5, 3, dtype="f4"),
-        extra=nothing(),
-        at=4,
-    ),
-    call("ReplayBuffer.push_batch", **TRANSITIONS, extra=nothing(), in_order=flag(True), at=4),
-    call("ReplayBuffer.sample", **SAMPLE, at=4),
-    call(
-        "ReplayBuffer.sample_sequences",
-        batch_size=whole(2),
-        length=whole(3),
-        seed=optional(whole(7)),
-        burn_in=optional(whole(1)),
-        whole=flag(False),
-        out=nothing(),  # which has four more: test_replay_buffer.py
-        at=4,
-    ),
+    # A dict of dicts: test_hindsight.py.
+    call("HindsightReplayBuffer.sample", **SAMPLE, out=None, at=4),
+    call("ReplayBuffer.push", **TRANSITION, at=4),
+    call("ReplayBuffer.push_batch", **ROWS, in_order=True, at=4),
+    call("ReplayBuffer.sample", **SAMPLE, **INTO, at=4),
+    # A dict with four more arrays: test_replay_buffer.py.
+    call("ReplayBuffer.sample_sequences", **SAMPLE, length=3, burn_in=optional(1), out=None, at=4),
     call("ReplayBuffer.state", at=4),
-    # Its arrays in all forms: test_replay_buffer.py.
-    call("ReplayBuffer.load_state", arrays=record(replay_state), at=2),
-    call("ReplayBuffer.save", path=path(place), raises=(OSError,), at=4),
-    call("ReplayBuffer.load", path=folder("ReplayBuffer"), raises=(OSError,)),
-    call(
-        "PrioritizedReplayBuffer.load",
-        path=folder("PrioritizedReplayBuffer"),
-        raises=(OSError,),
-    ),
-    call(
-        "PrioritizedReplayBuffer.sample",
-        **{**SAMPLE, "out": nothing()},  # which has two more: test_replay_buffer.py
-        beta=optional(number(0.5)),
-        at=4,
-    ),
+    # The arrays in all forms: test_replay_buffer.py.
+    call("ReplayBuffer.load_state", arrays=record(lambda: replay(8).state()), at=2),
+    call("ReplayBuffer.save", path=path(new_path), raises=(OSError,), at=4),
+    call("ReplayBuffer.load", path=saved("ReplayBuffer"), raises=(OSError,)),
+    call("PrioritizedReplayBuffer.load", path=saved("PrioritizedReplayBuffer"), raises=(OSError,)),
+    # A dict with two more arrays: test_replay_buffer.py.
+    call("PrioritizedReplayBuffer.sample", **SAMPLE, out=None, beta=0.5, at=4),
     call(
         "PrioritizedReplayBuffer.update_priorities",
-        indices=wholes(3, 1),
+        indices=integers(3, 1),
         priorities=floats(0.5, 4),
         at=4,
     ),
 ]
 
-
 T, N = 2, 3
-OBS = floats(1, -2, 0.5, 3, shape=(N, D), dtype="f4")
-SAID = {
-    "actions": wholes(0, 1, 1),
+STEP_OBS = floats(1, -2, 0.5, 3, shape=(N, D), dtype="f4")
+STEP = {
+    "actions": integers(0, 1, 1),
     "log_probs": floats(-1, -0.5, -2, dtype="f4"),
     "values": floats(1, 2, -3, dtype="f4"),
-}
-FELT = {
+    "next_obs": STEP_OBS,
     "rewards": floats(1, 0, -1),
     "terminated": flags(0, 0, 1),
     "truncated": flags(0, 1, 0),
+    "final_obs": STEP_OBS,
 }
 STEPS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "valid")
 FIELDS = ("final_index", "final_obs", "next_step", "n_steps", "num_envs", "n_transitions")
 
 
 def normalizer():
-    made = rlox.Normalizer(N, (D,))
-    made.update_obs(np.arange(6.0).reshape(N, D))
-    return made
+    statistics = rlox.Normalizer(N, (D,))
+    statistics.update_obs(np.arange(6.0).reshape(N, D))
+    return statistics
 
 
-def buffer(steps):
-    made = rlox.RolloutBuffer(T, N, (D,))
+def rollout(steps):
+    buffer = rlox.RolloutBuffer(T, N, (D,))
     if steps >= 0:
-        made.begin(np.ones((N, D)))
+        buffer.begin(np.ones((N, D)))
     for t in range(steps):
-        right = {name: x.make() for name, x in (SAID | FELT).items()}
-        made.record(t, next_obs=OBS.make(), final_obs=OBS.make(), **right)
-    return made
+        buffer.record(t, **{name: argument.make() for name, argument in STEP.items()})
+    return buffer
 
 
-def fields_of(made):
-    """What a buffer has taken: rows that are to come may hold anything."""
-    taken = made.next_step
-    found = {name: getattr(made, name)[:taken].copy() for name in STEPS}
-    found |= {name: np.array(getattr(made, name)) for name in FIELDS}
-    found["obs"] = np.concatenate([made.obs, made.last_obs[None]])[: taken + 1]
-    if taken == made.n_steps:
-        found |= {name: made.field(name).copy() for name in ("advantages", "returns")}
+def recorded(buffer):
+    """Return the steps of a buffer; rows of later steps may contain anything."""
+    t = buffer.next_step
+    found = {name: getattr(buffer, name)[:t].copy() for name in STEPS}
+    found |= {name: np.array(getattr(buffer, name)) for name in FIELDS}
+    found["obs"] = np.concatenate([buffer.obs, buffer.last_obs[None]])[: t + 1]
+    if t == buffer.n_steps:
+        found |= {name: buffer.field(name).copy() for name in ("advantages", "returns")}
     return found
 
 
 def statistics(_):
-    made = rlox.RunningMeanStd((D,))
-    made.update([[1.0, 2.0], [3.0, 5.0]])
-    return made
+    running = rlox.RunningMeanStd((D,))
+    running.update([[1.0, 2.0], [3.0, 5.0]])
+    return running
 
 
-ROLLOUT_SUBJECTS = {
-    "RolloutBuffer": Subject(buffer, fields_of),
-    "Normalizer": Subject(lambda _: normalizer(), lambda made: made.state()),
-    "RunningMeanStd": Subject(statistics, lambda made: [made.mean, made.var, made.count]),
+SUBJECTS |= {
+    "RolloutBuffer": Subject(rollout, recorded),
+    "Normalizer": Subject(lambda _: normalizer(), lambda statistics: statistics.state()),
+    "RunningMeanStd": Subject(statistics, lambda x: [x.mean, x.var, x.count]),
 }
 STATE = {
     "obs_mean": floats(0.5, -2),
@@ -318,102 +258,62 @@ STATE = {
     "return_count": floats(4),
     "returns": floats(1, -0.5, 2),
 }
-NORMALIZER = optional(thing(normalizer))
-ROLLOUT_CALLS = [
-    call("RunningMeanStd", shape=optional(but(SHAPE, odd=("text",)))),
+MASKS = row(row(2, kind=tuple), dtype("bool"), kind=tuple)
+CALLS += [
+    call("RunningMeanStd", shape=moved(SHAPE, ANY, "text")),
     call("RunningMeanStd.update", x=floats(1, 2, 3, 4, shape=(4, D))),
-    call("RunningMeanStd.merge", other=thing(lambda: statistics(0))),
-    call(
-        "Normalizer",
-        num_envs=whole(N),
-        obs_shape=SHAPE,
-        obs=flag(True),
-        reward=flag(True),
-        gamma=number(0.5),
-        clip_obs=number(4.0),
-        clip_reward=number(2.0),
-        epsilon=number(0.5),
-    ),
-    call("Normalizer.update_obs", obs=OBS),
-    call("Normalizer.normalize_obs", obs=OBS),
+    call("RunningMeanStd.merge", other=lambda: statistics(0)),
+    call("Normalizer", num_envs=N, obs_shape=SHAPE),
+    call("Normalizer.update_obs", obs=STEP_OBS),
+    call("Normalizer.normalize_obs", obs=STEP_OBS),
     call("Normalizer.state"),
-    call(
-        "Normalizer.load_state",
-        state=record(lambda: {name: x.make() for name, x in STATE.items()}, **STATE),
-    ),
+    call("Normalizer.load_state", state=STATE),
     call(
         "RolloutBuffer",
-        n_steps=whole(T),
-        num_envs=whole(N),
+        n_steps=T,
+        num_envs=N,
         obs_shape=SHAPE,
-        action_shape=optional(but(row(whole(1), kind=tuple), "a dict")),
+        action_shape=without(row(1, kind=tuple), "a dict"),
         action_dtype=optional(dtype("float32")),
         obs_dtype=optional(dtype("uint8")),
-        extra=optional(
-            record(
-                lambda: {"masks": ((2,), "bool")},
-                masks=row(row(whole(2), kind=tuple), dtype("bool"), kind=tuple),
-            )
-        ),
+        extra={"masks": MASKS},
     ),
-    call("RolloutBuffer.field", name=text("rewards")),
-    call(
-        "RolloutBuffer.begin",
-        obs=OBS,
-        fresh=flag(True),
-        normalizer=NORMALIZER,
-        ended=optional(flags(0, 1, 0)),
-        at=-1,
-    ),
-    call(
-        "RolloutBuffer.record",
-        t=whole(1),
-        next_obs=OBS,
-        final_obs=optional(OBS),
-        normalizer=NORMALIZER,
-        **SAID,
-        **FELT,
-        at=1,
-    ),
+    call("RolloutBuffer.field", name=replace(text("rewards"), names=("field",))),
+    call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=normalizer, ended=flags(0, 1, 0), at=-1),
+    call("RolloutBuffer.record", t=1, normalizer=normalizer, **STEP, at=1),
     call(
         "RolloutBuffer.finish",
         last_values=floats(1, 2, 3, dtype="f4"),
-        gamma=number(0.5),
-        gae_lambda=number(0.75),
-        final_values=optional(floats(0.5, -1, dtype="f4")),
+        gamma=0.5,
+        gae_lambda=0.75,
+        final_values=floats(0.5, -1, dtype="f4"),
         at=T,
     ),
 ]
 
-
-ENV_N, ENV_T, ENV_D = 3, 2, 4
-SEED = optional(whole(7))
-MODE = text("SameStep")
+ENV_D = 4
+PUSHES = integers(0, 1, 1)
 NUMBERS = floats(-1, -0.5, -2, dtype="f4")
-PUSHES = wholes(0, 1, 1)
+
+
+def stepped(env, steps, **keywords):
+    for t in range(steps + 1):
+        env.reset(**keywords) if t == 0 else env.step(PUSHES.make())
+    return env
 
 
 def vector(steps):
-    env = rlox.VecEnv(ENV_N, 5)
-    for t in range(steps + 1):
-        env.reset() if t == 0 else env.step(PUSHES.make())
-    return env
+    return stepped(rlox.VecEnv(N, 5), steps)
 
 
 def native(steps):
-    env = NativeVectorEnv("CartPole-v1", ENV_N, 5, "SameStep")
-    for t in range(steps + 1):
-        env.reset() if t == 0 else env.step(PUSHES.make())
-    return env
+    return stepped(NativeVectorEnv("CartPole-v1", N, 5, "SameStep"), steps)
 
 
-def other(steps=-1):
-    same_step = AutoresetMode.SAME_STEP
-    env = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * ENV_N, autoreset_mode=same_step)
-    env = ForeignVecEnv(env, 5)
-    for t in range(steps + 1):
-        env.reset(seed=5) if t == 0 else env.step(PUSHES.make())
-    return env
+def foreign(steps=-1):
+    envs = [lambda: gym.make("CartPole-v1")] * N
+    env = SyncVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return stepped(ForeignVecEnv(env, 5), steps, seed=5)
 
 
 def single(steps):
@@ -424,226 +324,168 @@ def single(steps):
 
 
 def begun():
-    buffer = rlox.RolloutBuffer(ENV_T, ENV_N, (ENV_D,))
-    buffer.begin(np.zeros((ENV_N, ENV_D)))
+    buffer = rlox.RolloutBuffer(T, N, (ENV_D,))
+    buffer.begin(np.zeros((N, ENV_D)))
     return buffer
 
 
-def env_normalizer():
-    return rlox.Normalizer(ENV_N, (ENV_D,))
-
-
-def standing(env):
+def env_state(env):
     try:
         return env.get_state()
     except ValueError:
         return "closed, or never reset"
 
 
-def standing_elsewhere(env):
-    inner = env.env
-    if inner.closed:
+def foreign_state(env):
+    if env.env.closed:
         return "closed"
-    return [np.array([one.unwrapped.state for one in inner.envs], float), env._returns]
+    return [np.array([each.unwrapped.state for each in env.env.envs], float), env._returns]
 
 
-def standing_alone(env):
+def single_state(env):
     try:
-        # The stream is lent to the native environment when it needs one.
+        # The native environment borrows the random stream.
         return [{**env._native.get_state(), "streams": None}, env.np_random]
     except ValueError:
         return "closed, or never reset"
 
 
-ENV_SUBJECTS = {
-    "VecEnv": Subject(vector, lambda env: [standing(env), env.np_random_seed]),
-    "NativeVectorEnv": Subject(native, standing),
-    "ForeignVecEnv": Subject(other, standing_elsewhere, meets=(RuntimeError,)),
-    "NativeEnv": Subject(single, standing_alone),
+SUBJECTS |= {
+    "VecEnv": Subject(vector, lambda env: [env_state(env), env.np_random_seed]),
+    "NativeVectorEnv": Subject(native, env_state),
+    "ForeignVecEnv": Subject(foreign, foreign_state, meets=(RuntimeError,)),
+    "NativeEnv": Subject(single, single_state),
 }
-RESULTS = {
-    "obs": out(lambda: np.zeros((ENV_N, ENV_D), np.float32)),
-    "rewards": out(lambda: np.zeros(ENV_N)),
-    "terminated": out(lambda: np.zeros(ENV_N, bool)),
-    "truncated": out(lambda: np.zeros(ENV_N, bool)),
-    "final_obs": out(lambda: np.zeros((ENV_N, ENV_D), np.float32)),
-}
-MANY = {name: out(lambda x=x: np.stack([x.make()] * ENV_T)) for name, x in RESULTS.items()}
-SAYING = saying(row(PUSHES, NUMBERS, NUMBERS, kind=tuple), "actions", "log_probs", "values")
-ENV_SAID = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS}
-ROLLOUT = {"buffer": thing(begun), "normalizer": optional(thing(env_normalizer))}
-UNSEEN = some(lambda: None, optional(text("")))
-# A mask must be an array.
-MASK = but(flags(1, 0, 1), maybe=("list", "teller"))
-OPTIONS = {"low": number(-0.25), "high": number(0.25)}
 
 
-def options(**more):
-    parts = OPTIONS | more
-    return optional(record(lambda: {key: part.make() for key, part in parts.items()}, **parts))
-
-
-# Of other options the environment says what they are.
-MASKED = optional(record(lambda: {"reset_mask": MASK.make()}, reset_mask=MASK))
-
-
-def state():
-    made = vector(1).get_state()
-    kinds = {"f": floats, "i": wholes, "b": flags}
-    parts = {
-        name: kinds[x.dtype.kind](*x.ravel().tolist(), shape=x.shape) for name, x in made.items()
+def results(*shape, obs=ENV_D):
+    return {
+        "obs": out((*shape, obs), "f4"),
+        "rewards": out(shape),
+        "terminated": out(shape, "?"),
+        "truncated": out(shape, "?"),
+        "final_obs": out((*shape, obs), "f4"),
     }
-    # The numbers of states are not small ones that all dtypes have.
-    parts["states"] = but(parts["states"], odd=("f2", ">f2", "f4", ">f4"))
-    parts["streams"] = streams(made["streams"])
-    return record(lambda: vector(1).get_state(), **parts)
 
 
-def streams(words):
-    """Words of random streams, which not all dtypes have."""
-    narrow = ("i1", "i2", ">i2", "i4", ">i4", "u1", "u2", "u4", "f4", "u8", ">u8", "f8")
-    return but(wholes(*words.ravel().tolist(), shape=words.shape), odd=narrow)
+POLICY = returning(row(PUSHES, NUMBERS, NUMBERS, kind=tuple), "actions", "log_probs", "values")
+ROLLOUT = {"buffer": begun, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
+DECISIONS = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS, "t": 0}
+# A mask must be an array.
+MASK = moved(flags(1, 0, 1), "maybe", "list", "array-like")
+BOUNDS = {"low": number(-0.25), "high": number(0.25)}
 
 
-TORQUES = floats(0.5, -1, 2, shape=(ENV_N, 1))
-
-
-def turning(method):
-    """A method of environments whose actions are real numbers."""
+def on_pendulum(method):
+    """Return a method of an environment with real actions."""
 
     def called(_, **arguments):
-        env = NativeVectorEnv("Pendulum-v1", ENV_N, 5, "SameStep")
+        env = NativeVectorEnv("Pendulum-v1", N, 5, "SameStep")
         env.reset()
         return getattr(env, method)(**arguments)
 
     return called
 
 
-PENDULUM = {"obs": out(lambda: np.zeros((ENV_N, 3), np.float32))}
-INTO = RESULTS | {"final_obs": optional(RESULTS["final_obs"])}
+def vector_env_calls(name):
+    yield call(f"{name}.step", actions=PUSHES)
+    yield call(f"{name}.step_into", actions=PUSHES, **results(N))
+    yield call(f"{name}.begin_rollout", **ROLLOUT, seed=7)
+    yield call(f"{name}.step_rollout", **ROLLOUT, **DECISIONS)
+    yield call(f"{name}.set_state", state=vector(1).get_state())
+    for method in ("drain_episodes", "get_state", "close"):
+        yield call(f"{name}.{method}", at=1)
 
 
-def native_calls():
-    for kind, seed in (("VecEnv", {}), ("NativeVectorEnv", {})):
-        yield call(f"{kind}.step", actions=PUSHES)
-        yield call(f"{kind}.step_into", actions=PUSHES, **INTO)
-        yield call(f"{kind}.begin_rollout", **ROLLOUT, seed=SEED, **seed)
-        yield call(f"{kind}.step_rollout", **ROLLOUT, t=whole(0), **ENV_SAID)
-        yield call(f"{kind}.set_state", state=state())
-        for name in ("drain_episodes", "get_state", "close"):
-            yield call(f"{kind}.{name}", at=1)
-
-
-ENV_CALLS = [
+TORQUES = floats(0.5, -1, 2, shape=(N, 1))
+INTO_PENDULUM = results(N, obs=3) | {"final_obs": None}
+CALLS += [
     call(
         "VecEnv",
-        n=whole(2),
-        seed=SEED,
-        env_id=text("Pendulum-v1"),
-        autoreset_mode=MODE,
-        max_episode_steps=optional(whole(5)),
-        render_mode=UNSEEN,
-        g=number(9.5),
+        n=2,
+        env_id="Pendulum-v1",
+        autoreset_mode="SameStep",
+        seed=7,
+        max_episode_steps=5,
+        render_mode=None,
+        g=9.5,
     ),
-    call("VecEnv", env_id=text("CartPole-v1"), sutton_barto_reward=flag(True)),
-    call(
-        "VecEnv",
-        env_id=text("Acrobot-v1"),
-        dt=number(0.25),
-        nips=flag(False),
-        torque_noise_max=number(0.5),
-    ),
-    call("VecEnv", env_id=text("MountainCar-v0"), goal_velocity=number(0.25)),
-    call("VecEnv.reset", seed=SEED, options=options(reset_mask=MASK)),
-    call("VecEnv.reset", seed=optional(row(*map(optional, (whole(1), whole(2), whole(3))))), at=-1),
-    call("VecEnv.reset_all", seed=SEED),
+    call("VecEnv", env_id="CartPole-v1", sutton_barto_reward=True),
+    call("VecEnv", env_id="Acrobot-v1", dt=0.25, nips=False, torque_noise_max=0.5),
+    call("VecEnv", env_id="MountainCar-v0", goal_velocity=0.25),
+    call("VecEnv.reset", seed=7, options=BOUNDS | {"reset_mask": MASK}),
+    call("VecEnv.reset", seed=[optional(1), optional(2), optional(3)], at=-1),
+    call("VecEnv.reset_all", seed=7),
     call("VecEnv.step_all", actions=PUSHES),
     call("VecEnv.render"),
     call("VecEnv.close_extras"),
-    call("VecEnv.collect_n_steps", n=whole(ENV_T), policy=optional(saying(PUSHES, "actions"))),
-    *native_calls(),
+    call("VecEnv.collect_n_steps", n=T, policy=returning(PUSHES, "actions")),
+    *vector_env_calls("VecEnv"),
+    *vector_env_calls("NativeVectorEnv"),
     call(
         "NativeVectorEnv",
-        env_id=text("Pendulum-v1"),
-        num_envs=whole(2),
-        seed=SEED,
-        autoreset_mode=optional(MODE),
-        max_episode_steps=optional(whole(5)),
-        kwargs=optional(
-            replace(record(lambda: {"g": 9.5}, g=number(9.5)), called=("env arguments",))
-        ),
+        env_id="Pendulum-v1",
+        num_envs=2,
+        seed=7,
+        autoreset_mode="SameStep",
+        max_episode_steps=5,
+        kwargs=replace(record({"g": 9.5}), names=("env arguments",)),
     ),
-    call("NativeVectorEnv.reset", seed=SEED, mask=optional(MASK), options=options()),
-    call("NativeVectorEnv.step", through=turning("step"), actions=TORQUES),
+    call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
+    call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),
     call(
         "NativeVectorEnv.step_into",
-        through=turning("step_into"),
+        through=on_pendulum("step_into"),
         actions=TORQUES,
-        **RESULTS | PENDULUM | {"final_obs": nothing()},
+        **INTO_PENDULUM,
     ),
-    call("NativeVectorEnv.steps_into", actions=wholes(0, 1, 1, 0, shape=(ENV_T, ENV_N)), **MANY),
-    call("NativeVectorEnv.action_masks", out=optional(out(lambda: np.zeros((ENV_N, 2), bool)))),
+    call(
+        "NativeVectorEnv.steps_into",
+        actions=integers(0, 1, 1, 0, shape=(T, N)),
+        **results(T, N),
+    ),
+    call("NativeVectorEnv.action_masks", out=out((N, 2), "?")),
     call("NativeVectorEnv.observe"),
     call("NativeVectorEnv.states"),
     call("NativeVectorEnv.spec"),
     call("NativeVectorEnv.rng_states"),
-    call("NativeVectorEnv.set_rng_states", states=streams(native(0).rng_states())),
-    call("ForeignVecEnv", env=thing(lambda: other().env), seed=SEED),
-    call("ForeignVecEnv.reset", seed=SEED, options=MASKED),
+    call("NativeVectorEnv.set_rng_states", states=native(0).rng_states()),
+    call("ForeignVecEnv", env=lambda: foreign().env, seed=7),
+    call("ForeignVecEnv.reset", seed=7, options={"reset_mask": MASK}),
     call("ForeignVecEnv.step", actions=PUSHES),
-    call("ForeignVecEnv.begin_rollout", **ROLLOUT, seed=SEED),
-    call("ForeignVecEnv.step_rollout", **ROLLOUT, t=whole(0), **ENV_SAID),
-    call("ForeignVecEnv.drain_episodes"),
-    call("ForeignVecEnv.render"),
-    call("ForeignVecEnv.close"),
+    call("ForeignVecEnv.begin_rollout", **ROLLOUT, seed=7),
+    call("ForeignVecEnv.step_rollout", **ROLLOUT, **DECISIONS),
+    *(call(f"ForeignVecEnv.{method}") for method in ("drain_episodes", "render", "close")),
     *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
     *map(call, ("start_phases", "phase_seconds", "stop_phases")),
-    call("enter_phase", phase=text("inference")),
-    call("NativeEnv", env_id=text("Pendulum-v1"), render_mode=UNSEEN, g=number(9.5)),
-    call("NativeEnv.reset", seed=SEED, options=options()),
-    call("NativeEnv.step", action=whole(1)),
+    call("enter_phase", phase="inference"),
+    call("NativeEnv", env_id="Pendulum-v1", render_mode=None, g=9.5),
+    call("NativeEnv.reset", seed=7, options=BOUNDS),
+    call("NativeEnv.step", action=1),
     call("NativeEnv.render"),
     call("NativeEnv.close"),
     call(
         "make_native_vec",
-        num_envs=whole(2),
-        env_id=text("CartPole-v1"),
-        autoreset_mode=MODE,
-        sutton_barto_reward=flag(True),
+        num_envs=2,
+        env_id="CartPole-v1",
+        autoreset_mode="SameStep",
+        sutton_barto_reward=True,
     ),
+    call("make_vec", env="CartPole-v1", num_envs=2, seed=7, autoreset_mode="SameStep"),
     call(
         "make_vec",
-        env=text("CartPole-v1"),
-        num_envs=optional(whole(2)),
-        seed=SEED,
-        autoreset_mode=optional(MODE),
-    ),
-    call(
-        "make_vec",
-        env=text("CartPole-v1"),
-        num_envs=optional(whole(2)),
-        seed=SEED,
-        vectorization_mode=optional(text("sync")),
-        wrappers=row(thing(lambda: gym.wrappers.FlattenObservation)),
-        autoreset_mode=optional(MODE),
+        env="CartPole-v1",
+        num_envs=2,
+        seed=7,
+        vectorization_mode="sync",
+        wrappers=[lambda: gym.wrappers.FlattenObservation],
+        autoreset_mode="SameStep",
     ),
     call(
         "collect_rollout",
-        env=thing(lambda: vector(0)),
-        policy=optional(saying(PUSHES, "actions")),
-        n_steps=whole(ENV_T),
-        gamma=number(0.5),
-        gae_lambda=number(0.75),
+        env=lambda: vector(0),
+        policy=optional(returning(PUSHES, "actions")),
+        n_steps=T,
     ),
-    call(
-        "collect_rollout",
-        env=thing(lambda: vector(0)),
-        policy=optional(SAYING),
-        n_steps=whole(ENV_T),
-    ),
+    call("collect_rollout", env=lambda: vector(0), policy=optional(POLICY), n_steps=T),
 ]
-
-CALLS += ROLLOUT_CALLS
-SUBJECTS |= ROLLOUT_SUBJECTS
-CALLS += ENV_CALLS
-SUBJECTS |= ENV_SUBJECTS

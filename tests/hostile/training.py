@@ -1,6 +1,7 @@
 """Calls of policies, trainers, checkpoints and callbacks."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,25 +10,32 @@ from gymnasium import spaces
 
 import rlox
 from hostile.arguments import (
+    ANY,
+    INVALID,
     NO_SCALAR,
+    SAME,
     TEXTS,
     Argument,
-    always,
-    but,
-    endless,
+    constant,
+    constants,
+    duration,
     flag,
     flags,
     floats,
+    instance,
+    integer,
+    moved,
+    name,
     nothing,
     number,
     optional,
     path,
+    promise,
     record,
     replace,
     row,
     text,
-    thing,
-    whole,
+    without,
 )
 from hostile.table import Subject, call
 from rlox.algorithms import (
@@ -69,259 +77,161 @@ from rlox.trainers import (
 )
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
-MASKS = optional(flags(1, 0, 1, 1, 0, 1, shape=(3, 2)))
+MASKS = flags(1, 0, 1, 1, 0, 1, shape=(3, 2))
 
 
-def policy():
+def policy(kind, action_space):
     with own_generator(0), own_threads(1):  # torch has no other threads in a forked child
-        return MlpPolicy(BOX, DISCRETE)
-
-
-def exploring():
-    with own_generator(0), own_threads(1):
-        return SdePolicy(BOX, BOX)
+        return kind(BOX, action_space)
 
 
 SUBJECTS = {
-    "MlpPolicy": Subject(lambda _: policy(), lambda x: sorted(x.state_dict())),
-    "SdePolicy": Subject(lambda _: exploring(), lambda x: sorted(x.state_dict())),
+    "MlpPolicy": Subject(lambda _: policy(MlpPolicy, DISCRETE), lambda x: sorted(x.state_dict())),
+    "SdePolicy": Subject(lambda _: policy(SdePolicy, BOX), lambda x: sorted(x.state_dict())),
 }
 
 
 def tensor(*values, shape, dtype):
-    """A tensor: torch itself says what is wrong with others."""
-
-    def make():
-        return torch.tensor(values, dtype=dtype).reshape(shape)
-
-    return Argument(make, same={"a copy": lambda x: x.clone()}, drawn=False)
+    """Return a tensor; torch rejects other values."""
+    valid = torch.tensor(values, dtype=dtype).reshape(shape)
+    return Argument(valid.clone, promise(SAME, {"a copy": lambda x: x.clone()}), drawn=False)
 
 
 def as_arrays(method):
-    """A method of policies, with tensors given as arrays."""
+    """Return a method of policies whose results are arrays."""
 
     def called(policy, **arguments):
         with torch.no_grad(), own_threads(1):
-            said = getattr(policy, method)(**arguments)
-        if isinstance(said, Gaussian | Categorical):
-            said = said.mean if isinstance(said, Gaussian) else said.log_probs
-        return [x.numpy() for x in (said if isinstance(said, tuple) else (said,))]
+            result = getattr(policy, method)(**arguments)
+        if isinstance(result, Gaussian | Categorical):
+            result = result.mean if isinstance(result, Gaussian) else result.log_probs
+        return [x.numpy() for x in (result if isinstance(result, tuple) else (result,))]
 
     return called
 
 
 def policy_calls():
-    """A mask is what users make themselves."""
-    masked = {
-        "obs": tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32),
-        "mask": replace(MASKS, called=("action_masks",)),
+    obs = tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32)
+    actions = {
+        "MlpPolicy": tensor(0, 1, 1, shape=(3,), dtype=torch.int64),
+        "SdePolicy": tensor(*range(12), shape=(3, 4), dtype=torch.float32),
     }
-    action = tensor(0, 1, 1, shape=(3,), dtype=torch.int64)
-    for method, more in (
-        ("distribution", {}),
-        ("get_action_and_logprob", {"action": action}),
-        ("get_action_and_logprob", {}),
-        ("act", {}),
-        ("evaluate_actions", {"action": action}),
-        ("mode", {}),
-    ):
-        yield call(f"MlpPolicy.{method}", through=as_arrays(method), **masked, **more)
-        # Real actions have no masks.
-        more = {name: tensor(*range(12), shape=(3, 4), dtype=torch.float32) for name in more}
-        unmasked = masked | {"mask": replace(nothing(), called=("action_masks",))}
-        yield call(f"SdePolicy.{method}", through=as_arrays(method), **unmasked, **more)
-    for kind in ("MlpPolicy", "SdePolicy"):
-        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=masked["obs"])
+    # Real actions have no masks.
+    masks = {"MlpPolicy": MASKS, "SdePolicy": nothing()}
+    for kind, action in actions.items():
+        masked = {"obs": obs, "mask": replace(masks[kind], names=("action_masks",))}
+        for method in ("distribution", "get_action_and_logprob", "act", "mode"):
+            yield call(f"{kind}.{method}", through=as_arrays(method), **masked)
+        for method in ("get_action_and_logprob", "evaluate_actions"):
+            yield call(f"{kind}.{method}", through=as_arrays(method), **masked, action=action)
+        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=obs)
         yield call(f"{kind}.frozen_act")
 
 
-SHAPE = {
-    "observation_space": thing(lambda: BOX),
-    "net_arch": optional(but(row(whole(4)), "a dict")),
-    "shared_trunk": flag(False),
-    "features_extractor": nothing(),
-    "activation": text("relu"),
-    "ortho_init": flag(True),
-    "log_std_init": number(-0.5),
-    "init": optional(thing(torch.Generator)),
+WIDTHS = without(row(4), "a dict")
+NETWORKS = {
+    "observation_space": lambda: BOX,
+    "net_arch": optional(WIDTHS),
+    "shared_trunk": False,
+    "features_extractor": optional(None),
+    "activation": "relu",
+    "ortho_init": True,
+    "log_std_init": -0.5,
+    "init": optional(torch.Generator),
 }
 CALLS = [
     *policy_calls(),
-    call("MlpPolicy", action_space=thing(lambda: DISCRETE), **SHAPE),
-    call("SdePolicy", action_space=thing(lambda: BOX), full_std=flag(True), **SHAPE),
+    call("MlpPolicy", action_space=lambda: DISCRETE, **NETWORKS),
+    call("SdePolicy", action_space=lambda: BOX, full_std=True, **NETWORKS),
     call(
         "check_policy",
-        policy=thing(lambda: MlpPolicy(BOX, DISCRETE)),
-        observation_space=thing(lambda: BOX),
-        action_space=thing(lambda: DISCRETE),
+        policy=lambda: MlpPolicy(BOX, DISCRETE),
+        observation_space=lambda: BOX,
+        action_space=lambda: DISCRETE,
     ),
-    call("torch_dtype", dtype=thing(lambda: np.dtype("f4"))),
+    call("torch_dtype", dtype=lambda: np.dtype("f4")),
 ]
 
-
 N = 2
-SMALL = {
-    PPOTrainer: {"num_envs": N, "n_steps": 4, "batch_size": 8, "n_epochs": 1, "net_arch": (4,)},
-    A2CTrainer: {"num_envs": N, "n_steps": 4, "net_arch": (4,)},
-    # Actor and learner by turns: what threads do is not the same every time.
-    IMPALATrainer: {
-        "num_envs": N,
-        "n_steps": 4,
-        "net_arch": (4,),
-        "lockstep": True,
-        "max_lag": 0,
-    },
-}
+ON_POLICY = {"num_envs": N, "n_steps": 4, "net_arch": (4,)}
 REPLAY = {"num_envs": N, "learning_starts": 2, "buffer_size": 64, "batch_size": 4, "net_arch": (4,)}
-OFF_POLICY = {DQNTrainer: DQN, SACTrainer: SAC, TD3Trainer: TD3}
-SMALL |= dict.fromkeys(OFF_POLICY, REPLAY)
-CONFIGS = {
-    PPO: PPOConfig(**SMALL[PPOTrainer]),
-    A2C: A2CConfig(**SMALL[A2CTrainer]),
-    IMPALA: IMPALAConfig(**SMALL[IMPALATrainer]),
-    DQN: DQNConfig(**REPLAY),
-    SAC: SACConfig(**REPLAY),
-    TD3: TD3Config(**REPLAY),
-}
-# SAC and TD3 need actions that are numbers.
+# Trainer, learner, configuration, settings. IMPALA without threads repeats its results.
+ALGORITHMS = [
+    (PPOTrainer, PPO, PPOConfig, ON_POLICY | {"batch_size": 8, "n_epochs": 1}),
+    (A2CTrainer, A2C, A2CConfig, ON_POLICY),
+    (IMPALATrainer, IMPALA, IMPALAConfig, ON_POLICY | {"lockstep": True, "max_lag": 0}),
+    (DQNTrainer, DQN, DQNConfig, REPLAY),
+    (SACTrainer, SAC, SACConfig, REPLAY),
+    (TD3Trainer, TD3, TD3Config, REPLAY),
+]
+SETTINGS = {kind: settings for kind, _, _, settings in ALGORITHMS}
+CONFIGS = {learner: config(**settings) for _, learner, config, settings in ALGORITHMS}
+# SAC and TD3 need real actions.
 ENVS = dict.fromkeys((SAC, SACTrainer, TD3, TD3Trainer), "Pendulum-v1")
 OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
-# The seeds of a trainer may be as large as one likes.
-SEED = whole(3)
-
-
-# Those of an environment are refused in its own words.
-KEYWORDS = optional(record(lambda: {"sutton_barto_reward": True}, sutton_barto_reward=flag(True)))
-KEYWORDS = replace(KEYWORDS, called=("env arguments", "kwargs", "sutton_barto_reward"))
-# What keywords there are, Gymnasium's environment finds out.
-PLAIN_KEYWORDS = but(
-    record(lambda: {"sutton_barto_reward": True}),
-    "one key more",
-    "a number as key",
-    "surrogates as key",
+# Any class or function may make an environment.
+ENV = without(text("CartPole-v1"), "a class")
+REWARD = {"sutton_barto_reward": True}
+# The environment rejects its arguments; in Gymnasium's own error if Gymnasium makes it.
+KEYWORDS = replace(record(REWARD), names=("env arguments", "kwargs"))
+GYMNASIUM_KEYWORDS = without(
+    record(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key"
 )
-# Any class or function may be what makes an environment.
-ENV = but(text("CartPole-v1"), "a class")
 
 
-def settings(config):
-    """An argument for each setting, of the kind of its default."""
-    found = {}
-    for field in dataclasses.fields(config):
-        match field.default:
-            case bool():
-                # Without it, there are no other settings of actors.
-                found[field.name] = flag(field.default or field.name == "async_collect")
-            case int():
-                found[field.name] = whole(4)
-            case float():
-                found[field.name] = number(0.5)
-            case str():
-                found[field.name] = text(field.default)
-                if field.name == "device":  # which there are, the learner finds out
-                    found["device"] = but(text("cpu"), odd=tuple(TEXTS))
-            case None if "tuple" in str(field.type):
-                found[field.name] = optional(but(row(whole(4), whole(8)), "a dict"))
-            case None if "int" in str(field.type):
-                found[field.name] = optional(whole(4))
-            case None:
-                found[field.name] = optional(number(0.5))
-            case other:
-                raise AssertionError(f"{field.name}: a setting of another kind, {other!r}")
-    return found
+def setting(field):
+    """Return an argument of the kind of the default of a setting."""
+    numbers = ("ent_coef", "target_entropy")  # or the word "auto"
+    if field.name in ("utd_ratio", "her", "action_noise"):
+        return nothing()  # excludes another setting, or is no plain number
+    match field.default:
+        case bool():
+            # Without `async_collect`, there are no other settings of actors.
+            return flag(field.default or field.name == "async_collect")
+        case int():
+            return integer(4)
+        case str() if field.name == "device":
+            return moved(text("cpu"), ANY, *TEXTS)  # the learner rejects others
+        case str() if field.name not in numbers:
+            return text(field.default)
+        case None if "tuple" in str(field.type):
+            return optional(without(row(4, 8), "a dict"))
+        case None if "int" in str(field.type):
+            return optional(4)
+        case float() | str():
+            return number(0.5)
+        case None:
+            return number(0.5) if field.name in numbers else optional(0.5)
+    raise AssertionError(f"{field.name}: a setting of another kind, {field.default!r}")
 
 
-def trainer(kind):
-    def make(_):
-        return kind(ENVS.get(kind, "CartPole-v1"), 3, runs_dir=None, **SMALL[kind])
-
-    return make
-
-
-def learner(kind):
-    return lambda _: kind(envs_for(kind), CONFIGS[kind], 3)
+def trainer(kind, _=0):
+    return kind(ENVS.get(kind, "CartPole-v1"), 3, runs_dir=None, **SETTINGS[kind])
 
 
 def envs_for(kind):
     return rlox.VecEnv(N, 5, ENVS.get(kind, "CartPole-v1"))
 
 
-def state_of(learner):
-    return learner.state()
+def learner(kind, _=0):
+    return kind(envs_for(kind), CONFIGS[kind], 3)
 
 
-def predicted(predictor):
-    return predictor._learner.state()
-
-
-def configured(x):
-    return dataclasses.astuple(x)
-
-
-TRAINING_SUBJECTS = {
-    "PPOTrainer": Subject(trainer(PPOTrainer), lambda x: x.learner.state(), (RuntimeError,)),
-    "A2CTrainer": Subject(trainer(A2CTrainer), lambda x: x.learner.state(), (RuntimeError,)),
-    "IMPALATrainer": Subject(trainer(IMPALATrainer), lambda x: x.learner.state(), (RuntimeError,)),
-    "IMPALA": Subject(learner(IMPALA), state_of, (RuntimeError,)),
-    "PPO": Subject(learner(PPO), state_of, (RuntimeError,)),
-    "A2C": Subject(learner(A2C), state_of, (RuntimeError,)),
-    **{
-        kind.__name__: Subject(trainer(kind), lambda x: x.learner.state(), (RuntimeError,))
-        for kind in OFF_POLICY
-    },
-    **{
-        kind.__name__: Subject(learner(kind), state_of, (RuntimeError,))
-        for kind in OFF_POLICY.values()
-    },
-    "SeededPredictor": Subject(lambda _: SeededPredictor(learner(PPO)(0), 3), predicted),
-}
+SUBJECTS["SeededPredictor"] = Subject(
+    lambda _: SeededPredictor(learner(PPO), 3), lambda x: x._learner.state()
+)
+for trained, learning, _, _ in ALGORITHMS:
+    SUBJECTS[trained.__name__] = Subject(
+        partial(trainer, trained), lambda x: x.learner.state(), (RuntimeError,)
+    )
+    SUBJECTS[learning.__name__] = Subject(
+        partial(learner, learning), lambda x: x.state(), (RuntimeError,)
+    )
 
 
 class Left:
-    """Decides on the same action always."""
-
     def predict(self, obs, deterministic=True):
         return np.zeros(len(obs), np.int64)
-
-
-def saved():
-    """Where a trainer is that was saved once in this process."""
-    folder = Path("saved").absolute()
-    if not folder.exists():
-        trainer(PPOTrainer)(0).save(folder)
-    return str(folder)
-
-
-def untimed(trainer, **arguments):
-    """What training gives, but for how long it took."""
-    result = trainer.train(**arguments)
-    return {name: x for name, x in result.items() if name not in ("sps", "seconds")}
-
-
-def trainer_calls(kind):
-    name = kind.__name__
-    yield call(
-        name,
-        env=but(text(ENVS[kind]), "a class") if kind in ENVS else ENV,
-        seed=optional(SEED),
-        backend=text("auto"),
-        policy=nothing(),
-        features_extractor=nothing(),
-        env_kwargs=nothing() if kind in ENVS else KEYWORDS,
-        runs_dir=optional(path(lambda: "runs")),
-        num_envs=whole(N),
-        n_steps=whole(4),
-        device=text("cpu"),
-        net_arch=optional(but(row(whole(4)), "a dict")),
-    )
-    yield call(
-        f"{name}.train",
-        through=untimed,
-        total_timesteps=endless(whole(8)),
-        progress_bar=flag(False),
-        callbacks=row(thing(lambda: lambda trainer, metrics: None), kind=tuple),
-        loggers=row(thing(Silent), kind=tuple),
-    )
 
 
 class Silent:
@@ -330,247 +240,182 @@ class Silent:
     def start(self, trainer):
         pass
 
-    def log(self, metrics, timesteps):
-        pass
-
-    def finish(self, result):
-        pass
+    log = finish = lambda *_: None
 
 
-WORD = path(lambda: "word")  # any text may be one
-WORD = replace(WORD, same={name: form for name, form in WORD.same.items() if name != "Path"})
+def saved():
+    """Return the path of a trainer, which is saved once in this process."""
+    folder = Path("saved").absolute()
+    if not folder.exists():
+        trainer(PPOTrainer).save(folder)
+    return str(folder)
 
 
-def inherited_calls():
-    """What all trainers and learners have from their bases."""
-    name = "PPOTrainer"
-    yield call(
-        f"{name}.evaluate",
-        n_episodes=endless(whole(2)),
-        seed=optional(SEED),
-        deterministic=flag(True),
-        env=optional(ENV),
-        max_episode_steps=optional(whole(9)),
-    )
-    yield call(
-        f"{name}.predict", obs=OBS, deterministic=flag(True), action_masks=MASKS, shared=True
-    )
-    yield call(
-        f"{name}.save",
-        raises=(OSError,),
-        path=path(lambda: "other"),
-        replay=flag(True),
-        shared=True,
-    )
-    yield call(
-        f"{name}.load",
-        raises=(OSError,),
-        through=lambda _, **arguments: PPOTrainer.load(**arguments),
-        shared=True,
-        path=path(saved),
-        env=optional(ENV),
-        policy=nothing(),
-        features_extractor=nothing(),
-        device=optional(text("cpu")),
-        actors=nothing(),
-        backend=optional(text("native")),
-        runs_dir=optional(path(lambda: "runs")),
-    )
-    yield call(f"{name}.stop", reason=optional(WORD))
-    yield call(f"{name}.close")
-    yield call(
-        "SeededPredictor.predict",
-        obs=OBS,
-        deterministic=flag(True),
-        action_masks=MASKS,
-        shared=True,
-    )
-    yield call(
-        "PPO.predict",
-        obs=OBS,
-        deterministic=flag(True),
-        stream=optional(thing(lambda: np.random.default_rng(0))),
-        action_masks=MASKS,
-        shared=True,
-    )
+def untimed(trainer, **arguments):
+    result = trainer.train(**arguments)
+    return {name: x for name, x in result.items() if name not in ("sps", "seconds")}
 
 
-def learner_calls(kind):
-    name = kind.__name__
+RUNS = {"runs_dir": optional(path(lambda: "runs"))}
+OWN = {"policy": None, "features_extractor": None}
+PREDICT = {"obs": OBS, "deterministic": True, "action_masks": MASKS}
+STREAM = {"stream": lambda: np.random.default_rng(0)}
+
+
+def algorithm_calls(trainer, kind, config):
+    name, on_pendulum = trainer.__name__, trainer in ENVS
     yield call(
         name,
-        env=thing(lambda: envs_for(kind)),
-        config=thing(lambda: CONFIGS[kind]),
-        seed=SEED,
-        policy=nothing(),
-        features_extractor=nothing(),
+        env=without(text("Pendulum-v1"), "a class") if on_pendulum else ENV,
+        seed=3,
+        backend="auto",
+        **OWN,
+        env_kwargs=None if on_pendulum else KEYWORDS,
+        **RUNS,
+        num_envs=N,
+        n_steps=4,
+        device="cpu",
+        net_arch=optional(WIDTHS),
     )
-    yield call(f"{name}.iterate", progress=number(0.5))
-    yield call(f"{name}.state", replay=flag(True))
-    yield call(f"{name}.load_state", state=thing(lambda: learner(kind)(0).state()))
-    given = settings(type(CONFIGS[kind]))
-    # What is given beside gradient_steps or n_steps is refused, and noise is no plain number.
-    odd = ("utd_ratio", "her", "action_noise")
-    given |= {setting: nothing() for setting in odd if setting in given}
-    # Numbers, or the word "auto".
-    given |= {x: number(0.5) for x in ("ent_coef", "target_entropy") if x in given}
-    yield call(f"{name}Config", **given)
+    yield call(
+        f"{name}.train",
+        through=untimed,
+        total_timesteps=duration(8),
+        progress_bar=False,
+        callbacks=(lambda: lambda trainer, metrics: None,),
+        loggers=(Silent,),
+    )
+    name = kind.__name__
+    yield call(name, env=partial(envs_for, kind), config=lambda: CONFIGS[kind], seed=3, **OWN)
+    yield call(f"{name}.iterate", progress=0.5)
+    yield call(f"{name}.state", replay=True)
+    yield call(f"{name}.load_state", state=lambda: learner(kind).state())
+    yield call(config.__name__, **{x.name: setting(x) for x in dataclasses.fields(config)})
 
 
-TRAINING_CALLS = [
-    *trainer_calls(PPOTrainer),
-    *trainer_calls(A2CTrainer),
-    *trainer_calls(IMPALATrainer),
-    *(x for kind in OFF_POLICY for x in trainer_calls(kind)),
-    *inherited_calls(),
-    *learner_calls(PPO),
-    *learner_calls(A2C),
-    *learner_calls(IMPALA),
-    *(x for kind in OFF_POLICY.values() for x in learner_calls(kind)),
+CALLS += [
+    *(x for row in ALGORITHMS for x in algorithm_calls(*row[:3])),
+    # Methods of the base classes.
     call(
-        "DQN.predict",
-        obs=OBS,
-        deterministic=flag(True),
-        stream=optional(thing(lambda: np.random.default_rng(0))),
-        action_masks=MASKS,
+        "PPOTrainer.evaluate",
+        n_episodes=duration(2),
+        seed=3,
+        deterministic=True,
+        env=ENV,
+        max_episode_steps=9,
+    ),
+    call("PPOTrainer.predict", **PREDICT, shared=True),
+    call(
+        "PPOTrainer.save", path=path(lambda: "other"), replay=True, raises=(OSError,), shared=True
+    ),
+    call(
+        "PPOTrainer.load",
+        through=lambda _, **arguments: PPOTrainer.load(**arguments),
+        path=path(saved),
+        env=ENV,
+        **OWN,
+        device="cpu",
+        actors=None,
+        backend="native",
+        **RUNS,
+        raises=(OSError,),
         shared=True,
     ),
-    call("evaluation_seed", seed=SEED, training=flag(True)),
-    call(
-        "SeededPredictor",
-        learner=thing(lambda: learner(PPO)(0)),
-        seed=SEED,
-        halted=thing(lambda: bool),
-    ),
+    call("PPOTrainer.stop", reason=name("word")),
+    call("PPOTrainer.close"),
+    call("SeededPredictor.predict", **PREDICT, shared=True),
+    call("PPO.predict", **PREDICT, **STREAM, shared=True),
+    call("DQN.predict", **PREDICT, **STREAM, shared=True),
+    call("evaluation_seed", seed=3, training=True),
+    call("SeededPredictor", learner=lambda: learner(PPO), seed=3, halted=lambda: bool),
     call(
         "evaluate",
-        policy=thing(Left),
+        policy=Left,
         env=ENV,
-        n_episodes=endless(whole(2)),
-        seed=optional(SEED),
-        deterministic=flag(True),
-        num_envs=whole(2),
-        env_kwargs=optional(PLAIN_KEYWORDS),
-        max_episode_steps=optional(whole(9)),
+        n_episodes=duration(2),
+        seed=3,
+        num_envs=2,
+        env_kwargs=GYMNASIUM_KEYWORDS,
+        max_episode_steps=9,
     ),
 ]
 
 
 def written(path, manifest, members):
-    """What is read of what was written."""
     write_checkpoint(path, manifest, members)
     return read_checkpoint(path)
 
 
-def known():
-    """A checkpoint that is there."""
-    if not Path("known").exists():
-        write_checkpoint("known", {"steps": 7}, {"networks": {"w": np.ones(2)}})
-    return "known"
+def existing():
+    """Return the path of a checkpoint, which is written once in this process."""
+    if not Path("existing").exists():
+        write_checkpoint("existing", {"steps": 7}, {"networks": {"w": np.ones(2)}})
+    return "existing"
 
 
 def every(_):
-    """Where a run has begun."""
-    made = Every(9)
-    made.start(4)
-    return made
+    every = Every(9)
+    every.start(4)
+    return every
 
 
-FILE_SUBJECTS = {
+SUBJECTS |= {
     "ProgressBar": Subject(lambda _: ProgressBar(), lambda bar: None),
-    "FunctionCallback": Subject(
-        lambda _: FunctionCallback(lambda *told: None), lambda callback: None
-    ),
+    "FunctionCallback": Subject(lambda _: FunctionCallback(lambda *_: None), lambda callback: None),
     "Callback": Subject(lambda _: Callback(), lambda callback: None),
-    "EvalCallback": Subject(lambda _: EvalCallback(9), lambda callback: callback.reward_threshold),
-    "CheckpointCallback": Subject(lambda _: CheckpointCallback(9), lambda callback: callback.best),
+    "EvalCallback": Subject(lambda _: EvalCallback(9), lambda x: x.reward_threshold),
+    "CheckpointCallback": Subject(lambda _: CheckpointCallback(9), lambda x: x.best),
     "EarlyStoppingCallback": Subject(
-        lambda _: EarlyStoppingCallback(), lambda callback: [callback.patience, callback.min_delta]
+        lambda _: EarlyStoppingCallback(), lambda x: [x.patience, x.min_delta]
     ),
-    "TimingCallback": Subject(lambda _: TimingCallback(), lambda callback: callback.seconds),
+    "TimingCallback": Subject(lambda _: TimingCallback(), lambda x: x.seconds),
     "Every": Subject(every, lambda every: every.steps),
 }
-
-
-def called(kind):
-    """What a trainer calls. It is for the function to say what is wrong, or for nobody."""
-    told = Argument(lambda: {"steps": 7}, odd={"a copy": dict}, drawn=False)
-    yield call(f"{kind}.on_train_start", trainer=told)
-    yield call(f"{kind}.on_iteration", trainer=told, metrics=told)
-    yield call(f"{kind}.on_row_logged", trainer=told, metrics=told)
-    yield call(f"{kind}.on_train_end", trainer=told)
-
-
-def recorded(parts):
-    return record(lambda: {key: part.make() for key, part in parts.items()}, **parts)
-
-
-# A file holds the dtype that it was given, and other bytes have another checksum.
-EXACT = but(floats(0.5, 2), odd=("f2", ">f2", "f4", ">f4", "g"))
-MEMBERS = record(
-    lambda: {"networks": {"w": np.array([0.5, 2.0])}},
-    networks=recorded({"w": EXACT}),
-)
-# JSON holds most things, and what it does not is refused.
-NUMBER = Argument(lambda: 7, odd=NO_SCALAR | {"NaN": always(np.nan), "bool": bool})
-MANIFEST = recorded({"steps": NUMBER})
-FILE_WORD = path(lambda: "word")  # any text may be one
-FILE_WORD = replace(
-    FILE_WORD, same={name: form for name, form in FILE_WORD.same.items() if name != "Path"}
-)
-FILE_ENV = Argument(
+# A file contains the dtype of an array, and other bytes have another checksum.
+EXACT = moved(floats(0.5, 2), ANY, "f2", ">f2", "f4", ">f4", "g")
+# JSON represents most values; others are rejected.
+STEPS = Argument(lambda: 7, promise(ANY, NO_SCALAR | {"NaN": constant(np.nan), "bool": bool}))
+CALLBACK_ENV = Argument(
     lambda: "CartPole-v1",
-    odd={"a function": always(dict), "another id": always("abc")},
-    senseless={"a number": always(3), "numbers": always(np.zeros(3)), "a list": always(["a"])},
+    promise(ANY, constants({"a function": dict, "another id": "abc"}))
+    | promise(INVALID, constants({"a number": 3, "numbers": np.zeros(3), "a list": ["a"]})),
     drawn=False,
 )
-FILE_CALLS = [
-    call("read_checkpoint", raises=(OSError,), path=path(known)),
+FOLDER = path(lambda: "new")
+CALLS += [
+    call("read_checkpoint", raises=(OSError,), path=path(existing)),
     call(
         "write_checkpoint",
         through=written,
         raises=(OSError,),
-        path=path(lambda: "new"),
-        manifest=MANIFEST,
-        members=MEMBERS,
+        path=FOLDER,
+        manifest={"steps": STEPS},
+        members={"networks": {"w": EXACT}},
     ),
-    call("FunctionCallback", function=thing(lambda: print)),
+    call("FunctionCallback", function=lambda: print),
     call("Callback"),
-    *called("Callback"),
-    *called("FunctionCallback"),
-    call("ProgressBar", every=number(0.5)),
-    call("TimingCallback", every=whole(9)),
-    call("Every", every=whole(9)),
+    call("ProgressBar", every=0.5),
+    call("TimingCallback", every=9),
+    call("Every", every=9),
     call(
         "EvalCallback",
-        every=whole(9),
-        n_episodes=whole(3),
-        reward_threshold=optional(number(0.5)),
-        deterministic=flag(True),
-        env=optional(FILE_ENV),
-        save_best=optional(flag(True)),
-        path=optional(path(lambda: "new")),
+        every=9,
+        n_episodes=3,
+        reward_threshold=0.5,
+        deterministic=True,
+        env=CALLBACK_ENV,
+        save_best=True,
+        path=FOLDER,
     ),
     call(
         "CheckpointCallback",
-        every=whole(9),
-        keep_last=optional(whole(3)),
-        best=optional(FILE_WORD),
-        replay=flag(True),
-        path=optional(path(lambda: "new")),
+        every=9,
+        keep_last=optional(3),
+        best=name("word"),
+        replay=True,
+        path=FOLDER,
     ),
-    call(
-        "EarlyStoppingCallback",
-        metric=FILE_WORD,
-        patience=whole(9),
-        min_delta=number(0.5),
-        mode=text("max"),
-    ),
-    call("as_callback", callback=thing(lambda: print)),
-    call("as_callbacks", callbacks=row(thing(lambda: print))),
+    call("EarlyStoppingCallback", metric=name("word"), patience=9, min_delta=0.5, mode="max"),
+    call("as_callback", callback=lambda: print),
+    call("as_callbacks", callbacks=row(instance(lambda: print))),
 ]
-
-CALLS += TRAINING_CALLS
-SUBJECTS |= TRAINING_SUBJECTS
-CALLS += FILE_CALLS
-SUBJECTS |= FILE_SUBJECTS

@@ -1,12 +1,12 @@
-"""Calls everything of one group, in a process of its own with limits of time and memory.
+"""Calls everything of one group, in a process with limits of time and memory.
 
     python -m hostile.worker call GROUP JOURNAL EXAMPLES SEED START EVERY
-    python -m hostile.worker share GROUP JOURNAL SEED
+    python -m hostile.worker share GROUP JOURNAL SEED [CLASS...]
 
 The second command uses one object of each class in eight threads and in forked processes.
 
-The journal says what is called at the moment: when the process dies, that was it. A JSON list of
-what went wrong is the last line of the output.
+The journal contains the current call, so that a test knows which call ended the process. The last
+line of the output is a JSON list of failures.
 """
 
 import faulthandler
@@ -30,13 +30,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
 
-from hostile.arguments import HUGE, SHAPES, Argument
+from hostile.arguments import ANY, HUGE, INVALID, MAYBE, SAME, SHAPES, Argument
 from hostile.table import KNOWN, Call, Subject, callables, calls, equal, plain, subjects
+from rlox._errors import StructuredError
 
-SECONDS = 20  # for one call
-MEMORY = 2**30  # more than there is at the start
-REFUSED = (ValueError, TypeError, MemoryError)
-
+SECONDS = 20  # limit of one call
+MEMORY = 2**30  # limit above the memory in use at the start
+REJECTED = (ValueError, TypeError, MemoryError)
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -51,10 +51,10 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 
 
 class Limits:
-    """Ends the process where a call takes too long; the journal tells which one it was."""
+    """Ends the process if a call takes too long."""
 
     def __init__(self, journal: str, extra: int = MEMORY) -> None:
-        self.at = 0  # which of the calls
+        self.at = 0  # index of the call
         self._journal = os.open(journal, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + extra
@@ -62,9 +62,9 @@ class Limits:
         faulthandler.enable()
         faulthandler.register(signal.SIGALRM, chain=True)
 
-    def begin(self, what: str) -> None:
-        what = f"{self.at} {what}"
-        os.pwrite(self._journal, what.encode(errors="replace").ljust(400)[:400], 0)
+    def begin(self, call: str) -> None:
+        line = f"{self.at} {call}"
+        os.pwrite(self._journal, line.encode(errors="replace").ljust(400)[:400], 0)
         signal.alarm(SECONDS)
 
     def end(self) -> None:
@@ -72,39 +72,39 @@ class Limits:
 
 
 class Caller:
-    """One right call, and what becomes of it with other arguments."""
+    """A valid call, and its results with other arguments."""
 
     def __init__(self, call: Call, subject: Subject | None, function: Any, limits: Limits) -> None:
         self.call, self.subject, self.limits = call, subject, limits
         self.function, self.shared = function, None
-        self.right = self.outcome({})
-        if isinstance(self.right, Exception):
-            raise AssertionError(f"{call.name}: the right call fails: {self.right!r}")
+        self.valid = self.outcome({})
+        if isinstance(self.valid, Exception):
+            raise AssertionError(f"{call.name}: the valid call fails: {self.valid!r}")
 
-    def outcome(self, forms: dict[str, Any], what: str = "the right call") -> Any:
-        """The answer, the object's state and all that was written into, or the error."""
+    def outcome(self, forms: dict[str, Any], description: str = "the valid call") -> Any:
+        """Return the result, the state of the object and the written arguments, or the error."""
         values = {name: argument.make() for name, argument in self.call.arguments.items()}
         values |= {name: form(values[name]) for name, form in forms.items()}
         function, thing = self.bound()
-        before = self.state(thing)
-        kept = self.kept(values, written=False)
-        into = self.kept(values, written=True)
-        self.limits.begin(f"{self.call.name}({what})")
+        state = self.state(thing)
+        inputs = self.contents(values, written=False)
+        outputs = self.contents(values, written=True)
+        self.limits.begin(f"{self.call.name}({description})")
         try:
-            answer = function(**values)
-        except (*REFUSED, *self.call.raises) as error:
+            result = function(**values)
+        except (*REJECTED, *self.call.raises) as error:
             self.limits.end()
-            if not equal([before, into], [self.state(thing), self.kept(values, written=True)]):
-                raise AssertionError(f"refused ({error!r}), but something has changed") from error
+            if not equal([state, outputs], [self.state(thing), self.contents(values, True)]):
+                raise AssertionError(f"a rejected call ({error!r}) changed something") from error
             return error
         finally:
             self.limits.end()
-        if not equal(kept, self.kept(values, written=False)):
+        if not equal(inputs, self.contents(values, written=False)):
             raise AssertionError("an argument has changed")
-        return [plain(answer), self.state(thing), self.kept(values, written=True)]
+        return [plain(result), self.state(thing), self.contents(values, written=True)]
 
     def bound(self) -> tuple[Any, Any]:
-        """What is called, and the object it belongs to."""
+        """Return the function to call, and its object."""
         call, thing = self.call, None
         function = call.through or self.function
         if self.subject is not None:
@@ -117,7 +117,7 @@ class Caller:
     def state(self, thing: Any) -> Any:
         return None if self.subject is None else plain(self.subject.state(thing))
 
-    def kept(self, values: dict[str, Any], written: bool) -> Any:
+    def contents(self, values: dict[str, Any], written: bool) -> Any:
         arguments = self.call.arguments
         return {
             name: plain(value)
@@ -126,50 +126,60 @@ class Caller:
             if arguments[name].written == written
         }
 
-    def singles(self, every: int) -> Iterator[tuple[str, str]]:
-        """Yield the failures of every n-th form of each argument: (argument, description)."""
-        for name, argument in self.call.arguments.items():
-            for kind, form_name, form in list(argument.forms())[::every]:
-                which = f"{name}: {form_name}"
-                try:
-                    got = self.outcome({name: form}, which)
-                    wrong = self.judge(kind, name, form_name, got)
-                except Exception as error:
-                    wrong = told(error)
-                except BaseException as error:  # PyO3's panics
-                    wrong = f"panics: {told(error)}"
-                if wrong:
-                    yield which, wrong
+    def singles(self, every: int, start: int) -> Iterator[list[str]]:
+        """Yield the failures of every n-th form of an argument: call, form, description."""
+        pairs = [(n, *form) for n, x in self.call.arguments.items() for form in x.forms.items()]
+        for name, form_name, (kind, form) in pairs[start::every]:
+            description = f"{name}: {form_name}"
+            try:
+                result = self.outcome({name: form}, description)
+                failure = self.failure(kind, name, form_name, result)
+            except Exception as error:
+                failure = shown(error)
+            except BaseException as error:  # a panic of PyO3
+                failure = f"panics: {shown(error)}"
+            if failure:
+                yield [self.call.name, description, failure]
 
-    def agrees(self, got: Any) -> bool:
-        """Whether it is the right answer; the state of an object that is shared may be any."""
-        parts = ([x[0], x[2]] if self.call.shared else x for x in (got, self.right))
+    def agrees(self, result: Any) -> bool:
+        """Compare with the valid result; the state of a shared object may differ."""
+        parts = ([x[0], x[2]] if self.call.shared else x for x in (result, self.valid))
         return equal(*parts, exactly=False)
 
-    def judge(self, kind: str, name: str, form: str, got: Any) -> str:
-        if isinstance(got, Exception):
-            if kind == "same":
-                return f"refused: {told(got)}"
-            every = form.rpartition(": ")[2] in (*SHAPES, *HUGE)
-            names = [*self.call.arguments, r"\w+: expected"] if every else [name]
-            names += [*form.split(": ")[:-1], *self.call.arguments[name].called]
-            names.append("broken")  # whose own words these are
-            said = "; ".join([str(got), *getattr(got, "__notes__", ())])
-            names += ["Unable to allocate"] if isinstance(got, MemoryError) else []
-            names = [n.replace("_", "[_ ]") for n in names]
-            system = isinstance(got, OSError)
-            if not system and not any(re.search(rf"(?<![A-Za-z]){n}", said) for n in names):
-                return f"no argument is named: {told(got)}"
-        elif kind == "senseless":
-            return f"accepted: {str(got[:2])[:200]}"
-        elif kind != "odd" and not self.agrees(got):
-            return f"another answer: {str(got)[:300]} instead of {str(self.right)[:300]}"
+    def failure(self, kind: str, name: str, form: str, result: Any) -> str:
+        """Return why a result breaks the promise of a form, or an empty text."""
+        if isinstance(result, Exception):
+            if kind == SAME:
+                return f"rejected: {shown(result)}"
+            if not self.names_argument(name, form, result):
+                return f"no argument is named: {shown(result)}"
+        elif kind == INVALID:
+            return f"accepted: {str(result[:2])[:200]}"
+        elif kind != ANY and not self.agrees(result):
+            return f"another result: {str(result)[:300]} instead of {str(self.valid)[:300]}"
         return ""
 
+    def names_argument(self, name: str, form: str, error: Exception) -> bool:
+        """Return whether an error names the argument, or any that a shape or a size contradicts."""
+        *keys, last = form.split(": ")
+        names = [name, *keys, *self.call.arguments[name].names]
+        if isinstance(error, OSError):
+            return True
+        if isinstance(error, StructuredError):
+            if last in SHAPES or last in HUGE:
+                return True
+            text = f"{error.argument} {error.section}"
+        else:  # of another library
+            text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            names += [*self.call.arguments, "broken", "Unable to allocate"]
+        patterns = (rf"(?<![A-Za-z]){name.replace('_', '[_ ]')}" for name in names)
+        return any(re.search(pattern, text) for pattern in patterns)
+
     def several(self, examples: int, number: int | None) -> str:
-        """Several strange arguments at once, as Hypothesis draws them."""
+        """Pass several unusual arguments at once, as Hypothesis draws them."""
         arguments = self.call.arguments
-        drawn = settings(
+
+        @settings(
             max_examples=examples,
             derandomize=number is None,
             database=None,
@@ -178,30 +188,27 @@ class Caller:
             phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
-
-        @drawn
         @given(st.lists(st.sampled_from(sorted(arguments)), min_size=1, unique=True), st.data())
         def run(names: list[str], data: Any) -> None:
             forms, kinds = {}, set()
             for name in names:
-                kind, _, forms[name] = data.draw(form_of(arguments[name]), name)
+                kind, forms[name] = data.draw(form_of(arguments[name]), name)
                 kinds.add(kind)
-            got = self.outcome(forms, str(dict(forms.items()))[:380])
-            if not isinstance(got, Exception) and kinds <= {"same", "maybe"}:
-                assert self.agrees(got), f"{got} instead of {self.right}"
+            result = self.outcome(forms, str(forms)[:380])
+            if not isinstance(result, Exception) and kinds <= {SAME, MAYBE}:
+                assert self.agrees(result), f"{result} instead of {self.valid}"
 
         try:
             (run if number is None else seed(number)(run))()
         except Exception as error:
-            notes = "; ".join(getattr(error, "__notes__", ()))
-            return f"{told(error)} [{notes}]"
+            return f"{shown(error)} {getattr(error, '__notes__', '')}"
         except BaseException as error:
-            return f"panics: {told(error)} {getattr(error, '__notes__', ())}"
+            return f"panics: {shown(error)} {getattr(error, '__notes__', '')}"
         return ""
 
 
 class Drawn:
-    """A form that is any value, whatever the right one is."""
+    """A form that ignores the valid value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -213,12 +220,12 @@ class Drawn:
         return repr(self.value)[:100]
 
 
-def form_of(argument: Argument) -> st.SearchStrategy[tuple[str, str, Any]]:
-    forms = st.sampled_from(list(argument.forms()))
-    return forms | ANYTHING.map(lambda x: ("odd", "", Drawn(x))) if argument.drawn else forms
+def form_of(argument: Argument) -> st.SearchStrategy[tuple[str, Any]]:
+    forms = st.sampled_from(list(argument.forms.values()))
+    return forms | ANYTHING.map(lambda x: (ANY, Drawn(x))) if argument.drawn else forms
 
 
-def told(error: BaseException) -> str:
+def shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error!s:.300}"
 
 
@@ -228,7 +235,7 @@ def main(
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)
     functions, objects = callables(torch=group == "training"), subjects(group)
-    limits, wrong = Limits(journal), []
+    limits, failures = Limits(journal), []
     for at, call in enumerate(calls(group)):
         if at < start:
             continue
@@ -238,18 +245,16 @@ def main(
         try:
             caller = Caller(call, objects.get(owner), functions[call.name], limits)
         except Exception as error:
-            wrong.append([call.name, "the right call", told(error)])
+            failures.append([call.name, "the valid call", shown(error)])
             continue
-        wrong += [[call.name, *found] for found in caller.singles(every)]
-        if call.arguments and examples:
-            found = caller.several(examples, number)
-            wrong += [[call.name, "several arguments", found]] if found else []
-    print(json.dumps(wrong))
+        failures += caller.singles(every, at % every)
+        if call.arguments and examples and (failure := caller.several(examples, number)):
+            failures.append([call.name, "several arguments", failure])
+    print(json.dumps(failures))
 
 
 THREADS, SHARED_SECONDS = 8, 0.1
-# What ends an object's use.
-LAST = ("close", "close_extras", "stop")
+FINAL = ("close", "close_extras", "stop")  # an object is not used after these calls
 
 
 class Shared:
@@ -258,37 +263,37 @@ class Shared:
     def __init__(self, name: str, subject: Subject, group: str) -> None:
         self.name, self.subject = name, subject
         self.calls = [call for call in calls(group) if call.name.startswith(f"{name}.")]
-        for call in self.calls:  # what is made only once is made now
+        for call in self.calls:  # threads share the objects that are made once
             for argument in call.arguments.values():
                 argument.make()
-        self.wrong: list[list[str]] = []
+        self.failures: list[list[str]] = []
 
     def use(self, thing: Any, call: Call, rng: random.Random) -> None:
-        """A right call, or one with a strange argument; its answer may be any."""
-        which, method = "", call.name.rpartition(".")[2]
+        """Make a valid call, or one with an unusual argument; ignore the result."""
+        description, method = "", call.name.rpartition(".")[2]
         try:
             values = {name: x.make() for name, x in call.arguments.items()}
             if values and rng.random() < 0.3:
                 name = rng.choice(sorted(values))
-                _, form_name, form = rng.choice(list(call.arguments[name].forms()))
-                which = f"{name}: {form_name}"
+                form_name, (_, form) = rng.choice(list(call.arguments[name].forms.items()))
+                description = f"{name}: {form_name}"
                 values[name] = form(values[name])
             if call.through:
                 call.through(thing, **values)
             else:
                 getattr(thing, method)(**values)
-        except (*REFUSED, *call.raises, *self.subject.meets):
+        except (*REJECTED, *call.raises, *self.subject.meets):
             pass
         except BaseException as error:  # PyO3's panics are no Exception
-            self.wrong.append([call.name, which, told(error)])
+            self.failures.append([call.name, description, shown(error)])
 
     def crowd(self, thing: Any, chosen: list[Call], seed: int) -> list[threading.Thread]:
-        """Threads that call whatever comes to their minds."""
+        """Start threads that make random calls."""
         until = time.monotonic() + SHARED_SECONDS
 
         def work(number: int) -> None:
             rng = random.Random(seed * THREADS + number)
-            while time.monotonic() < until and not self.wrong:
+            while time.monotonic() < until and not self.failures:
                 self.use(thing, rng.choice(chosen), rng)
 
         threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(THREADS)]
@@ -297,35 +302,35 @@ class Shared:
         return threads
 
     def fork(self, thing: Any, limits: Limits) -> None:
-        """A child uses what it inherited, and new objects."""
+        """Use the inherited object and new objects in a child."""
         child = os.fork()
         if child == 0:
-            self.wrong.clear()
+            self.failures.clear()
             rng = random.Random(0)
             for call in self.calls:
                 limits.begin(f"{call.name}, in a forked process")
                 self.use(thing, call, rng)
                 self.use(self.subject.make(call.at), call, rng)
-            print(json.dumps(self.wrong), file=sys.stderr, flush=True)
-            os._exit(bool(self.wrong))
+            print(json.dumps(self.failures), file=sys.stderr, flush=True)
+            os._exit(bool(self.failures))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
-            self.wrong.append([self.name, "in a forked process", f"ended with {status}"])
+            self.failures.append([self.name, "in a forked process", f"ended with {status}"])
 
     def run(self, limits: Limits, seed: int) -> None:
         for forks, chosen in (
-            (True, [call for call in self.calls if call.name.rpartition(".")[2] not in LAST]),
+            (True, [call for call in self.calls if call.name.rpartition(".")[2] not in FINAL]),
             (False, self.calls),
         ):
             limits.begin(f"{self.name}, in {THREADS} threads")
-            # Once alone: a fork in the middle of torch's late imports would leave them locked.
+            # A fork during a late import of torch would leave the import locked.
             for call in chosen:
                 self.use(self.subject.make(call.at), call, random.Random(0))
             thing = self.subject.make(0)
             threads = self.crowd(thing, chosen, seed)
-            if forks and self.subject.forks:
+            if forks:
                 time.sleep(SHARED_SECONDS / 4)
-                self.fork(thing, limits)  # while threads are in the middle of their calls
+                self.fork(thing, limits)  # during calls of threads
             for thread in threads:
                 thread.join()
             if forks:
@@ -334,23 +339,23 @@ class Shared:
             limits.end()
 
 
-def share(group: str, journal: str, seed: int) -> None:
+def share(group: str, journal: str, seed: int, *names: str) -> None:
     warnings.simplefilter("ignore")
     callables(torch=group == "training")  # imports before memory is limited
-    wrong, limits = [], Limits(journal, extra=2**33)
+    failures, limits = [], Limits(journal, extra=2**33)
     for name, subject in subjects(group).items():
         shared = Shared(name, subject, group)
-        if shared.calls:
+        if shared.calls and (not names or name in names):
             shared.run(limits, seed)
-            wrong += shared.wrong
-    print(json.dumps(wrong))
+            failures += shared.failures
+    print(json.dumps(failures))
 
 
 if __name__ == "__main__":
-    command, group, journal, *numbers = sys.argv[1:]
+    command, group, journal, *words = sys.argv[1:]
     if command == "share":
-        share(group, journal, int(numbers[0]))
+        share(group, journal, int(words[0]), *words[1:])
     else:
-        examples, number, start, every = numbers
+        examples, number, start, every = words
         seed_number = None if number == "-" else int(number)
         main(group, journal, int(examples), seed_number, int(start), int(every))
