@@ -38,213 +38,103 @@ def replay(**keywords):
 
 
 @refusals(
-    ("RolloutBuffer(0, 1, (4,))", lambda: RolloutBuffer(0, 1, (4,)), ArgumentError, "n_steps"),
-    ("RolloutBuffer(-1, 1, (4,))", lambda: RolloutBuffer(-1, 1, (4,)), ArgumentError, "n_steps"),
-    ("RolloutBuffer(1, -1, (4,))", lambda: RolloutBuffer(1, -1, (4,)), ArgumentError, "num_envs"),
-    (
-        "RolloutBuffer(2 ** 40, 2 ** 40, (4,))",
-        lambda: RolloutBuffer(2**40, 2**40, (4,)),
-        OutOfMemoryError,
-        "n_steps",
-    ),
-    (
-        "RolloutBuffer(2, 2, (2 ** 40,))",
-        lambda: RolloutBuffer(2, 2, (2**40,)),
-        OutOfMemoryError,
-        "obs_shape",
-    ),
-    ("RunningMeanStd((2 ** 60,))", lambda: RunningMeanStd((2**60,)), OutOfMemoryError, "shape"),
-    ("RunningMeanStd((0,))", lambda: RunningMeanStd((0,)), ArgumentError, "shape"),
-    (
-        "RolloutBuffer(2 ** 62, 1, (4,))",
-        lambda: RolloutBuffer(2**62, 1, (4,)),
-        OutOfMemoryError,
-        "n_steps",
-    ),
-    (
-        "RolloutBuffer(1, 1, (2 ** 62,))",
-        lambda: RolloutBuffer(1, 1, (2**62,)),
-        OutOfMemoryError,
-        "obs_shape",
-    ),
-    (
-        "RolloutBuffer(1, 1, (2 ** 40, 2 ** 40))",
-        lambda: RolloutBuffer(1, 1, (2**40, 2**40)),
-        OutOfMemoryError,
-        "obs_shape",
-    ),
-    ("RolloutBuffer(1, 1, (-4,))", lambda: RolloutBuffer(1, 1, (-4,)), ArgumentError, "obs_shape"),
-    (
-        "RolloutBuffer(1, 1, (4,), action_dtype='int8')",
-        lambda: RolloutBuffer(1, 1, (4,), action_dtype="int8"),
-        ArgumentError,
-        "action_dtype",
-    ),
-    (
-        "RolloutBuffer(1, 1, (4,), obs_dtype='f2')",
-        lambda: RolloutBuffer(1, 1, (4,), obs_dtype="f2"),
-        ArgumentError,
-        "obs_dtype",
-    ),
-    ("Normalizer(-1, (4,))", lambda: Normalizer(-1, (4,)), ArgumentError, "num_envs"),
-    (
-        "Normalizer(1, (4,), gamma=2.0)",
-        lambda: Normalizer(1, (4,), gamma=2.0),
-        ArgumentError,
-        "gamma",
-    ),
-    (
-        "Normalizer(1, (4,), epsilon=-1.0)",
-        lambda: Normalizer(1, (4,), epsilon=-1.0),
-        ArgumentError,
-        "epsilon",
-    ),
-    (
-        "Normalizer(1, (4,), clip_obs=NAN)",
-        lambda: Normalizer(1, (4,), clip_obs=NAN),
-        ArgumentError,
-        "clip_obs",
-    ),
-    ("begin(fresh=1)", lambda: begin(fresh=1), ArgumentTypeError, "fresh"),
-    ("Normalizer(1, (4,), obs=1)", lambda: Normalizer(1, (4,), obs=1), ArgumentTypeError, "obs"),
-    (
-        "Normalizer(1, (4,), reward='no')",
-        lambda: Normalizer(1, (4,), reward="no"),
-        ArgumentTypeError,
-        "reward",
-    ),
-    ("record(2 ** 70)", lambda: record(2**70), ArgumentError, "t"),
-    (
-        "RolloutBuffer(True, 1, (4,))",
-        lambda: RolloutBuffer(True, 1, (4,)),
-        ArgumentTypeError,
-        "n_steps",
-    ),
-    (
-        "RolloutBuffer(1, 1, (True,))",
-        lambda: RolloutBuffer(1, 1, (True,)),
-        ArgumentTypeError,
-        "obs_shape",
-    ),
+    (lambda: RolloutBuffer(0, 1, (4,)), ArgumentError, "n_steps"),
+    (lambda: RolloutBuffer(True, 1, (4,)), ArgumentTypeError, "n_steps"),
+    (lambda: RolloutBuffer(1, -1, (4,)), ArgumentError, "num_envs"),
+    (lambda: RolloutBuffer(2**40, 2**40, (4,)), OutOfMemoryError, "n_steps"),
+    (lambda: RolloutBuffer(2**62, 1, (4,)), OutOfMemoryError, "n_steps"),
+    (lambda: RolloutBuffer(1, 1, (2**62,)), OutOfMemoryError, "obs_shape"),
+    (lambda: RolloutBuffer(1, 1, (2**40, 2**40)), OutOfMemoryError, "obs_shape"),
+    (lambda: RolloutBuffer(1, 1, (-4,)), ArgumentError, "obs_shape"),
+    (lambda: RolloutBuffer(1, 1, (True,)), ArgumentTypeError, "obs_shape"),
+    (lambda: RolloutBuffer(1, 1, (4,), action_dtype="int8"), ArgumentError, "action_dtype"),
+    (lambda: RolloutBuffer(1, 1, (4,), obs_dtype="f2"), ArgumentError, "obs_dtype"),
+    (lambda: RunningMeanStd((2**60,)), OutOfMemoryError, "shape"),
+    (lambda: RunningMeanStd((0,)), ArgumentError, "shape"),
+    (lambda: Normalizer(-1, (4,)), ArgumentError, "num_envs"),
+    (lambda: Normalizer(1, (4,), gamma=2.0), ArgumentError, "gamma"),
+    (lambda: Normalizer(1, (4,), epsilon=-1.0), ArgumentError, "epsilon"),
+    (lambda: Normalizer(1, (4,), clip_obs=NAN), ArgumentError, "clip_obs"),
+    (lambda: Normalizer(1, (4,), obs=1), ArgumentTypeError, "obs"),
+    (lambda: Normalizer(1, (4,), reward="no"), ArgumentTypeError, "reward"),
+    (lambda: begin(fresh=1), ArgumentTypeError, "fresh"),
+    (lambda: record(2**70), ArgumentError, "t"),
 )
 def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
 @refusals(
-    ("0, 2, 1", lambda: ReplayBuffer(0, 2, 1), ArgumentError, "capacity"),
-    ("1 << 50, 2, 1", lambda: ReplayBuffer(1 << 50, 2, 1), OutOfMemoryError, "capacity"),
-    ("1 << 70, 2, 1", lambda: ReplayBuffer(1 << 70, 2, 1), OutOfMemoryError, "capacity"),
-    ("-1, 2, 1", lambda: ReplayBuffer(-1, 2, 1), ArgumentError, "capacity"),
-    ("10, -4, 1", lambda: ReplayBuffer(10, -4, 1), ArgumentError, "obs_dim"),
-    ("10, (2, -4), 1", lambda: ReplayBuffer(10, (2, -4), 1), ArgumentError, "obs_dim"),
-    ("10.5, 2, 1", lambda: ReplayBuffer(10.5, 2, 1), ArgumentTypeError, "capacity"),
-    ("10, 0, 1", lambda: ReplayBuffer(10, 0, 1), ArgumentError, "obs"),
-    ("10, (2, 0), 1", lambda: ReplayBuffer(10, (2, 0), 1), ArgumentError, "obs"),
-    ("10, {}, 1", lambda: ReplayBuffer(10, {}, 1), ArgumentError, "obs"),
-    ("10, {'a': 'b'}, 1", lambda: ReplayBuffer(10, {"a": "b"}, 1), ArgumentTypeError, "obs_dim"),
-    ("10, 1 << 60, 1", lambda: ReplayBuffer(10, 1 << 60, 1), OutOfMemoryError, "obs_dim"),
-    (
-        "10, (1 << 40, 1 << 40), 1",
-        lambda: ReplayBuffer(10, (1 << 40, 1 << 40), 1),
-        OutOfMemoryError,
-        "obs_dim",
-    ),
-    ("10, 4, 1 << 61", lambda: ReplayBuffer(10, 4, 1 << 61), OutOfMemoryError, "act_dim"),
-    ("10 ** 12, 4, 1", lambda: ReplayBuffer(10**12, 4, 1), OutOfMemoryError, "capacity"),
-    ("num_envs=0", lambda: replay(num_envs=0), ArgumentError, "num_envs"),
-    ("obs_dtype='float16'", lambda: replay(obs_dtype="float16"), ArgumentError, "obs_dtype"),
-    ("act_dtype='x'", lambda: replay(act_dtype="x"), ArgumentError, "act_dtype"),
-    ("act_dtype='\\x00'", lambda: replay(act_dtype="\x00"), ArgumentError, "act_dtype"),
-    ("act_dtype=''", lambda: replay(act_dtype=""), ArgumentError, "act_dtype"),
-    ("frame_stack=3", lambda: replay(frame_stack=3), ArgumentError, "frame_stack"),
-    ("frame_stack=0", lambda: replay(frame_stack=0), ArgumentError, "frame_stack"),
-    ("n_step=0", lambda: replay(n_step=0), ArgumentError, "n_step"),
-    ("n_step=2, gamma=1.5", lambda: replay(n_step=2, gamma=1.5), ArgumentError, "gamma"),
-    ("obs_dtype=np.float16", lambda: replay(obs_dtype=np.float16), ArgumentError, "obs_dtype"),
-    (
-        "obs_dtype=np.dtype('>f4')",
-        lambda: replay(obs_dtype=np.dtype(">f4")),
-        ArgumentError,
-        "obs_dtype",
-    ),
-    (
-        "extra of int32",
-        lambda: replay(extra={"cost": ((), np.dtype("i4"))}),
-        ArgumentError,
-        "extra",
-    ),
-    ("seed=-1", lambda: replay(seed=-1), ArgumentError, "seed"),
+    (lambda: ReplayBuffer(0, 2, 1), ArgumentError, "capacity"),
+    (lambda: ReplayBuffer(10.5, 2, 1), ArgumentTypeError, "capacity"),
+    (lambda: ReplayBuffer(1 << 50, 2, 1), OutOfMemoryError, "capacity"),
+    (lambda: ReplayBuffer(1 << 70, 2, 1), OutOfMemoryError, "capacity"),
+    (lambda: ReplayBuffer(10**12 + 1, 4, 1, num_envs=3), OutOfMemoryError, "capacity"),
+    (lambda: ReplayBuffer(10, (2, -4), 1), ArgumentError, "obs_dim"),
+    (lambda: ReplayBuffer(10, (2, 0), 1), ArgumentError, "obs"),
+    (lambda: ReplayBuffer(10, {}, 1), ArgumentError, "obs"),
+    (lambda: ReplayBuffer(10, {"a": "b"}, 1), ArgumentTypeError, "obs_dim"),
+    (lambda: ReplayBuffer(10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
+    (lambda: ReplayBuffer(10, 4, 1 << 61), OutOfMemoryError, "act_dim"),
+    (lambda: replay(num_envs=0), ArgumentError, "num_envs"),
+    (lambda: replay(num_envs=10**12), OutOfMemoryError, "num_envs"),
+    (lambda: replay(obs_dtype=np.float16), ArgumentError, "obs_dtype"),
+    (lambda: replay(obs_dtype=np.dtype(">f4")), ArgumentError, "obs_dtype"),
+    (lambda: replay(act_dtype="\x00"), ArgumentError, "act_dtype"),
+    (lambda: replay(act_dtype=["float32"]), ArgumentTypeError, "act_dtype"),
+    (lambda: replay(act_dtype={"names": ["a"]}), ArgumentTypeError, "act_dtype"),
+    (lambda: replay(frame_stack=0), ArgumentError, "frame_stack"),
+    (lambda: replay(frame_stack=3), ArgumentError, "frame_stack"),
+    (lambda: replay(n_step=0), ArgumentError, "n_step"),
+    (lambda: replay(n_step=2, gamma=1.5), ArgumentError, "gamma"),
+    (lambda: replay(extra={"cost": ((), np.dtype("i4"))}), ArgumentError, "extra"),
     *(
-        (
-            f"extra={name!r}",
-            lambda name=name: replay(extra={name: ((), "bool")}),
-            ArgumentError,
-            "extra",
-        )
+        (lambda name=name: replay(extra={name: ((), "bool")}), ArgumentError, "extra")
         for name in RESERVED
     ),
-    *(
-        (f"act_dtype={x!r}", lambda x=x: replay(act_dtype=x), ArgumentTypeError, "act_dtype")
-        for x in (3, ["float32"], {"names": ["a"], "formats": ["f4"]})
-    ),
-    ("num_envs=10**12", lambda: replay(num_envs=10**12), OutOfMemoryError, "num_envs"),
-    (
-        "capacity of 3 environments",
-        lambda: ReplayBuffer(10**12 + 1, 4, 1, num_envs=3),
-        OutOfMemoryError,
-        "capacity",
-    ),
-    (
-        "prioritized alpha=1.5",
-        lambda: PrioritizedReplayBuffer(8, 3, 1, alpha=1.5),
-        ArgumentError,
-        "alpha",
-    ),
+    (lambda: replay(seed=-1), ArgumentError, "seed"),
+    (lambda: PrioritizedReplayBuffer(8, 3, 1, alpha=1.5), ArgumentError, "alpha"),
 )
 def test_replay_buffer_rejects_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("argument", "make"),
     [
-        RunningMeanStd,
-        lambda shape: Normalizer(1, shape),
-        lambda shape: RolloutBuffer(1, 1, shape),
-        lambda shape: RolloutBuffer(1, 1, (), shape),
+        ("shape", RunningMeanStd),
+        ("obs_shape", lambda shape: Normalizer(1, shape)),
+        ("obs_shape", lambda shape: RolloutBuffer(1, 1, shape)),
+        ("action_shape", lambda shape: RolloutBuffer(1, 1, (), shape)),
     ],
     ids=["RunningMeanStd", "Normalizer", "RolloutBuffer obs", "RolloutBuffer action"],
 )
-def test_shape_of_more_than_30_axes_is_rejected(make):
+def test_shape_of_more_than_30_axes_is_rejected(argument, make):
     for axes in (31, 70, 20_000):
-        with pytest.raises(ArgumentError) as raised:
-            make((1,) * axes)
-        assert raised.value.argument.endswith("shape")
+        expect_refusal(Refusal(make, ArgumentError, argument), (1,) * axes)
     make((1,) * 30)
 
 
-@pytest.mark.parametrize(
-    ("name", "bad", "error"),
-    [
-        pytest.param("returns", [0.0, NAN], NonFiniteError, id="NaN returns"),
-        pytest.param("returns", [float("inf"), 0.0], NonFiniteError, id="infinite returns"),
-        pytest.param("returns", [[0.0, 0.0]], ArgumentError, id="returns"),
-        pytest.param("obs_mean", np.zeros((2, 2)), ArgumentError, id="obs_mean"),
-        pytest.param("obs_var", np.ones((1, 4)), ArgumentError, id="obs_var"),
-        pytest.param("obs_count", np.ones((1, 1)), ArgumentError, id="obs_count"),
-        pytest.param("return_mean", 0.0, ArgumentError, id="return_mean"),
-        pytest.param("return_var", [[1.0]], ArgumentError, id="return_var"),
-    ],
+def load(normalizer, **replaced):
+    normalizer.load_state(normalizer.state() | replaced)
+
+
+@refusals(
+    (lambda normalizer: load(normalizer, returns=[0.0, NAN]), NonFiniteError, "returns"),
+    (lambda normalizer: load(normalizer, returns=[[0.0, 0.0]]), ArgumentError, "returns"),
+    (lambda normalizer: load(normalizer, obs_mean=np.zeros((2, 2))), ArgumentError, "obs_mean"),
+    (lambda normalizer: load(normalizer, obs_var=np.ones((1, 4))), ArgumentError, "obs_var"),
+    (lambda normalizer: load(normalizer, obs_count=np.ones((1, 1))), ArgumentError, "obs_count"),
+    (lambda normalizer: load(normalizer, return_mean=0.0), ArgumentError, "return_mean"),
+    (lambda normalizer: load(normalizer, return_var=[[1.0]]), ArgumentError, "return_var"),
 )
-def test_normalizer_rejects_a_state_and_keeps_its_own(name, bad, error):
+def test_normalizer_rejects_a_state_and_keeps_its_own(refusal):
     normalizer = Normalizer(2, (4,))
     normalizer.update_obs(np.arange(8).reshape(2, 4))
-    good = normalizer.state()
-    load = Refusal("", lambda: normalizer.load_state(good | {name: bad}), error, name)
-    expect_refusal(load)
+    before = normalizer.state()
+    expect_refusal(refusal, normalizer)
     for key, array in normalizer.state().items():
-        assert np.array_equal(array, good[key])
+        assert np.array_equal(array, before[key])
 
 
 def push(buffer, **replaced):
@@ -252,39 +142,27 @@ def push(buffer, **replaced):
 
 
 @refusals(
-    ("obs of shape [1]", lambda buffer: push(buffer, obs=[0.0]), ArgumentError, "obs"),
-    ("obs of shape [1, 2]", lambda buffer: push(buffer, obs=[[0.0, 1.0]]), ArgumentError, "obs"),
-    ("NaN obs", lambda buffer: push(buffer, obs=[0.0, NAN]), NonFiniteError, "obs"),
-    ("inf next_obs", lambda buffer: push(buffer, next_obs=[np.inf, 0]), NonFiniteError, "next_obs"),
-    ("next_obs of shape [1]", lambda buffer: push(buffer, next_obs=[0]), ArgumentError, "next_obs"),
-    ("action of shape [2]", lambda buffer: push(buffer, action=[0, 1]), ArgumentError, "action"),
-    ("NaN action", lambda buffer: push(buffer, action=[NAN]), NonFiniteError, "action"),
-    ("NaN reward", lambda buffer: push(buffer, reward=NAN), NonFiniteError, "reward"),
-    ("reward=1e39", lambda buffer: push(buffer, reward=1e39), NonFiniteError, "reward"),
-    ("masked obs", lambda buffer: push(buffer, obs=MASKED), ArgumentTypeError, "obs"),
-    (
-        "masked next_obs",
-        lambda buffer: push(buffer, next_obs=MASKED),
-        ArgumentTypeError,
-        "next_obs",
-    ),
+    (lambda buffer: push(buffer, obs=[0.0]), ArgumentError, "obs"),
+    (lambda buffer: push(buffer, obs=[[0.0, 1.0]]), ArgumentError, "obs"),
+    (lambda buffer: push(buffer, obs=[0.0, NAN]), NonFiniteError, "obs"),
+    (lambda buffer: push(buffer, obs=MASKED), ArgumentTypeError, "obs"),
+    (lambda buffer: push(buffer, next_obs=[np.inf, 0]), NonFiniteError, "next_obs"),
+    (lambda buffer: push(buffer, next_obs=[0]), ArgumentError, "next_obs"),
+    (lambda buffer: push(buffer, next_obs=MASKED), ArgumentTypeError, "next_obs"),
+    (lambda buffer: push(buffer, action=[0, 1]), ArgumentError, "action"),
+    (lambda buffer: push(buffer, action=[NAN]), NonFiniteError, "action"),
+    (lambda buffer: push(buffer, reward=NAN), NonFiniteError, "reward"),
+    (lambda buffer: push(buffer, reward=1e39), NonFiniteError, "reward"),
     *(
-        (
-            f"{name}={flag!r}",
-            lambda buffer, name=name, flag=flag: push(buffer, **{name: flag}),
-            error,
-            name,
-            "push_batch" if error is ArgumentError and np.size(flag) == 2 else "",
-        )
+        (lambda buffer, kwargs={name: flag}: push(buffer, **kwargs), error, name, hint)
         for name in ("terminated", "truncated")
-        for flag, error in (
-            (np.array([True, False]), ArgumentError),
-            ([True], ArgumentError),
-            (torch.ones(2, dtype=torch.bool), ArgumentError),
-            (2, ArgumentError),
-            (NAN, ArgumentError),
-            (None, ArgumentTypeError),
-            ("yes", ArgumentTypeError),
+        for flag, error, hint in (
+            (np.array([True, False]), ArgumentError, "push_batch"),
+            ([True], ArgumentError, ""),
+            (torch.ones(2, dtype=torch.bool), ArgumentError, "push_batch"),
+            (2, ArgumentError, ""),
+            (NAN, ArgumentError, ""),
+            (None, ArgumentTypeError, ""),
         )
     ),
 )
@@ -315,27 +193,10 @@ def push_batch(buffer, **replaced):
 
 
 @refusals(
-    (
-        "masked rewards",
-        lambda buffer: push_batch(buffer, rewards=MASKED),
-        ArgumentTypeError,
-        "rewards",
-    ),
-    (
-        "masked flags",
-        lambda buffer: push_batch(buffer, terminated=MASKED == 0),
-        ArgumentTypeError,
-        "terminated",
-    ),
-    *(
-        (
-            f"{name} of two axes",
-            lambda buffer, name=name: push_batch(buffer, **{name: ROWS[name][:, None]}),
-            ArgumentError,
-            name,
-        )
-        for name in ("rewards", "terminated", "truncated")
-    ),
+    (lambda buffer: push_batch(buffer, rewards=MASKED), ArgumentTypeError, "rewards"),
+    (lambda buffer: push_batch(buffer, terminated=MASKED == 0), ArgumentTypeError, "terminated"),
+    (lambda buffer: push_batch(buffer, rewards=np.zeros((2, 1))), ArgumentError, "rewards"),
+    (lambda buffer: push_batch(buffer, terminated=np.ones((2, 1))), ArgumentError, "terminated"),
 )
 def test_push_batch_rejects_invalid_rows(refusal):
     buffer = ReplayBuffer(10, 2, 1)
@@ -351,23 +212,17 @@ def test_masked_arrays_without_masked_elements_are_accepted():
 
 
 @refusals(
-    ("batch_size=0", lambda buffer: buffer.sample(0), ArgumentError, "batch_size"),
-    ("batch_size=4", lambda buffer: buffer.sample(4), ArgumentError, "batch_size"),
-    ("batch_size=1 << 62", lambda buffer: buffer.sample(1 << 62), ArgumentError, "batch_size"),
-    ("batch_size=-1", lambda buffer: buffer.sample(-1), ArgumentError, "batch_size"),
-    ("batch_size=1.0", lambda buffer: buffer.sample(1.0), ArgumentTypeError, "batch_size"),
-    ("seed=-1", lambda buffer: buffer.sample(1, -1), ArgumentError, "seed"),
-    ("seed=1.5", lambda buffer: buffer.sample(1, 1.5), ArgumentTypeError, "seed"),
-    ("seed='a'", lambda buffer: buffer.sample(1, "a"), ArgumentTypeError, "seed"),
-    ("seed=[1]", lambda buffer: buffer.sample(1, [1]), ArgumentTypeError, "seed"),
-    ("out of 3 rows", lambda buffer: buffer.sample(2, out=buffer.sample(3)), ArgumentError, "out"),
-    ("length", lambda buffer: buffer.sample_sequences(2, 10**12), OutOfMemoryError, "length"),
-    (
-        "burn_in",
-        lambda buffer: buffer.sample_sequences(2, 3, burn_in=10**12),
-        OutOfMemoryError,
-        "burn_in",
-    ),
+    (lambda buffer: buffer.sample(0), ArgumentError, "batch_size"),
+    (lambda buffer: buffer.sample(4), ArgumentError, "batch_size"),
+    (lambda buffer: buffer.sample(1 << 62), ArgumentError, "batch_size"),
+    (lambda buffer: buffer.sample(1.0), ArgumentTypeError, "batch_size"),
+    (lambda buffer: buffer.sample(1, -1), ArgumentError, "seed"),
+    (lambda buffer: buffer.sample(1, 1.5), ArgumentTypeError, "seed"),
+    (lambda buffer: buffer.sample(2, out=buffer.sample(3)), ArgumentError, "out"),
+    (lambda buffer: buffer.sample_sequences(2, 10**12), OutOfMemoryError, "length"),
+    (lambda buffer: buffer.sample_sequences(2, 3, burn_in=10**12), OutOfMemoryError, "burn_in"),
+    (lambda _: ReplayBuffer(3, 2, 1).sample(1), ArgumentError, "batch_size"),
+    (lambda _: ReplayBuffer(3, 2, 1).sample_sequences(2, 10**12), OutOfMemoryError, "length"),
 )
 def test_sample_rejects_invalid_arguments(refusal):
     buffer = ReplayBuffer(3, 2, 1)
@@ -376,24 +231,16 @@ def test_sample_rejects_invalid_arguments(refusal):
     expect_refusal(refusal, buffer)
 
 
-@refusals(
-    ("sample", lambda buffer: buffer.sample(1), ArgumentError, "batch_size"),
-    ("length", lambda buffer: buffer.sample_sequences(2, 10**12), OutOfMemoryError, "length"),
-)
-def test_sample_of_an_empty_buffer_is_rejected(refusal):
-    expect_refusal(refusal, ReplayBuffer(3, 2, 1))
-
-
 def test_last_row_without_next_observation_is_not_sampled():
     buffer = ReplayBuffer(10, 2, 1)
     buffer.push(*transition(0)[:-1])
     assert len(buffer) == 1
     for sample in (buffer.sample, lambda count: buffer.sample_sequences(count, 2)):
-        expect_refusal(Refusal("", sample, ArgumentError, "batch_size", "next_obs"), 1)
+        expect_refusal(Refusal(sample, ArgumentError, "batch_size", "next_obs"), 1)
     for i in range(1, 9):
         buffer.push(*transition(i)[:-1])
     assert len(buffer) == 9
-    expect_refusal(Refusal("", buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
+    expect_refusal(Refusal(buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
 
 
 def test_capacity_is_rounded_to_rows_of_all_environments():
@@ -430,21 +277,21 @@ def test_push_accepts_flags_of_any_scalar_type(name):
 @pytest.mark.parametrize("unknown", ["gaol", 3], ids=["unknown name", "number"])
 def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
     buffer = ReplayBuffer(10, {"seen": 2, "goal": 1}, 1)
-    right = {"seen": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
-    flags = {"terminated": False, "truncated": False}
-    rows = {"obs": right, "next_obs": right} | {argument: right | {unknown: np.zeros(1)}}
-    one = Refusal(
-        "", lambda: buffer.push(**rows, action=[0.0], reward=0.0, **flags), ArgumentError, argument
-    )
-    expect_refusal(one)
-    batch = {name: {key: x[None] for key, x in row.items()} for name, row in rows.items()}
-    beside = {"actions": [[0.0]], "rewards": [0.0]} | {name: [x] for name, x in flags.items()}
-    many = Refusal("", lambda: buffer.push_batch(**batch, **beside), ArgumentError, argument)
-    expect_refusal(many)
-    del batch[argument]["goal"]
-    with pytest.raises((KeyError, ValueError), match=f"{argument}: .*goal"):
-        buffer.push_batch(**batch, **beside)
+    row = {"seen": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
+    batch = {key: x[None] for key, x in row.items()}
+    rest = {"actions": [[0.0]], "rewards": [0.0], "terminated": [False], "truncated": [False]}
+
+    def push():
+        rows = {"obs": row, "next_obs": row} | {argument: row | {unknown: np.zeros(1)}}
+        buffer.push(**rows, action=[0.0], reward=0.0, terminated=False, truncated=False)
+
+    def push_batch(observation):
+        rows = {"obs": batch, "next_obs": batch} | {argument: observation}
+        buffer.push_batch(**rows, **rest)
+
+    expect_refusal(Refusal(push, ArgumentError, argument))
+    expect_refusal(Refusal(push_batch, ArgumentError, argument), batch | {unknown: np.zeros(1)})
+    expect_refusal(Refusal(push_batch, ArgumentError, argument), {"seen": batch["seen"]})
     assert len(buffer) == 0
-    right = {key: x[None] for key, x in right.items()}
-    buffer.push_batch(right, right, **beside)
+    push_batch(batch)
     assert len(buffer) == 1
