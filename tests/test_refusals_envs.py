@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv
+from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
 from support.refusals import Refusal, expect_refusal, refusals
 
 NAN = float("nan")
@@ -66,6 +66,7 @@ def frozen(array):
     (lambda: VecEnv(max_episode_steps=True), ArgumentTypeError, "max_episode_steps"),
     (lambda: VecEnv(render_mode="ansi"), ArgumentError, "render_mode"),
     (lambda: VecEnv(num_env=2), ArgumentError, "env arguments"),
+    (lambda: make_vec("CartPole-v1", 2, num_env=2), ArgumentError, "env arguments"),
     (lambda: pendulum(sutton_barto_reward=True), ArgumentError, "env arguments"),
     (lambda: pendulum(g="10"), ArgumentTypeError, "g"),
     (lambda: pendulum(g=NAN), ArgumentError, "g"),
