@@ -42,13 +42,13 @@ def test_small_files_and_pipes_are_read_up_to_a_limit(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"abc")
     assert read_small(file, 3) == b"abc"
-    expect_refusal(Refusal("", read_small, ArgumentError, "path"), file, 2)
+    expect_refusal(Refusal(read_small, ArgumentError, "path"), file, 2)
     with pytest.raises(OSError, match="directory"):
         read_small(tmp_path, 3)
     with pytest.raises(FileNotFoundError):
         read_small(tmp_path / "none", 3)
     if os.name != "nt":
-        expect_refusal(Refusal("", read_small, ArgumentError, "path"), Path("/dev/zero"), 3)
+        expect_refusal(Refusal(read_small, ArgumentError, "path"), Path("/dev/zero"), 3)
         ours, theirs = os.pipe()
         os.write(theirs, b"abc")
         os.close(theirs)

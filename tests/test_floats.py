@@ -76,8 +76,8 @@ def test_masks_and_single_numbers_may_be_half_precision():
 
 
 @refusals(
-    ("gradient", lambda x: rlox.token_kl(x.requires_grad_(), x), ArgumentError, "log_probs"),
-    ("floats", lambda x: rlox.pack_sequences([x[0]], 8), ArgumentTypeError, "sequences"),
+    (lambda x: rlox.token_kl(x.requires_grad_(), x), ArgumentError, "log_probs"),
+    (lambda x: rlox.pack_sequences([x[0]], 8), ArgumentTypeError, "sequences"),
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_tensors_with_gradients_and_floats_for_integers_are_rejected(dtype, refusal):

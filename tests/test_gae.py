@@ -303,13 +303,13 @@ def test_invalid_arguments_are_rejected_by_name(name, change, error):
         arguments["bootstrap_value"] = arguments.pop("last_value")
         rejected = rejected.replace("last_value", "bootstrap_value")
     rejected = rejected.replace("out", "out[0]")
-    expect_refusal(Refusal("", lambda: getattr(rlox, name)(**arguments), error, rejected))
+    expect_refusal(Refusal(lambda: getattr(rlox, name)(**arguments), error, rejected))
 
 
 @refusals(
-    ("rewards", lambda f: f(ZEROS[:3], ZEROS[:3], ZEROS[:3], [0, 0], 2), ArgumentError, "rewards"),
-    ("last", lambda f: f(ZEROS, ZEROS, ZEROS, [[0], [0]], 2), ArgumentError, "last_values"),
-    ("no flags", lambda f: f(ZEROS, ZEROS, None, [0], 4), ArgumentTypeError, "dones"),
+    (lambda f: f(ZEROS[:3], ZEROS[:3], ZEROS[:3], [0, 0], 2), ArgumentError, "rewards"),
+    (lambda f: f(ZEROS, ZEROS, ZEROS, [[0], [0]], 2), ArgumentError, "last_values"),
+    (lambda f: f(ZEROS, ZEROS, None, [0], 4), ArgumentTypeError, "dones"),
 )
 def test_invalid_arguments_of_batched_gae_are_rejected(refusal):
     expect_refusal(refusal, rlox.compute_gae_batched)

@@ -154,7 +154,7 @@ def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
             (lambda: to_arrow(env), ArgumentError, "buffer"),
             (lambda: to_arrow(file), ArgumentTypeError, "buffer"),
         ):
-            expect_refusal(Refusal("", call, error, argument))
+            expect_refusal(Refusal(call, error, argument))
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def test_data_sets_keep_their_last_observations(tmp_path, monkeypatch):
         assert np.array_equal(batch["truncated"], last & (obs[:, 0] % 2 == 0))
         assert np.array_equal(batch["actions"], batch["rewards"])
         assert batch["actions"].dtype == np.int64
-    expect_refusal(Refusal("", from_minari, ArgumentTypeError, "dataset"), 3)
+    expect_refusal(Refusal(from_minari, ArgumentTypeError, "dataset"), 3)

@@ -27,7 +27,7 @@ def test_free_memory_is_reported():
 def test_check_memory_rejects_what_does_not_fit():
     check_memory("buffer_size", 10, 1000)
     for needed in (2**62, 10**5000):
-        refusal = Refusal("", check_memory, OutOfMemoryError, "buffer_size")
+        refusal = Refusal(check_memory, OutOfMemoryError, "buffer_size")
         expect_refusal(refusal, "buffer_size", 10, needed)
 
 
@@ -45,14 +45,14 @@ BUFFER, WIDTHS = {"buffer_size": 2**50}, [(10**9,), (10**6, 10**6), (2**62,), (2
 )
 def test_networks_and_replay_buffers_that_do_not_fit_are_rejected(trainer, settings, backend):
     make = lambda: trainer("CartPole-v1", backend=backend, runs_dir=None, **settings)  # noqa: E731
-    expect_refusal(Refusal("", make, OutOfMemoryError, next(iter(settings))))
+    expect_refusal(Refusal(make, OutOfMemoryError, next(iter(settings))))
 
 
 @pytest.mark.parametrize("policy", [None, lambda obs: [0] * len(obs)], ids=["random", "policy"])
 def test_steps_that_do_not_fit_together_are_rejected(policy):
     env = rlox.VecEnv(n=2, seed=0)
     n = (2**45 if FREE is None else FREE) // 80  # every array alone would fit
-    expect_refusal(Refusal("", env.collect_n_steps, OutOfMemoryError, "n"), n, policy)
+    expect_refusal(Refusal(env.collect_n_steps, OutOfMemoryError, "n"), n, policy)
     assert env.collect_n_steps(3)["obs"].shape == (3, 2, 4)
 
 

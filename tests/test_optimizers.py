@@ -114,7 +114,7 @@ def test_states_of_other_parameters_and_optimizers_are_rejected():
         (RMSprop(network()), state),
     ):
         load = lambda optimizer=optimizer, wrong=wrong: optimizer.load_state(wrong)  # noqa: E731
-        expect_refusal(Refusal("", load, ArgumentError, "optimizer"))
+        expect_refusal(Refusal(load, ArgumentError, "optimizer"))
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_frozen_and_unused_parameters_do_not_change():
 
 def test_parameters_of_no_or_several_dtypes_are_rejected():
     for module in (nn.Tanh(), nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())):
-        expect_refusal(Refusal("", Adam, ArgumentError, "policy"), module)
+        expect_refusal(Refusal(Adam, ArgumentError, "policy"), module)

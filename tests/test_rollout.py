@@ -200,19 +200,19 @@ INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
 
 
 @refusals(
-    ("gamma", {"gamma": 1.5}, ArgumentError, "gamma"),
-    ("NaN gamma", {"gamma": float("nan")}, ArgumentError, "gamma"),
-    ("gae_lambda", {"gae_lambda": -0.1}, ArgumentError, "gae_lambda"),
-    ("n_steps=0", {"n_steps": 0}, ArgumentError, "n_steps"),
-    ("n_steps=-1", {"n_steps": -1}, ArgumentError, "n_steps"),
-    ("n_steps=2**61", {"n_steps": 2**61}, OutOfMemoryError, "n_steps * num_envs"),
-    ("n_steps=1.5", {"n_steps": 1.5}, ArgumentTypeError, "n_steps"),
-    ("single env", {"env": gym.make("CartPole-v1")}, ArgumentTypeError, "env", "make_vec"),
-    ("unbounded", {"env": make_vec(Unbounded)}, ArgumentError, "policy"),
-    ("float actions", {"policy": lambda obs: TWO}, ArgumentTypeError, "actions"),
-    ("actions", {"policy": lambda obs: INT + 2}, ArgumentError, "actions"),
-    ("log_probs", {"policy": lambda obs: (INT, THREE, TWO)}, ArgumentError, "log_probs"),
-    ("values", {"policy": lambda obs: (INT, TWO, THREE)}, ArgumentError, "values"),
+    ({"gamma": 1.5}, ArgumentError, "gamma"),
+    ({"gamma": float("nan")}, ArgumentError, "gamma"),
+    ({"gae_lambda": -0.1}, ArgumentError, "gae_lambda"),
+    ({"n_steps": 0}, ArgumentError, "n_steps"),
+    ({"n_steps": -1}, ArgumentError, "n_steps"),
+    ({"n_steps": 2**61}, OutOfMemoryError, "n_steps * num_envs"),
+    ({"n_steps": 1.5}, ArgumentTypeError, "n_steps"),
+    ({"env": gym.make("CartPole-v1")}, ArgumentTypeError, "env", "make_vec"),
+    ({"env": make_vec(Unbounded)}, ArgumentError, "policy"),
+    ({"policy": lambda obs: TWO}, ArgumentTypeError, "actions"),
+    ({"policy": lambda obs: INT + 2}, ArgumentError, "actions"),
+    ({"policy": lambda obs: (INT, THREE, TWO)}, ArgumentError, "log_probs"),
+    ({"policy": lambda obs: (INT, TWO, THREE)}, ArgumentError, "values"),
 )
 def test_invalid_arguments_are_rejected_before_environments_move(refusal):
     env, twin = VecEnv(2, 0), VecEnv(2, 0)
@@ -386,12 +386,12 @@ ONES = np.ones(6, np.int8)
 )
 def test_invalid_masks_are_rejected(mask, space, error, argument):
     collect = lambda: collect_rollout(make_vec(lambda: Masked(mask, space), 2), None, 3)  # noqa: E731
-    expect_refusal(Refusal("", collect, error, argument))
+    expect_refusal(Refusal(collect, error, argument))
 
 
 def test_a_component_without_allowed_values_is_rejected():
     mask, space = [[True, True, False, False, False]], spaces.MultiDiscrete([2, 3])
-    expect_refusal(Refusal("", as_masks, ArgumentError, "action_masks"), mask, space, 1)
+    expect_refusal(Refusal(as_masks, ArgumentError, "action_masks"), mask, space, 1)
 
 
 def test_random_actions_are_uniform_among_the_allowed():
@@ -493,7 +493,7 @@ def test_act_without_a_mask_parameter_is_not_used_with_masks():
 
 def test_policies_without_a_mask_parameter_are_rejected_with_masks():
     arguments = torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool)
-    expect_refusal(Refusal("", acting(Plain()), ArgumentTypeError, "policy"), *arguments)
+    expect_refusal(Refusal(acting(Plain()), ArgumentTypeError, "policy"), *arguments)
 
 
 def test_policies_without_a_mask_parameter_get_observations_only():
