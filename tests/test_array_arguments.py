@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -79,17 +80,19 @@ KERNELS = {
     "policy_ratios": lambda a, b, m: rlox.policy_ratios(a, b, m),
     "sequence ratios": lambda a, b, m: rlox.policy_ratios(a, b, m, level="sequence"),
     "policy_ratio_stats": lambda a, b, m: rlox.policy_ratio_stats(a, b, m, advantages=b),
-    "group": lambda a, b, m: rlox.compute_group_advantages(a, weights=first(b), ddof=1),
+    "group": lambda a, b, m: rlox.compute_group_advantages(a, weights=b[0], ddof=1),
     "batch of groups": lambda a, b, m: rlox.compute_batch_group_advantages(a, TOKENS),
-    "compute_gae": lambda a, b, m: rlox.compute_gae(a, b, m, first(b)),
-    "compute_vtrace": lambda a, b, m: rlox.compute_vtrace(a, a, b, m, first(b), 0.9),
-    "compute_returns": lambda a, b, m: rlox.compute_returns(a, m, first(b), 0.9),
-    "compute_lambda_returns": lambda a, b, m: rlox.compute_lambda_returns(a, b, m, first(b), 0.9),
+    "compute_token_kl_f32": lambda a, b, m: rlox.compute_token_kl_f32(a[0], b[0]),
+    "gae of one": lambda a, b, m: rlox.compute_gae(a[0], b[0], m[0], b[1][1]),
+    "gae of final values": lambda a, b, m: rlox.compute_gae(
+        a, b, None, b[0], terminated=m, truncated=m, final_values=a
+    ),
+    "gae_batched": lambda a, b, m: rlox.compute_gae_batched(a[0], b[0], m[0], b[1][:1], TOKENS),
+    "compute_gae": lambda a, b, m: rlox.compute_gae(a, b, m, b[0]),
+    "compute_vtrace": lambda a, b, m: rlox.compute_vtrace(a, a, b, m, b[0], 0.9),
+    "compute_returns": lambda a, b, m: rlox.compute_returns(a, m, b[0], 0.9),
+    "compute_lambda_returns": lambda a, b, m: rlox.compute_lambda_returns(a, b, m, b[0], 0.9),
 }
-
-
-def first(rows):
-    return np.asarray(rows)[0]
 
 
 def results(kernel, *arrays):
@@ -140,6 +143,17 @@ def test_kernel_results_do_not_depend_on_the_layout(kernel, layout):
         got = results(kernel, *(change(x.astype(dtype)) for x in arrays), change(mask))
         assert got.dtype == single.dtype
         np.testing.assert_array_equal(got, single)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_tensors_equal_float32(kernel, dtype):
+    numbers = torch.linspace(-3, 3, ROWS * TOKENS).reshape(ROWS, TOKENS).to(dtype)
+    mask, others = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) % 5 == 4, numbers.flip(0) / 3
+    got = results(kernel, numbers, others, mask)
+    expected = results(kernel, numbers.float(), others.float(), mask)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("last", [0.5, 1, None])

@@ -116,17 +116,13 @@ OBJECTS = np.array([0, 1], object)
 
 @refusals(
     ({"normalizer": Normalizer(3, (4,))}, ArgumentError, "normalizer"),
-    ({"normalizer": Normalizer(2, (3,))}, ArgumentError, "normalizer"),
     ({"buffer": "x"}, ArgumentTypeError, "buffer"),
     ({"buffer": RolloutBuffer(2, 3, (4,))}, ArgumentError, "buffer"),
     ({"buffer": RolloutBuffer(2, 2, (5,))}, ArgumentError, "buffer"),
-    ({"buffer": RolloutBuffer(2, 2, (4,), (2,))}, ArgumentError, "buffer"),
     ({"buffer": FLOATS}, ArgumentError, "buffer"),
     ({"t": 1}, ArgumentError, "t"),
-    ({"t": -1}, ArgumentError, "t"),
     ({"actions": [0, 2]}, ArgumentError, "actions"),
     ({"actions": [0.0, 1.0]}, ArgumentTypeError, "actions"),
-    ({"actions": OBJECTS}, ArgumentTypeError, "actions"),
     ({"log_probs": ["a", "b"]}, ArgumentTypeError, "log_probs"),
     ({"log_probs": [0.0]}, ArgumentError, "log_probs"),
     ({"log_probs": [0.0, np.nan]}, NonFiniteError, "log_probs"),
@@ -136,8 +132,8 @@ OBJECTS = np.array([0, 1], object)
 def test_step_rollout_rejects_bad_arguments_before_the_step(refusal):
     right = {"t": 0, "actions": [0, 1], "log_probs": ZERO, "values": ZERO, "normalizer": None}
     (env, buffer), (other, expected) = rollout_of_two(), rollout_of_two()
-    step = lambda: env.step_rollout(**{"buffer": buffer, **right, **refusal.call})  # noqa: E731
-    expect_refusal(refusal._replace(call=step))
+    wrong = {"buffer": buffer, **right, **refusal.call}
+    expect_refusal(refusal._replace(call=lambda: env.step_rollout(**wrong)))
     env.step_rollout(buffer=buffer, **right)
     other.step_rollout(buffer=expected, **right)
     assert np.array_equal(buffer.obs[1], expected.obs[1])
@@ -157,7 +153,6 @@ PAIRS, DOUBLES = spaces.MultiDiscrete([2, 3]), spaces.Box(0, 1, (1,), np.float64
         pytest.param(DISCRETE, [0], ArgumentError, None, id="Discrete shape"),
         pytest.param(UNIT, [[0], [np.nan]], ArgumentError, 1, id="Box NaN"),
         pytest.param(UNIT, [[np.inf], [0]], ArgumentError, 0, id="Box infinite"),
-        pytest.param(UNIT, [0, 1], ArgumentError, None, id="Box shape"),
         pytest.param(DOUBLES, [[1e300], [0]], ArgumentError, None, id="Box beyond float32"),
         pytest.param(UNIT, OBJECTS[:, None], ArgumentTypeError, None, id="Box of objects"),
         pytest.param(PAIRS, [[1, 1], [2, 0]], ArgumentError, 1, id="MultiDiscrete"),
@@ -177,8 +172,7 @@ def test_step_rollout_rejects_a_buffer_without_begin_rollout(other_buffer):
     env = counters()
     buffer, other = RolloutBuffer(2, 2, (1,)), RolloutBuffer(2, 2, (1,))
     env.begin_rollout(other) if other_buffer else env.reset()
-    step = lambda: env.step_rollout(buffer, 0, [0, 0], ZERO, ZERO)  # noqa: E731
-    expect_refusal(Refusal(step, ArgumentError, "t"))
+    expect_refusal(Refusal(env.step_rollout, ArgumentError, "t"), buffer, 0, [0, 0], ZERO, ZERO)
     assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
 
 
@@ -205,30 +199,12 @@ def test_observations_of_any_rank_are_stored(shape):
     assert buffer.final_obs.shape == (2, *shape)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [np.asfortranarray, np.float64, lambda obs: obs[:, ::-1, ::-1]],
-    ids=["Fortran order", "float64", "negative strides"],
-)
-def test_observations_of_any_memory_layout_are_stored_in_order(make):
-    obs = make(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
-    buffer = RolloutBuffer(1, 2, (3, 4))
-    buffer.begin(obs)
-    zeros = np.zeros(2)
-    cut = np.array([True, True])
-    buffer.record(0, [0, 0], zeros, zeros, obs + 1, zeros, ~cut, cut, make(np.asarray(obs)) * 2)
-    assert np.array_equal(buffer.obs[0], obs)
-    assert np.array_equal(buffer.last_obs, obs + 1)
-    assert np.array_equal(buffer.final_obs, make(np.asarray(obs)) * 2)
-
-
 NOT_FINITE = {
     "NaN obs": ({"nan_obs_at": 2}, "obs", 2),
     "NaN obs at reset": ({"nan_obs_at": 0}, "obs", 0),
     "NaN final obs": ({"nan_obs_at": 3, "truncate_at": 3}, "final_obs", 3),
     "obs beyond float32": ({"huge_obs_at": 2, "dtype": np.float64}, "obs", 2),
     "NaN reward": ({"reward": float("nan")}, "rewards", 1),
-    "infinite reward": ({"reward": float("inf")}, "rewards", 1),
 }
 
 

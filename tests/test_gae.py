@@ -265,8 +265,6 @@ REJECTED = {
     "lam": ({"lam": float("nan")}, ArgumentError),
     "flags": ({"dones": np.full(4, 0.5)}, ArgumentError),
     "complex": ({"rewards": np.ones(4, complex)}, ArgumentTypeError),
-    "objects": ({"rewards": np.array([None] * 4)}, ArgumentTypeError),
-    "text": ({"values": ["a", "b", "c", "d"]}, ArgumentTypeError),
     "ragged": ({"values": RAGGED}, ArgumentError),
     "neither flags": (NEITHER, ArgumentTypeError),
     "both flags": (BOTH, ArgumentTypeError),

@@ -54,8 +54,8 @@ def test_other_strides_and_byte_orders_are_converted(tmp_path):
 
 @pytest.mark.parametrize("dtype", [complex, "U3", np.longdouble], ids=str)
 def test_arrays_of_other_dtypes_are_rejected(dtype):
-    check = lambda: members.checked_member("x", {"w": np.zeros(2, dtype)})  # noqa: E731
-    expect_refusal(Refusal(check, ArgumentTypeError, "members['x']['w']"))
+    check = Refusal(members.checked_member, ArgumentTypeError, "members['x']['w']")
+    expect_refusal(check, "x", {"w": np.zeros(2, dtype)})
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), MemoryError(), KeyboardInterrupt])

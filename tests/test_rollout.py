@@ -18,7 +18,7 @@ from rlox import (
     collect_rollout,
     make_vec,
 )
-from rlox.masks import as_masks, mask_parameter, random_allowed
+from rlox.masks import as_masks, random_allowed
 from rlox.policies import MlpPolicy, acting, evaluating_actions, sampled
 from support.masked_envs import Doors, Locks, Method, Switches
 from support.refusals import Refusal, expect_refusal, refusals
@@ -370,23 +370,16 @@ class Masked(Doors):
         return super()._state()[0], {"action_mask": np.array(self.mask)}
 
 
-ONES = np.ones(6, np.int8)
-
-
-@pytest.mark.parametrize(
-    ("mask", "space", "error", "argument"),
-    [
-        pytest.param([-np.inf] * 6, Doors.action_space, ArgumentError, "action_mask", id="inf"),
-        pytest.param([np.nan] * 6, Doors.action_space, ArgumentError, "action_mask", id="NaN"),
-        pytest.param([2] * 6, Doors.action_space, ArgumentError, "action_mask", id="2"),
-        pytest.param(["a"] * 6, Doors.action_space, ArgumentTypeError, "action_mask", id="text"),
-        pytest.param(0 * ONES, Doors.action_space, ArgumentError, "action_mask", id="none allowed"),
-        pytest.param(ONES, spaces.Box(0, 1, (6,)), ArgumentError, "action_masks", id="Box"),
-    ],
+@refusals(
+    (lambda: Masked([-np.inf] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([np.nan] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([2] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked(["a"] * 6), ArgumentTypeError, "action_mask"),
+    (lambda: Masked([0] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([1] * 6, spaces.Box(0, 1, (6,))), ArgumentError, "action_masks"),
 )
-def test_invalid_masks_are_rejected(mask, space, error, argument):
-    collect = lambda: collect_rollout(make_vec(lambda: Masked(mask, space), 2), None, 3)  # noqa: E731
-    expect_refusal(Refusal(collect, error, argument))
+def test_invalid_masks_are_rejected(refusal):
+    expect_refusal(refusal._replace(call=collect_rollout), make_vec(refusal.call, 2), None, 3)
 
 
 def test_a_component_without_allowed_values_is_rejected():
@@ -402,12 +395,6 @@ def test_random_actions_are_uniform_among_the_allowed():
     # Standard deviation of a count: sqrt(30,000 * 1/3 * 2/3) = 82.
     assert np.abs(counts[[0, 2, 3]] - 10_000).max() < 400
     assert np.allclose(log_probs, -np.log(3))
-
-
-def test_the_mask_parameter_is_found_by_its_name():
-    assert mask_parameter(lambda obs, action_mask=None: 0).name == "action_mask"
-    assert mask_parameter(lambda obs, rng: 0) is None
-    assert mask_parameter(max) is None
 
 
 class Uniform(torch.nn.Module):

@@ -1,6 +1,5 @@
 """Arrays that share memory, or that other code changes during a call."""
 
-import _thread
 import contextlib
 import itertools
 import threading
@@ -305,22 +304,3 @@ def test_threads_that_reshape_sequences_are_safe():
             with contextlib.suppress(ArgumentError):
                 rows = rlox.pack_sequences(sequences, 256)
                 assert sum(len(row["input_ids"]) for row in rows) == 64 * 20_000
-
-
-def test_ctrl_c_ends_a_long_call():
-    sequences = [np.arange(4)] * 250_000
-
-    def seconds(times):
-        start = time.perf_counter()
-        rlox.pack_sequences(sequences * times, 4096)
-        return time.perf_counter() - start
-
-    # The call takes a hundred and sixty times as long as the timer waits.
-    timer = threading.Timer(seconds(1) / 10, _thread.interrupt_main)
-    start = time.perf_counter()
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        seconds(16)
-    stopped = time.perf_counter()
-    timer.join()
-    assert stopped - start < seconds(16) / 2
