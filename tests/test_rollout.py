@@ -205,7 +205,7 @@ INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
     ({"gae_lambda": -0.1}, ArgumentError, "gae_lambda"),
     ({"n_steps": 0}, ArgumentError, "n_steps"),
     ({"n_steps": -1}, ArgumentError, "n_steps"),
-    ({"n_steps": 2**61}, OutOfMemoryError, "n_steps * num_envs"),
+    ({"n_steps": 2**61}, OutOfMemoryError, "n_steps"),
     ({"n_steps": 1.5}, ArgumentTypeError, "n_steps"),
     ({"env": gym.make("CartPole-v1")}, ArgumentTypeError, "env", "make_vec"),
     ({"env": make_vec(Unbounded)}, ArgumentError, "policy"),
