@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -46,16 +47,13 @@ READ = {
     "bool": (stored, ["?"]),
     "tokens": (packed, ["i4", "i8", "u4", ">i8"]),
 }
+SMALL = st.integers(0, 99)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("target", READ)
 @settings(max_examples=20)
-@given(
-    values=arrays(
-        "u1", array_shapes(min_dims=2, max_dims=4, max_side=5), elements=st.integers(0, 99)
-    )
-)
+@given(values=arrays("u1", array_shapes(min_dims=2, max_dims=4, max_side=5), elements=SMALL))
 def test_any_strides_give_equal_values(target, form, values):
     read, sources = READ[target]
     for dtype in sources:
@@ -81,16 +79,25 @@ KERNELS = {
     "schulman_f32": lambda a, b, m: rlox.compute_batch_token_kl_schulman_f32(a, b, TOKENS, mask=m),
     "policy_ratios": lambda a, b, m: rlox.policy_ratios(a, b, m),
     "sequence ratios": lambda a, b, m: rlox.policy_ratios(a, b, m, level="sequence"),
-    "policy_ratio_stats": lambda a, b, m: np.array(
-        list(rlox.policy_ratio_stats(a, b, m, advantages=b).values())
+    "policy_ratio_stats": lambda a, b, m: rlox.policy_ratio_stats(a, b, m, advantages=b),
+    "group": lambda a, b, m: rlox.compute_group_advantages(a, weights=b[0], ddof=1),
+    "batch of groups": lambda a, b, m: rlox.compute_batch_group_advantages(a, TOKENS),
+    "compute_token_kl_f32": lambda a, b, m: rlox.compute_token_kl_f32(a[0], b[0]),
+    "gae of one": lambda a, b, m: rlox.compute_gae(a[0], b[0], m[0], b[1][1]),
+    "gae of final values": lambda a, b, m: rlox.compute_gae(
+        a, b, None, b[0], terminated=m, truncated=m, final_values=a
     ),
-    "compute_group_advantages": lambda a, b, m: rlox.compute_group_advantages(
-        a, weights=np.asarray(b)[0], ddof=1
-    ),
-    "compute_batch_group_advantages": lambda a, b, m: rlox.compute_batch_group_advantages(
-        a, TOKENS
-    ),
+    "gae_batched": lambda a, b, m: rlox.compute_gae_batched(a[0], b[0], m[0], b[1][:1], TOKENS),
+    "compute_gae": lambda a, b, m: rlox.compute_gae(a, b, m, b[0]),
+    "compute_vtrace": lambda a, b, m: rlox.compute_vtrace(a, a, b, m, b[0], 0.9),
+    "compute_returns": lambda a, b, m: rlox.compute_returns(a, m, b[0], 0.9),
+    "compute_lambda_returns": lambda a, b, m: rlox.compute_lambda_returns(a, b, m, b[0], 0.9),
 }
+
+
+def results(kernel, *arrays):
+    got = KERNELS[kernel](*arrays)
+    return np.array([*got.values()] if isinstance(got, dict) else got)
 
 
 def frozen(array):
@@ -125,32 +132,33 @@ def test_kernel_results_do_not_depend_on_the_layout(kernel, layout):
     # Small integers, so that every dtype holds them.
     arrays = [-rng.integers(0, 5, (ROWS, TOKENS)).astype(np.float64) for _ in "ab"]
     mask = rng.random((ROWS, TOKENS)) < 0.6
-    call, change = KERNELS[kernel], LAYOUTS[layout]
-    expected = call(*arrays, mask)
-    np.testing.assert_array_equal(call(*map(change, arrays), change(mask)), expected)
+    change = LAYOUTS[layout]
+    expected = results(kernel, *arrays, mask)
+    np.testing.assert_array_equal(results(kernel, *map(change, arrays), change(mask)), expected)
     for dtype in ("i1", "i8", ">i4", ">f8", "g"):
-        got = call(*(change(x.astype(dtype)) for x in arrays), change(mask.astype(dtype)))
+        got = results(kernel, *(change(x.astype(dtype)) for x in (*arrays, mask)))
         np.testing.assert_array_equal(got, expected)
-    single = [x.astype(np.float32) for x in arrays]
-    if layout not in ("list", "byte-swapped"):
-        got = call(*map(change, single), change(mask))
-        np.testing.assert_array_equal(got, call(*single, mask))
-    if layout != "list":
-        got = call(*(change(x.astype(np.float16)) for x in arrays), change(mask))
-        assert got.dtype == call(*single, mask).dtype
-        np.testing.assert_array_equal(got, call(*single, mask))
+    single = results(kernel, *(x.astype(np.float32) for x in arrays), mask)
+    for dtype in {"list": [], "byte-swapped": ["f2"]}.get(layout, ["f4", "f2"]):
+        got = results(kernel, *(change(x.astype(dtype)) for x in arrays), change(mask))
+        assert got.dtype == single.dtype
+        np.testing.assert_array_equal(got, single)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda n: [0.5] * n, lambda n: [1] * (n - 1) + [2.5]], ids=["floats", "mixed"]
-)
-def test_long_lists_equal_arrays(make):
-    rewards = make(300_000)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_tensors_equal_float32(kernel, dtype):
+    numbers = torch.linspace(-3, 3, ROWS * TOKENS).reshape(ROWS, TOKENS).to(dtype)
+    mask, others = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) % 5 == 4, numbers.flip(0) / 3
+    got = results(kernel, numbers, others, mask)
+    expected = results(kernel, numbers.float(), others.float(), mask)
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("last", [0.5, 1, None])
+def test_long_lists_equal_arrays(last):
+    rewards = [0.5] * 299_999 + [last]
     group = rlox.compute_group_advantages(rewards, scale="none")
-    np.testing.assert_array_equal(
-        group, rlox.compute_group_advantages(np.array(rewards), scale="none")
-    )
-
-
-def test_missing_reward_in_a_long_list_has_advantage_0():
-    assert rlox.compute_group_advantages([1.0] * 299_999 + [None])[-1] == 0.0
+    numbers = np.array(rewards, float)  # None becomes NaN, a missing reward
+    np.testing.assert_array_equal(group, rlox.compute_group_advantages(numbers, scale="none"))

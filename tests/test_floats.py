@@ -8,50 +8,15 @@ import pytest
 import torch
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError
+from support.refusals import expect_refusal, refusals
 
-T, N = 6, 4
-FLAGS = np.arange(T * N).reshape(T, N) % 5 == 4
-NUMBERS = torch.linspace(-3, 3, T * N).reshape(T, N)
-OTHERS = NUMBERS.flip(0) / 3
-KERNELS = {
-    "compute_gae": lambda a, b: rlox.compute_gae(a, b, FLAGS, b[0]),
-    "compute_gae, one": lambda a, b: rlox.compute_gae(a[0], b[0], FLAGS[0], b[1, 1]),
-    "compute_gae, final": lambda a, b: rlox.compute_gae(
-        a, b, None, b[0], terminated=FLAGS, truncated=~FLAGS, final_values=a
-    ),
-    "compute_gae_batched": lambda a, b: rlox.compute_gae_batched(
-        a.reshape(-1), b.reshape(-1), FLAGS.ravel(), b[:, 0], N, 0.99, 0.95
-    ),
-    "compute_returns": lambda a, b: rlox.compute_returns(a, FLAGS, b[0]),
-    "compute_lambda_returns": lambda a, b: rlox.compute_lambda_returns(a, b, FLAGS, b[0]),
-    "compute_vtrace": lambda a, b: rlox.compute_vtrace(b, a, b, FLAGS, b[0], 0.99),
-    "token_kl": lambda a, b: rlox.token_kl(a, b, FLAGS),
-    "token_kl, sums": lambda a, b: rlox.token_kl(a, b, reduction="sum"),
-    "compute_token_kl_f32": lambda a, b: rlox.compute_token_kl_f32(a[0], b[0]),
-    "compute_batch_token_kl_f32": lambda a, b: rlox.compute_batch_token_kl_f32(
-        a.reshape(-1), b.reshape(-1), N
-    ),
-    "policy_ratios": lambda a, b: rlox.policy_ratios(a, b, FLAGS),
-    "policy_ratio_stats": lambda a, b: [*rlox.policy_ratio_stats(a, b, advantages=b).values()],
-    "group advantages": lambda a, b: rlox.compute_group_advantages(a[0]),
-    "weighted": lambda a, b: rlox.compute_group_advantages(a, weights=b[0]),
-    "batch of groups": lambda a, b: rlox.compute_batch_group_advantages(a.reshape(-1), N),
-}
+FLAGS = np.arange(24).reshape(6, 4) % 5 == 4
+NUMBERS = torch.linspace(-3, 3, 24).reshape(6, 4)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_results_are_those_of_the_same_numbers_in_float32(kernel, dtype):
-    given = [x.to(dtype) for x in (NUMBERS, OTHERS)]
-    got, expected = (KERNELS[kernel](*x) for x in (given, [x.float() for x in given]))
-    for ours, same in zip(np.atleast_1d(got), np.atleast_1d(expected), strict=True):
-        assert np.asarray(ours).dtype == np.asarray(same).dtype
-        np.testing.assert_array_equal(ours, same)
-    assert [x.dtype for x in given] == [dtype, dtype]
-
-
-@pytest.mark.parametrize("n", [50, 20_000])
-def test_arrays_of_every_layout_count_as_their_numbers(n):
+def test_long_arrays_of_every_layout_equal_float32():
+    n = 20_000
     rewards = np.random.default_rng(0).standard_normal(n).astype(np.float16)
     misaligned = np.zeros(2 * n + 1, np.uint8)[1:].view(np.float16)
     misaligned[:] = rewards
@@ -61,34 +26,28 @@ def test_arrays_of_every_layout_count_as_their_numbers(n):
         got = rlox.compute_gae(numbers, zeros, zeros, 0.0)[0]
         assert got.dtype == np.float32
         assert np.array_equal(got, expected)
-    other = rlox.compute_gae(zeros.astype(float), rewards, zeros, 0.0)[0]
-    assert other.dtype == np.float64
+    assert rlox.compute_gae(zeros.astype(float), rewards, zeros, 0.0)[0].dtype == np.float64
 
 
-def test_masks_and_single_numbers_may_be_half_precision_too():
-    flags = torch.from_numpy(FLAGS).to(torch.bfloat16)
+def test_masks_and_single_numbers_may_be_half_precision():
     numbers = NUMBERS.to(torch.bfloat16)
-    np.testing.assert_array_equal(
-        rlox.token_kl(numbers, numbers / 2, flags), rlox.token_kl(numbers, numbers / 2, FLAGS)
-    )
-    half = torch.tensor(0.5, dtype=torch.bfloat16)
-    np.testing.assert_array_equal(
-        rlox.compute_returns(numbers[0], FLAGS[0], half, half),
-        rlox.compute_returns(numbers[0], FLAGS[0], 0.5, 0.5),
-    )
+    flags, half = torch.from_numpy(FLAGS).to(torch.bfloat16), torch.tensor(0.5).to(torch.bfloat16)
+    got, expected = (rlox.token_kl(numbers, numbers / 2, mask) for mask in (flags, FLAGS))
+    np.testing.assert_array_equal(got, expected)
+    got, expected = (rlox.compute_returns(numbers[0], FLAGS[0], x, x) for x in (half, 0.5))
+    np.testing.assert_array_equal(got, expected)
 
 
-def test_what_bfloat16_tensors_are_refused_for_is_told():
-    learned = NUMBERS.to(torch.bfloat16).requires_grad_()
-    with pytest.raises(
-        ValueError, match=r"log_probs: expected an array, .*requires grad.*; pass it as \.detach"
-    ):
-        rlox.token_kl(learned, OTHERS)
-    with pytest.raises(TypeError, match=r"sequences: expected an array of integers, got"):
-        rlox.pack_sequences([NUMBERS[0].to(torch.bfloat16)], 8)
+@refusals(
+    (lambda x: rlox.token_kl(x.requires_grad_(), x), ArgumentError, "log_probs"),
+    (lambda x: rlox.pack_sequences([x[0]], 8), ArgumentTypeError, "sequences"),
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tensors_with_gradients_and_floats_for_integers_are_rejected(dtype, refusal):
+    expect_refusal(refusal, NUMBERS.to(dtype, copy=True))
 
 
-def test_a_policy_in_half_precision_is_stepped_with():
+def test_a_policy_may_act_in_half_precision():
     class Half(torch.nn.Module):
         def get_action_and_logprob(self, obs, mask=None, action=None):
             zeros = torch.zeros(len(obs), dtype=torch.bfloat16)
@@ -104,15 +63,15 @@ def test_a_policy_in_half_precision_is_stepped_with():
 
 @pytest.mark.parametrize("shape", [(3, 900_000), (2_000_000,), (1, 2_000_000)])
 @pytest.mark.parametrize("dtype", ["float16", ">f4"])
-def test_many_numbers_are_converted_part_by_part_as_few_are(shape, dtype):
-    ratios = np.random.default_rng(0).normal(0, 0.01, shape).astype(dtype)
-    said = rlox.policy_ratios(ratios, np.zeros(shape, np.float32))
+def test_long_arrays_that_are_converted_equal_short_ones(shape, dtype):
+    log_probs = np.random.default_rng(0).normal(0, 0.01, shape).astype(dtype)
+    ratios = rlox.policy_ratios(log_probs, np.zeros(shape, np.float32))
     for some in (np.s_[..., :50], np.s_[..., -50:]):
-        few = rlox.policy_ratios(ratios[some], np.zeros(ratios[some].shape, np.float32))
-        np.testing.assert_array_equal(said[some], few)
+        zeros = np.zeros(log_probs[some].shape, np.float32)
+        np.testing.assert_array_equal(ratios[some], rlox.policy_ratios(log_probs[some], zeros))
 
 
-# Numbers so small that they count as 0 where the caller says so.
+# Each number is a denormal, which counts as 0 where the caller flushes denormals.
 FLUSHED = """
 import hashlib, os
 import numpy as np, rlox, torch
@@ -133,7 +92,7 @@ for threads in "12":
         continue
     os.environ["RLOX_NUM_THREADS"] = threads
     digest = hashlib.sha256()
-    for flush in (False, True, False, True):  # the threads' own is that of one of these
+    for flush in (False, True, False, True):  # one of them is the mode of the threads
         assert torch.set_flush_denormal(flush)
         for _ in range(3):
             for array in results():
@@ -149,10 +108,6 @@ def test_results_with_flushed_denormals_do_not_depend_on_the_number_of_threads()
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     lines = done.stdout.splitlines()
     one, two = lines[: len(lines) // 2], lines[len(lines) // 2 :]
-    said = [line.split() for line in one[:-1]]
-    # The mode does make a difference: all of it, and none where it is off.
-    assert {(flush, gone == size) for flush, gone, size in said[::4]} == {
-        ("False", False),
-        ("True", True),
-    }
+    modes = {(mode, zeros == size) for mode, zeros, size in map(str.split, one[:-1:4])}
+    assert modes == {("False", False), ("True", True)}  # all numbers are flushed, or none
     assert one == two

@@ -3,111 +3,79 @@
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.envs import BitFlip, PointMass
+from support.refusals import Refusal, expect_refusal, refusals
+from support.replay import assert_equal_batches
 
 SIZES = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
-
-
-def obs_of(achieved, desired=-1.0):
-    column = np.reshape(np.float32(achieved), (-1, 1))
-    goal = np.full_like(column, desired)
-    return {"observation": column, "achieved_goal": column, "desired_goal": goal}
 
 
 def distance(achieved, desired, info):
     return -np.abs(achieved - desired)[:, 0]
 
 
-def made(capacity, num_envs=1, **keywords):
-    keywords = {"compute_reward": distance, "seed": 0, **keywords}
-    return rlox.HindsightReplayBuffer(capacity, SIZES, 1, num_envs=num_envs, **keywords)
+def new(capacity=20, compute_reward=distance, num_envs=1, **keywords):
+    keywords = {"compute_reward": compute_reward, "num_envs": num_envs, "seed": 0, **keywords}
+    return rlox.HindsightReplayBuffer(capacity, SIZES, 1, **keywords)
 
 
-class Walks:
-    """Environments that reach another goal with every step."""
+def filled(*args, lengths=(12,), **keywords):
+    """Fill a buffer with episodes in which step t reaches t + 1, in environments 1,000 apart."""
+    buffer = new(*args, **keywords)
+    column = 1000.0 * np.arange(buffer.num_envs)[:, None]
+    zeros = np.zeros_like(column)
+    for length in lengths:
+        for i in range(length):
+            now, after = (
+                {"observation": x, "achieved_goal": x, "desired_goal": zeros - 1}
+                for x in (column, column + 1)
+            )
+            ended = np.full(buffer.num_envs, i + 1 == length)
+            buffer.push_batch(now, after, zeros, zeros[:, 0] + 7, zeros[:, 0] > 0, ended)
+            column += 1
+    return buffer
 
-    def __init__(self, seed, num_envs):
-        self.rng, self.n = np.random.default_rng(seed), num_envs
-        self.at = 10_000.0 * np.arange(num_envs)
-        self.rows = []  # (achieved, whether the episode ends) by number
 
-    def push(self, buffer):
-        done = self.rng.random(self.n) < 0.2
-        last = done | (self.rng.random(self.n) < 0.1)
-        zeros = np.zeros((self.n, 1))
-        no = np.zeros(self.n, bool)
-        buffer.push_batch(
-            obs_of(self.at), obs_of(self.at + 1), zeros, np.full(self.n, 7.0), no, done
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_goals_and_rewards_are_those_of_the_episode(strategy, k):
+    buffer = filled(20, num_envs=2, lengths=(4, 3, 5), strategy=strategy, n_sampled_goal=k)
+    goals_of = {}
+    for seed in range(100):
+        batch = buffer.sample(20, seed)
+        achieved, reached, goals, next_goals = (
+            batch[name][goal][:, 0]
+            for goal in ("achieved_goal", "desired_goal")
+            for name in ("obs", "next_obs")
         )
-        self.rows += zip(self.at.copy(), last, strict=True)
-        self.at += np.where(last, 7.0, 1.0)
-
-    def goals(self, i, held, strategy):
-        """What the steps of a transition's episode have reached, step by step."""
-        first = end = i
-        while first - self.n >= held.start and not self.rows[first - self.n][1]:
-            first -= self.n
-        while not self.rows[end][1] and end + self.n < held.stop:
-            end += self.n
-        start = {"future": i, "final": end, "episode": first}[strategy]
-        return {self.rows[step][0] + 1 for step in range(start, end + 1, self.n)}
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    strategy=st.sampled_from(["future", "final", "episode"]),
-    capacity=st.integers(1, 14),
-    num_envs=st.integers(1, 3),
-    steps=st.integers(1, 25),
-    k=st.integers(0, 5),
-    seed=st.integers(0, 1 << 32),
-)
-def test_goals_and_rewards_equal_a_slow_reference(strategy, capacity, num_envs, steps, k, seed):
-    buffer = made(capacity, num_envs, strategy=strategy, n_sampled_goal=k)
-    walks = Walks(seed, num_envs)
-    for _ in range(steps):
-        walks.push(buffer)
-    held = range(len(walks.rows) - len(buffer), len(walks.rows))
-    number = {walks.rows[i][0]: i for i in held}
-    count = len(buffer)
-    for draw in range(20):
-        batch = buffer.sample(count, draw)
-        achieved, reached = (
-            batch[name]["achieved_goal"][:, 0].astype(float) for name in ("obs", "next_obs")
-        )
-        goals, rewards = batch["obs"]["desired_goal"][:, 0].astype(float), batch["rewards"]
         assert np.array_equal(reached, achieved + 1)
-        assert np.array_equal(goals, batch["next_obs"]["desired_goal"][:, 0])
-        changed = count * k // (k + 1)
-        assert np.array_equal(goals[changed:], np.full(count - changed, -1.0))
-        assert np.array_equal(rewards[changed:], np.full(count - changed, 7.0))
-        assert np.array_equal(rewards[:changed], -np.abs(reached - goals)[:changed])
-        for at, goal in zip(achieved[:changed], goals[:changed], strict=True):
-            assert goal in walks.goals(number[at], held, strategy)
+        assert np.array_equal(goals, next_goals)
+        changed = 20 * k // (k + 1)
+        assert (goals[changed:] == -1).all()
+        assert (batch["rewards"][changed:] == 7).all()
+        assert np.array_equal(batch["rewards"][:changed], -np.abs(reached - goals)[:changed])
         assert not batch["terminated"].any()
+        for number, goal in zip(achieved[:changed], goals[:changed], strict=True):
+            assert number // 1000 == goal // 1000
+            goals_of.setdefault(number % 1000, set()).add(goal % 1000)
+    expected = {}
+    for episode in (range(2, 4), range(4, 7), range(7, 12)):  # steps 0 and 1 are overwritten
+        for t in episode if k else ():
+            start = {"future": t, "final": episode[-1], "episode": episode[0]}[strategy]
+            expected[t] = {step + 1 for step in range(start, episode.stop)}
+    assert goals_of == expected
 
 
-def test_later_steps_are_as_likely_as_each_other():
-    buffer = made(10)
-    for t in range(10):
-        buffer.push(
-            {name: x[0] for name, x in obs_of(t).items()},
-            [0.0],
-            0.0,
-            False,
-            t == 9,
-            {name: x[0] for name, x in obs_of(t + 1).items()},
-        )
-    goals = []
-    for draw in range(3000):
-        batch = buffer.sample(10, draw)
-        first = batch["obs"]["achieved_goal"][:8, 0] == 4
-        goals += batch["obs"]["desired_goal"][:8, 0][first].tolist()
-    counts = np.bincount(np.int64(goals), minlength=11)[5:]
+def test_later_steps_are_equally_likely():
+    buffer, goals = filled(12), []
+    for seed in range(3000):
+        obs = buffer.sample(10, seed)["obs"]
+        rows = obs["achieved_goal"][:8, 0] == 6
+        goals += obs["desired_goal"][:8, 0][rows].tolist()
+    counts = np.bincount(np.int64(goals), minlength=13)[7:]
     expected = len(goals) / 6
     assert ((counts - expected) ** 2 / expected).sum() < 26  # 5 degrees of freedom: p = 0.0001
 
@@ -129,13 +97,12 @@ def test_rewards_and_ends_are_computed_once_a_batch():
         extra={"cost": (2, "float32")},
         strategy="final",
     )
+    cost = {"cost": [1.0, 2.0]}
     for seed in range(10):
-        obs, _ = env.reset(seed=seed)
-        done = False
+        (obs, _), done = env.reset(seed=seed), False
         while not done:
             action = env.np_random.integers(4)
             following, reward, terminated, truncated, _ = env.step(action)
-            cost = {"cost": [1.0, 2.0]}
             buffer.push(obs, action, reward, terminated, truncated, following, extra=cost)
             obs, done = following, terminated or truncated
     batch = buffer.sample(20, 0)
@@ -144,140 +111,101 @@ def test_rewards_and_ends_are_computed_once_a_batch():
     assert np.array_equal(batch["rewards"], np.where(met, 0.0, -1.0))
     assert np.array_equal(batch["terminated"], met)
     assert met.any()
-    again = buffer.sample(20, 0, out=batch)
-    assert again is batch
+    assert buffer.sample(20, 0, out=batch) is batch
     assert len(calls) == 2
 
 
 def test_seeds_repeat_and_buffers_are_saved_and_loaded(tmp_path):
-    buffer, walks = made(20, 2), Walks(3, 2)
-    for _ in range(15):
-        walks.push(buffer)
-    buffer.save(tmp_path / "buffer")
-    loaded = rlox.HindsightReplayBuffer.load(tmp_path / "buffer", distance)
-    copy = made(20, 2)
+    buffer = filled(20, num_envs=2, lengths=(4, 9))
+    path, load = tmp_path / "buffer", rlox.HindsightReplayBuffer.load
+    buffer.save(path)
+    loaded, copy = load(path, distance), new(20, num_envs=2)
     copy.load_state(buffer.state())
     for seed in (None, None, 5):
         first, *others = [b.sample(16, seed) for b in (buffer, loaded, copy)]
         for other in others:
-            assert np.array_equal(first["rewards"], other["rewards"])
-            for name, array in first["obs"].items():
-                assert np.array_equal(array, other["obs"][name])
+            assert_equal_batches(first, other)
     assert isinstance(loaded, rlox.ReplayBuffer)
-    with pytest.raises(ValueError, match="path: expected a ReplayBuffer, got a HindsightReplay"):
-        rlox.ReplayBuffer.load(tmp_path / "buffer")
     rlox.ReplayBuffer(5, 1, 1).save(tmp_path / "plain")
-    with pytest.raises(ValueError, match="path: expected a HindsightReplayBuffer, got something"):
-        rlox.HindsightReplayBuffer.load(tmp_path / "plain", distance)
-    with pytest.raises(TypeError, match="compute_reward: expected a function"):
-        rlox.HindsightReplayBuffer.load(tmp_path / "buffer", None)
-    (tmp_path / "buffer" / "replay.safetensors").write_bytes(b"")
+    for call, error, argument in (
+        (lambda: rlox.ReplayBuffer.load(path), ArgumentError, "path"),
+        (lambda: load(tmp_path / "plain", distance), ArgumentError, "path"),
+        (lambda: load(path, None), ArgumentTypeError, "compute_reward"),
+    ):
+        expect_refusal(Refusal(call, error, argument))
+    (path / "replay.safetensors").write_bytes(b"")
     with pytest.raises(rlox.CorruptFileError, match="section replay"):
-        rlox.HindsightReplayBuffer.load(tmp_path / "buffer", distance)
+        load(path, distance)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "error", "said"),
-    [
-        ({"strategy": "past"}, ValueError, "strategy: expected future, final or episode"),
-        ({"n_sampled_goal": -1}, ValueError, "n_sampled_goal: expected zero or a positive"),
-        ({"compute_reward": None}, TypeError, "compute_reward: expected a function"),
-        ({"compute_terminated": 3}, TypeError, "compute_terminated: expected a function"),
-    ],
+def of_sizes(sizes):
+    return rlox.HindsightReplayBuffer(10, sizes, 1, compute_reward=distance)
+
+
+@refusals(
+    (lambda: new(strategy="past"), ArgumentError, "strategy"),
+    (lambda: new(n_sampled_goal=-1), ArgumentError, "n_sampled_goal"),
+    (lambda: new(10, None), ArgumentTypeError, "compute_reward"),
+    (lambda: new(compute_terminated=3), ArgumentTypeError, "compute_terminated"),
+    (lambda: of_sizes({"observation": 1, "achieved_goal": 1}), ArgumentError, "obs_dim"),
+    (lambda: of_sizes(3), ArgumentError, "obs_dim"),
+    (lambda: of_sizes({**SIZES, "desired_goal": 2}), ArgumentError, "obs.desired_goal"),
 )
-def test_settings_that_make_no_sense_are_refused(keywords, error, said):
-    with pytest.raises(error, match=said):
-        made(10, **keywords)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ({"observation": 1, "achieved_goal": 1}, "obs_dim: expected the keys observation"),
-        (3, "obs_dim: expected the keys observation"),
-        ({**SIZES, "desired_goal": 2}, "desired_goal: expected F32"),
-    ],
-)
-def test_observations_without_goals_are_refused(sizes, said):
-    with pytest.raises(ValueError, match=said):
-        rlox.HindsightReplayBuffer(10, sizes, 1, compute_reward=distance)
-
-
-@pytest.mark.parametrize(
-    ("gives", "said"),
-    [
-        (lambda *_: 0.0, r"compute_reward: expected shape \(8,\), got \(\)"),
-        (lambda *_: np.zeros(7), r"compute_reward: expected shape \(8,\), got \(7,\)"),
-        (
-            lambda *_: np.full(8, np.nan),
-            "compute_reward: expected finite numbers, got nan in row 0",
-        ),
-        (
-            lambda *_: np.r_[np.zeros(3), np.full(5, -1e300)],
-            r"compute_reward: expected finite numbers, got -1e\+300 in row 3, beyond float32",
-        ),
-        (lambda *_: [10**400] * 8, "compute_reward: expected 8 numbers, got list"),
-        (lambda *_: np.zeros(8) + 1j, "compute_reward: expected 8 numbers, got ndarray"),
-        (lambda *_: ["a"] * 8, "compute_reward: expected 8 numbers, got list"),
-    ],
-)
-def test_rewards_that_make_no_sense_are_refused(gives, said):
-    buffer, walks = made(20, compute_reward=gives), Walks(0, 1)
-    for _ in range(12):
-        walks.push(buffer)
-    with pytest.raises(ValueError, match=said):
-        buffer.sample(10)
+def test_invalid_settings_are_rejected(refusal):
+    expect_refusal(refusal)
 
 
 def spoil(achieved, desired, info):
     achieved -= desired
-    return np.zeros(len(achieved))
 
 
-def test_a_function_that_writes_to_what_was_sampled_is_refused():
-    buffer, walks = made(20, compute_reward=spoil), Walks(0, 1)
-    for _ in range(12):
-        walks.push(buffer)
-    with pytest.raises(RuntimeError, match="compute_reward") as raised:
-        buffer.sample(10)
-    assert "read-only" in str(raised.value.__cause__)
-
-
-def filled(**keywords):
-    buffer, walks = made(20, **keywords), Walks(0, 1)
-    for _ in range(12):
-        walks.push(buffer)
-    return buffer
-
-
-@pytest.mark.parametrize("no", [False, np.False_, np.array(False)])
-def test_false_for_all_is_false_for_each(no):
-    asked = []
-
-    def never(achieved, desired, info):
-        asked.append(len(achieved))
-        return no
-
-    buffer = filled(compute_terminated=never)
-    assert not buffer.sample(10)["terminated"].any()
-    assert asked == [8]
+HUGE = np.r_[np.zeros(3), np.full(5, -1e300)]
+BAD_REWARDS = {
+    "scalar": (0.0, ArgumentError),
+    "shape": (np.zeros(7), ArgumentError),
+    "NaN": (np.full(8, np.nan), NonFiniteError),
+    "beyond float32": (HUGE, NonFiniteError),
+    "beyond float64": ([10**400] * 8, ArgumentError),
+    "complex": (np.zeros(8) + 1j, ArgumentError),
+}
+BAD_FLAGS = {
+    "True for all": (True, ArgumentError),
+    "number": (0, ArgumentError),
+    "NaN": ([np.nan] * 8, NonFiniteError),
+}
 
 
 @pytest.mark.parametrize(
-    ("gives", "said"),
+    ("name", "result", "error"),
     [
-        (True, r"expected 8 flags, or False for all, got True for all"),
-        (np.True_, r"expected 8 flags, or False for all, got True for all"),
-        (0, r"expected shape \(8,\), got \(\)"),
-        ([np.nan] * 8, "expected finite numbers, got nan in row 0"),
+        pytest.param(name, *row, id=f"{name} {case}")
+        for name, rows in (("compute_reward", BAD_REWARDS), ("compute_terminated", BAD_FLAGS))
+        for case, row in rows.items()
     ],
 )
-def test_flags_that_make_no_sense_are_refused(gives, said):
-    buffer = filled(compute_terminated=lambda *_: gives)
-    with pytest.raises(ValueError, match=f"^compute_terminated: {said}"):
-        buffer.sample(10)
+def test_invalid_results_of_functions_are_rejected(name, result, error):
+    buffer = filled(**{name: lambda *_: result})
+    expect_refusal(Refusal(buffer.sample, error, name), 10)
+
+
+def test_a_function_that_writes_to_its_arguments_is_rejected():
+    with pytest.raises(RuntimeError, match="compute_reward") as raised:
+        filled(20, spoil).sample(10)
+    assert "read-only" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize("no", [False, np.False_, np.array(False)], ids=repr)
+def test_false_for_all_is_false_for_each(no):
+    calls = []
+
+    def never(achieved, desired, info):
+        calls.append(len(achieved))
+        return no
+
+    assert not filled(compute_terminated=never).sample(10)["terminated"].any()
+    assert calls == [8]
 
 
 @pytest.mark.parametrize("kind", [BitFlip, PointMass])
-def test_the_goal_environments_are_gymnasiums(kind):
+def test_goal_environments_follow_the_api_of_gymnasium(kind):
     check_env(kind(), skip_render_check=True)

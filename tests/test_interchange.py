@@ -1,17 +1,26 @@
-"""Arrow tables and Minari's data sets: every transition comes through."""
+"""Arrow tables and Minari's data sets, which keep all transitions."""
+
+import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError
 from rlox.interchange import from_arrow, from_minari, to_arrow
+from support.refusals import Refusal, expect_refusal
 from support.replay import transition
 
 
+@pytest.fixture
+def pa():
+    return pytest.importorskip("pyarrow")
+
+
 def rows_of(buffer):
-    """Every transition that can be sampled, as a set."""
-    found = set()
+    """Return the set of all transitions that can be sampled."""
+    rows = set()
     for seed in range(60):
         batch = buffer.sample(len(buffer), seed)
         parts = []
@@ -19,36 +28,39 @@ def rows_of(buffer):
             arrays = value.items() if isinstance(value, dict) else [("", value)]
             parts += [(name, key, array) for key, array in arrays]
         for i in range(len(batch["rewards"])):
-            found.add(tuple((name, key, array[i].tobytes()) for name, key, array in parts))
-    return found
+            rows.add(tuple((name, key, array[i].tobytes()) for name, key, array in parts))
+    return rows
 
 
-def test_tables_hold_every_transition():
-    pa = pytest.importorskip("pyarrow")
+def with_column(table, name, values):
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def test_tables_hold_every_transition(pa):
     rng = np.random.default_rng(0)
     sizes = {"a": ((2, 3), "uint8"), "b": ((), "int64"), "c": (2, "float64")}
-    extra = {"cost": ((), "float64"), "seen": (3, "bool")}
+    extra = {"cost": ((), "float64"), "flags": (3, "bool")}
     buffer = rlox.ReplayBuffer(12, sizes, 2, num_envs=2, extra=extra)
 
-    def observed():
+    def observe():
         return {
             "a": rng.integers(0, 256, (2, 2, 3), np.uint8),
             "b": rng.integers(-9, 9, 2),
             "c": rng.normal(size=(2, 2)),
         }
 
-    obs = observed()
+    obs = observe()
     for _ in range(11):
-        following, (ended, cut) = observed(), rng.random((2, 2)) < 0.2
-        beside = {"cost": rng.random(2), "seen": rng.random((2, 3)) < 0.5}
+        following, (ended, cut) = observe(), rng.random((2, 2)) < 0.2
+        costs = {"cost": rng.random(2), "flags": rng.random((2, 3)) < 0.5}
         actions, rewards = rng.normal(size=(2, 2)), rng.normal(size=2)
-        buffer.push_batch(obs, following, actions, rewards, ended, cut, extra=beside)
-        obs = observed() if (ended | cut).any() else following
+        buffer.push_batch(obs, following, actions, rewards, ended, cut, extra=costs)
+        obs = observe() if (ended | cut).any() else following
     table = to_arrow(buffer)
     assert table.num_rows == len(buffer) == 12
     assert table.schema.field("next_obs.a").type == pa.list_(pa.uint8(), 6)
     assert table.schema.field("obs.b").type == pa.int64()
-    assert table.schema.field("seen").type == pa.list_(pa.bool_(), 3)
+    assert table.schema.field("flags").type == pa.list_(pa.bool_(), 3)
     assert table["env"].to_pylist() == [0, 1] * 6
     again = from_arrow(table)
     assert (again.capacity, again.num_envs, len(again)) == (12, 2, 12)
@@ -57,15 +69,14 @@ def test_tables_hold_every_transition():
 
 
 @pytest.mark.parametrize("kind", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
-def test_running_and_promised_steps_come_through(kind):
-    pytest.importorskip("pyarrow")
+def test_running_and_incomplete_steps_are_kept(pa, kind):
     buffer = kind(8, 2, 1)
     for i in range(11):
         buffer.push(*transition(i, truncated=i % 5 == 4))
     table = to_arrow(buffer)
     assert table["next_obs"].to_pylist() == [[i + 1.0] * 2 for i in range(3, 11)]
     assert table["continues"].to_pylist() == [i not in (4, 9, 10) for i in range(3, 11)]
-    buffer.push(*transition(11)[:-1])  # its next observation is to come
+    buffer.push(*transition(11)[:-1])  # without its next observation
     assert to_arrow(buffer)["rewards"].to_pylist() == [i / 2 for i in range(4, 11)]
     sums = from_arrow(to_arrow(buffer), n_step=2, gamma=0.5).sample(7, 0)
     assert np.isin(sums["discounts"], (0.25, 0.5)).all()
@@ -74,17 +85,16 @@ def test_running_and_promised_steps_come_through(kind):
 
 
 def chain(first, count):
-    """Steps that fit each other, the last of them of no ended episode."""
+    """Return steps of one episode, which does not end."""
     obs = np.float32([[i, i] for i in range(first, first + count)])
     off = np.zeros(count, bool)
     return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), off, off
 
 
 @pytest.mark.parametrize("capacity", [50, 7])
-def test_rows_that_fit_and_do_not_follow_each_other_stay_apart(capacity):
-    pytest.importorskip("pyarrow")
+def test_rows_that_fit_and_do_not_follow_each_other_stay_apart(pa, capacity):
     buffer = rlox.ReplayBuffer(capacity, 2, 1, n_step=3, gamma=0.5)
-    buffer.push_batch(*chain(0, 5))  # for themselves, each
+    buffer.push_batch(*chain(0, 5))  # each row alone
     assert not to_arrow(buffer)["continues"].to_numpy().any()
     buffer.push_batch(*chain(5, 3), in_order=True)
     buffer.push_batch(*chain(8, 2))
@@ -94,72 +104,63 @@ def test_rows_that_fit_and_do_not_follow_each_other_stay_apart(capacity):
     again = from_arrow(table, n_step=3, gamma=0.5)
     assert rows_of(again) == rows_of(buffer)
     assert to_arrow(again) == table
-    for one in (buffer, again):  # where a row of its own ended nothing goes on
+    for one in (buffer, again):  # rows do not continue a row alone
         one.push_batch(*chain(20, 2), in_order=True)
     assert to_arrow(again) == to_arrow(buffer)
 
 
-def test_rows_apart_of_several_environments_and_of_other_tables_stay_apart():
-    pa = pytest.importorskip("pyarrow")
+def test_rows_apart_of_several_environments_and_of_other_tables_stay_apart(pa):
     buffer = rlox.ReplayBuffer(20, 2, 1, num_envs=2, n_step=2)
     for t in range(4):
         obs = np.float32([[t, t], [t + 50, t]])
         off = np.zeros(2, bool)
         buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], off, off)
     table = to_arrow(buffer)
-    at = table.column_names.index("continues")
-    said = [True, False, True, True, False, True, False, False]
-    field = table.schema.field(at)
-    parted = table.set_column(at, field, pa.chunked_array([pa.array(said)]))
-    for given in (parted, parted.replace_schema_metadata()):
-        again = from_arrow(given, num_envs=2, n_step=2)
-        assert to_arrow(again)["continues"].to_pylist() == said
+    continues = [True, False, True, True, False, True, False, False]
+    changed = with_column(table, "continues", pa.chunked_array([pa.array(continues)]))
+    for source in (changed, changed.replace_schema_metadata()):
+        again = from_arrow(source, num_envs=2, n_step=2)
+        assert to_arrow(again)["continues"].to_pylist() == continues
 
 
-def test_rows_that_go_on_from_none_that_is_kept_begin_an_episode():
-    pa = pytest.importorskip("pyarrow")
+def test_rows_whose_last_step_is_dropped_begin_an_episode(pa):
     buffer = rlox.ReplayBuffer(20, 1, 1)
     for i in range(10):
         buffer.push([i], [0], 0.0, False, False, [i + 1])
     table = to_arrow(buffer)
-    at = table.column_names.index("continues")
-    for first, said in [(True, [True]), (False, [False])]:
-        apart = pa.array([i != 4 or first for i in range(10)])
-        again = from_arrow(table.set_column(at, table.schema.field(at), apart), capacity=5)
+    for first in (True, False):
+        continues = pa.array([i != 4 or first for i in range(10)])
+        again = from_arrow(with_column(table, "continues", continues), capacity=5)
         assert again.state()["step.obs"][0] == 5
-        assert again.state()["cut"].tolist() == said
+        assert again.state()["cut"].tolist() == [first]
 
 
-def test_tables_that_make_no_sense_are_refused():
-    pa = pytest.importorskip("pyarrow")
+def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
     buffer = rlox.ReplayBuffer(8, 2, 1)
     for i in range(3):
         buffer.push(*transition(i))
     table = to_arrow(buffer)
-    with pytest.raises(TypeError, match=r"table: expected a pyarrow\.Table, got dict"):
-        from_arrow({})
-    with pytest.raises(ValueError, match="table: expected a column 'next_obs', got"):
-        from_arrow(table.drop(["next_obs"]))
-    at = table.column_names.index("rewards")
-    with pytest.raises(ValueError, match=r"table\['rewards'\]: expected no nulls, got 1"):
-        from_arrow(table.set_column(at, "rewards", pa.array([1.0, None, 2.0], pa.float32())))
-    with pytest.raises(ValueError, match=r"table\['rewards'\]: expected float32.*got string"):
-        from_arrow(table.set_column(at, "rewards", pa.array(["a", "b", "c"])))
-    with pytest.raises(ValueError, match="table: expected rows of the environments 0 to 1"):
-        from_arrow(table, num_envs=2)
-    with pytest.raises(ValueError, match="num_envs: expected at least 1, got 0"):
-        from_arrow(table, num_envs=0)
-    named = rlox.ReplayBuffer(8, 2, 1, extra={"env": ((), "int64")})
-    with pytest.raises(ValueError, match="buffer: expected no part 'env'"):
-        to_arrow(named)
+    nulls = with_column(table, "rewards", pa.array([1.0, None, 2.0], pa.float32()))
+    texts = with_column(table, "rewards", pa.array(["a", "b", "c"]))
+    env = rlox.ReplayBuffer(8, 2, 1, extra={"env": ((), "int64")})
+    with rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / "replay") as file:
+        for call, error, argument in (
+            (lambda: from_arrow({}), ArgumentTypeError, "table"),
+            (lambda: from_arrow(table.drop(["next_obs"])), ArgumentError, "table"),
+            (lambda: from_arrow(nulls), ArgumentError, "table['rewards']"),
+            (lambda: from_arrow(texts), ArgumentError, "table['rewards']"),
+            (lambda: from_arrow(table, num_envs=2), ArgumentError, "table"),
+            (lambda: from_arrow(table, num_envs=0), ArgumentError, "num_envs"),
+            (lambda: to_arrow(env), ArgumentError, "buffer"),
+            (lambda: to_arrow(file), ArgumentTypeError, "buffer"),
+        ):
+            expect_refusal(Refusal(call, error, argument))
 
 
 @pytest.mark.parametrize(
     ("envs", "frames", "steps"), [(1, 4, 40), (1, 2, 5), (3, 3, 40), (2, 4, 2)]
 )
-def test_stacks_of_frames_are_whole_in_tables_and_stored_once_again(envs, frames, steps):
-    """Across episodes' ends, the ring's seam, and steps that do not follow the one before."""
-    pa = pytest.importorskip("pyarrow")
+def test_frame_stacks_are_whole_in_tables_and_stored_once_in_buffers(pa, envs, frames, steps):
     rng = np.random.default_rng(envs + steps)
     shape, kinds = (2 * frames, 3), {"obs_dtype": "uint8", "frame_stack": frames}
     buffer = rlox.ReplayBuffer(12 * envs, shape, 1, **kinds, num_envs=envs)
@@ -190,8 +191,7 @@ def test_stacks_of_frames_are_whole_in_tables_and_stored_once_again(envs, frames
     assert {row[-1]: row for row in rows_of(whole)} == stored
 
 
-def test_stacks_that_do_not_fit_are_refused(monkeypatch):
-    pytest.importorskip("pyarrow")
+def test_frame_stacks_that_do_not_fit_into_memory_are_rejected(pa, monkeypatch):
     monkeypatch.setattr("rlox.memory.available_memory", lambda: 1000)
     buffer = rlox.ReplayBuffer(100, (4, 20), 1, obs_dtype="uint8", frame_stack=4)
     stack = np.zeros((11, 4, 20), np.uint8)
@@ -201,18 +201,7 @@ def test_stacks_that_do_not_fit_are_refused(monkeypatch):
         to_arrow(buffer)
 
 
-def test_buffers_that_tables_cannot_be_made_of_are_refused(tmp_path):
-    pytest.importorskip("pyarrow")
-    with (
-        rlox.MmapReplayBuffer(3, 6, 2, 1, tmp_path / "replay") as buffer,
-        pytest.raises(TypeError, match=r"buffer: expected a rlox.ReplayBuffer, got MmapReplay"),
-    ):
-        to_arrow(buffer)
-
-
 def test_missing_packages_are_named_with_their_extra(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(ImportError, match=r"pyarrow: .* pip install 'rlox\[arrow\]'"):
@@ -222,31 +211,30 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_data_sets_come_with_their_last_observations(tmp_path, monkeypatch):
+def test_data_sets_keep_their_last_observations(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episodes = []
-    for number in range(3):
-        last = np.arange(4) == 3
-        episodes.append(
-            minari.data_collector.EpisodeBuffer(
-                id=number,
-                observations=np.float32([[number, t] for t in range(5)]),
-                actions=np.arange(4) % 3,
-                rewards=(np.arange(4) % 3).astype(float),
-                terminations=last & (number % 2 == 1),
-                truncations=last & (number % 2 == 0),
-                infos={},
-            )
+    last = np.arange(4) == 3
+    episodes = [
+        minari.data_collector.EpisodeBuffer(
+            id=number,
+            observations=np.float32([[number, t] for t in range(5)]),
+            actions=np.arange(4) % 3,
+            rewards=(np.arange(4) % 3).astype(float),
+            terminations=last & (number % 2 == 1),
+            truncations=last & (number % 2 == 0),
+            infos={},
         )
+        for number in range(3)
+    ]
     dataset = minari.create_dataset_from_buffers(
         "counting/test-v0",
         episodes,
         action_space=gym.spaces.Discrete(3),
         observation_space=gym.spaces.Box(-1, 100, (2,), np.float32),
     )
-    for given in (dataset, "counting/test-v0"):
-        buffer = from_minari(given, seed=0)
+    for source in (dataset, "counting/test-v0"):
+        buffer = from_minari(source, seed=0)
         assert (len(buffer), buffer.capacity) == (12, 12)
         batch = buffer.sample(12, 1)
         obs, following = batch["obs"], batch["next_obs"]
@@ -256,5 +244,4 @@ def test_data_sets_come_with_their_last_observations(tmp_path, monkeypatch):
         assert np.array_equal(batch["truncated"], last & (obs[:, 0] % 2 == 0))
         assert np.array_equal(batch["actions"], batch["rewards"])
         assert batch["actions"].dtype == np.int64
-    with pytest.raises(TypeError, match=r"dataset: expected a minari\.MinariDataset"):
-        from_minari(3)
+    expect_refusal(Refusal(from_minari, ArgumentTypeError, "dataset"), 3)

@@ -1,5 +1,6 @@
-"""Threads that sample from one buffer do so at once, beside one that pushes to it."""
+"""Threads that sample from one buffer at the same time, while another thread pushes."""
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -10,38 +11,34 @@ import numpy as np
 import pytest
 
 import rlox
-from support.replay import check, transition
+from support.replay import batch_of, check, transition
 from thread_runs import join, run_program, run_threads, start_threads
 
 
-def filled(rows=2000, **options):
-    buffer = rlox.ReplayBuffer(rows, 40, 1, **options)
+def filled(rows=2000):
+    buffer = rlox.ReplayBuffer(rows, 40, 1)
     for i in range(rows):
         buffer.push(*transition(i, dim=40))
     return buffer
 
 
-@pytest.mark.parametrize("kind", ["uniform", "priorities", "file"])
-def test_samples_without_a_seed_share_the_buffers_stream(kind, tmp_path):
-    """Together they draw what one thread alone would, in some order."""
-
-    def made(name):
-        if kind == "file":
-            path = tmp_path / name
-            buffer = rlox.MmapReplayBuffer(10, 200, 1, 1, path, seed=3)
-        else:
-            of = rlox.PrioritizedReplayBuffer if kind == "priorities" else rlox.ReplayBuffer
-            buffer = of(200, 1, 1, seed=3)
-        i = np.arange(200.0)
-        off = np.zeros(200, bool)
+@pytest.mark.parametrize("name", ["ReplayBuffer", "PrioritizedReplayBuffer", "MmapReplayBuffer"])
+def test_samples_without_a_seed_share_the_stream_of_the_buffer(name, tmp_path):
+    """Four threads draw the samples of one thread, in some order."""
+    i, off = np.arange(200.0), np.zeros(200, bool)
+    alone, shared = (
+        rlox.MmapReplayBuffer(10, 200, 1, 1, tmp_path / file, seed=3)
+        if name == "MmapReplayBuffer"
+        else getattr(rlox, name)(200, 1, 1, seed=3)
+        for file in "ab"
+    )
+    for buffer in (alone, shared):
         buffer.push_batch(i[:, None], i[:, None], i[:, None], i, off, off)
-        return buffer
-
-    alone, shared, drawn = made("alone"), made("shared"), []
+    samples = []
     expected = sorted(tuple(alone.sample(140)["rewards"]) for _ in range(100))
-    work = lambda: drawn.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25))  # noqa: E731
+    work = lambda: samples.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25))  # noqa: E731
     assert run_threads(work, 4) == []
-    assert sorted(drawn) == expected
+    assert sorted(samples) == expected
 
 
 def test_seeded_samples_are_equal_in_every_thread():
@@ -56,44 +53,46 @@ def test_seeded_samples_are_equal_in_every_thread():
     assert run_threads(work, 6) == []
 
 
-def test_writer_is_not_starved_by_readers():
-    buffer, done = filled(), threading.Event()
+@contextlib.contextmanager
+def repeating(work, count):
+    """Repeat `work` in threads, which must raise nothing."""
+    done = threading.Event()
 
-    def read():
+    def repeat():
         while not done.is_set():
-            check(buffer.sample(2000), dim=40)
+            work()
 
-    threads, errors = start_threads(read, 6)
-    began = time.perf_counter()
-    for i in range(2000, 2100):
-        buffer.push(*transition(i, dim=40))
-    took = time.perf_counter() - began
-    done.set()
-    join(threads)
+    threads, errors = start_threads(repeat, count)
+    try:
+        yield
+    finally:
+        done.set()
+        join(threads)
     assert errors == []
-    assert took < 30
+
+
+def test_writer_is_not_starved_by_readers():
+    buffer = filled()
+    with repeating(lambda: check(buffer.sample(2000), dim=40), 6):
+        began = time.perf_counter()
+        for i in range(2000, 2100):
+            buffer.push(*transition(i, dim=40))
+        assert time.perf_counter() - began < 30
     assert len(buffer) == 2000
     assert buffer.sample(2000)["obs"].max() >= 2050
 
 
 def test_reader_is_not_starved_by_writers():
-    buffer, done = filled(), threading.Event()
+    buffer = filled()
     rows = np.repeat(np.arange(20_000, dtype=np.float32), 40).reshape(-1, 40)
     numbers, off = rows[:, 0], np.zeros(20_000, bool)
-
-    def write():
-        while not done.is_set():
-            buffer.push_batch(rows, rows + 1, -numbers[:, None], 0.5 * numbers, off, off)
-
-    threads, errors = start_threads(write, 3)
-    for _ in range(20):
-        check(buffer.sample(500), dim=40)
-    done.set()
-    join(threads)
-    assert errors == []
+    batch = rows, rows + 1, -numbers[:, None], 0.5 * numbers, off, off
+    with repeating(lambda: buffer.push_batch(*batch), 3):
+        for _ in range(20):
+            check(buffer.sample(500), dim=40)
 
 
-# Has `handler` run in the middle of a long sample, in which other calls would be refused or wait.
+# Runs `handler` within a long sample, in which other calls raise an error or wait.
 INSIDE = """
 import os, signal, sys, threading, time
 import numpy as np, rlox
@@ -119,40 +118,36 @@ def interrupt(handler):
         buffer.sample(rows)
 """
 
-INSIDE_A_CALL = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+NEEDS_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
 @pytest.mark.processes
-@INSIDE_A_CALL
+@NEEDS_SIGNALS
 def test_threads_sample_at_the_same_time():
-    run_program(
-        INSIDE
-        + textwrap.dedent("""
+    code = """
         def handler():
             thread = threading.Thread(target=lambda: buffer.sample(1000), daemon=True)
             thread.start()
             thread.join(30)
-            assert not thread.is_alive(), "it waits for the other sample"
+            assert not thread.is_alive(), "the thread waits for the other sample"
             assert len(buffer) == len(buffer.sample(5, seed=1)["obs"]) + rows - 5
         interrupt(handler)
-    """)
-    )
+    """
+    run_program(INSIDE + textwrap.dedent(code))
 
 
 @pytest.mark.processes
-@INSIDE_A_CALL
+@NEEDS_SIGNALS
 def test_push_waits_for_a_sample_and_later_samples_wait_for_the_push():
-    run_program(
-        INSIDE
-        + textwrap.dedent("""
+    code = """
         threads = []
         def handler():
             for work in (lambda: buffer.push(*one), lambda: buffer.sample(1000, seed=1)):
                 threads.append(threading.Thread(target=work, daemon=True))
                 threads[-1].start()
                 threads[-1].join(0.2)
-            # The second one waits for the first one: else many readers would keep it waiting. Also
-            # while none of them gets the GIL: who runs no signal handlers needs none to wait.
+            # The sample waits for the push, or many readers would starve the push. It also waits
+            # while no thread gets the GIL: threads without signal handlers wait without the GIL.
             sys.setswitchinterval(60)
             for _ in range(5):
                 until = time.perf_counter() + 0.12
@@ -161,13 +156,13 @@ def test_push_waits_for_a_sample_and_later_samples_wait_for_the_push():
                 time.sleep(0.013)
             sys.setswitchinterval(0.005)
             assert threads[0].is_alive() and threads[1].is_alive()
-            buffer.sample(5)  # of the thread that is not to wait for itself
+            buffer.sample(5)  # the thread that reads does not wait for itself
         interrupt(handler)
         for thread in threads:
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
-    """)
-    )
+    """
+    run_program(INSIDE + textwrap.dedent(code))
 
 
 @pytest.mark.processes
@@ -213,40 +208,29 @@ def test_forked_child_reads_or_raises():
 
 
 def test_closing_a_buffer_ends_all_readers(tmp_path):
-    buffer = rlox.MmapReplayBuffer(10, 1000, 1, 1, tmp_path / "replay")
-    for i in range(1000):
-        buffer.push([i], [0.0], 0.0, False, False, [i + 1])
-    ended = []
+    buffer = rlox.MmapReplayBuffer(10, 1000, 2, 1, tmp_path / "replay")
+    buffer.push_batch(*batch_of(range(1000)))
 
     def read():
-        try:
-            while True:
-                buffer.sample(100)
-        except rlox.ClosedError as error:
-            ended.append(error)
+        while True:
+            buffer.sample(100)
 
     threads, errors = start_threads(read, 4)
     time.sleep(0.05)
     buffer.close()
     join(threads)
-    assert errors == []
-    assert len(ended) == 4
+    assert [type(error) for error in errors] == [rlox.ClosedError] * 4
     assert buffer.closed
 
 
 def test_threads_may_close_a_buffer_at_the_same_time(tmp_path):
     for turn in range(50):
-        buffer = rlox.MmapReplayBuffer(100, 1000, 1, 1, tmp_path / f"replay{turn}")
-        buffer.push([1.0], [0.0], 0.0, False, False, [2.0])
+        buffer = rlox.MmapReplayBuffer(100, 1000, 2, 1, tmp_path / f"replay{turn}")
+        buffer.push(*transition(1))
         begin = threading.Barrier(4)
-
-        def close(begin=begin, buffer=buffer):
-            begin.wait()
-            buffer.close()
-
-        threads, errors = start_threads(close, 4)
-        join(threads)
-        assert errors == []
+        assert (
+            run_threads(lambda begin=begin, buffer=buffer: (begin.wait(), buffer.close()), 4) == []
+        )
         assert buffer.closed
 
 

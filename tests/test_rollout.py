@@ -8,10 +8,20 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from rlox import RolloutBatch, RolloutBuffer, VecEnv, collect_rollout, make_vec
-from rlox.masks import as_masks, mask_parameter, random_allowed
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    OutOfMemoryError,
+    RolloutBatch,
+    RolloutBuffer,
+    VecEnv,
+    collect_rollout,
+    make_vec,
+)
+from rlox.masks import as_masks, random_allowed
 from rlox.policies import MlpPolicy, acting, evaluating_actions, sampled
 from support.masked_envs import Doors, Locks, Method, Switches
+from support.refusals import Refusal, expect_refusal, refusals
 
 
 def reference_advantages(batch, last_values, final_values, gamma, lam):
@@ -81,19 +91,14 @@ def test_the_batch_has_views_of_one_buffer():
     batch = collect_rollout(VecEnv(2, 0), None, 6)
     assert isinstance(batch, RolloutBatch)
     assert batch.action_masks is None
-    names = [name for name in batch.__dataclass_fields__ if name != "action_masks"]
-    shapes = {name: getattr(batch, name).shape for name in names}
-    assert shapes.pop("obs") == (6, 2, 4)
-    assert set(shapes.values()) == {(6, 2)}
-    dtypes = {name: getattr(batch, name).dtype.name for name in names}
-    assert dtypes.pop("actions") == "int64"
-    assert {dtypes.pop(name) for name in ("terminated", "truncated", "valid")} == {"bool"}
-    assert set(dtypes.values()) == {"float32"}
-    for name in names:
-        array = getattr(batch, name)
+    arrays = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    del arrays["action_masks"]
+    types = {"obs": (6, 2, 4, "float32"), "actions": (6, 2, "int64")}
+    types |= dict.fromkeys(("terminated", "truncated", "valid"), (6, 2, "bool"))
+    for name, array in arrays.items():
+        assert (*array.shape, array.dtype.name) == types.get(name, (6, 2, "float32")), name
         assert not array.flags.owndata, name
-        tensor = torch.from_numpy(array)
-        tensor.flatten()[0] = 1
+        torch.from_numpy(array).flatten()[0] = 1
         assert array.flat[0] == 1, name
 
 
@@ -186,68 +191,55 @@ def test_time_limits_bootstrap():
     assert np.allclose(batch.advantages, 0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "error", "words"),
-    [
-        ({"gamma": 1.5}, ValueError, "gamma: .*1.5"),
-        ({"gamma": float("nan")}, ValueError, "gamma: .*nan"),
-        ({"gae_lambda": -0.1}, ValueError, "gae_lambda: .*-0.1"),
-        ({"n_steps": 0}, ValueError, "n_steps"),
-        ({"n_steps": -1}, ValueError, "n_steps"),
-        ({"n_steps": 2**61}, MemoryError, "n_steps"),
-        ({"n_steps": 1.5}, TypeError, "n_steps"),
-        ({"env": gym.make("CartPole-v1")}, TypeError, "env: .*make_vec"),
-        ({"policy": lambda obs: np.zeros(1)}, (TypeError, ValueError), "actions"),
-        ({"policy": lambda obs: np.full(2, 2)}, ValueError, "actions"),
-        ({"policy": lambda obs: (np.zeros(2, int), np.zeros(3), np.zeros(2))}, ValueError, "log_p"),
-        (
-            {"policy": lambda obs: (np.zeros(2, int), np.zeros(2), np.zeros(1))},
-            ValueError,
-            "values",
-        ),
-    ],
+class Unbounded(gym.Env):
+    observation_space = spaces.Box(0, 1, (1,))
+    action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+
+INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
+
+
+@refusals(
+    ({"gamma": 1.5}, ArgumentError, "gamma"),
+    ({"gamma": float("nan")}, ArgumentError, "gamma"),
+    ({"gae_lambda": -0.1}, ArgumentError, "gae_lambda"),
+    ({"n_steps": 0}, ArgumentError, "n_steps"),
+    ({"n_steps": -1}, ArgumentError, "n_steps"),
+    ({"n_steps": 2**61}, OutOfMemoryError, "n_steps"),
+    ({"n_steps": 1.5}, ArgumentTypeError, "n_steps"),
+    ({"env": gym.make("CartPole-v1")}, ArgumentTypeError, "env", "make_vec"),
+    ({"env": make_vec(Unbounded)}, ArgumentError, "policy"),
+    ({"policy": lambda obs: TWO}, ArgumentTypeError, "actions"),
+    ({"policy": lambda obs: INT + 2}, ArgumentError, "actions"),
+    ({"policy": lambda obs: (INT, THREE, TWO)}, ArgumentError, "log_probs"),
+    ({"policy": lambda obs: (INT, TWO, THREE)}, ArgumentError, "values"),
 )
-def test_invalid_arguments_are_rejected_before_environments_move(kwargs, error, words):
+def test_invalid_arguments_are_rejected_before_environments_move(refusal):
     env, twin = VecEnv(2, 0), VecEnv(2, 0)
     env.reset(), twin.reset()
-    with pytest.raises(error, match=words):
-        collect_rollout(**{"env": env, "policy": None, "n_steps": 3, **kwargs})
+    arguments = {"env": env, "policy": None, "n_steps": 3, **refusal.call}
+    expect_refusal(refusal._replace(call=lambda: collect_rollout(**arguments)))
     assert np.array_equal(env.step([0, 1])[0], twin.step([0, 1])[0])
 
 
-def test_an_unbounded_action_space_needs_a_policy():
-    class Unbounded(gym.Env):
-        observation_space = gym.spaces.Box(0, 1, (1,))
-        action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
-
-    with pytest.raises(ValueError, match=r"policy: .*bounds"):
-        collect_rollout(make_vec(Unbounded), None, 3)
-
-
 def test_fields_of_a_buffer_may_be_passed_to_the_buffer():
-    env, twin = (VecEnv(n=4, seed=0, env_id="Pendulum-v1", max_episode_steps=3) for _ in range(2))
-    buffers = [RolloutBuffer(6, 4, (3,), (1,), action_dtype="float32") for _ in range(2)]
-    own, apart = buffers
-    for e, buffer in ((env, own), (twin, apart)):
-        e.begin_rollout(buffer)
-    for buffer in buffers:
+    def run(copy):
+        env = VecEnv(n=4, seed=0, env_id="Pendulum-v1", max_episode_steps=3)
+        buffer = RolloutBuffer(6, 4, (3,), (1,), action_dtype="float32")
+        env.begin_rollout(buffer)
         buffer.actions[:] = np.arange(24, dtype=np.float32).reshape(6, 4, 1) / 24
         buffer.values[:] = 0.5
-    for t in range(6):
-        env.step_rollout(own, t, own.actions[5 - t], own.values[t], own.values[t])
-        said = apart.actions[5 - t].copy(), apart.values[t].copy(), apart.values[t].copy()
-        twin.step_rollout(apart, t, *said)
-    finals = np.arange(len(own.final_index), dtype=np.float32)
-    own.final_values.ravel()[: len(finals)] = finals
-    own.finish(own.values[0], 0.9, 0.9, own.final_values.ravel()[: len(finals)])
-    apart.finish(apart.values[0].copy(), 0.9, 0.9, finals)
+        for t in range(6):
+            fields = buffer.actions[5 - t], buffer.values[t], buffer.values[t]
+            env.step_rollout(buffer, t, *map(copy, fields))
+        finals = buffer.final_values.ravel()[: len(buffer.final_index)]
+        finals[:] = np.arange(len(finals))
+        buffer.finish(copy(buffer.values[0]), 0.9, 0.9, copy(finals))
+        return buffer
+
+    own, apart = run(lambda field: field), run(np.copy)
     for name in ("obs", "actions", "values", "final_values", "advantages", "returns"):
         assert np.array_equal(getattr(own, name), getattr(apart, name)), name
-
-
-def test_extra_fields_that_do_not_fit_beside_the_others_are_refused():
-    with pytest.raises(MemoryError, match="extra"):
-        RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")})
 
 
 def test_a_policy_that_writes_to_its_observations_does_not_change_the_rollout():
@@ -275,7 +267,7 @@ MODES = list(AutoresetMode)
 
 
 class Late(Doors):
-    """Says what is allowed from the second step of an episode on; in the first, all is."""
+    """Report masks from the second step of an episode on; the first step allows all actions."""
 
     def step(self, action):
         if self.at == 0:
@@ -286,47 +278,42 @@ class Late(Doors):
         return super().reset(seed=seed)[0], {}
 
 
-def allowed_first(obs, action_masks):
-    """The first action that is allowed."""
+def first_allowed(obs, action_masks):
     return 10 + action_masks.argmax(1)
 
 
-@pytest.mark.parametrize("policy", [None, allowed_first])
+@pytest.mark.parametrize("policy", [None, first_allowed])
 @pytest.mark.parametrize("env", [Doors, Method, Late])
 @pytest.mark.parametrize(
     ("mode", "how"), [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")]
 )
 def test_only_allowed_actions_are_taken_in_rollouts(mode, how, env, policy):
-    made = make_vec(env, 3, seed=1, vectorization_mode=how, autoreset_mode=mode)
-    # A policy that needs masks gets none before some are said.
+    envs = make_vec(env, 3, seed=1, vectorization_mode=how, autoreset_mode=mode)
+    # The first call of a policy with `Late` has no masks.
     policy = None if env is Late else policy
     for _ in range(2):
-        batch = collect_rollout(made, policy, 13)
-        masks, done = batch.action_masks, batch.actions
+        batch = collect_rollout(envs, policy, 13)
+        masks = batch.action_masks
         assert masks.shape == (13, 3, 6)
         assert masks.dtype == bool
-        assert np.take_along_axis(masks, done[..., None], 2).all()
-        said = np.all(masks == batch.obs, axis=2)
-        assert (said[batch.valid] | (env is Late)).all()
+        assert np.take_along_axis(masks, batch.actions[..., None], 2).all()
+        reported = np.all(masks == batch.obs, axis=2)
+        assert (reported[batch.valid] | (env is Late)).all()
         assert masks[~batch.valid].all()
         if policy is None:
             assert np.allclose(batch.log_probs, -np.log(masks.sum(2)))
-    made.close()
+    envs.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_random_multi_binary_actions_are_allowed(mode):
-    made = make_vec(Switches, 2, seed=1, autoreset_mode=mode)
-    batch = collect_rollout(made, None, 40)
+def test_random_actions_of_several_components_are_allowed(mode):
+    batch = collect_rollout(make_vec(Switches, 2, seed=1, autoreset_mode=mode), None, 40)
     assert batch.action_masks.shape == (40, 2, 8)
+    assert batch.actions.shape == (40, 2, 2, 2)
     flags = batch.action_masks.reshape(40, 2, 4, 2)
     assert np.take_along_axis(flags, batch.actions.reshape(40, 2, 4, 1), 3).all()
-    assert batch.actions.shape == (40, 2, 2, 2)
     assert np.allclose(batch.log_probs, -np.log(2) * flags.all(3).sum(2))
 
-
-@pytest.mark.parametrize("mode", MODES)
-def test_random_multi_discrete_actions_are_allowed(mode):
     batch = collect_rollout(make_vec(Locks, 2, seed=1, autoreset_mode=mode), None, 12)
     assert batch.action_masks.shape == (12, 2, 5)
     counts = batch.action_masks[..., :2].sum(2) * batch.action_masks[..., 2:].sum(2)
@@ -335,105 +322,79 @@ def test_random_multi_discrete_actions_are_allowed(mode):
 
 def test_a_masked_reset_does_not_change_the_masks_of_other_environments():
     disabled = {"autoreset_mode": AutoresetMode.DISABLED}
-    fates = [lambda: Late(), lambda: gym.wrappers.TimeLimit(Late(), 3)]
-    env = make_vec(gym.vector.SyncVectorEnv(fates, **disabled), seed=0)
-    batch = collect_rollout(env, None, 40)
-    said = ~batch.action_masks.all(2)
-    # Of five steps, and of three, all but the first.
-    assert said[:, 0].tolist() == [t % 5 > 0 for t in range(40)]
-    assert said[:, 1].tolist() == [t % 3 > 0 for t in range(40)]
+    envs = [lambda: Late(), lambda: gym.wrappers.TimeLimit(Late(), 3)]
+    env = make_vec(gym.vector.SyncVectorEnv(envs, **disabled), seed=0)
+    reported = ~collect_rollout(env, None, 40).action_masks.all(2)
+    # All steps but the first, in episodes of five steps and of three.
+    assert reported[:, 0].tolist() == [t % 5 > 0 for t in range(40)]
+    assert reported[:, 1].tolist() == [t % 3 > 0 for t in range(40)]
 
 
 def test_wrappers_hide_neither_method_nor_infos():
-    made = gym.vector.SyncVectorEnv([Method] * 2)
-    assert collect_rollout(make_vec(RecordEpisodeStatistics(made)), None, 7).action_masks.any()
-    listed = DictInfoToList(gym.vector.SyncVectorEnv([Doors] * 2))
-    assert collect_rollout(make_vec(listed), None, 7).action_masks.any()
+    method, infos = (gym.vector.SyncVectorEnv([env] * 2) for env in (Method, Doors))
+    for env in (RecordEpisodeStatistics(method), DictInfoToList(infos)):
+        assert collect_rollout(make_vec(env), None, 7).action_masks.any()
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_environments_without_masks_have_none(how):
-    made = make_vec("CartPole-v1", 2, seed=0, vectorization_mode=how)
-    given = []
-    batch = collect_rollout(made, lambda obs, mask: [given.append(mask), [0, 1]][1], 4)
+    env, masks = make_vec("CartPole-v1", 2, seed=0, vectorization_mode=how), []
+    batch = collect_rollout(env, lambda obs, mask: [masks.append(mask), [0, 1]][1], 4)
     assert batch.action_masks is None
-    assert set(given) == {None}
-    collect_rollout(made, lambda obs, mask=3: [given.append(mask), [0, 1]][1], 1)
-    assert given[-1] == 3
-    assert collect_rollout(made, None, 4).action_masks is None
-    made.close()
-
-
-def test_a_policy_without_a_mask_parameter_gets_observations_only():
-    made = make_vec(Doors, 2, seed=0)
-    batch = collect_rollout(made, lambda obs, sign=1: 10 + (sign * obs).argmax(1), 8)
-    assert batch.action_masks.any()
+    assert set(masks) == {None}
+    collect_rollout(env, lambda obs, mask=3: [masks.append(mask), [0, 1]][1], 1)
+    assert masks[-1] == 3
+    assert collect_rollout(env, None, 4).action_masks is None
+    env.close()
 
 
 def test_values_of_last_observations_are_computed_without_masks():
-    seen = []
+    masks = []
 
     def policy(obs, mask):
-        seen.append(mask)
-        zeros = np.zeros(len(obs))
-        return 10 + mask.argmax(1), zeros, zeros
+        masks.append(mask)
+        return 10 + mask.argmax(1), np.zeros(len(obs)), np.zeros(len(obs))
 
     collect_rollout(make_vec(Doors, 2, seed=0), policy, 8)
-    finals, last = seen[8:]
-    assert [len(finals), len(last)] == [2, 2]
-    assert finals.all()
-    assert last.all()
-    assert not any(mask.all() for mask in seen[:8])
+    assert [mask.all() for mask in masks] == [False] * 8 + [True] * 2
+    assert [len(mask) for mask in masks[8:]] == [2, 2]  # of final observations, and the last ones
 
 
-@pytest.mark.parametrize("said", [[-np.inf, 0, 0], [np.nan, 1, 0], [0, 2, 0], ["a", "b", "c"]])
-def test_masks_that_are_no_flags_are_rejected(said):
-    class Odd(gym.Env):
-        observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(3)
+class Masked(Doors):
+    """Report one mask in every step."""
 
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(1, np.float32), {"action_mask": np.array(said)}
+    def __init__(self, mask, space=Doors.action_space):
+        self.mask, self.action_space = mask, space
 
-        def step(self, action):
-            return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": np.array(said)}
-
-    with pytest.raises((TypeError, ValueError), match=r"^action_mask: expected flags"):
-        collect_rollout(make_vec(Odd, 2), None, 3)
+    def _state(self):
+        return super()._state()[0], {"action_mask": np.array(self.mask)}
 
 
-def test_masks_of_other_spaces_and_masks_that_allow_nothing_are_rejected():
-    class Levers(Doors):
-        action_space = spaces.Box(0, 1, (6,))
+@refusals(
+    (lambda: Masked([-np.inf] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([np.nan] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([2] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked(["a"] * 6), ArgumentTypeError, "action_mask"),
+    (lambda: Masked([0] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([1] * 6, spaces.Box(0, 1, (6,))), ArgumentError, "action_masks"),
+)
+def test_invalid_masks_are_rejected(refusal):
+    expect_refusal(refusal._replace(call=collect_rollout), make_vec(refusal.call, 2), None, 3)
 
-    class Closed(Doors):
-        def _state(self):
-            return super()._state()[0], {"action_mask": np.zeros(6, np.int8)}
 
-    with pytest.raises(ValueError, match=r"action_masks: expected a Discrete, .* or give no masks"):
-        collect_rollout(make_vec(Levers, 2), None, 3)
-    with pytest.raises(ValueError, match=r"^action_mask: .* in environment 0"):
-        collect_rollout(make_vec(Closed, 2), None, 3)
+def test_a_component_without_allowed_values_is_rejected():
+    mask, space = [[True, True, False, False, False]], spaces.MultiDiscrete([2, 3])
+    expect_refusal(Refusal(as_masks, ArgumentError, "action_masks"), mask, space, 1)
 
 
 def test_random_actions_are_uniform_among_the_allowed():
     masks = np.tile([True, False, True, True], (30_000, 1))
-    said, log_probs = random_allowed(spaces.Discrete(4), np.random.default_rng(0), masks)
-    counts = np.bincount(said)
+    actions, log_probs = random_allowed(spaces.Discrete(4), np.random.default_rng(0), masks)
+    counts = np.bincount(actions)
     assert counts[1] == 0
     # Standard deviation of a count: sqrt(30,000 * 1/3 * 2/3) = 82.
     assert np.abs(counts[[0, 2, 3]] - 10_000).max() < 400
     assert np.allclose(log_probs, -np.log(3))
-
-
-def test_the_mask_parameter_is_found_by_its_name():
-    assert mask_parameter(lambda obs, action_mask=None: 0).name == "action_mask"
-    assert mask_parameter(lambda obs, rng: 0) is None
-    assert mask_parameter(max) is None
-
-
-def test_a_component_without_allowed_values_is_rejected():
-    with pytest.raises(ValueError, match=r"action_masks: .*of each component.*none in row 0"):
-        as_masks([[True, True, False, False, False]], spaces.MultiDiscrete([2, 3]), 1)
 
 
 class Uniform(torch.nn.Module):
@@ -466,8 +427,7 @@ class Plain(torch.nn.Module):
 def test_torch_policies_get_masks(mode, kind):
     built_in = MlpPolicy(Doors.observation_space, Doors.action_space)
     policy = built_in if kind == "built-in" else Uniform()
-    made = make_vec(Doors, 3, seed=0, autoreset_mode=mode)
-    batch = collect_rollout(made, policy, 20)
+    batch = collect_rollout(make_vec(Doors, 3, seed=0, autoreset_mode=mode), policy, 20)
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
     # Two or three doors of about the same probability.
     assert (np.exp(batch.log_probs[batch.valid]) > 0.25).all()
@@ -476,13 +436,9 @@ def test_torch_policies_get_masks(mode, kind):
 @pytest.mark.parametrize("name", ["mask", "action_mask", "action_masks"])
 @pytest.mark.parametrize("order", ["action=None, {}=None", "*, {}=None, action=None"])
 def test_torch_policies_get_masks_by_name(order, name):
-    scope = {}
-    # So that the parameter's name and place are the case's own.
-    code = (
-        f"def decide(self, obs, {order.format(name)}): return super_of(self, obs, {name}, action)"
-    )
-    exec(code, {"super_of": Uniform.get_action_and_logprob}, scope)
-    kind = type("Named", (Uniform,), {"get_action_and_logprob": scope["decide"]})
+    code = f"lambda self, obs, {order.format(name)}: parent(self, obs, {name}, action)"
+    method = eval(code, {"parent": Uniform.get_action_and_logprob})
+    kind = type("Named", (Uniform,), {"get_action_and_logprob": method})
     batch = collect_rollout(make_vec(Doors, 3, seed=0), kind(), 10)
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
 
@@ -494,9 +450,8 @@ def test_torch_policies_get_masks_by_name(order, name):
 
 @pytest.mark.parametrize("order", ["obs, sure=True, mask=None", "obs, *, mask=None", "obs, mask"])
 def test_act_gets_masks_by_name(order):
-
-    said = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
-    kind = type("Acts", (Uniform,), {"act": eval(f"lambda self, {order}: ({said})")})
+    result = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
+    kind = type("Acts", (Uniform,), {"act": eval(f"lambda self, {order}: ({result})")})
     act, mask = acting(kind()), torch.eye(6, dtype=torch.bool)
     assert act(torch.zeros(6, 6), mask)[0].tolist() == [0, 1, 2, 3, 4, 5]
     if order != "obs, mask":
@@ -504,7 +459,6 @@ def test_act_gets_masks_by_name(order):
 
 
 def test_act_without_a_mask_parameter_is_not_used_with_masks():
-
     class Blind(Uniform):
         def act(self, obs):
             return torch.full((len(obs),), 5), torch.zeros(len(obs)), torch.zeros(len(obs))
@@ -525,46 +479,39 @@ def test_act_without_a_mask_parameter_is_not_used_with_masks():
 
 
 def test_policies_without_a_mask_parameter_are_rejected_with_masks():
+    arguments = torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool)
+    expect_refusal(Refusal(acting(Plain()), ArgumentTypeError, "policy"), *arguments)
 
-    with pytest.raises(TypeError, match=r"policy: expected .*Plain.get_action.* a parameter mask"):
-        acting(Plain())(torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool))
 
-
-def test_torch_policies_that_take_no_masks_get_none():
-    assert collect_rollout(make_vec(Doors, 2, seed=0), Plain(), 6).action_masks.any()
+def test_policies_without_a_mask_parameter_get_observations_only():
+    for policy in (Plain(), lambda obs, sign=1: 10 + (sign * obs).argmax(1)):
+        assert collect_rollout(make_vec(Doors, 2, seed=0), policy, 8).action_masks.any()
 
 
 @pytest.mark.parametrize("shape", [list, tuple, np.asarray])
 def test_masks_of_vector_environments_may_be_lists(shape):
     class Listed(gym.vector.VectorEnv):
-        """Two environments, of episodes of two and three steps; says its masks as a list."""
+        """Two environments with episodes of two and three steps, in which action t is allowed."""
 
         num_envs = 2
         metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
         single_observation_space, single_action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(3)
         at = np.zeros(2)
 
-        def _state(self):
-            rows = [at == np.arange(3) for at in self.at]
+        def _state(self, reported):
+            rows = [(at == np.arange(3)) & x for at, x in zip(self.at, reported, strict=True)]
             return self.at[:, None].astype(np.float32), {"action_mask": shape(rows)}
 
         def reset(self, *, seed=None, options=None):
-            which = (options or {}).get("reset_mask", np.ones(2, bool))
-            self.at = np.where(which, 0, self.at)
-            obs, infos = self._state()
-            # Of those that are not reset nothing is said that holds.
-            return obs, {
-                "action_mask": shape(
-                    [row & w for row, w in zip(infos["action_mask"], which, strict=True)]
-                )
-            }
+            reset = (options or {}).get("reset_mask", np.ones(2, bool))
+            self.at = np.where(reset, 0, self.at)
+            return self._state(reset)  # the masks of other environments are not those to use
 
         def step(self, actions):
             assert (actions == self.at).all()
             self.at = self.at + 1
-            obs, infos = self._state()
-            over = self.at == [2, 3]
-            return obs, np.ones(2), over, np.zeros(2, bool), infos
+            obs, infos = self._state(np.ones(2, bool))
+            return obs, np.ones(2), self.at == [2, 3], np.zeros(2, bool), infos
 
     batch = collect_rollout(make_vec(Listed(), seed=0), None, 12)
     assert batch.actions[:, 0].tolist() == [0, 1] * 6

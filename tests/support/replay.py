@@ -1,7 +1,5 @@
 """Transitions whose fields all have the number of the transition."""
 
-import threading
-
 import numpy as np
 
 
@@ -29,37 +27,8 @@ def check(batch, dim=2):
     return i
 
 
-def drawn(buffer, seed=0):
-    """Return the numbers of the transitions that 40 large batches have."""
-    batches = [check(buffer.sample(len(buffer), seed + k)) for k in range(40)]
-    return set(np.concatenate(batches))
-
-
 def assert_equal_batches(one, other):
     """Compare batches, or states, with their dtypes."""
     np.testing.assert_equal(one, other)
     for name, array in one.items():
         assert isinstance(array, dict) or array.dtype == other[name].dtype, name
-
-
-def assert_threads_see_whole_transitions(buffer, pushes, batch_size, dim=2):
-    """Sample in four threads while transitions are pushed."""
-    failed, done = [], threading.Event()
-
-    def read():
-        try:
-            while not done.is_set():
-                check(buffer.sample(batch_size), dim)
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for i in pushes:
-        buffer.push(*transition(i, dim=dim))
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    assert len(buffer) == buffer.capacity
