@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -76,6 +77,7 @@ def test_trials_side_by_side_equal_trials_alone(rlox, space):
     assert by_seed[0] == by_seed[1]
 
 
+@dataclass(frozen=True)
 class Scripted:
     """Learning rates of the trials, in their order."""
 
