@@ -36,7 +36,7 @@ def trained(algorithm, backend, env, settings, *callbacks):
     logger = NotingLogger()
     trainer = TRAINERS[algorithm](env, 1, backend=backend, runs_dir=None, **settings)
     start = time.perf_counter()
-    trainer.train(768, callbacks=callbacks, loggers=[logger])
+    trainer.train(512, callbacks=callbacks, loggers=[logger])
     seconds, rows = time.perf_counter() - start, [row for _, row in logger.rows]
     plain = [{n: x for n, x in r.items() if not n.startswith(("time/", "timing/"))} for r in rows]
     shares = [row for row in rows if "timing/other" in row]
