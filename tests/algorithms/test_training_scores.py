@@ -12,9 +12,9 @@ CARTPOLE, PENDULUM, ACROBOT = "CartPole-v1", "Pendulum-v1", "Acrobot-v1"
 MOUNTAIN_CAR = "MountainCarContinuous-v0"
 
 
-def median_score(trainer, env, total, backend, change=None, **settings):
+def median_score(trainer, env, total, backend, change=None, seeds=5, **settings):
     scores = []
-    for seed in range(1, 6):
+    for seed in range(1, seeds + 1):
         with trainer(env, seed, backend=backend, runs_dir=None, **settings) as one:
             if change is not None:
                 change(one.learner)
@@ -25,7 +25,8 @@ def median_score(trainer, env, total, backend, change=None, **settings):
 
 SOLVED = {
     "PPO, CartPole": (PPOTrainer, CARTPOLE, 100_000, 475, {}),
-    "PPO, Pendulum": (PPOTrainer, PENDULUM, 100_000, -200, {}),
+    # Scores of 30 episodes differ by more than 50 between seeds.
+    "PPO, Pendulum": (PPOTrainer, PENDULUM, 100_000, -200, {"seeds": 9}),
     "PPO, Acrobot": (PPOTrainer, ACROBOT, 500_000, -95, {}),
     "PPO, actors": (PPOTrainer, CARTPOLE, 100_000, 475, {"async_collect": True}),
     "A2C, CartPole": (A2CTrainer, CARTPOLE, 500_000, 475, {}),
