@@ -10,10 +10,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
+from rlox.attributes import rename_arguments
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
-from rlox.memory import BYTES_PER_ENV, check_memory
 from rlox.recipes import EnvWrapper, Mode, Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
@@ -82,7 +82,6 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
     """Make environments as `make_vec` does; those that it makes itself have the recipe."""
     if num_envs is not None:
         num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
-        check_memory("num_envs", num_envs, num_envs * BYTES_PER_ENV)
     seed = None if seed is None else plain_seed(seed)
     env = recipe.env
     if isinstance(env, VectorEnv):
@@ -291,7 +290,11 @@ def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | 
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
         if how is None or (entry and "env_id" in recipe.kwargs):
             arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
-            vector = VecEnv(num_envs, seed, native.name, **arguments)
+            try:
+                vector = VecEnv(num_envs, seed, native.name, **arguments)
+            except StructuredError as error:
+                rename_arguments(error, {"n": "num_envs"})
+                raise
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
