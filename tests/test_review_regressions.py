@@ -107,7 +107,7 @@ def test_single_environment_names_state_and_action():
         (lambda: setattr(env, "state", [np.nan, 0.0, 0.0, 0.0]), "state"),
         (lambda: env.step(5), "action"),
     ):
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(ArgumentError) as raised:
             call()
         assert (raised.value.argument, raised.value.env) == (argument, None)
 

@@ -318,7 +318,7 @@ def with_baseline(row: Row) -> Row:
 
 
 def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
-    """Measures a benchmark and prints its table; 1 if something of ours or of the baseline failed, else 0."""
+    """Measures a benchmark and prints its table; 1 if ours or the baseline failed, else 0."""
     if options is None:
         options = arguments(benchmark.title).parse_args()
     rows = [

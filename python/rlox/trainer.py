@@ -179,7 +179,7 @@ class Trainer:
         if self._closed:
             raise ClosedError("trainer", "an open one", "a closed one", "make another")
         called = as_callbacks(callbacks)
-        if flag("progress_bar", progress_bar, fix="pass one of them"):
+        if flag("progress_bar", progress_bar):
             called.append(ProgressBar())
         folder = self.run is not None or self._runs_dir is not None
         told = as_loggers(loggers, folder=folder)
@@ -292,7 +292,7 @@ class Trainer:
             MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
                 twice what it holds, which `buffer_size` bounds.
         """
-        save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
+        save_checkpoint(self, path, flag("replay", replay))
 
     @classmethod
     def load(

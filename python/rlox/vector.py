@@ -128,7 +128,7 @@ def _mode_of(given: object) -> Mode | None:
             "vectorization_mode",
             "'sync', 'async', 'vector_entry_point' or None",
             repr(given),
-            "pass one of them",
+            "pass 'sync'",
         )
     return cast("Mode | None", name)
 

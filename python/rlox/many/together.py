@@ -178,7 +178,7 @@ def runs(
     variants = _checked_variants(settings, common)
     count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
     if processes is not None:
-        processes = flag("processes", processes, fix="pass one of them")
+        processes = flag("processes", processes)
     _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
     variant_jobs = {}  # the first job of each variant, by the section that errors name
     jobs = []
