@@ -14,6 +14,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 from rlox.attributes import rename_arguments
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
+from rlox.memory import check_memory
 from rlox.recipes import EnvWrapper, Mode, Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
@@ -23,6 +24,7 @@ from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
+_LEAST_BYTES = 100  # of an environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
@@ -82,6 +84,8 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
     """Make environments as `make_vec` does; those that it makes itself have the recipe."""
     if num_envs is not None:
         num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
+        # Gymnasium would make environments until the memory is full.
+        check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
     seed = None if seed is None else plain_seed(seed)
     env = recipe.env
     if isinstance(env, VectorEnv):
