@@ -30,9 +30,10 @@ _ARGUMENTS = {
 
 
 def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
-    """Replace the names of the native arguments by those that the caller passed."""
+    """Name the argument that the caller passed, which has no index of an environment."""
     if error.argument in names:
         error.argument = names[error.argument]
+        error.env = None
 
 
 def expect_state(env_id: str) -> None:

@@ -34,6 +34,8 @@ from rlox.settings import plain_seed, text, whole
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
+# Arguments of single environments, by the names of those of vector environments.
+_ARGUMENTS = {"states": "state", "actions": "action", "env arguments": "env_kwargs"}
 
 
 class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
@@ -65,7 +67,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         try:
             self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
         except StructuredError as error:
-            rename_arguments(error, {"env arguments": "env_kwargs"})
+            rename_arguments(error, _ARGUMENTS)
             raise
         self._started = False
         about = self._native.spec()
@@ -108,7 +110,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         try:
             self._native.set_state({"states": state[None], "streams": streams, **episode})
         except StructuredError as error:
-            _name_single(error)
+            rename_arguments(error, _ARGUMENTS)
             raise
         self._started = True
 
@@ -161,7 +163,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         try:
             obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
         except StructuredError as error:
-            _name_single(error)
+            rename_arguments(error, _ARGUMENTS)
             raise
         if self._steps_draw:
             self._take_stream_back()
@@ -187,12 +189,6 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         self._native.close()
         if self._renderer is not None:
             self._renderer.close()
-
-
-def _name_single(error: StructuredError) -> None:
-    """Name the argument of the single environment, instead of that of a vector environment."""
-    rename_arguments(error, {"states": "state", "actions": "action"})
-    error.env = None
 
 
 def make_native_vec(

@@ -24,7 +24,7 @@ from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
-_LEAST_BYTES = 100  # of an environment
+_LEAST_BYTES = 100  # of each environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
