@@ -117,7 +117,7 @@ ERRORS = [
     (SWEEP + "--space much.yaml", 2, ["space, gamma: expected a range"]),
     (SWEEP + "--space order.yaml", 2, ["space, gamma: expected low below high"]),
     (SWEEP + "--space choices.yaml", 2, ["space, gamma: expected choices, each once"]),
-    (SWEEP + "--space key.yaml", 2, ["space, gamma", "'hi'", "did you mean 'high'?"]),
+    (SWEEP + "--space key.yaml", 2, ["hi:", "space, gamma", "did you mean 'high'?"]),
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
     ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
