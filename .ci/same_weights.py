@@ -17,6 +17,7 @@ import tempfile
 
 TRAIN = """
 import hashlib, sys
+import rlox
 import rlox.trainers as trainers
 from safetensors.numpy import load_file
 
@@ -28,7 +29,9 @@ RUNS = {
     "SAC": ("Pendulum-v1", 600, {"learning_starts": 200}),
     "TD3": ("Pendulum-v1", 600, {"learning_starts": 200}),
 }
-folder = sys.argv[1]
+folder, site = sys.argv[1:]
+if not rlox.__file__.startswith(site + "/"):
+    sys.exit(f"rlox: expected the one in {site}, got {rlox.__file__}; install a wheel there")
 for name, (env, steps, settings) in RUNS.items():
     for backend in ("native", "torch"):
         make = getattr(trainers, name + "Trainer")
@@ -69,7 +72,7 @@ def train(site: pathlib.Path) -> dict[str, str]:
     """Return the hash of the weights of every run, by algorithm and backend."""
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"PYTHONPATH": str(site)}
-        command = [sys.executable, "-W", "ignore", "-c", TRAIN, folder]
+        command = [sys.executable, "-W", "ignore", "-c", TRAIN, folder, str(site)]
         done = subprocess.run(
             command, env=environ, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -85,7 +88,9 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sites = [
-            pathlib.Path(name).resolve() if "/" in name else build(name, pathlib.Path(folder, role))
+            pathlib.Path(name).resolve()
+            if pathlib.Path(name).is_dir()
+            else build(name, pathlib.Path(folder, role).resolve())
             for role, name in vars(options).items()
         ]
         before, after = (train(site) for site in sites)

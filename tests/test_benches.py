@@ -154,3 +154,32 @@ def test_rows_slower_than_the_baseline_are_listed(seconds, lost):
     assert report.slower(row) == lost
     assert [best["peer"] for best in row["best"]] == ["peer"]
     assert f"baseline takes {seconds}x" in report.table(row)
+
+
+def test_same_weights_rejects_a_folder_without_rlox(tmp_path):
+    script = FOLDER.parents[1] / ".ci" / "same_weights.py"
+    namespace = {"__name__": "same_weights"}
+    exec(compile(script.read_text(), script, "exec"), namespace)
+    with pytest.raises(subprocess.CalledProcessError):
+        namespace["train"](tmp_path)
+
+
+def test_baseline_must_be_in_its_folder_and_fails_the_run(tmp_path, monkeypatch, capsys):
+    side_by_side = importlib.import_module("side_by_side")
+    subject = side_by_side.Subject("rlox", "sizes")
+    row = side_by_side.Row("row", {}, [subject], 1)
+    bench = side_by_side.Benchmark("report", "title", lambda quick: [row])
+    arguments = ["--quick", "--no-peers", "--baseline", str(tmp_path), "--results", str(tmp_path)]
+    options = side_by_side.arguments("title").parse_args(arguments)
+    workers = side_by_side.Workers(tmp_path, options.baseline)
+    with pytest.raises(side_by_side.WorkerError, match="expected rlox in"):
+        workers.of(side_by_side.replace(subject, peer=side_by_side.BASELINE))
+    workers.close()
+    good = {"name": "rlox", "peer": "rlox", "threads": 1, "work": "", "ours": True}
+    bad = {**good, "peer": side_by_side.BASELINE, "ours": False, "error": "no rlox"}
+    result = {"name": "row", "subjects": [good, bad]}
+    monkeypatch.setattr(side_by_side, "measure_row", lambda *a: result)
+    monkeypatch.setattr(side_by_side.report, "evaluate", lambda row: row)
+    monkeypatch.setattr(side_by_side.report, "slower", lambda row: [])
+    monkeypatch.setattr(side_by_side.report, "table", lambda *a: "")
+    assert side_by_side.run(bench, options) == 1

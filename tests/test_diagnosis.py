@@ -1,6 +1,7 @@
 """The `diagnosis` folder of a run that NaN or infinity ended."""
 
 import json
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 
 from rlox import NonFiniteError
 from rlox.checkpoint import read_checkpoint
+from rlox.diagnosis import write_diagnosis_on_error
+from rlox.finite import refuse_spoiled
+from rlox.learner import MEMBERS
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Breaking
 from support.runs import small
@@ -114,3 +118,20 @@ def test_other_errors_are_not_reported(tmp_path):
     with pytest.raises(ArithmeticError, match="broke"):
         trainer.train(1_000)
     assert not (trainer.run.path / "diagnosis").exists()
+
+
+def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
+    learner = SimpleNamespace(state=lambda replay: SimpleNamespace(**dict.fromkeys(MEMBERS)))
+    trainer = SimpleNamespace(
+        run=SimpleNamespace(path=tmp_path), timesteps=1, learner=learner, save=lambda *a, **k: None
+    )
+    with pytest.raises(NonFiniteError) as raised, write_diagnosis_on_error(trainer):
+        raise NonFiniteError("obs", "finite numbers", "NaN")
+    assert raised.value.hint is None
+    assert str(raised.value) == f"obs: expected finite numbers, got NaN; see {tmp_path}/diagnosis"
+
+
+def test_loss_that_is_not_finite_names_timesteps_of_all_environments():
+    with pytest.raises(NonFiniteError) as raised:
+        refuse_spoiled({"loss": np.nan}, timesteps=192)
+    assert (raised.value.step, raised.value.timesteps) == (None, 192)

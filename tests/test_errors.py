@@ -6,7 +6,8 @@ import pickle
 import pytest
 
 import rlox
-from rlox import _errors
+from rlox import ArgumentTypeError, CorruptFileError, NonFiniteError, _errors
+from rlox._errors import in_file, in_section
 
 BASES = {
     rlox.ArgumentError: (ValueError,),
@@ -16,7 +17,7 @@ BASES = {
     rlox.CorruptFileError: (ValueError,),
     rlox.OutOfMemoryError: (MemoryError,),
 }
-FIELDS = ("argument", "expected", "got", "hint", "env", "row", "step", "section")
+FIELDS = ("argument", "expected", "got", "hint", "env", "row", "step", "timesteps", "section")
 
 
 def fields(error):
@@ -26,7 +27,7 @@ def fields(error):
 @pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
 def test_error_has_attributes_bases_and_a_public_name(kind):
     error = kind("gamma", "a number", "'x'", "pass one")
-    assert fields(error) == ("gamma", "a number", "'x'", "pass one", None, None, None, None)
+    assert fields(error) == ("gamma", "a number", "'x'", "pass one", *[None] * 5)
     assert all(isinstance(error, base) for base in (*BASES[kind], _errors.StructuredError))
     assert getattr(rlox, kind.__name__) is kind
     assert kind.__module__ == "rlox"
@@ -52,6 +53,7 @@ def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
             {"env": 1, "step": 7},
             "obs: expected finite numbers, got nan in environment 1 at step 7; look",
         ),
+        ({"timesteps": 9}, "obs: expected finite numbers, got nan at timestep 9; look"),
         ({"section": "run"}, "obs, section run: expected finite numbers, got nan; look"),
     ],
 )
@@ -88,3 +90,18 @@ def test_errors_from_rust_are_of_these_classes(call, kind, argument):
     error = caught.value
     assert (type(error), error.argument) == (kind, argument)
     assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"
+
+
+@pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentTypeError])
+def test_error_of_a_section_keeps_class_and_location(kind):
+    error = in_section(kind("w", "x", "y", "z", row=3, section="inner"), "networks")
+    assert type(error) is kind
+    assert (error.argument, error.row, error.section) == ("w", 3, "networks, inner")
+
+
+def test_error_of_a_file_keeps_location_and_drops_the_hint_for_an_argument():
+    cause = NonFiniteError("returns", "finite numbers", "NaN", "pass others", env=1, row=2, step=3)
+    error = in_file(cause, "a/b", CorruptFileError)
+    assert (error.argument, error.section, error.got) == ("a/b", "returns", "NaN")
+    assert (error.env, error.row, error.step) == (1, 2, 3)
+    assert error.hint != "pass others"

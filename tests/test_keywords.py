@@ -13,10 +13,10 @@ def test_hint_names_close_names_else_all():
 
 
 @refusals(
-    (lambda: refuse_unknown(["gama"], ["gamma"], "X"), ArgumentTypeError, "X", "'gamma'"),
+    (lambda: refuse_unknown(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
     (
         lambda: refuse_unknown(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
-        *(ArgumentTypeError, "X", "pass learning_rate"),
+        *(ArgumentTypeError, "lr", "pass learning_rate"),
     ),
 )
 def test_unknown_names_are_rejected_with_a_hint(refusal):

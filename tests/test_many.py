@@ -155,16 +155,12 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
         ({"env": rlox.VecEnv(2, env_id="CartPole-v1")}, ArgumentError, "env", "lambda"),
         ({"settings": {"gamma": 0.9}}, ArgumentTypeError, "settings", "a list"),
         ({"settings": []}, ArgumentError, "settings", ""),
-        ({"settings": [{}, 3]}, ArgumentTypeError, "settings[1]", ""),
-        ({"settings": [{}, {"gama": 0.9}]}, ArgumentTypeError, "settings[1]", "'gamma'"),
-        ({"settings": [{}, {"gamma": 9}]}, ArgumentError, "settings[1]", "gamma"),
-        ({"settings": [{"seed": 1}]}, ArgumentTypeError, "settings[0]", "pass seeds"),
         ({"workers": 0}, ArgumentError, "workers", ""),
         ({"processes": 2}, ArgumentError, "processes", ""),
         ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "callbacks", "lambda"),
         ({"loggers": [object()]}, ArgumentTypeError, "loggers", "names"),
         ({"tell": 3}, ArgumentTypeError, "tell", ""),
-        ({"gama": 0.9}, ArgumentTypeError, "PPOTrainer", "'gamma'"),
+        ({"gama": 0.9}, ArgumentTypeError, "gama", "'gamma'"),
         (
             {"processes": True, "callbacks": lambda: [print]},
             ArgumentTypeError,
@@ -190,7 +186,7 @@ def test_variants_that_cannot_be_pickled_are_rejected(tmp_path):
     arguments = {"settings": settings, "processes": True, "runs_dir": tmp_path}
     with pytest.raises(ArgumentTypeError) as raised:
         rlox.train_many("ppo", "CartPole-v1", [1], 64, **arguments)
-    assert raised.value.argument == "settings[1]: processes"
+    assert (raised.value.argument, raised.value.section) == ("processes", "settings[1]")
     assert not [*tmp_path.iterdir()]
 
 
@@ -308,3 +304,27 @@ def test_workers_of_a_killed_program_end_in_order(tmp_path):
         for worker in filter(alive, workers):
             os.kill(worker, signal.SIGKILL)
     assert len([*tmp_path.rglob("summary.json")]) == len(workers) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "argument"),
+    [
+        ({"gamma": 2.0}, ArgumentError, "gamma"),
+        ({"gama": 0.5}, ArgumentTypeError, "gama"),
+        (5, ArgumentTypeError, "settings"),
+        ({"seed": 1}, ArgumentTypeError, "seed"),
+    ],
+    ids=["value", "unknown", "no dict", "seed"],
+)
+def test_wrong_setting_of_a_variant_has_its_place_as_section(settings, kind, argument):
+    with pytest.raises(kind) as raised:
+        rlox.train_many("ppo", "CartPole-v1", [1], 100, settings=[{}, settings], runs_dir=None)
+    assert (raised.value.argument, raised.value.section) == (argument, "settings[1]")
+
+
+def test_plain_error_of_a_variant_is_not_edited():
+    def fail():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        rlox.train_many("ppo", fail, [1], 100, settings=[{}], runs_dir=None)

@@ -6,13 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 import rlox
 from rlox import OutOfMemoryError
 from rlox._rlox import available_memory
+from rlox.configs import DQNConfig
+from rlox.layouts import Layout
 from rlox.memory import check_memory
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
+from rlox.transitions import replay_buffer
 from support.refusals import Refusal, expect_refusal
 
 FREE = available_memory()
@@ -89,3 +93,15 @@ SLOW = ("construct", "episodes", "reset", "step", "rollout_buffer", "statistics"
 )
 def test_refused_memory_raises_and_changes_nothing(run, name):
     assert run(name) == "ok"
+
+
+def test_too_large_buffer_names_only_the_setting():
+    with pytest.raises(OutOfMemoryError) as raised:
+        replay_buffer(
+            Layout(gym.spaces.Box(-1, 1, (4,))),
+            gym.spaces.Discrete(2),
+            DQNConfig(buffer_size=10**14),
+            1,
+        )
+    assert raised.value.argument == "buffer_size"
+    assert raised.value.got == "100,000,000,000,000"

@@ -103,11 +103,11 @@ def swing(**keywords):
 
 
 @refusals(
-    (lambda here: ppo(gama=0.9), ArgumentTypeError, "PPOTrainer", "did you mean 'gamma'?"),
-    (lambda here: ppo(run_dir="x"), ArgumentTypeError, "PPOTrainer", "did you mean 'runs_dir'?"),
-    (lambda here: ppo(policy_kwargs={"net_arch": [64]}), ArgumentTypeError, "PPOTrainer"),
-    (lambda here: ppo(buffer_size=10000), ArgumentTypeError, "PPOTrainer"),
-    (lambda here: ppo(total_timesteps=1000), ArgumentTypeError, "PPOTrainer"),
+    (lambda here: ppo(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
+    (lambda here: ppo(run_dir="x"), ArgumentTypeError, "run_dir", "did you mean 'runs_dir'?"),
+    (lambda here: ppo(policy_kwargs={"net_arch": [64]}), ArgumentTypeError, "policy_kwargs"),
+    (lambda here: ppo(buffer_size=10000), ArgumentTypeError, "buffer_size"),
+    (lambda here: ppo(total_timesteps=1000), ArgumentTypeError, "total_timesteps"),
     (lambda here: ppo(gamma=1.5), ArgumentError, "gamma"),
     (lambda here: A2CTrainer("CartPole-v1", n_steps=8.0), ArgumentTypeError, "n_steps", "pass 8"),
     (lambda here: small().train(64, gamma=0.9), TypeError, "'gamma'"),
@@ -150,8 +150,8 @@ def swing(**keywords):
     (lambda here: PPOTrainer("CartPol-v1"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
     (lambda here: PPOTrainer(3), ArgumentTypeError, "env"),
     (lambda here: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
-    (lambda here: swing(gravity=9.8), ArgumentError, "env arguments"),
-    (lambda here: swing(g="moon"), ArgumentTypeError, "g"),
+    (lambda here: swing(gravity=9.8), ArgumentError, "env_kwargs"),
+    (lambda here: swing(g="moon"), ArgumentTypeError, "env_kwargs"),
     (lambda here: swing(num_envs=4), ArgumentTypeError, "env_kwargs"),
     (lambda here: swing(g=object()), ArgumentTypeError, "env_kwargs['g']"),
     (

@@ -113,7 +113,9 @@ class Worker:
             env=environ,
         )
         self.used = 0.0  # seconds of processor
-        self.versions: dict[str, str] = self.ask("describe")["versions"]
+        answer = self.ask("describe")
+        self.versions: dict[str, str] = answer["versions"]
+        self.rlox: str | None = answer["rlox"]  # path of the module that it imports
 
     def ask(self, do: str, **order: Any) -> dict[str, Any]:
         """Sends an order and waits for its answer."""
@@ -184,8 +186,15 @@ class Workers:
             raise WorkerError(reason)
         else:
             python = interpreter(self._peers, subject.peer)
-        self._running[key] = Worker(python, subject.threads, pythonpath)
-        return self._running[key]
+        worker = self._running[key] = Worker(python, subject.threads, pythonpath)
+        if self._baseline is not None:
+            inside = Path(worker.rlox or "").is_relative_to(self._baseline)
+            if inside != (subject.peer == BASELINE):
+                del self._running[key]
+                worker.close()
+                where = "in" if subject.peer == BASELINE else "outside of"
+                raise WorkerError(f"expected rlox {where} {self._baseline}, got {worker.rlox}")
+        return worker
 
     def used(self) -> float:
         """Seconds of processor that the workers and this process have used."""
@@ -309,7 +318,7 @@ def with_baseline(row: Row) -> Row:
 
 
 def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
-    """Measures a benchmark and prints its table; 1 if something of ours failed, else 0."""
+    """Measures a benchmark and prints its table; 1 if ours or the baseline failed, else 0."""
     if options is None:
         options = arguments(benchmark.title).parse_args()
     rows = [
@@ -340,7 +349,7 @@ def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
     finally:
         workers.close()
     subjects = [subject for row in measured for subject in row["subjects"]]
-    failed = any(s["peer"] == OURS and "error" in s for s in subjects)
+    failed = any(s["peer"] in (OURS, BASELINE) and "error" in s for s in subjects)
     slower = [name for row in measured for name in report.slower(row)]
     if slower:
         print("\nslower than the baseline in two runs: " + "; ".join(slower), flush=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -48,7 +49,8 @@ def describe() -> dict[str, Any]:
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    return {"versions": versions}
+    rlox = importlib.util.find_spec("rlox")
+    return {"versions": versions, "rlox": None if rlox is None else rlox.origin}
 
 
 def set_up(

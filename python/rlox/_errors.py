@@ -25,9 +25,13 @@ class StructuredError(Exception):
         hint: How to correct the call, or None.
         env: Index of the environment.
         row: Index of the row of a batch.
-        step: Index of the step.
-        section: Section of a file.
+        step: Index of the step of that environment.
+        timesteps: Steps of all environments together.
+        section: Section of a file, of a state or of a list of arguments.
     """
+
+    diagnosis: str | None = None
+    """Folder that describes the state of the run at the error."""
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class StructuredError(Exception):
         env: int | None = None,
         row: int | None = None,
         step: int | None = None,
+        timesteps: int | None = None,
         section: str | None = None,
     ) -> None:
         if isinstance(argument, StructuredError):
@@ -54,6 +59,7 @@ class StructuredError(Exception):
         self.env = env
         self.row = row
         self.step = step
+        self.timesteps = timesteps
         self.section = section
 
     def __str__(self) -> str:
@@ -66,10 +72,12 @@ class StructuredError(Exception):
                 ("in environment", self.env),
                 ("in row", self.row),
                 ("at step", self.step),
+                ("at timestep", self.timesteps),
             )
             if index is not None
         )
         hint = "" if self.hint is None else f"; {self.hint}"
+        hint += "" if self.diagnosis is None else f"; see {self.diagnosis}"
         return f"{self.argument}{section}{expected}{self.got}{location}{hint}"
 
 
@@ -97,32 +105,32 @@ class OutOfMemoryError(StructuredError, MemoryError):
     """More memory is needed than is available."""
 
 
-def in_section(error: Exception, section: str) -> ArgumentError:
-    """Return the error of a section of a state, which names the section."""
+def in_section(error: Exception, section: str) -> StructuredError:
+    """Return an error of the same class that names the section of a state, too."""
     if not isinstance(error, StructuredError):
-        return ArgumentError(section, "what `state` returned", f"other ({error})", "use that")
-    inner = section if error.section is None else f"{section}, {error.section}"
-    return ArgumentError(
-        error.argument,
-        error.expected,
-        error.got,
-        error.hint,
-        env=error.env,
-        row=error.row,
-        step=error.step,
-        section=inner,
-    )
+        hint = "pass what `state` returned"
+        return ArgumentError(section, "what `state` returned", f"other ({error})", hint)
+    copy = type(error)(error)
+    copy.section = section if error.section is None else f"{section}, {error.section}"
+    return copy
 
 
 def in_file(
     error: Exception, path: str | os.PathLike[str], kind: type[StructuredError]
 ) -> StructuredError:
-    """Return the error of a state that was read from a file, with the file as argument."""
+    """Return the error of a state that was read from a file, with the file as argument.
+
+    A damaged file cannot be corrected by an argument, so its hint is another one.
+    """
+    hint = "use another copy of the file"
     if not isinstance(error, StructuredError):
-        return kind(str(path), "what rlox wrote", f"other ({error})", "use another copy")
+        return kind(str(path), "what rlox wrote", f"other ({error})", hint)
     parts = (error.section, error.argument)
-    section = ", ".join(part for part in parts if part is not None)
-    return kind(str(path), error.expected, error.got, error.hint, section=section)
+    copy = kind(error)
+    copy.argument = str(path)
+    copy.section = ", ".join(part for part in parts if part is not None)
+    copy.hint = hint if issubclass(kind, CorruptFileError) else error.hint
+    return copy
 
 
 def one_line(error: BaseException) -> str:

@@ -278,8 +278,8 @@ class Worker(Protocol):
     def poll(self, seconds: float) -> bool:
         """Wait for an answer; return whether there is one."""
 
-    def receive(self) -> "Rollout":
-        """Return the answer: a rollout. The first answer tells only that the worker is ready."""
+    def receive(self) -> "Rollout | None":
+        """Return the answer: a rollout, or None when the worker is ready or was stopped."""
 
 
 class Workers(Protocol):
@@ -325,7 +325,9 @@ class RemoteActor:
         """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
         if not self._worker.poll(seconds):
             return None
-        rollout = self._worker.receive()
+        rollout: Rollout | None = self._worker.receive()
+        if rollout is None:
+            raise RuntimeError("an actor was stopped before the end of its rollout")
         read_rollout(self._buffers[self._buffer], rollout.data)
         self._statistics[self._buffer] = rollout.normalizer
         return rollout.returns, rollout.lengths, rollout.dropped

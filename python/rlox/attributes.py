@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, StructuredError
 from rlox._rlox import NativeVectorEnv
 from rlox.ids import PLUGINS
 
@@ -27,6 +27,13 @@ _ARGUMENTS = {
     "MountainCarContinuous-v0": {"goal_velocity": "goal_velocity"},
     "Pendulum-v1": {"g": "g"},
 }
+
+
+def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
+    """Name the argument that the caller passed, which has no index of an environment."""
+    if error.argument in names:
+        error.argument = names[error.argument]
+        error.env = None
 
 
 def expect_state(env_id: str) -> None:

@@ -111,7 +111,7 @@ class BaseLearner:
         self, deterministic: object, stream: learner.Stream | None
     ) -> learner.Stream | None:
         """Return the stream of a prediction's samples; None for greedy actions."""
-        deterministic = settings.flag("deterministic", deterministic, fix="pass one of them")
+        deterministic = settings.flag("deterministic", deterministic)
         if stream is not None and not isinstance(stream, np.random.Generator):
             raise ArgumentTypeError(
                 "stream",
@@ -155,7 +155,7 @@ class BaseLearner:
 
     def state(self, replay: bool = True) -> learner.LearnerState:
         """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
-        settings.flag("replay", replay, fix="pass one of them")
+        settings.flag("replay", replay)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
         stands, inexact = self._stands() if self.started else ({}, self.lost)
         return learner.LearnerState(

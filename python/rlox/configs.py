@@ -462,7 +462,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
         name,
         "a number, 'auto' or 'auto_0.1' for one that begins with 0.1",
         repr(value),
-        "change the setting",
+        "pass a number, 'auto' or 'auto_0.1'",
     )
 
 
@@ -475,7 +475,7 @@ def _actors(name: str, value: object) -> str:
             "'auto', 'threads', 'processes', 'ray', or workers such as "
             "'grpc://host:50051,host:50052'",
             repr(where),
-            "pass one of them",
+            "pass 'auto'",
         )
     return where
 

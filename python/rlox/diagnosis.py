@@ -32,7 +32,7 @@ def write_diagnosis_on_error(trainer: "Trainer") -> Iterator[None]:
         if trainer.run is not None:
             with suppress(OSError, MemoryError):  # the run's own error is raised
                 _write(trainer, error)
-                error.hint = f"{error.hint}; see {trainer.run.path / FOLDER}"
+                error.diagnosis = str(trainer.run.path / FOLDER)
         raise
 
 

@@ -17,9 +17,15 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 from rlox._rlox import NativeVectorEnv, env_ids
-from rlox.attributes import GymnasiumAttributes, expect_state, to_gymnasium_state, to_native_state
+from rlox.attributes import (
+    GymnasiumAttributes,
+    expect_state,
+    rename_arguments,
+    to_gymnasium_state,
+    to_native_state,
+)
 from rlox.ids import PLUGINS, frames_per_second, native_ids, render_modes, source_of
 from rlox.masks import mask_infos
 from rlox.rendering import Renderer, expect_render_mode
@@ -28,6 +34,8 @@ from rlox.settings import plain_seed, text, whole
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
+# Arguments of single environments, by the names of those of vector environments.
+_ARGUMENTS = {"states": "state", "actions": "action", "env arguments": "env_kwargs"}
 
 
 class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
@@ -56,7 +64,11 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         env_id = text("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         expect_render_mode(render_mode, modes)
-        self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
+        try:
+            self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
+        except StructuredError as error:
+            rename_arguments(error, _ARGUMENTS)
+            raise
         self._started = False
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
@@ -95,7 +107,11 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         state = to_native_state(self._native.env_id, value)
         zero, streams = np.zeros(1), self._native.rng_states()
         episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
-        self._native.set_state({"states": state[None], "streams": streams, **episode})
+        try:
+            self._native.set_state({"states": state[None], "streams": streams, **episode})
+        except StructuredError as error:
+            rename_arguments(error, _ARGUMENTS)
+            raise
         self._started = True
 
     def _lend_stream(self) -> None:
@@ -144,7 +160,11 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
             )
         if self._steps_draw:
             self._lend_stream()
-        obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
+        try:
+            obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
+        except StructuredError as error:
+            rename_arguments(error, _ARGUMENTS)
+            raise
         if self._steps_draw:
             self._take_stream_back()
         if self.render_mode == "human":

@@ -85,7 +85,7 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     True
     """
     # The learner's streams are children 0, 1, ... of the same sequence.
-    during = flag("training", training, fix="pass one of them")
+    during = flag("training", training)
     stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
     return int(stream.generate_state(1)[0] >> 1)
 
@@ -170,7 +170,7 @@ def evaluate(
     n_episodes = whole("n_episodes", n_episodes, 1, fix=fix)
     n = min(whole("num_envs", num_envs, 1, fix=fix), n_episodes)
     seed = None if seed is None else chosen_seed(seed)
-    deterministic = flag("deterministic", deterministic, fix="pass one of them")
+    deterministic = flag("deterministic", deterministic)
     if not hasattr(policy, "predict"):
         raise ArgumentTypeError(
             "policy",

@@ -78,7 +78,7 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
         return yaml.load(data, Loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         got = f"other ({one_line(error)})"
-        raise ArgumentError(argument, "YAML", got, "correct it") from error
+        raise ArgumentError(argument, "YAML", got, "write keys and values as YAML does") from error
 
 
 def make_folder(folder: Path) -> None:

@@ -145,5 +145,5 @@ def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
                 f"{loss} in the update",
                 "go back to a checkpoint, lower learning_rate, or set normalize_obs and "
                 "normalize_reward",
-                step=timesteps,
+                timesteps=timesteps,
             )

@@ -42,10 +42,11 @@ def refuse_unknown(
 
     >>> refuse_unknown(["gama"], ["gamma", "n_steps"], owner="PPOTrainer")
     Traceback (most recent call last):
-    rlox.ArgumentTypeError: PPOTrainer has no setting 'gama'; did you mean 'gamma'?
+    rlox.ArgumentTypeError: gama: expected a setting of PPOTrainer, got an unknown name; did you \
+mean 'gamma'?
     """
     known = list(known)
     for name in names:
         if name not in known:
             fix = (hints or {}).get(name) or hint(name, known)
-            raise ArgumentTypeError(owner, None, f"has no setting {name!r}", fix)
+            raise ArgumentTypeError(name, f"a setting of {owner}", "an unknown name", fix)

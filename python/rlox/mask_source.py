@@ -172,7 +172,7 @@ def _rows(given: Any, said: Flags, width: int) -> tuple[Flags, Flags]:
             "action_mask",
             f"shape {(n, width)}, a row for each environment",
             f"{len(given)} rows",
-            "mend the environment",
+            "return such a mask from the environment",
         )
     for i in np.flatnonzero(said):
         if given[i] is None:
@@ -185,7 +185,7 @@ def _rows(given: Any, said: Flags, width: int) -> tuple[Flags, Flags]:
                 "action_mask",
                 f"shape {(n, width)}, a flag for each action",
                 str((n, *flags.shape)),
-                "mend the environment",
+                "return such a mask from the environment",
             )
         # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
         masks[i] = as_flags("action_mask", "flags, each 0 or 1", flags, env=int(i))

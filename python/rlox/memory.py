@@ -4,9 +4,6 @@ from rlox._errors import OutOfMemoryError
 from rlox._rlox import available_memory
 from rlox.settings import shown
 
-# Bytes that every environment takes, at least.
-BYTES_PER_ENV = 100
-
 
 def check_memory(argument: str, value: object, needed: int) -> None:
     """Check that a number of bytes is free.

@@ -145,7 +145,7 @@ class NativeOffPolicy(BaseLearner):
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
                 self.started = self.fused and self.policy.started
-                rename_capacity(error)
+                rename_capacity(error, self.config)
                 if isinstance(error, ValueError | FloatingPointError):
                     finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
                 raise

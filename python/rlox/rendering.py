@@ -24,7 +24,7 @@ def expect_render_mode(mode: object, known: Sequence[str]) -> None:
         return
     expected = " or ".join(["None", *map(repr, known)])
     kind = ArgumentError if isinstance(mode, str) else ArgumentTypeError
-    raise kind("render_mode", expected, repr(mode), "pass one of them")
+    raise kind("render_mode", expected, repr(mode), "pass a mode that the environment has")
 
 
 class Renderer:

@@ -112,7 +112,7 @@ class Replay:
         try:
             self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
         except MemoryError as error:
-            rename_capacity(error)
+            rename_capacity(error, self.config)
             raise
 
     def sample(

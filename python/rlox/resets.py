@@ -29,7 +29,7 @@ def as_autoreset_mode(given: object) -> AutoresetMode:
         "autoreset_mode",
         f"{', '.join(repr(mode.value) for mode in AutoresetMode)} or a member of AutoresetMode",
         repr(given),
-        "pass one of them",
+        "pass 'SameStep'",
     )
 
 
@@ -178,7 +178,7 @@ def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
             "infos",
             f"a dict of arrays, or a list of {env.num_envs} dicts",
             repr(infos),
-            "mend the environment or its wrapper",
+            "return such infos from the environment or its wrapper",
         )
     together: dict[str, Any] = {}
     for i, info in enumerate(infos):

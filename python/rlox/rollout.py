@@ -200,8 +200,8 @@ def collect_rollout(
         raise ArgumentTypeError(
             "env", "a VecEnv or ForeignVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
         )
-    gamma = number("gamma", gamma, 0, 1, fix="correct it")
-    gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="correct it")
+    gamma = number("gamma", gamma, 0, 1, fix="pass a number from 0 to 1")
+    gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="pass a number from 0 to 1")
     layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
     act, worth = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
@@ -275,7 +275,7 @@ def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
             "None, a function of observations or a torch module with get_action_and_logprob and "
             "get_value",
             type(policy).__name__,
-            "pass one of them",
+            "pass None for random actions, or a policy",
         )
     asked, space = with_masks(policy), env.single_action_space
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 
-FIX = "change the setting"
+FIX = "pass a value of that type and range"
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
@@ -97,7 +97,7 @@ def number_or_numbers(
     return tuple(number(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
 
 
-def flag(name: str, value: Any, *, fix: str = FIX) -> bool:
+def flag(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
     """True or False, as a plain bool.
 
     Raises:

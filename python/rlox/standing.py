@@ -94,7 +94,7 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
     inner: Any = env.env
     own = from_arrays(arrays)
     if not isinstance(own, dict) or "layers" not in own:
-        raise ArgumentError("state", _EXPECTED, "other data", "use a copy")
+        raise ArgumentError("state", _EXPECTED, "other data", "pass what `state` returned")
     env.inexact = _unsupported(env)
     if env.inexact is None and own["layers"] != _layers(inner):
         env.inexact = "these are other environments than those that were saved"

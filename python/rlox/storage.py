@@ -19,7 +19,10 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
         raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, "pass one")
     if normalizer is not None and not isinstance(normalizer, Normalizer):
         raise ArgumentTypeError(
-            "normalizer", "a rlox.Normalizer or None", type(normalizer).__name__, "pass one of them"
+            "normalizer",
+            "a rlox.Normalizer or None",
+            type(normalizer).__name__,
+            "pass rlox.Normalizer(...) or None",
         )
     acts, n = env.single_action_space, buffer.num_envs
     there = [(n, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import stop_on_interrupt
-from rlox._errors import ClosedError
+from rlox._errors import ClosedError, StructuredError
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.callbacks import Callback, ProgressBar, as_callbacks
 from rlox.callbacks.states import Saved
@@ -84,7 +84,13 @@ class Trainer:
         self.own_policy, self.own_features = policy is not None, features_extractor is not None
         self._env, self._env_kwargs = env, dict(keywords)
         self._runs_dir, self._closed = expect_root(runs_dir), False
-        self.env = make_vec(env, config.num_envs, **self._env_kwargs)
+        try:
+            self.env = make_vec(env, config.num_envs, **self._env_kwargs)
+        except StructuredError as error:
+            if error.argument in self._env_kwargs:
+                error.got = f"{error.argument}={error.got}"
+                error.argument = "env_kwargs"
+            raise
         try:
             space = self.env.single_observation_space
             chosen = choose_backend(backend, config, space, policy, features_extractor)
@@ -173,7 +179,7 @@ class Trainer:
         if self._closed:
             raise ClosedError("trainer", "an open one", "a closed one", "make another")
         called = as_callbacks(callbacks)
-        if flag("progress_bar", progress_bar, fix="pass one of them"):
+        if flag("progress_bar", progress_bar):
             called.append(ProgressBar())
         folder = self.run is not None or self._runs_dir is not None
         told = as_loggers(loggers, folder=folder)
@@ -286,7 +292,7 @@ class Trainer:
             MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
                 twice what it holds, which `buffer_size` bounds.
         """
-        save_checkpoint(self, path, flag("replay", replay, fix="pass one of them"))
+        save_checkpoint(self, path, flag("replay", replay))
 
     @classmethod
     def load(

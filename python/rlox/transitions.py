@@ -77,14 +77,15 @@ def replay_buffer(
     try:
         return _made(config, about, goals)
     except StructuredError as error:
-        rename_capacity(error)
+        rename_capacity(error, config)
         raise
 
 
-def rename_capacity(error: BaseException) -> None:
+def rename_capacity(error: BaseException, config: Any) -> None:
     """Name the setting `buffer_size` in errors about the `capacity` of a buffer."""
     if isinstance(error, StructuredError) and error.argument == "capacity":
         error.argument = "buffer_size"
+        error.got = f"{config.buffer_size:,}"
 
 
 def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:

@@ -10,13 +10,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
-from rlox._errors import ClosedError
+from rlox._errors import ClosedError, StructuredError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.attributes import GymnasiumAttributes
+from rlox.attributes import GymnasiumAttributes, rename_arguments
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
-from rlox.memory import BYTES_PER_ENV, check_memory
 from rlox.rendering import Renderer, expect_render_mode
 from rlox.resets import as_autoreset_mode, as_dict, final_infos, split_options
 from rlox.settings import whole
@@ -74,9 +73,12 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
         n = whole("n", n, 1, fix="say how many to make")
-        check_memory("n", n, n * BYTES_PER_ENV)
         limit = max_episode_steps
-        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        try:
+            native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        except StructuredError as error:
+            rename_arguments(error, {"num_envs": "n", "env arguments": "env_kwargs"})
+            raise
         self._native = native
         self._step = native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}

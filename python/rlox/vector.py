@@ -10,10 +10,11 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
+from rlox.attributes import rename_arguments
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
-from rlox.memory import BYTES_PER_ENV, check_memory
+from rlox.memory import check_memory
 from rlox.recipes import EnvWrapper, Mode, Recipe
 from rlox.registered import find_spec, make_registered, native_of
 from rlox.resets import as_autoreset_mode, expect_mode
@@ -23,6 +24,7 @@ from rlox.vec_env import VecEnv
 
 __all__ = ["ForeignVecEnv", "RolloutBatch", "RolloutEnv", "VecEnv", "collect_rollout", "make_vec"]
 
+_LEAST_BYTES = 100  # of each environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
@@ -82,7 +84,8 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
     """Make environments as `make_vec` does; those that it makes itself have the recipe."""
     if num_envs is not None:
         num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
-        check_memory("num_envs", num_envs, num_envs * BYTES_PER_ENV)
+        # Gymnasium would make environments until the memory is full.
+        check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
     seed = None if seed is None else plain_seed(seed)
     env = recipe.env
     if isinstance(env, VectorEnv):
@@ -129,7 +132,7 @@ def _mode_of(given: object) -> Mode | None:
             "vectorization_mode",
             "'sync', 'async', 'vector_entry_point' or None",
             repr(given),
-            "pass one of them",
+            "pass 'sync'",
         )
     return cast("Mode | None", name)
 
@@ -291,7 +294,11 @@ def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | 
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
         if how is None or (entry and "env_id" in recipe.kwargs):
             arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
-            vector = VecEnv(num_envs, seed, native.name, **arguments)
+            try:
+                vector = VecEnv(num_envs, seed, native.name, **arguments)
+            except StructuredError as error:
+                rename_arguments(error, {"n": "num_envs"})
+                raise
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)

@@ -46,6 +46,6 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
             f"seconds for {', '.join(WAITS)} after '?', more than 0 and at most a day, such as "
             "'?reply_timeout=60&recovery_timeout=60'",
             repr(actors),
-            "correct it",
+            "write the seconds as a number after '='",
         )
     return [SCHEMES[scheme] + worker for worker in workers.split(",")], waits

@@ -1,10 +1,14 @@
 """Wrong command lines: exit code 2 and the name of the option; failed work: exit code 1."""
 
+import shutil
 import sys
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from cli_runs import SMALL
+from rlox.cli import main
 
 TRAIN = "train ppo CartPole-v1 --total-timesteps 32 --no-progress "
 NOISE = "train td3 Pendulum-v1 --total-timesteps 1 "
@@ -54,7 +58,7 @@ ERRORS = [
     (TRAIN + "--eval-every 0", 2, ["eval_every: expected", "0"]),
     (TRAIN + "--checkpoint-every 9 --runs-dir None", 1, ["path: expected"]),
     # Arguments of environments.
-    (TRAIN + "--env-kwargs.q 1", 1, ["env arguments", '"q"']),
+    (TRAIN + "--env-kwargs.q 1", 2, ["env_kwargs", '"q"']),
     (TRAIN + "--env-kwargs.num_envs 1", 2, ["env_kwargs: expected no 'num_envs'"]),
     (TRAIN + "--env-kwargs.g", 2, ["--env-kwargs.g: expected a value"]),
     (TRAIN + "--env-kwargs g=1", 2, ["Unrecognized options: --env-kwargs, g=1"]),
@@ -66,9 +70,9 @@ ERRORS = [
     ("train --config empty", 2, ["--config: expected a YAML file"]),
     ("train --config bytes.yaml", 2, ["--config bytes.yaml: expected YAML", "invalid start byte"]),
     ("train --config large.yaml", 2, ["--config: expected a YAML file", "1,048,576 bytes"]),
-    ("train --config unknown.yaml", 2, ["--config", "'gama'", "did you mean 'gamma'?"]),
-    ("train --config option.yaml", 2, ["--config", "'eval_evry'", "did you mean 'eval_every'"]),
-    ("train --config inner.yaml", 2, ["--config", "'seed'"]),
+    ("train --config unknown.yaml", 2, ["--config", "gama:", "did you mean 'gamma'?"]),
+    ("train --config option.yaml", 2, ["--config", "eval_evry:", "did you mean 'eval_every'"]),
+    ("train --config inner.yaml", 2, ["--config: seed:"]),
     ("train --config tag.yaml", 2, ["--config tag.yaml: expected YAML", "line 2"]),
     ("train --config twice.yaml", 2, ["--config twice.yaml: expected YAML", "'seed' twice"]),
     ("train --config dashes.yaml", 2, ["--config dashes.yaml: expected each key once"]),
@@ -109,11 +113,11 @@ ERRORS = [
     (SWEEP + "--eval-every 512", 2, ["eval_every: expected at most total_timesteps", "512"]),
     (SWEEP + "--config num_envs.yaml", 2, ["num_envs: expected", "'8'"]),
     (SWEEP + "--storage none/a.db", 1, ["storage: expected an SQLite file"]),
-    (SWEEP + "--space gama.yaml", 2, ["--space", "'gama'", "did you mean 'gamma'"]),
+    (SWEEP + "--space gama.yaml", 2, ["--space", "gama:", "did you mean 'gamma'"]),
     (SWEEP + "--space much.yaml", 2, ["space, gamma: expected a range"]),
     (SWEEP + "--space order.yaml", 2, ["space, gamma: expected low below high"]),
     (SWEEP + "--space choices.yaml", 2, ["space, gamma: expected choices, each once"]),
-    (SWEEP + "--space key.yaml", 2, ["space, gamma", "'hi'", "did you mean 'high'?"]),
+    (SWEEP + "--space key.yaml", 2, ["hi:", "space, gamma", "did you mean 'high'?"]),
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
     ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
@@ -211,3 +215,50 @@ def test_missing_package_is_reported_with_its_extra(
     result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
     assert result.code == 1
     assert f"expected the package {package}, got none; pip install 'rlox[{extra}]'" in result.err
+
+
+def test_resume_leaves_the_run_unchanged_if_options_are_rejected(tmp_path, monkeypatch):
+    arguments = "--n-steps 64 --num-envs 1 --batch-size 64 --seed 1 --no-progress"
+    command = f"train ppo CartPole-v1 --total-timesteps 192 --runs-dir {tmp_path} {arguments}"
+    assert main([*command.split(), "--checkpoint-every", "64", "--backend", "native"]) == 0
+    (config,) = tmp_path.glob("**/config.json")
+    run = config.parent
+    saved = run / "checkpoints" / "step-000000064"
+    assert saved.is_dir()
+    for folder in [run / "checkpoint", *(run / "checkpoints").glob("step-*")]:
+        if folder != saved:
+            shutil.rmtree(folder)
+    before = (run / "metrics.csv").read_bytes(), config.stat().st_mtime_ns
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    assert main(["resume", str(run), "--video-every", "100", "--no-progress"]) == 1
+    assert before == ((run / "metrics.csv").read_bytes(), config.stat().st_mtime_ns)
+
+
+class OldStep(gym.Env):
+    """Environment whose 70th step returns four values."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+    steps = 0
+
+    def __init__(self, render_mode=None):
+        pass
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, "f4"), {}
+
+    def step(self, action):
+        self.steps += 1
+        step = np.zeros(1, "f4"), 1.0, False, False, {}
+        return step if self.steps < 70 else step[:4]
+
+
+def test_error_of_an_environment_during_training_is_no_usage_error(monkeypatch, capsys):
+    monkeypatch.setitem(
+        gym.registry, "OldStep-v0", gym.envs.registration.EnvSpec("OldStep-v0", OldStep)
+    )
+    command = "train ppo OldStep-v0 --total-timesteps 1000 --n-steps 64 --num-envs 1"
+    assert (
+        main([*command.split(), "--batch-size", "64", "--no-progress", "--runs-dir", "None"]) == 1
+    )
+    assert "OldStep.step()" in capsys.readouterr().err

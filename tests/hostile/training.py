@@ -173,7 +173,7 @@ OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
 ENV = without(text("CartPole-v1"), "a class")
 REWARD = {"sutton_barto_reward": True}
 # The environment rejects its arguments; in Gymnasium's own error if Gymnasium makes it.
-KEYWORDS = replace(record(REWARD), names=("env arguments", "kwargs"))
+KEYWORDS = replace(record(REWARD), names=("env_kwargs", "kwargs"))
 GYMNASIUM_KEYWORDS = without(
     record(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key"
 )

@@ -68,7 +68,7 @@ class CheckpointCallback(Callback):
         fix = "pass how many to keep, or None for all"
         self.keep_last = None if keep_last is None else whole("keep_last", keep_last, 1, fix=fix)
         self.best = None if best is None else text("best", best)
-        self._replay = flag("replay", replay, fix="pass one of them")
+        self._replay = flag("replay", replay)
         self._path = path_or_none("path", path)
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None

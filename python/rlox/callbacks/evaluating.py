@@ -69,9 +69,9 @@ class EvalCallback(Callback):
         if threshold is not None:
             threshold = number("reward_threshold", threshold, fix="pass a number, or None")
         self.reward_threshold = threshold
-        self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
+        self._deterministic = flag("deterministic", deterministic)
         self._env = None if env is None else expect_maker(env)
-        fix = "pass one of them, or None"
+        fix = "pass True, False or None"
         self._save = None if save_best is None else flag("save_best", save_best, fix=fix)
         self._path = path_or_none("path", path)
         if save_best is False and self._path is not None:

@@ -60,7 +60,7 @@ class VideoRecordingCallback(Callback):
     ) -> None:
         self._every = Every(every)
         self.format = text("format", format, FORMATS)
-        self._deterministic = flag("deterministic", deterministic, fix="pass one of them")
+        self._deterministic = flag("deterministic", deterministic)
         self._frames = whole("max_frames", max_frames, 1, fix="pass a number of frames")
         self._env = None if env is None else expect_maker(env)
         self._path = path_or_none("path", path)

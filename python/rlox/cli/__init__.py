@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pkgutil import resolve_name
 from typing import Any, TextIO
@@ -47,6 +46,10 @@ class UsageError(Exception):
     """Wrong command line, or wrong file that the command line names."""
 
 
+class RunError(Exception):
+    """An error after training began, so that no option is to blame; the error is its cause."""
+
+
 class StdoutClosedError(Exception):
     """The reader of stdout, such as `head`, has closed the pipe."""
 
@@ -67,10 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in argv
     argv = [word for word in argv if word != "--traceback"]
-    options = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv}
     try:
-        with usage_errors(options):
-            code = _run(argv)
+        code = _run(argv)
         _flush_stdout()
         return code
     except SystemExit as end:  # tyro ends with 0 after help and with 2 after a wrong option
@@ -87,28 +88,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        is_usage = isinstance(error, UsageError)
+        is_usage = _is_usage_error(error, argv)
+        if isinstance(error, RunError) and error.__cause__ is not None:
+            error = error.__cause__  # type: ignore[assignment]  # an Exception
         text = printable(str(error)) if is_usage else describe_error(error)
         echo(f"rlox: {text}", to=sys.stderr)
         return USAGE if is_usage else FAILED
 
 
-@contextmanager
-def usage_errors(options: Iterable[str]) -> Iterator[None]:
-    """Raise a UsageError instead of an error about one of these options.
+def _is_usage_error(error: Exception, argv: Sequence[str]) -> bool:
+    """Return whether an error is about the command line, or about an option or a setting."""
+    if not isinstance(error, ArgumentError | ArgumentTypeError):
+        return isinstance(error, UsageError)
+    from rlox.cli._args import option_names
 
-    >>> from rlox import ArgumentError
-    >>> with usage_errors({"seed"}):
-    ...     raise ArgumentError("seed", "0 or more", "-1", "pass 0")
-    Traceback (most recent call last):
-    rlox.cli.UsageError: seed: expected 0 or more, got -1; pass 0
-    """
-    try:
-        yield
-    except (ArgumentError, ArgumentTypeError) as error:
-        if error.argument in {*options}:
-            raise UsageError(str(error)) from error
-        raise
+    words = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv}
+    return error.argument in words | option_names()
 
 
 def describe_error(error: BaseException) -> str:

@@ -6,8 +6,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, make_dataclas
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
+from rlox._errors import ArgumentError
 from rlox.backends import Backend
-from rlox.cli import UsageError, usage_errors
+from rlox.cli import UsageError
 from rlox.configs import setting_docs
 from rlox.extras import load_extra
 from rlox.files import parse_yaml, read_small
@@ -113,8 +114,6 @@ class Experiment:
     options: Any
     settings: dict[str, Any]
     env_kwargs: dict[str, Any]
-    names: frozenset[str]
-    """Names of all that the command line and the file give, for `rlox.cli.usage_errors`."""
 
 
 def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str]) -> Experiment:
@@ -155,9 +154,13 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
     env_kwargs = _mapping(config, "env_kwargs")
     env_kwargs |= {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
-    names = frozenset({*options, *settings, "env_kwargs"})
-    with usage_errors(names):
-        return Experiment(algorithm, options_type(**options), settings, env_kwargs, names)
+    return Experiment(algorithm, options_type(**options), settings, env_kwargs)
+
+
+def option_names() -> set[str]:
+    """Return the names of options, settings and numbers of noise, which files can have, too."""
+    kinds: list[Any] = [TrainOptions, *(trainer.config_type for trainer in TRAINERS.values())]
+    return {"env_id", "env_kwargs", *_NOISE_HELP, *(x.name for kind in kinds for x in fields(kind))}
 
 
 def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
@@ -274,8 +277,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
         )
     if kind not in KINDS:
         return {**settings, "action_noise": None}
-    with usage_errors(names):
-        noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
+    noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
     return {**settings, "action_noise": noise}
 
 
@@ -370,8 +372,10 @@ def read_yaml(data: str | bytes, where: str) -> Any:
     Raises:
         UsageError: The data are not such YAML; `where` and the line are named.
     """
-    with usage_errors({where}):
+    try:
         return parse_yaml(where, data)
+    except ArgumentError as error:
+        raise UsageError(str(error)) from error
 
 
 def flag_of(name: str) -> str:

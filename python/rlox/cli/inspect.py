@@ -14,7 +14,7 @@ from rlox import exporting
 from rlox import presets as tuned
 from rlox._errors import ArgumentError
 from rlox.checkpoint import MANIFEST, read_checkpoint
-from rlox.cli import UsageError, columns, echo, echo_json, usage_errors
+from rlox.cli import UsageError, columns, echo, echo_json
 from rlox.cli._args import argument, option, parse
 from rlox.diagnosis import FOLDER as DIAGNOSIS
 from rlox.evaluation import SeededPredictor, evaluation_seed
@@ -332,8 +332,7 @@ def presets(argv: Sequence[str]) -> int:
         else:
             echo(columns((name, env) for name, envs in listed.items() for env in envs))
         return 0
-    with usage_errors({"env_id"}):
-        text = tuned.show(algorithm, options.env)
+    text = tuned.show(algorithm, options.env)
     if options.json:
         echo_json(tuned.preset(algorithm, options.env))
     else:

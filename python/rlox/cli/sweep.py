@@ -8,7 +8,7 @@ from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox.backends import Backend
-from rlox.cli import UsageError, echo, echo_json, usage_errors
+from rlox.cli import UsageError, echo, echo_json
 from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
 from rlox.presets import preset
 from rlox.settings import whole
@@ -45,8 +45,7 @@ def sweep(argv: Sequence[str]) -> int:
     """Search, and print the best settings."""
     experiment = parse_experiment(SweepOptions, "sweep", argv)
     options = experiment.options
-    with usage_errors(experiment.names):
-        study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
+    study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
     try:
         study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.callbacks import (
     Callback,
     CheckpointCallback,
@@ -23,11 +23,11 @@ from rlox.cli import (
     DONE,
     FAILED,
     INTERRUPTED,
+    RunError,
     UsageError,
     describe_error,
     echo,
     echo_json,
-    usage_errors,
 )
 from rlox.cli._args import (
     NEEDS,
@@ -39,7 +39,7 @@ from rlox.cli._args import (
     parse_flags,
 )
 from rlox.cli.inspect import open_trainer, run_folder
-from rlox.logger import as_loggers
+from rlox.logger import Logger, as_loggers
 from rlox.many import RunsFailedError, train_many
 from rlox.metrics import METRIC
 from rlox.restoring import go_on_in
@@ -86,12 +86,12 @@ def train(argv: Sequence[str]) -> int:
         "env_kwargs": experiment.env_kwargs,
         **experiment.settings,
     }
-    with usage_errors(experiment.names):
-        if options.seeds is not None:
-            return _train_seeds(experiment.algorithm, options, about)
-        trainer_type = TRAINERS[experiment.algorithm]
-        with trainer_type(options.env, options.seed, **about) as trainer:
-            return _train(trainer, options)
+    if options.seeds is not None:
+        return _train_seeds(experiment.algorithm, options, about)
+    trainer_type = TRAINERS[experiment.algorithm]
+    with trainer_type(options.env, options.seed, **about) as trainer:
+        loggers = as_loggers(options.loggers, folder=options.runs_dir is not None)
+        return _train(trainer, options, make_callbacks(options), loggers)
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -109,10 +109,12 @@ def resume(argv: Sequence[str]) -> int:
                 f"one that made all its {trainer.timesteps:,} steps",
                 "add --total-timesteps 100_000 for more",
             )
-        as_loggers(options.loggers, folder=True)  # raises before the folder changes
+        # Both raise before the folder changes.
+        callbacks = make_callbacks(options)
+        loggers = as_loggers(options.loggers, folder=True)
         if folder is not None:
             go_on_in(trainer, folder)
-        return _train(trainer, options)
+        return _train(trainer, options, callbacks, loggers)
 
 
 def make_callbacks(options: RunOptions) -> list[Callback]:
@@ -164,13 +166,18 @@ def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _train(trainer: Trainer, options: Any) -> int:
-    result = trainer.train(
-        options.total_timesteps,
-        progress_bar=options.progress,
-        callbacks=make_callbacks(options),
-        loggers=options.loggers,
-    )
+def _train(
+    trainer: Trainer, options: Any, callbacks: Sequence[Callback], loggers: Sequence[Logger]
+) -> int:
+    try:
+        result = trainer.train(
+            options.total_timesteps,
+            progress_bar=options.progress,
+            callbacks=callbacks,
+            loggers=loggers,
+        )
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise RunError from error
     _report(trainer, result, as_json=options.json)
     return INTERRUPTED if result["stopped_by"] == CTRL_C else DONE
 

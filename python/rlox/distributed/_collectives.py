@@ -23,8 +23,8 @@ COMMANDS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 class Ranks:
     """Process group of torch. Rank 0 gives commands, and the other ranks follow.
 
-    Learners keep their parameters in one vector, so that one all-reduce of the gradient does for
-    each step of an optimiser; `DistributedDataParallel` would wrap every forward pass instead.
+    Learners keep their parameters in one vector. Each step of an optimiser therefore needs one
+    all-reduce; `DistributedDataParallel` would wrap every forward pass instead.
 
     Args:
         timeout: Seconds that a rank waits for another one.
@@ -41,7 +41,7 @@ class Ranks:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.leads = self.rank == 0
-        self.failure = ""  # why the ranks can do nothing together any more
+        self.failure = ""  # why collective operations fail from now on
         # Sends rank 0 the state of a trainer, by its number and whether with the replay buffer.
         self.send_state: Callable[[int, bool], None] = lambda trainer, replay: None
 
@@ -50,7 +50,7 @@ class Ranks:
         dist.destroy_process_group()
 
     def fail(self, error: BaseException) -> None:
-        """Note an error of this rank, after which the ranks do not stand at the same place."""
+        """Record an error of this rank, whose later calls raise `PeerError`."""
         self.failure = self.failure or f"rank {self.rank} failed with {one_line(error)[:200]}"
 
     @contextmanager
@@ -113,7 +113,7 @@ class Ranks:
         """Check that every rank has the same values; called on all ranks.
 
         Raises:
-            ValueError: A value differs, on every rank in the same words.
+            ValueError: A value differs; every rank raises the same error.
         """
         rows = self.all_gather_objects({name: str(x) for name, x in values.items()})
         for name in dict.fromkeys(name for row in rows for name in row):

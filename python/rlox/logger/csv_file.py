@@ -65,22 +65,27 @@ class MetricsFile:
         """
         if not self._rows:
             return
-        names = dict.fromkeys(name for row in self._rows for name in row)
+        rows = self._rows
+        names = dict.fromkeys(name for row in rows for name in row)
         if new := [name for name in names if name not in set(self.columns)]:
             self._add_columns(new)
         text = io.StringIO()
-        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(self._rows)
+        table = csv.DictWriter(text, self.columns, lineterminator="\n")
         # The file is opened for each flush, so that no handle stays open between iterations.
         with open(self.path, "ab", buffering=0) as file:
             end = file.tell()
+            if end == 0:  # the file was removed
+                table.writeheader()
+            table.writerows(rows)
+            data = text.getvalue().encode()
             try:
-                data = text.getvalue().encode()
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
-            except BaseException:
+                self._rows = []
+            except BaseException:  # an interrupt, too, so that rows are written once
+                self._rows = rows
                 file.truncate(end)
                 raise
-        self._rows = []
         self._flushed = time.monotonic()
 
     def _read(self) -> None:
@@ -88,27 +93,31 @@ class MetricsFile:
         data = self.path.read_bytes()
         if not data.endswith(b"\n"):
             os.truncate(self.path, data.rfind(b"\n") + 1)
-        with open(self.path, newline="", encoding="utf-8") as file:
-            self.columns, *rows = [*csv.reader(file)] or [[]]
+        self.columns, *rows = self._lines()
         for row in reversed(rows):
             elapsed = dict(zip(self.columns, row, strict=False)).get(ELAPSED)
             if elapsed:
                 self.elapsed = float(elapsed)
                 return
 
+    def _lines(self) -> list[list[str]]:
+        """Return the columns and the rows of the file; an empty line if it does not exist."""
+        if not self.path.exists():
+            return [[]]
+        with open(self.path, newline="", encoding="utf-8") as file:
+            return [*csv.reader(file)] or [[]]
+
     def _add_columns(self, names: list[str]) -> None:
         """Replace the file by one with more columns."""
-        rows: list[list[str]] = []
-        if self.columns:
-            with open(self.path, newline="", encoding="utf-8") as file:
-                _, *rows = csv.reader(file)
-        columns = self.columns + names
+        _, *rows = self._lines()
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(columns)
+        table.writerow(self.columns + names)
         table.writerows(row + [""] * len(names) for row in rows)
-        write_file(self.path, text.getvalue().encode())
-        self.columns = columns
+        try:
+            write_file(self.path, text.getvalue().encode())
+        finally:  # an interrupt may come after the file was replaced
+            self.columns = self._lines()[0] or self.columns
 
 
 class CSVLogger:

@@ -178,9 +178,9 @@ def runs(
     variants = _checked_variants(settings, common)
     count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
     if processes is not None:
-        processes = flag("processes", processes, fix="pass one of them")
+        processes = flag("processes", processes)
     _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
-    variant_jobs = {}  # the first job of each variant, by a prefix for errors
+    variant_jobs = {}  # the first job of each variant, by the section that errors name
     jobs = []
     for number, variant in enumerate(variants):
         arguments = {**common, **variant}
@@ -188,13 +188,13 @@ def runs(
         own = [
             TrainJob(trainer_class, env, seed, steps, arguments, callbacks, names) for seed in seeds
         ]
-        variant_jobs["" if settings is None else f"settings[{number}]: "] = own[0]
+        variant_jobs[None if settings is None else f"settings[{number}]"] = own[0]
         jobs += own
-    backends = {_backend_of(job, prefix) for prefix, job in variant_jobs.items()}
+    backends = {_backend_of(job, section) for section, job in variant_jobs.items()}
     if "torch" in backends if processes is None else processes:
         processes = True
-        for prefix, job in variant_jobs.items():
-            _check_picklable(job, prefix)
+        for section, job in variant_jobs.items():
+            _check_picklable(job, section)
     runner = runner or (run_in_processes if processes else run_in_threads)
     return Runs(jobs, min(count, threads(), len(jobs)), runner)
 
@@ -270,18 +270,20 @@ def _checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str
     for number, variant in enumerate(settings):
         if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
             raise ArgumentTypeError(
-                f"settings[{number}]",
-                "a dict of settings by name",
+                "settings",
+                "dicts of settings by name",
                 shown(variant),
-                "pass {'gamma': 0.98}",
+                "pass [{'gamma': 0.98}]",
+                section=f"settings[{number}]",
             )
         for name in ("seed", "env", "backend", "runs_dir"):
             if name in variant:
                 raise ArgumentTypeError(
-                    f"settings[{number}]",
-                    "settings of the algorithm",
-                    repr(name),
+                    name,
+                    "a setting of the algorithm",
+                    "an argument of all runs",
                     f"pass {('seeds' if name == 'seed' else name)} to train_many",
+                    section=f"settings[{number}]",
                 )
     return [dict(variant) for variant in settings]
 
@@ -313,27 +315,28 @@ def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> No
     as_loggers(loggers, folder=folder)
 
 
-def _check_picklable(job: TrainJob, prefix: str) -> None:
+def _check_picklable(job: TrainJob, section: str | None) -> None:
     """Check that a job can be sent to another process."""
     try:
         pickle.dumps(job)
     except Exception as error:
         raise ArgumentTypeError(
-            f"{prefix}processes",
+            "processes",
             "an env, callbacks and settings that processes can be sent, which are functions of a "
             "module's own",
             f"some that cannot ({error})",
             "name them with def at the top of a module",
+            section=section,
         ) from error
 
 
-def _backend_of(job: TrainJob, prefix: str) -> str:
+def _backend_of(job: TrainJob, section: str | None) -> str:
     """Return the backend of a job's trainer, and raise what the trainer refuses."""
     try:
         with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
     except StructuredError as error:
-        error.argument = f"{prefix}{error.argument}"
+        error.section = section
         raise
 
 

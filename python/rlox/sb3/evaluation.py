@@ -118,7 +118,7 @@ def evaluate_policy(
     (True, 3)
     """
     n = whole("n_eval_episodes", n_eval_episodes, 1, fix="ask for one or more")
-    deterministic = flag("deterministic", deterministic, fix="pass one of them")
+    deterministic = flag("deterministic", deterministic)
     return_episodes = flag("return_episode_rewards", return_episode_rewards)
     if reward_threshold is not None:
         reward_threshold = number("reward_threshold", reward_threshold, fix="pass a number")

@@ -168,7 +168,7 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
             name,
             "a function of the remaining progress that returns a number",
             f"{type(error).__name__}: {error}",
-            "correct it, or pass a number",
+            "pass a number",
         ) from error
     first = values[0]
     for kind, slopes in (("constant", [1.0] * len(values)), ("linear", _PROGRESS)):

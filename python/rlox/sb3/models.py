@@ -344,7 +344,7 @@ class Model:
             ModuleNotFoundError: The extra of progress bar or log is missing.
         """
         steps = whole("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
-        reset = flag("reset_num_timesteps", reset_num_timesteps, fix="pass one of them")
+        reset = flag("reset_num_timesteps", reset_num_timesteps)
         interval = None if log_interval is None else whole("log_interval", log_interval, 1)
         trainer = self.trainer
         first = trainer.timesteps if reset else self._first
@@ -352,7 +352,7 @@ class Model:
         hooks: dict[str, Any] = {
             "callbacks": make_callbacks(callback, self.algorithm, self.verbose, interval, first),
             "loggers": make_loggers(self.tensorboard_log, name, new=reset),
-            "progress_bar": flag("progress_bar", progress_bar, fix="pass one of them"),
+            "progress_bar": flag("progress_bar", progress_bar),
         }
         if reset:
             self._first, trainer.learner.episodes = first, EpisodeStatistics()

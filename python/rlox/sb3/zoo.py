@@ -68,7 +68,9 @@ def zoo_settings(
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
         known = ", ".join(sorted(map(str, content))[:40])
-        raise ArgumentError("env_id", f"one of {known}", repr(env_id), "pass one of them")
+        raise ArgumentError(
+            "env_id", f"one of {known}", repr(env_id), "pass an id that the file has"
+        )
     return _convert(name, {str(key): value for key, value in found.items()})
 
 
@@ -123,7 +125,9 @@ def _linear(name: str, value: str) -> Any:
         first = float(number if kind == "lin" else "")
     except ValueError as error:
         expected = "a number or one after 'lin_'"
-        raise ArgumentError(name, expected, repr(value), "correct it") from error
+        raise ArgumentError(
+            name, expected, repr(value), "write a number, or lin_ and a number"
+        ) from error
     return lambda remaining: first * remaining
 
 

@@ -110,7 +110,7 @@ def _range(name: str, about: Mapping[str, Any]) -> Range:
         )
     low, high = (about[side] for side in ("low", "high"))
     ends = [number(f"{name}, {side}", about[side], fix="pass a number") for side in ("low", "high")]
-    log = flag(f"{name}, log", about.get("log", False), fix="pass one of them")
+    log = flag(f"{name}, log", about.get("log", False))
     if not ends[0] < ends[1]:
         raise ArgumentError(name, "low below high", f"{low} and {high}", "exchange them")
     if log and ends[0] <= 0:

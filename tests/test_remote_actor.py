@@ -1,0 +1,13 @@
+"""Actors outside of the learner's process."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlox.actors import RemoteActor
+
+
+def test_actor_that_was_stopped_is_an_error_with_a_sentence():
+    worker = SimpleNamespace(poll=lambda seconds: True, receive=lambda: None)
+    with pytest.raises(RuntimeError, match="stopped"):
+        RemoteActor(worker, [], []).wait(0.0)
