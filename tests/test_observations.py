@@ -43,18 +43,18 @@ def test_what_comes_back_is_a_copy():
 
 @refusals(
     *(
-        (name, partial(as_batch, obs, box((2,))), ArgumentTypeError, "obs", hint)
-        for name, obs, hint in (
-            ("text", "abc", "convert"),
-            ("None", [1.0, None], ""),
-            ("complex", [1j, 2j], ""),
-            ("dates", np.array(["2020", "2021"], "M8[Y]"), ""),
-            ("ragged", [[1.0, 2.0], [3.0]], "the same length"),
-            ("gradient", torch.zeros(2, requires_grad=True), "detach"),
+        (partial(as_batch, obs, box((2,))), ArgumentTypeError, "obs", hint)
+        for obs, hint in (
+            ("abc", "convert"),
+            ([1.0, None], ""),
+            ([1j, 2j], ""),
+            (np.array(["2020", "2021"], "M8[Y]"), ""),
+            ([[1.0, 2.0], [3.0]], "the same length"),
+            (torch.zeros(2, requires_grad=True), "detach"),
         )
     ),
-    ("NaN", lambda: as_batch([0.0, np.nan], box((2,))), NonFiniteError, "obs"),
-    ("beyond float32", lambda: as_batch([0.0, 1e300], box((2,))), NonFiniteError, "obs"),
+    (lambda: as_batch([0.0, np.nan], box((2,))), NonFiniteError, "obs"),
+    (lambda: as_batch([0.0, 1e300], box((2,))), NonFiniteError, "obs"),
 )
 def test_observations_must_be_finite_real_numbers(refusal):
     expect_refusal(refusal)

@@ -253,7 +253,7 @@ def test_beta_of_a_call_is_kept_and_saved(tmp_path):
     (lambda x: x.update_priorities([0, 8], [1, 1]), ArgumentError, "indices"),
     (lambda x: x.update_priorities([-1], [1.0]), ArgumentError, "indices"),
     (lambda x: x.update_priorities([[0]], [1.0]), ArgumentError, "indices"),
-    (lambda x: x.update_priorities([0], [-1.0]), NonFiniteError, "priorities"),
+    (lambda x: x.update_priorities([0], [-1.0]), ArgumentError, "priorities"),
     (lambda x: x.update_priorities([0, 1], [1, np.nan]), NonFiniteError, "priorities"),
     (lambda x: x.update_priorities([0, 1], [1, 1e300]), ArgumentError, "priorities"),
 )

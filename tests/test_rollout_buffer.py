@@ -46,11 +46,11 @@ def record(buffer, t, **replaced):
     buffer.record(t, **right | replaced)
 
 
-def expect_location(call, argument, env, step):
+def expect_location(call, argument, env, row):
     with pytest.raises(NonFiniteError) as raised:
         call()
     error = raised.value
-    assert (error.argument, error.env, error.step) == (argument, env, step)
+    assert (error.argument, error.env, error.row) == (argument, env, row)
 
 
 def with_number(row, column, number):
@@ -71,7 +71,7 @@ def with_number(row, column, number):
         pytest.param("final_obs", with_number(1, 0, NAN), 1, id="final_obs"),
     ],
 )
-def test_non_finite_numbers_are_rejected_by_name_environment_and_step(argument, value, env):
+def test_non_finite_numbers_are_rejected_by_name_environment_and_row(argument, value, env):
     buffer, twin = RolloutBuffer(2, 2, (4,)), RolloutBuffer(2, 2, (4,))
     for each in (buffer, twin):
         each.begin(np.zeros((2, 4)))

@@ -143,12 +143,12 @@ def trained(env, **settings):
 
 
 @refusals(
-    ("native", lambda: trained("CartPole-v1"), ArgumentError, "action_masks"),
-    ("Box actions", lambda: trained("Pendulum-v1"), ArgumentError, "action_masks"),
-    ("no mask", lambda: trained(masked(None)), ArgumentError, "action_masks"),
-    ("VecEnv", lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "make_vec("),
-    ("no allowed action", lambda: trained(masked([0] * 6)), ArgumentError, "action_mask"),
-    ("wrong shape", lambda: trained(masked([1] * 5)), ArgumentError, "action_mask"),
+    (lambda: trained("CartPole-v1"), ArgumentError, "action_masks"),
+    (lambda: trained("Pendulum-v1"), ArgumentError, "action_masks"),
+    (lambda: trained(masked(None)), ArgumentError, "action_masks"),
+    (lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "make_vec("),
+    (lambda: trained(masked([0] * 6)), ArgumentError, "action_mask"),
+    (lambda: trained(masked([1] * 5)), ArgumentError, "action_mask"),
 )
 def test_missing_and_invalid_masks_are_rejected(refusal):
     expect_refusal(refusal)

@@ -292,16 +292,16 @@ def small_eps():
 
 
 @refusals(
-    ("load", lambda: policy().load(None), ArgumentTypeError, "tensors", "pass what a"),
-    ("check_tensors", lambda: policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
-    ("load_optimizer", lambda: policy().load_optimizer_state(None), ArgumentTypeError, "state"),
-    ("check_optimizer", lambda: policy().check_optimizer_state([1]), ArgumentTypeError, "state"),
-    ("one count", lambda: policy(COUNTED | {"counts": [2]}), ArgumentError, "counts"),
-    ("count of 0", lambda: policy(COUNTED | {"counts": [2, 0]}), ArgumentError, "counts"),
-    ("mask of one row", lambda: masked(1, 2), ArgumentError, "action_masks"),
-    ("mask of 3 actions", lambda: masked(2, 3), ArgumentError, "action_masks"),
-    ("Dict", lambda: ppo(lambda: Sampled(DICT, DICT["a"])), ArgumentError, "observation space"),
-    ("unfinished rollout", lambda: ppo().update(1.0), ArgumentError, "buffer"),
+    (lambda: policy().load(None), ArgumentTypeError, "tensors", "pass what a"),
+    (lambda: policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
+    (lambda: policy().load_optimizer_state(None), ArgumentTypeError, "state"),
+    (lambda: policy().check_optimizer_state([1]), ArgumentTypeError, "state"),
+    (lambda: policy(COUNTED | {"counts": [2]}), ArgumentError, "counts"),
+    (lambda: policy(COUNTED | {"counts": [2, 0]}), ArgumentError, "counts"),
+    (lambda: masked(1, 2), ArgumentError, "action_masks"),
+    (lambda: masked(2, 3), ArgumentError, "action_masks"),
+    (lambda: ppo(lambda: Sampled(DICT, DICT["a"])), ArgumentError, "observation space"),
+    (lambda: ppo().update(1.0), ArgumentError, "buffer"),
     ("optimizer_eps of 0 in float32", small_eps, ArgumentError, "optimizer_eps"),
 )
 def test_native_learner_rejects_invalid_calls(refusal):
