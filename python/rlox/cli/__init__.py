@@ -103,7 +103,9 @@ def _is_usage_error(error: Exception, argv: Sequence[str]) -> bool:
     from rlox.cli._args import option_names
 
     words = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv}
-    return error.argument in words | option_names()
+    if argv[:1] in (["train"], ["sweep"], ["presets"]):  # others read files that rlox wrote
+        words |= option_names()
+    return error.argument in words
 
 
 def describe_error(error: BaseException) -> str:
