@@ -29,10 +29,10 @@ endif
 export PYO3_PYTHON := $(shell command -v $(PYTHON))
 # maturin installs into VIRTUAL_ENV, and refuses to choose when a conda environment is active too.
 develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV),$(dir $(UV)):)$$PATH" \
-	"$(venv)/bin/maturin" develop --release $(if $(UV),--uv)
+	"$(venv)/bin/maturin" develop $(if $(UV),--uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-rust test-python test-all test-processes test-distributed test-kills test-hostile test-build test-slow test-services test-backends test-backends-rust lint format docs licences bench bench-quick wheel clean
+.PHONY: help train test test-rust test-python test-all test-debug test-processes test-distributed test-kills test-hostile test-build test-slow test-services test-backends test-backends-rust lint format docs licences bench bench-quick wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,15 +47,15 @@ $(stamps)/venv:
 	@mkdir -p $(stamps) && touch $@
 
 $(stamps)/train: $(stamps)/venv $(sources)
-	$(develop) --extras $(train_extras)
+	$(develop) --release --extras $(train_extras)
 	@touch $@
 
 $(stamps)/test: $(stamps)/venv $(sources)
-	$(develop) --extras $(test_extras)
+	$(develop) --release --extras $(test_extras)
 	@touch $(stamps)/train $@
 
 $(stamps)/lint: $(stamps)/venv $(sources)
-	$(develop) --extras $(lint_extras)
+	$(develop) --release --extras $(lint_extras)
 	@touch $(stamps)/train $(stamps)/test $@
 
 train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
@@ -79,9 +79,10 @@ test-python: $(stamps)/test
 	"$(py)" -m pytest -n 2 --dist loadfile -m "not (serial or $(not_default))" $(PYTEST_ARGS) $(may_be_empty)
 	"$(py)" -m pytest -n 0 -m "serial and not ($(not_default))" $(PYTEST_ARGS) $(may_be_empty)
 
-# A part that has passed leaves a stamp, so that test-all continues where it failed.
-parts := default backends $(markers) slow
+# A part that has passed leaves a stamp, so that test-all continues where it failed. A changed file undoes all stamps.
+parts := default debug backends $(markers) slow
 passed := $(addprefix $(stamps)/passed-,$(parts))
+tested = $(wildcard $(shell git ls-files -- crates examples python tests pyproject.toml 2>/dev/null))
 .NOTPARALLEL:
 test-all: $(passed) ## run all tests, part by part; continues after the last part that passed
 	@rm -f $(passed)
@@ -90,17 +91,21 @@ test-all: $(passed) ## run all tests, part by part; continues after the last par
 test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
 	"$(py)" -m pytest -m "$*" --timeout 3600 $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
+# Release builds do not check arithmetic for overflow.
+test-debug:
+	$(CARGO) test --lib -p rlox-core -p rlox-nn -p rlox-grpc
+
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
 	"$(py)" -m pytest -m "slow and not ($(marked))" --timeout 3600 $(PYTEST_ARGS)
 
-$(passed): $(stamps)/passed-%:
+$(passed): $(stamps)/passed-%: $(tested)
 	$(MAKE) $(if $(filter default,$*),test,test-$*)
 	@touch $@
 
 # These packages number about a hundred, and no other target needs them. rliable fails with pandas 3.
 $(stamps)/extras: $(stamps)/test
-	$(develop) --extras $(service_extras)
+	$(develop) --release --extras $(service_extras)
 	"$(py)" -m pip install --quiet --disable-pip-version-check onnxruntime 'gymnasium[mujoco]' rliable 'pandas<3'
 	@touch $@
 
@@ -114,7 +119,7 @@ test-backends-rust: ## test the crates rlox-candle, rlox-burn and rlox-bench
 
 # The extension with Candle and Burn replaces the usual one until the next target that needs the usual one.
 test-backends: $(stamps)/test test-backends-rust ## test rlox-candle and rlox-burn, and learners on them in Python
-	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
+	$(develop) --release --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" -m pytest -n 2 --dist loadfile -k "candle or burn or backend" $(PYTEST_ARGS)
 
@@ -143,7 +148,7 @@ licences: $(stamps)/train ## check the licences of everything rlox depends on
 bench: $(stamps)/test ## measure rlox against its peers (installs them in environments of their own)
 	$(CARGO) bench -p rlox-bench --bench nn_backends --no-run
 	$(CARGO) bench -p rlox-grpc --no-run
-	$(develop) --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
+	$(develop) --profile dist --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
 	"$(py)" benches/python/make_peers.py
 	"$(py)" benches/python/run_all.py

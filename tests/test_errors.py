@@ -92,7 +92,7 @@ def test_errors_from_rust_are_of_these_classes(call, kind, argument):
     assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"
 
 
-@pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentTypeError])
+@pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentError])
 def test_error_of_a_section_keeps_class_and_location(kind):
     error = in_section(kind("w", "x", "y", "z", row=3, section="inner"), "networks")
     assert type(error) is kind

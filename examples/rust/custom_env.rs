@@ -95,3 +95,14 @@ fn main() -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_walker_that_prefers_the_right_ends_there_more_often() {
+        let (fair, advantage) = super::mean_return(&mut super::Biased(0.5)).unwrap();
+        let (biased, _) = super::mean_return(&mut super::Biased(0.75)).unwrap();
+        assert!((fair - 0.5).abs() < 0.1 && biased > 0.9, "{fair} {biased}");
+        assert!(advantage.abs() < 0.02, "{advantage}");
+    }
+}

@@ -12,8 +12,13 @@ const NUM_ENVS: usize = 8;
 const TIMESTEPS: u64 = 100_000;
 const SEED: u64 = 1;
 
-#[expect(clippy::print_stdout, reason = "an example prints")]
 fn main() -> Result<()> {
+    train(TIMESTEPS).map(|_| ())
+}
+
+/// Trains for this many steps of all environments together; returns the mean return of greedy episodes.
+#[expect(clippy::print_stdout, reason = "an example prints")]
+fn train(timesteps: u64) -> Result<f64> {
     // The environment equals Gymnasium's: same seed, same actions, same trajectory.
     let env = || {
         let options = envs::MakeOptions {
@@ -46,7 +51,7 @@ fn main() -> Result<()> {
     let start = Instant::now();
     let steps_per_second = |steps: u64| steps as f64 / start.elapsed().as_secs_f64();
     let mut iterations = 0;
-    ppo.train(TIMESTEPS, |metrics| {
+    ppo.train(timesteps, |metrics| {
         iterations += 1;
         if iterations % 40 == 0 {
             println!(
@@ -66,5 +71,14 @@ fn main() -> Result<()> {
     let returns = ppo.evaluate(env()?.as_mut(), 30, 1_000)?;
     let mean = returns.iter().sum::<f64>() / returns.len() as f64;
     println!("score {mean:.1} over {} greedy episodes (solved from 475 on)", returns.len());
-    Ok(())
+    Ok(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ppo_solves_cartpole() {
+        let score = super::train(super::TIMESTEPS).unwrap();
+        assert!(score >= 475.0, "{score}");
+    }
 }

@@ -106,11 +106,12 @@ class OutOfMemoryError(StructuredError, MemoryError):
 
 
 def in_section(error: Exception, section: str) -> StructuredError:
-    """Return an error of the same class that names the section of a state, too."""
+    """Return the error with the section of the state; a wrong type in a state is a wrong value."""
     if not isinstance(error, StructuredError):
         hint = "pass what `state` returned"
         return ArgumentError(section, "what `state` returned", f"other ({error})", hint)
-    copy = type(error)(error)
+    kind = ArgumentError if isinstance(error, ArgumentTypeError) else type(error)
+    copy = kind(error)
     copy.section = section if error.section is None else f"{section}, {error.section}"
     return copy
 

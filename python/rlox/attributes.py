@@ -7,18 +7,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.envs import classic_control
 
 from rlox._errors import ArgumentError, StructuredError
 from rlox._rlox import NativeVectorEnv
-from rlox.ids import PLUGINS
 
-# Numbers in Gymnasium's `state`; native states have further ones behind them.
-_STATE_SIZES = {
-    "Acrobot-v1": 4,
-    "CartPole-v1": 4,
-    "MountainCar-v0": 2,
-    "MountainCarContinuous-v0": 2,
-    "Pendulum-v1": 2,
+# Gymnasium's class, and the numbers in its `state`; native states have more numbers.
+_CLASSES = {
+    "Acrobot-v1": (classic_control.AcrobotEnv, 4),
+    "CartPole-v1": (classic_control.CartPoleEnv, 4),
+    "MountainCar-v0": (classic_control.MountainCarEnv, 2),
+    "MountainCarContinuous-v0": (classic_control.Continuous_MountainCarEnv, 2),
+    "Pendulum-v1": (classic_control.PendulumEnv, 2),
 }
 # Constructor arguments, by the names of Gymnasium's attributes.
 _ARGUMENTS = {
@@ -38,7 +38,7 @@ def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
 
 def expect_state(env_id: str) -> None:
     """Raise an AttributeError for environments of which Gymnasium has none with a `state`."""
-    if env_id not in _STATE_SIZES:
+    if env_id not in _CLASSES:
         raise AttributeError(f"state: expected one of Gymnasium's environments, got {env_id!r}")
 
 
@@ -48,7 +48,7 @@ def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArr
     >>> to_gymnasium_state("Acrobot-v1", np.zeros(5)).dtype
     dtype('float32')
     """
-    own = state[: _STATE_SIZES.get(env_id)]
+    own = state[: _CLASSES[env_id][1]]
     single = {"Acrobot-v1": 0.0, "MountainCarContinuous-v0": 1.0}.get(env_id)
     return own if single is None or state[-1] != single else own.astype(np.float32)
 
@@ -62,7 +62,8 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     >>> to_native_state("MountainCarContinuous-v0", [0.5, 0.0])
     array([0.5, 0. , 0. ])
     """
-    own, size = np.asarray(state), _STATE_SIZES[env_id]
+    own = np.asarray(state)
+    _, size = _CLASSES[env_id]
     if own.shape != (size,) or own.dtype.kind not in "biuf":
         raise ArgumentError(
             "state",
@@ -71,7 +72,7 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
             f"pass a state of {env_id}",
         )
     single = own.dtype == np.float32
-    # The marks of precision, and the pendulum's last torque, which is not known.
+    # Native states end with the precision of the numbers, or with the unknown last torque.
     behind = {"Acrobot-v1": not single, "MountainCarContinuous-v0": single, "Pendulum-v1": np.nan}
     return np.append(own, behind.get(env_id, [])).astype(np.float64)
 
@@ -79,11 +80,11 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
 @cache
 def _constants(env_id: str) -> dict[str, Any]:
     """Return the constants of Gymnasium's environment; native arguments have their defaults."""
-    if env_id in PLUGINS:
+    if env_id not in _CLASSES:
         return {}
-    env = gym.make(env_id, disable_env_checker=True).unwrapped
+    kind, _ = _CLASSES[env_id]
     constants: dict[str, Any] = {}
-    for name, value in {**vars(type(env)), **vars(env)}.items():
+    for name, value in {**vars(kind), **vars(kind())}.items():
         if name.startswith("_") or hasattr(gym.Env, name) or name == "state":
             continue
         if isinstance(value, np.ndarray):
