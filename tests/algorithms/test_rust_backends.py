@@ -109,7 +109,7 @@ def test_numbers_that_are_not_finite_are_named_and_nothing_has_moved(backend):
     ppo.iterate()
     ppo.buffer.returns[3, 1] = np.nan
     before = ppo.policy.tensors()
-    with pytest.raises(FloatingPointError, match=r"returns: .*NaN in row.* at step 256"):
+    with pytest.raises(FloatingPointError, match=r"returns: .*NaN in row.* at timestep 256"):
         ppo.update(1.0)
     np.testing.assert_equal(ppo.policy.tensors(), before)
     assert ppo.iterate()["time/total_timesteps"] == 512  # the next rollout is a better one

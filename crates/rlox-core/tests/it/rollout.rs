@@ -271,7 +271,7 @@ fn a_rollout_resets_environments_that_do_not_reset_themselves() {
 }
 
 #[test]
-fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
+fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_row() {
     /// Gives NaN where the third step is told to.
     struct Spoilt(EnvSpec, usize, &'static str);
     impl Env for Spoilt {
@@ -303,7 +303,7 @@ fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_step() {
         let mut rngs = [0, 1].map(Pcg64::seed_from);
         let result = collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0);
         let text = result.unwrap_err().to_string();
-        assert!(text.starts_with(name) && text.contains("NaN in environment 1 at step 2"), "{text}");
+        assert!(text.starts_with(name) && text.contains("NaN in environment 1 in row 2"), "{text}");
         assert_eq!(buffer.next_step(), 2);
     }
 }

@@ -356,7 +356,7 @@ fn weights_that_are_not_finite_do_not_replace_those_that_are() {
     trainer.save(&path).unwrap();
     let text = trainer.iterate(0.0).unwrap_err().to_string();
     assert!(text.starts_with("parameters of actor: expected finite numbers, got "), "{text}");
-    assert!(text.contains(" in \"0.weight\", row 0 at step 0; "), "{text}");
+    assert!(text.contains(" in \"0.weight\", row 0 at timestep 0; "), "{text}");
     let text = trainer.save(&path).unwrap_err().to_string();
     assert!(text.starts_with("networks: expected finite numbers, got "), "{text}");
     trainer.load(&path).unwrap();

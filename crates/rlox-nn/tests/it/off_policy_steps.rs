@@ -337,7 +337,7 @@ fn metrics_mean_what_they_say() {
 fn a_reward_that_is_no_number_is_named_and_a_new_run_goes_on() {
     let mut dqn = new_dqn(2, &config(), || Clock { nan_at: 20, ..Clock::new(true) });
     let error = dqn.train(120, |_| true).unwrap_err().to_string();
-    assert!(error.starts_with("rewards: expected finite numbers, got NaN in row 0 at step 38"), "{error}");
+    assert!(error.starts_with("rewards: expected finite numbers, got NaN in row 0 at timestep 38"), "{error}");
     assert_eq!((dqn.timesteps(), dqn.replay().len()), (38, 38));
     let metrics = dqn.train(60, |_| true).unwrap();
     assert_eq!(metrics.timesteps, 98);

@@ -376,7 +376,7 @@ fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
     }
     ppo.policy_mut().load(&weights).unwrap();
     let error = ppo.iterate(0.0).unwrap_err().to_string();
-    assert!(error.starts_with("logits: ") && error.contains(" in row 0 at step 256; "), "{error}");
+    assert!(error.starts_with("logits: ") && error.contains(" in row 0 at timestep 256; "), "{error}");
 }
 
 const ENVS: usize = 2;
