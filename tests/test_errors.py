@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import rlox
-from rlox import ArgumentTypeError, CorruptFileError, NonFiniteError, _errors
+from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
 from rlox._errors import in_file, in_section
 
 BASES = {

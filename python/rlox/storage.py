@@ -61,12 +61,12 @@ def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.fl
     """
     try:
         array = np.asarray(given)
+        if array.dtype.kind not in "biufO":  # before a cast that warns of complex numbers
+            raise _not_real(name, given)
         with np.errstate(over="ignore"):  # who takes no infinities says so
             converted = array.astype(np.float32, copy=False)
     except (TypeError, ValueError) as error:
         raise _not_real(name, given) from error
-    if array.dtype.kind not in "biufO":
-        raise _not_real(name, given)
     if converted.shape != (num_envs,):
         raise ArgumentError(
             name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment"

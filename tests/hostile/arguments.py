@@ -323,9 +323,11 @@ def instance(make: Callable[[], Any]) -> Argument:
     return Argument(make, promise(INVALID, invalid), written=True)
 
 
-def duration(value: int) -> Argument:
-    """Return an integer on which the time of the call depends."""
-    return replace(without(integer(value), *HUGE, "1e300"), drawn=False)
+def duration(value: float) -> Argument:
+    """Return a number on which the time of a call depends."""
+    argument = to_argument(value)
+    huge = [name for name in (*HUGE, "1e300", "1e+308") if name in argument.forms]
+    return replace(without(argument, *huge), drawn=False)
 
 
 def parts_of(

@@ -329,7 +329,7 @@ CALLS = [
         "NativeAgent.set_standing",
         streams=lambda: agent().streams(),
         noise=NO_NOISE,
-        due=0.5,
+        due=duration(0.5),  # `learn` makes so many updates
         timesteps=9,
         updates=3,
         progress=0.5,

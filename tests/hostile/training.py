@@ -142,7 +142,12 @@ NETWORKS = {
 CALLS = [
     *policy_calls(),
     call("MlpPolicy", action_space=lambda: DISCRETE, **NETWORKS),
-    call("SdePolicy", action_space=lambda: BOX, full_std=True, **NETWORKS),
+    call(
+        "SdePolicy",
+        action_space=replace(instance(lambda: BOX), names=("use_sde",)),
+        full_std=True,
+        **NETWORKS,
+    ),
     call(
         "check_policy",
         policy=lambda: MlpPolicy(BOX, DISCRETE),
@@ -257,7 +262,8 @@ def untimed(trainer, **arguments):
 
 
 RUNS = {"runs_dir": optional(path(lambda: "runs"))}
-OWN = {"policy": None, "features_extractor": None}
+# Beside a custom policy or extractor, the error may name the settings of the built-in policy.
+OWN = dict.fromkeys(("policy", "features_extractor"), replace(nothing(), names=("net_arch",)))
 PREDICT = {"obs": OBS, "deterministic": True, "action_masks": MASKS}
 STREAM = {"stream": lambda: np.random.default_rng(0)}
 

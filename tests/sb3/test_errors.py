@@ -45,10 +45,10 @@ NOISE = theirs("VectorizedActionNoise", "noise")
 
 
 @refusals(
-    (lambda: ppo(n_step=8), ArgumentTypeError, "PPO", "did you mean 'n_steps'"),
-    (lambda: ppo(buffer_size=8), ArgumentTypeError, "PPO", "buffer_size belongs to DQN, SAC, TD3"),
-    (lambda: ppo(net_arch=[8]), ArgumentTypeError, "PPO", "policy_kwargs"),
-    (lambda: ppo(total_timesteps=8), ArgumentTypeError, "PPO", "learn()"),
+    (lambda: ppo(n_step=8), ArgumentTypeError, "n_step", "did you mean 'n_steps'"),
+    (lambda: ppo(buffer_size=8), ArgumentTypeError, "buffer_size", "belongs to DQN, SAC, TD3"),
+    (lambda: ppo(net_arch=[8]), ArgumentTypeError, "net_arch", "policy_kwargs"),
+    (lambda: ppo(total_timesteps=8), ArgumentTypeError, "total_timesteps", "learn()"),
     (lambda: PPO("MlpPolicy", CARTPOLE, *range(40)), ArgumentTypeError, "PPO", "by name"),
     (
         lambda: PPO("MlpPolicy", CARTPOLE, 1e-3, learning_rate=1e-3),
@@ -110,7 +110,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
         lambda: SAC("MlpPolicy", PENDULUM, policy_kwargs={"n_critics": 3}),
         *(ArgumentError, "policy_kwargs", "policy of your own"),
     ),
-    (lambda: kwargs(net_arc=[8]), ArgumentTypeError, "policy_kwargs", "did you mean 'net_arch'"),
+    (lambda: kwargs(net_arc=[8]), ArgumentTypeError, "net_arc", "did you mean 'net_arch'"),
     (lambda: ppo(policy_kwargs=[8]), ArgumentTypeError, "policy_kwargs", "dict(net_arch=...)"),
     # Methods.
     (lambda: ppo().learn(0), ArgumentError, "total_timesteps", "number of steps"),
