@@ -242,5 +242,5 @@ def test_non_finite_outputs_are_named_before_parameters():
         refuse_nan_policy([], {"v": good, "w": bad}, 5)
     refuse_nan_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
     refuse_spoiled({"loss": 1.0}, 3)
-    with pytest.raises(FloatingPointError, match=r"^loss: .* at step 3"):
+    with pytest.raises(FloatingPointError, match=r"^loss: .* at timestep 3"):
         refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)

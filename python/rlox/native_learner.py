@@ -157,11 +157,11 @@ class NativeLearner(OnPolicyLearner):
         raise NotImplementedError
 
     def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
-        """What a native update says; where something is not finite, after which step."""
+        """Return the metrics of a native update; add the timesteps to errors of non-finite numbers."""
         try:
             return dict(call(self.buffer, given))
         except NonFiniteError as error:
-            error.step = self.timesteps
+            error.timesteps = self.timesteps
             raise
 
     def predict(

@@ -162,7 +162,7 @@ REMOTE_REFUSALS = [
     ({"addresses": [1]}, TypeError, "addresses"),
     ({"addresses": ["worker.example:50051"], "token": TOKEN}, ValueError, "token"),
     ({"max_episode_steps": 0}, ValueError, "max_episode_steps"),
-    ({"n": 1}, ValueError, "num_envs"),
+    ({"n": 1}, ValueError, "n"),
     *(({"reply_timeout": x}, ValueError, "reply_timeout") for x in (float("nan"), 0.0, 1e9)),
 ]
 ACTOR_REFUSALS = [
