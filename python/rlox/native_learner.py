@@ -157,7 +157,7 @@ class NativeLearner(OnPolicyLearner):
         raise NotImplementedError
 
     def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
-        """Return the metrics of a native update; add the timesteps to errors of non-finite numbers."""
+        """Return metrics of a native update; errors of non-finite numbers get the timesteps."""
         try:
             return dict(call(self.buffer, given))
         except NonFiniteError as error:
