@@ -128,7 +128,7 @@ def test_single_precision_is_computed_in_double():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_flat_trajectories_have_time_limits(dtype):
+def test_flat_trajectories_equal_columns(dtype):
     rng = np.random.default_rng(0)
     t, n = 40, 5
     rewards, values, final_values = rng.normal(size=(3, t, n)).astype(dtype)
@@ -141,6 +141,12 @@ def test_flat_trajectories_have_time_limits(dtype):
         rewards.T.ravel(), values.T.ravel(), None, last, t, 0.9, 0.8, **flat
     )
     for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one.reshape(n, t).T, other, rtol=1e-6, atol=1e-10)
+    flat = [x.T.ravel() for x in (rewards, values, terminated)]
+    got = rlox.compute_gae_batched(*flat, last, t, 0.9, 0.8)
+    expected = rlox.compute_gae(rewards, values, terminated, last, 0.9, 0.8)
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == dtype
         np.testing.assert_allclose(one.reshape(n, t).T, other, rtol=1e-6, atol=1e-10)
 
 

@@ -17,6 +17,25 @@ from support.refusals import Refusal, expect_refusal, refusals
 NAN, INF = float("nan"), float("inf")
 
 
+@pytest.mark.parametrize("num_envs", [1, 8, 16, 64])
+@pytest.mark.parametrize("byte", [1, 2, 128, 255])
+def test_flags_of_any_nonzero_byte_are_true(num_envs, byte):
+    buffer, ones = RolloutBuffer(3, num_envs, (4,)), np.ones(num_envs)
+    obs, off = np.zeros((num_envs, 4)), np.zeros(num_envs, bool)
+    buffer.begin(obs)
+    for t in range(3):
+        buffer.record(t, off.astype(int), ones, ones / 2, obs, ones, off, off)
+    for name, step in (("terminated", 0), ("truncated", 1)):
+        flags = buffer.field(name)
+        flags.view(np.uint8)[step] = byte
+        buffer.finish(ones, 0.9, 0.9)
+        # The episode ends with this step, without a final value: 1 - 0.5.
+        assert np.array_equal(buffer.advantages[step], np.full(num_envs, 0.5, np.float32))
+        flags[step] = False
+        buffer.finish(ones, 0.9, 0.9)
+        assert (buffer.advantages[step] > 0.5).all()
+
+
 @pytest.mark.parametrize("num_envs", [1, 70])
 def test_arrays_for_flags_are_overwritten_with_zeros_and_ones(num_envs):
     env, twin = (VecEnv(num_envs, 0) for _ in "ab")

@@ -154,6 +154,15 @@ def test_second_ctrl_c_raises_at_once():
         small().train(320, callbacks=[press_twice])
 
 
+def test_failing_plot_does_not_end_a_run(tmp_path, monkeypatch, caplog):
+    def fail(*args):
+        raise ImportError("ft2font.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("rlox.logger.run_folder.plot_curve", fail)
+    assert "summary.json" in os.listdir(small(runs_dir=tmp_path).train(1)["run_dir"])
+    assert "no curve.png: ft2font.so: failed to map" in caplog.text
+
+
 def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = small(runs_dir=tmp_path).train(1)

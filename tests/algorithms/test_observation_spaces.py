@@ -202,6 +202,19 @@ def test_predictions_for_no_observations_are_none(space, backend):
         assert (actions.shape, actions.dtype) == ((0, parts), np.int64)
 
 
+def test_dict_observations_are_loaded_and_allow_normalised_rewards(tmp_path):
+    env = lambda: Tell(SPACES["Dict with a picture"])  # noqa: E731
+    small = {"num_envs": 2, "n_steps": 8, "n_epochs": 1, "normalize_reward": True}
+    trainer = PPOTrainer(env, 0, runs_dir=None, **small)
+    trainer.train(16)
+    trainer.save(tmp_path / "saved")
+    loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
+    obs = trainer.env.reset(seed=1)[0]
+    for deterministic in (True, False):
+        actions = [one.predict(obs, deterministic) for one in (trainer, loaded)]
+        np.testing.assert_array_equal(*actions)
+
+
 @pytest.mark.parametrize("empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
 @pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
 def test_empty_parts_have_no_features(trainer, empty):

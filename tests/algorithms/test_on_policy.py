@@ -243,6 +243,21 @@ def test_stopping_while_collecting_learns_nothing_and_counts_nothing(name):
     assert one.iterate()["time/total_timesteps"] == 4 * one.config.n_steps
 
 
+def test_stopping_before_the_first_update_learns_nothing_and_counts_nothing():
+    ppo = learner("PPO")
+    before, collect = torch_state.module_arrays(ppo.policy), ppo.collect
+
+    def collect_and_stop():
+        full = collect()
+        ppo.stopping = True
+        return full
+
+    ppo.collect = collect_and_stop
+    ppo.iterate()
+    assert (ppo.timesteps, ppo.updates) == (0, 0)
+    np.testing.assert_equal(torch_state.module_arrays(ppo.policy), before)
+
+
 @BOTH
 def test_prediction_normalizes_and_changes_no_statistics(name):
     one = learner(name, "Pendulum-v1", normalize_obs=True, normalize_reward=True)

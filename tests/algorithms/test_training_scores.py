@@ -60,6 +60,19 @@ def test_impala_solves_cartpole_in_lockstep(lag):
     assert median_score(IMPALATrainer, CARTPOLE, 500_000, "auto", **settings) >= 475
 
 
+def permute_advantages(ppo):
+    """Permute the advantages of each iteration, so that they belong to other actions."""
+    collect, rng = ppo.collect, np.random.default_rng(0)
+
+    def collect_and_permute():
+        whole = collect()
+        advantages = ppo.buffer.advantages
+        advantages[:] = rng.permutation(advantages.ravel()).reshape(advantages.shape)
+        return whole
+
+    ppo.collect = collect_and_permute
+
+
 def take_earlier_advantages(learner):
     """Exchange the advantages for permuted ones of an earlier iteration.
 
@@ -105,7 +118,7 @@ def reward_with_noise(learner):
 
 
 CONTROLS = {
-    "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, take_earlier_advantages),
+    "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, permute_advantages),
     "A2C": (A2CTrainer, CARTPOLE, 500_000, 200, take_earlier_advantages),
     "IMPALA": (IMPALATrainer, CARTPOLE, 500_000, 200, take_earlier_corrections),
     "DQN": (DQNTrainer, ACROBOT, 100_000, -120, reward_with_noise),
@@ -121,3 +134,11 @@ def test_environments_are_not_solved_without_a_signal(case, backend):
     if case == "IMPALA" and backend == "native":
         pytest.skip("the native learner corrects advantages in Rust")
     assert median_score(trainer, env, total, backend, change) < score
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("case", ["PPO, actors", "A2C, actors"])
+def test_actors_do_not_solve_cartpole_without_learning(case, backend):
+    trainer, env, total, _, settings = SOLVED[case]
+    frozen = {"seeds": 3, "learning_rate": 0.0}
+    assert median_score(trainer, env, total, backend, **settings, **frozen) < 200

@@ -172,7 +172,10 @@ def test_arguments_equal_those_of_gymnasium(env_id, kwargs, mode):
     run_in_lockstep(env_id, mode, 120 if env_id == "Acrobot-v1" else 700, **kwargs)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 5, [5] * N, list(range(N))[::-1]])
+SEEDS_OF_RESETS = [0, 1, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1, 2**96 - 2]
+
+
+@pytest.mark.parametrize("seed", [*SEEDS_OF_RESETS, [5] * N, list(range(N))[::-1]])
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_seed_starts_as_gymnasiums(env_id, seed):
     ours, ref = VecEnv(N, env_id=env_id), theirs(env_id, SAME_STEP)

@@ -15,10 +15,17 @@ def rewrite(source, change, target=None):
 
 
 def expect_equal_states(a, b, members=MEMBERS):
-    """Check that counters, random streams and the arrays of two learner states are equal."""
-    assert (a.counters, a.streams) == (b.counters, b.streams)
+    """Check that counters, random streams and the bytes of two learner states are equal."""
+    np.testing.assert_equal((a.counters, a.streams), (b.counters, b.streams))
     for name in members:
-        np.testing.assert_equal(getattr(a, name), getattr(b, name), err_msg=name)
+        arrays, expected = getattr(a, name), getattr(b, name)
+        np.testing.assert_equal(arrays, expected, err_msg=name)  # reports the first difference
+        assert exact(arrays) == exact(expected), name
+
+
+def exact(arrays):
+    """Return dtypes, shapes and bytes: `assert_equal` broadcasts and accepts other dtypes."""
+    return {name: (x.dtype, x.shape, x.tobytes()) for name, x in (arrays or {}).items()}
 
 
 def expect_equal_networks(a, b):

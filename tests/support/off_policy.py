@@ -8,6 +8,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from support.checkpoints import expect_equal_states
 from support.envs import Imitate
 
 BACKENDS = ["native", "torch"]
@@ -49,7 +50,9 @@ def iterated(learner, times=15):
 
 def assert_equal_states(one, other):
     """Compare all parts of the states of two learners."""
-    np.testing.assert_equal(vars(one.state()), vars(other.state()))
+    one, other = one.state(), other.state()
+    np.testing.assert_equal(vars(one), vars(other))
+    expect_equal_states(one, other)
 
 
 class Numbered(gym.Env):
