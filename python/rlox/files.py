@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ with suppress(ModuleNotFoundError):  # Windows has other locks, which folders do
     _flock = importlib.import_module("fcntl").flock
 # Of `fcntl`, the same on all systems that have it.
 _ALONE, _AT_ONCE, _FREE = 2, 4, 8
+_MAX_VALUES = 100_000  # of YAML, as a few aliases can stand for many values
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
@@ -53,9 +55,10 @@ def read_small(file: Path, largest: int) -> bytes:
 
 
 def parse_yaml(argument: str, data: str | bytes) -> Any:
-    """Return the content of YAML, as `yaml.safe_load` does, with two differences.
+    """Return the content of YAML, as `yaml.safe_load` does, with three differences.
 
-    1e-3 is a number, as in YAML 1.2, and a key that comes twice is an error.
+    1e-3 is a number, as in YAML 1.2. A key that comes twice is an error, and so are aliases that
+    stand for many values, which no memory holds.
 
     Raises:
         ModuleNotFoundError: PyYAML is not installed.
@@ -64,6 +67,13 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     yaml = load_extra("yaml", "cli", argument)
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
+        def get_single_node(self) -> Any:
+            node = super().get_single_node()
+            if node is not None and _count_values(node, {}) > _MAX_VALUES:
+                problem = f"aliases of more than {_MAX_VALUES:,} values"
+                raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+            return node
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             names = set()
             for key, _ in node.value:
@@ -79,6 +89,16 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         got = f"other ({one_line(error)})"
         raise ArgumentError(argument, "YAML", got, "write keys and values as YAML does") from error
+
+
+def _count_values(node: Any, counts: dict[int, float]) -> float:
+    """Count the values of a YAML node. An alias counts as the values that it stands for."""
+    if id(node) not in counts:
+        counts[id(node)] = math.inf  # of an alias within its own value
+        items = node.value if isinstance(node.value, list) else []
+        nodes = (x for item in items for x in (item if isinstance(item, tuple) else (item,)))
+        counts[id(node)] = 1 + sum(_count_values(x, counts) for x in nodes)
+    return counts[id(node)]
 
 
 def make_folder(folder: Path) -> None:

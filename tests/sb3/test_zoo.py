@@ -131,6 +131,17 @@ def test_other_values_are_rejected_by_name(text, tmp_path):
     assert ERRORS[text] in str(raised.value)
 
 
+LAYERS = ["a0: &a0 [1, 1]"]
+LAYERS += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+
+
+@pytest.mark.parametrize("text", ["{n_steps: *a11}", "{? *a11 : 1}", "&me {n_steps: *me}"])
+def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
+    (tmp_path / "ppo.yml").write_text("\n".join([*LAYERS, f"CartPole-v1: {text}"]))
+    with pytest.raises(ValueError, match=r"^path: expected YAML.*aliases"):
+        zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error", "argument"),
     [
