@@ -20,7 +20,7 @@ from rlox.learner import EpisodeStatistics
 from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
-from thread_runs import run_in_fork
+from thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -199,6 +199,18 @@ def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
         learner.stop_actors()
     assert states[0] == states[1] == states[2]
     assert states[0][0]["count"] > 10
+
+
+def test_learners_in_several_threads_count_their_own_steps():
+    seeds, timesteps = iter(range(4)), []
+
+    def work():
+        learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, next(seeds))
+        iterate(learner, 50)
+        timesteps.append(learner.timesteps)
+
+    assert run_threads(work, 4) == []
+    assert timesteps == [1000] * 4
 
 
 @FORKS

@@ -219,6 +219,15 @@ def test_begin_rollout_resets_finished_environments(kind):
     env.step_rollout(buffer, 0, [0, 0, 0], np.zeros(3), np.zeros(3))
 
 
+def test_vector_entry_points_are_accepted():
+    env = make_vec("CartPole-v1", 3, seed=1, vectorization_mode="vector_entry_point")
+    assert isinstance(env, ForeignVecEnv)
+    batch = collect_rollout(env, None, 100)
+    ended = batch.terminated | batch.truncated
+    assert (batch.valid[1:] == ~ended[:-1]).all()
+    assert not batch.valid.all()
+
+
 def test_wrappers_are_applied_in_order():
     twice = lambda env: gym.wrappers.TransformReward(env, lambda reward: 2 * reward)  # noqa: E731
     plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731

@@ -3,11 +3,15 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import rlox
 from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
+from rlox import compute_batch_group_advantages as group
 from rlox._errors import in_file, in_section
+from support.masked_envs import Doors
 
 BASES = {
     rlox.ArgumentError: (ValueError,),
@@ -90,6 +94,55 @@ def test_errors_from_rust_are_of_these_classes(call, kind, argument):
     error = caught.value
     assert (type(error), error.argument) == (kind, argument)
     assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"
+
+
+class Closed(Doors):
+    """Allow no action."""
+
+    def _state(self):
+        return super()._state()[0], {"action_mask": np.zeros(6)}
+
+
+def collect_closed():
+    rlox.collect_rollout(rlox.make_vec(SyncVectorEnv([Doors, Closed])), None, 3)
+
+
+def push_with(name, number):
+    rows = {"obs": np.zeros((3, 2)), "next_obs": np.zeros((3, 2)), "actions": np.zeros((3, 1))}
+    rows |= {"rewards": np.zeros(3)}
+    rows[name][2] = number
+    rlox.ReplayBuffer(9, 2, 1).push_batch(**rows, terminated=[False] * 3, truncated=[False] * 3)
+
+
+def update_with(number):
+    buffer = rlox.PrioritizedReplayBuffer(9, 2, 1)
+    buffer.push_batch(*np.zeros((2, 3, 2)), np.zeros((3, 1)), *np.zeros((3, 3), bool))
+    buffer.update_priorities([0, 1], [1.0, number])
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "env", "row", "got"),
+    [
+        (collect_closed, "action_mask", 1, None, "none"),
+        (lambda: push_with("next_obs", np.inf), "next_obs", None, 2, "inf"),
+        (lambda: push_with("rewards", np.nan), "rewards", None, 2, "NaN"),
+        (lambda: update_with(np.nan), "priorities", None, 1, "NaN"),
+        (lambda: update_with(-1.0), "priorities", None, 1, "-1"),
+        (lambda: group([1.0, np.inf], 2), "rewards", None, None, "inf at element 1"),
+        (
+            lambda: group([[1, 1]], 1, weights=[1, np.nan]),
+            "weights",
+            None,
+            None,
+            "NaN at element 1",
+        ),
+    ],
+)
+def test_rejected_numbers_are_located(call, argument, env, row, got):
+    with pytest.raises((ArgumentError, NonFiniteError)) as raised:
+        call()
+    error = raised.value
+    assert (error.argument, error.env, error.row, error.got) == (argument, env, row, got)
 
 
 @pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentError])
