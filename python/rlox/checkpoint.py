@@ -36,7 +36,7 @@ from rlox.learner import Arrays
 from rlox.members import checked_member, write_member
 from rlox.rotation import newest, no_checkpoint
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # bytes of a manifest

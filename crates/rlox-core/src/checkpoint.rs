@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, Result, memory};
 
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const MANIFEST: &str = "manifest.json";
 /// More than any manifest takes: what is longer is not read into memory.
 const MOST_MANIFEST: u64 = 1 << 24;

@@ -164,7 +164,7 @@ fn manifests_of_others_are_refused() {
     forged(|m| drop(m.insert("members".into(), json!([]))), "[] as \"members\"");
     forged(|m| m["members"]["networks"] = json!(3), "section members");
     forged(|m| m["members"]["networks"]["bytes"] = json!(-1), "section members");
-    forged(|m| m["format"] = json!(99), "expected format 1, got 99, written by rlox \"2");
+    forged(|m| m["format"] = json!(99), "expected format 2, got 99, written by rlox \"2");
     let (_scratch, path) = saved();
     fs::remove_file(path.join("networks.safetensors")).unwrap();
     let text = Checkpoint::read(&path).unwrap_err().to_string();

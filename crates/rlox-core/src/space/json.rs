@@ -28,15 +28,15 @@ impl Space {
             }
             Self::MultiBinary { .. } => json!({"type": "MultiBinary", "shape": self.shape(), "dtype": "int8"}),
             Self::Box { shape, low, high } => {
-                let [low, high] = [low, high].map(|bounds| one_or_list(bounds.iter().map(bound).collect()));
+                let [low, high] = [low, high].map(|bounds| one_or_list(bounds.iter().copied().map(bound).collect()));
                 json!({"type": "Box", "low": low, "high": high, "shape": shape, "dtype": "float32"})
             }
         }
     }
 }
 
-fn bound(x: &f32) -> Value {
-    if x.is_finite() { json!(f64::from(*x)) } else { json!(x.to_string()) }
+fn bound(x: f32) -> Value {
+    if x.is_finite() { json!(f64::from(x)) } else { json!(x.to_string()) }
 }
 
 fn one_or_list(mut numbers: Vec<Value>) -> Value {
