@@ -171,7 +171,7 @@ def test_later_format_is_rejected_with_its_version(saved):
     with pytest.raises(ArgumentError) as raised:
         read_checkpoint(saved)
     error = raised.value
-    assert (error.expected, error.got) == ("format 1", "99, written by rlox 9.0.0")
+    assert (error.expected, error.got) == ("format 2", "99, written by rlox 9.0.0")
 
 
 def test_pickle_instead_of_a_member_is_rejected(saved):
