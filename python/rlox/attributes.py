@@ -116,9 +116,11 @@ class GymnasiumAttributes:
             if argument in env_kwargs:
                 value = env_kwargs[argument]
                 constants[name] = value if argument != "nips" else "nips" if value else "book"
-        constants = {k: x for k, x in constants.items() if not hasattr(type(self), k)}
         self.__dict__.update(constants)
         self._constants = constants
+        for name in constants:
+            if hasattr(type(self), name):  # of a subclass, which the compiled physics ignores
+                self._refuse(name, getattr(type(self), name))
 
     def __setattr__(self, name: str, value: object) -> None:
         constants = self._constants
@@ -135,7 +137,8 @@ class GymnasiumAttributes:
             fix = f"make Gymnasium's environment with gymnasium.make({env_id!r}) to change it"
             if argument is not None:
                 fix = f"pass {argument}= to the constructor"
-            raise AttributeError(f"{name}: expected {getattr(self, name)!r}, got {value!r}; {fix}")
+            expected = (self._constants or {})[name]
+            raise AttributeError(f"{name}: expected {expected!r}, got {value!r}; {fix}")
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "

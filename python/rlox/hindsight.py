@@ -317,6 +317,7 @@ def _refuse_infinite(name: str, given: npt.NDArray[Any], stored: npt.NDArray[Any
         raise NonFiniteError(
             name,
             "finite numbers",
-            f"{given[at]} in row {at}{beyond}",
+            f"{given[at]}{beyond}",
             "find out where it comes from",
+            row=at,
         )

@@ -101,10 +101,11 @@ def expect_resets(
         end = "an end" if done[i] else "no end"
         raise ArgumentError(
             "env",
-            f"environment {i} to reset at step {step}, as its episode was over (autoreset mode "
-            "NEXT_STEP), with reward 0 and no end",
-            f"{rewards[i]} and {end}",
-            "set metadata['autoreset_mode'] to what is true",
+            "a reset with reward 0 and no end after an episode (autoreset mode NEXT_STEP)",
+            f"reward {rewards[i]} and {end}",
+            "set metadata['autoreset_mode'] to the mode of the environments",
+            env=i,
+            step=step,
         )
 
 
@@ -211,9 +212,11 @@ def put_final(
         if final[i] is None:
             raise ArgumentError(
                 "final_obs",
-                f"the last observation of environment {i}, whose episode ended at step {step}",
+                "the last observation of the episode that ended",
                 "None",
-                "SAME_STEP environments must report it",
+                "report it in infos, as SAME_STEP environments must",
+                env=int(i),
+                step=step,
             )
         rows[i] = layout.row(final[i])
 

@@ -204,8 +204,9 @@ pub trait Action: sealed::Sealed + 'static {
     /// Checks a batch against the space and gives its rows, one per environment.
     ///
     /// # Errors
-    /// [`Error::Action`] if a value is outside the space (the message names the environment), [`Error::Shape`] if the
-    /// number of values is wrong, [`Error::Space`] if the batch is of another kind than the space.
+    /// [`Error::Action`] if a value is outside the space, [`Error::NotFinite`] if a value is NaN or infinite (both with the
+    /// index of the environment), [`Error::Shape`] if the number of values is wrong, [`Error::Space`] if the batch is of
+    /// another kind than the space.
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>>;
 }
 
@@ -280,7 +281,8 @@ impl Action for [f32] {
         }
         if values.iter().fold(false, |any, a| any | !a.is_finite()) {
             let at = values.iter().position(|a| !a.is_finite()).unwrap_or(0);
-            return Err(outside(at / dim, "finite numbers", &values[at].to_string()));
+            let (got, fix) = (values[at].to_string(), "keep actions finite");
+            return Err(Error::not_finite("actions", "finite numbers", got, fix).at_env(at / dim));
         }
         Ok(values.chunks_exact(dim))
     }

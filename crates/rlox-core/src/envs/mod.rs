@@ -202,8 +202,13 @@ fn check_state(state: &[f64], len: usize) -> Result<()> {
     check_len("state", state.len(), len)?;
     let limit = f64::from(f32::MAX);
     let Some(at) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
-    let got = format!("{} as number {at}", state[at]);
-    Err(Error::config("state", "numbers finite in f32", got, "pass what the environment gave as its state"))
+    let (expected, got) = ("numbers finite in f32", format!("{} as number {at}", state[at]));
+    let fix = "pass what the environment gave as its state";
+    if state[at].is_finite() {
+        Err(Error::config("state", expected, got, fix))
+    } else {
+        Err(Error::not_finite("state", expected, got, fix))
+    }
 }
 
 /// Refuses a mark, the state's last number, that is neither 0 nor 1.

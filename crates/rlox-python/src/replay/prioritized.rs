@@ -83,8 +83,8 @@ fn too_large(given: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
     let at = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
     let read = argument::<f64>("priorities", given, &REAL).and_then(|given| given.read(false)).ok()?;
     let number = read.slice().get(at).filter(|number| number.is_finite() && **number > 0.0)?;
-    let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e} in row {at}"));
-    Some(value_error("priorities", &expected, &got, "clip them"))
+    let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e}"));
+    Some(to_py(Error::config("priorities", expected, got, "clip them").at_row(at)))
 }
 
 fn none() -> Error {
