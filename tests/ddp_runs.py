@@ -244,6 +244,7 @@ def refusals(folder):
             "setting": lambda: ppo(n_steps=(16, 32)[rank]),
             "algorithm": lambda: ppo(**{} if rank else {"algorithm": "sac", "n_steps": 5}),
             "env": lambda: ppo(env=other),
+            "made": lambda: ppo(env=make_vec("CartPole-v1", 4) if rank else "CartPole-v1"),
             "spaces": lambda: group.trainer("a2c", make_vec(other, 2), n_steps=8, runs_dir=None),
             "policy": lambda: ppo(policy=Wide),
             "steps": lambda: trainer.train((64, 128)[rank]),

@@ -256,6 +256,13 @@ SLOW = {
         set_states,
         lambda env: len(np.unique(env.get_state()["episode_returns"])),  # never that of some only
     ),
+    "half precision": on(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
+    "long sequences": on(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
+    "groups of which one has no reward": on(
+        lambda n: (np.r_[np.nan, np.arange(2.0 * n - 1)], 2),
+        partial(rlox.compute_batch_group_advantages, scale="batch"),
+    ),
+    "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
     "normalize_obs": on(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
     "compute_gae of columns": on(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from rlox import CorruptFileError, checkpoint  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
-from rlox.torch_state import own_threads  # noqa: E402
+from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 from thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
 
@@ -65,6 +65,13 @@ def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
     assert torch.get_num_threads() == threads_before
     for seed, trainer in enumerate(alone):
         assert np.array_equal(weights(together[seed]), weights(trainer)), seed
+
+
+def test_error_restores_the_generator():
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="size"), own_generator(5):
+        torch.rand(3) @ torch.rand(4)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Regularised(MlpPolicy):

@@ -209,11 +209,14 @@ def test_other_environments_start_new_episodes(tmp_path):
     trainer = PPOTrainer(cartpole, 1, runs_dir=None, **PPO)
     trainer.train(32)
     trainer.save(tmp_path / "saved")
+    first = PPOTrainer(cartpole, 1, runs_dir=None, **PPO).learner
+    first.iterate()
     other = lambda: wrappers.RecordEpisodeStatistics(cartpole())  # noqa: E731
     for env, why in {other: "other environments", "CartPole-v1": "of another kind"}.items():
         loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
         with pytest.warns(UserWarning, match=why):
             loaded.train(32)
+        assert (loaded.learner.buffer.obs[0] != first.buffer.obs[0]).all()
 
 
 def test_a_damaged_state_is_rejected_and_changes_nothing():

@@ -108,6 +108,21 @@ def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_pat
         np.testing.assert_equal(getattr(resumed, part), getattr(whole, part))
 
 
+def test_compute_reward_is_called_once_for_the_relabelled_rows_of_a_minibatch():
+    shapes = []
+
+    class Counting(PointMass):
+        def compute_reward(self, achieved_goal, desired_goal, info):
+            shapes.append(np.shape(achieved_goal))
+            return super().compute_reward(achieved_goal, desired_goal, info)
+
+    settings = {"learning_starts": 10, "batch_size": 10, "net_arch": (8,)}
+    trainer = SACTrainer(Counting, **HER, **settings)
+    shapes.clear()  # making a trainer tries the method
+    trainer.train(11)
+    assert [shape for shape in shapes if len(shape) == 2] == [(8, 6)]
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("flag", [no_flag, any_flag])
 def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):

@@ -251,6 +251,7 @@ def test_stop_on_one_rank_stops_all(further):
         ("setting", "ValueError: n_steps: .* 16 on rank 0, 32 on rank 1;"),
         ("algorithm", "ValueError: algorithm: .* sac on rank 0, ppo on rank 1;"),
         ("env", "ValueError: env: .* CartPole-v1 on rank 0, Acrobot-v1 on rank 1;"),
+        ("made", "ValueError: env: .* CartPole-v1 on rank 0, environments already made on rank 1;"),
         ("spaces", "ValueError: observation space:"),
         ("policy", "ValueError: policy:"),
         ("steps", "ValueError: total_timesteps: .* 64 on rank 0, 128 on rank 1;"),

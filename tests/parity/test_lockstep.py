@@ -182,6 +182,10 @@ def test_every_seed_starts_as_gymnasiums(env_id, seed):
     for each in (seed, None, seed):
         assert np.array_equal(ours.reset(seed=each)[0], ref.reset(seed=each)[0])
     assert ours.np_random_seed == ref.np_random_seed
+    if not isinstance(seed, list):
+        assert np.array_equal(
+            VecEnv(N, seed=seed, env_id=env_id).reset_all(), ref.reset(seed=seed)[0]
+        )
 
 
 def test_a_list_of_seeds_may_leave_streams_going_on():
