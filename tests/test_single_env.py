@@ -23,5 +23,5 @@ def test_single_environment_names_state_and_action():
 @pytest.mark.parametrize("base", [VecEnv, NativeEnv])
 def test_constants_of_subclasses_are_rejected(base):
     kind = type("Moon", (base,), {"gravity": 1.6})
-    with pytest.raises(AttributeError, match="^gravity: expected 9.8, got 1.6"):
+    with pytest.raises(AttributeError, match=r"^gravity: expected 9\.8, got 1\.6"):
         kind(**({"n": 1} if base is VecEnv else {"env_id": "CartPole-v1"}))
