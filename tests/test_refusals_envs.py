@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    OutOfMemoryError,
+    VecEnv,
+    make_vec,
+)
 from support.refusals import Refusal, expect_refusal, refusals
 
 NAN = float("nan")
@@ -146,7 +153,7 @@ def test_discrete_environment_rejects_invalid_calls_and_keeps_its_state(refusal)
 
 
 @refusals(
-    (lambda env: env.step([[0.0], [NAN], [0.0]]), ArgumentError, "actions"),
+    (lambda env: env.step([[0.0], [NAN], [0.0]]), NonFiniteError, "actions"),
     (lambda env: env.step([[0.0], [1e39], [0.0]]), ArgumentError, "actions"),
     (lambda env: env.step([[0.0]]), ArgumentError, "actions"),
     (lambda env: env.step([0.0] * 3), ArgumentError, "actions"),

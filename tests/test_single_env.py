@@ -20,8 +20,21 @@ def test_single_environment_names_state_and_action():
         assert (raised.value.argument, raised.value.env) == (argument, None)
 
 
+def set_before(self, *args, **kwargs):
+    self.gravity = 1.6
+    super(type(self), self).__init__(*args, **kwargs)
+
+
 @pytest.mark.parametrize("base", [VecEnv, NativeEnv])
-def test_constants_of_subclasses_are_rejected(base):
-    kind = type("Moon", (base,), {"gravity": 1.6})
+@pytest.mark.parametrize(
+    "members", [{"gravity": 1.6}, {"__init__": set_before}], ids=["class", "init"]
+)
+def test_constants_of_subclasses_are_rejected(base, members):
+    kind = type("Moon", (base,), members)
     with pytest.raises(AttributeError, match=r"^gravity: expected 9\.8, got 1\.6"):
         kind(**({"n": 1} if base is VecEnv else {"env_id": "CartPole-v1"}))
+
+
+def test_subclasses_may_have_methods_with_names_of_constants():
+    env = type("Long", (VecEnv,), {"length": lambda self: 3})(1)
+    assert (env.length(), env.gravity) == (3, 9.8)

@@ -116,11 +116,14 @@ class GymnasiumAttributes:
             if argument in env_kwargs:
                 value = env_kwargs[argument]
                 constants[name] = value if argument != "nips" else "nips" if value else "book"
-        self.__dict__.update(constants)
         self._constants = constants
-        for name in constants:
-            if hasattr(type(self), name):  # of a subclass, which the compiled physics ignores
-                self._refuse(name, getattr(type(self), name))
+        for name in [*constants]:  # a subclass may have attributes of these names
+            value = self.__dict__.get(name, getattr(type(self), name, None))
+            if isinstance(value, int | float | str | np.ndarray):
+                self._refuse(name, value)
+            if value is not None:
+                del constants[name]
+        self.__dict__.update(constants)
 
     def __setattr__(self, name: str, value: object) -> None:
         constants = self._constants
