@@ -118,10 +118,10 @@ class GymnasiumAttributes:
                 constants[name] = value if argument != "nips" else "nips" if value else "book"
         self._constants = constants
         for name in [*constants]:  # a subclass may have attributes of these names
-            value = self.__dict__.get(name, getattr(type(self), name, None))
-            if isinstance(value, int | float | str | np.ndarray):
-                self._refuse(name, value)
-            if value is not None:
+            own = self.__dict__.get(name, getattr(type(self), name, None))
+            if isinstance(own, int | float | str | np.ndarray):
+                self._refuse(name, own)
+            if own is not None:
                 del constants[name]
         self.__dict__.update(constants)
 
