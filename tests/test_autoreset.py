@@ -232,9 +232,9 @@ def test_wrappers_are_applied_in_order():
     twice = lambda env: gym.wrappers.TransformReward(env, lambda reward: 2 * reward)  # noqa: E731
     plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731
     for env in (Script, "CartPole-v1", "rlox/CartPole-v1", Script()):
-        made = make_vec(env, 1, seed=0, wrappers=[twice, plus])
-        assert isinstance(made, ForeignVecEnv)
-        assert collect_rollout(made, None, 1).rewards.tolist() == [[3]]
+        wrapped = make_vec(env, 1, seed=0, wrappers=[twice, plus])
+        assert isinstance(wrapped, ForeignVecEnv)
+        assert collect_rollout(wrapped, None, 1).rewards.tolist() == [[3]]
 
 
 def test_a_buffer_marks_resetting_rows():
@@ -271,8 +271,8 @@ def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
-    made = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
-    wrapped = vector_wrappers.RecordEpisodeStatistics(made)
+    envs = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
+    wrapped = vector_wrappers.RecordEpisodeStatistics(envs)
     env = make_vec(vector_wrappers.TransformReward(wrapped, lambda rewards: rewards - 5))
     assert isinstance(env, ForeignVecEnv)
     buffer = finished(env, 6)

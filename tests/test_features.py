@@ -129,9 +129,9 @@ def test_features_of_ones_own_are_learned_saved_and_needed_to_load(tmp_path):
 
 
 def wide(space):
-    made = Flatten(space)
-    made.features_dim = 9
-    return made
+    extractor = Flatten(space)
+    extractor.features_dim = 9
+    return extractor
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def test_native_ids_make_native_environments(env_id):
 def test_classes_functions_and_environments_are_accepted():
     env = make_vec(lambda: gym.make("MountainCarContinuous-v0", goal_velocity=0.01), 2)
     assert env.unwrapped.envs[0].unwrapped.goal_velocity == 0.01
-    made = SyncVectorEnv([lambda: Counter(truncate_at=4)] * 3, autoreset_mode=SAME_STEP)
+    envs = SyncVectorEnv([lambda: Counter(truncate_at=4)] * 3, autoreset_mode=SAME_STEP)
     for env, n in (
         (make_vec(Counter, 2, truncate_at=4), 2),
         (make_vec(lambda: Counter(truncate_at=4), 2), 2),
         (make_vec(Counter(truncate_at=4)), 1),
-        (make_vec(made), 3),
+        (make_vec(envs), 3),
     ):
         assert isinstance(env, ForeignVecEnv)
         assert env.num_envs == n
@@ -136,8 +136,8 @@ def test_a_spec_with_another_entry_point_or_wrappers_is_not_native():
 
 
 def test_the_spec_of_vector_environments_makes_them_again():
-    made = gym.make_vec("toy/Echo-v0", 3, "sync", {"autoreset_mode": AutoresetMode.DISABLED}, n=5)
-    again = make_vec(made.spec)
+    envs = gym.make_vec("toy/Echo-v0", 3, "sync", {"autoreset_mode": AutoresetMode.DISABLED}, n=5)
+    again = make_vec(envs.spec)
     assert again.num_envs == 3
     assert again.single_action_space.n == 5
     assert again.metadata["autoreset_mode"] is AutoresetMode.DISABLED
@@ -167,8 +167,8 @@ def vectors():
 def test_arguments_may_repeat_what_environments_are_but_not_contradict(kind):
     env = vectors()[kind]
     for right in ({}, {"num_envs": 3}, {"autoreset_mode": "Disabled"}):
-        made = make_vec(env(), **right)
-        assert (made.num_envs, made.metadata["autoreset_mode"].value) == (3, "Disabled")
+        envs = make_vec(env(), **right)
+        assert (envs.num_envs, envs.metadata["autoreset_mode"].value) == (3, "Disabled")
     for wrong in (1, 2, 7):
         with pytest.raises(ValueError, match=rf"^num_envs: expected 3, .*got {wrong}"):
             make_vec(env(), wrong)
@@ -189,11 +189,11 @@ def test_vector_entry_points_and_classes_have_their_own_autoreset_mode():
         assert make_vec(env, 2, autoreset_mode=own, **how).num_envs == 2
         with pytest.raises(ValueError, match=r"^autoreset_mode: "):
             make_vec(env, 2, autoreset_mode="SameStep", **how)
-    made = make_vec(VecEnv, 2, autoreset_mode="NextStep")
-    assert (made.num_envs, made.metadata["autoreset_mode"]) == (2, AutoresetMode.NEXT_STEP)
-    made = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
-    assert isinstance(made.unwrapped, CartPoleVectorEnv)
-    assert (made.num_envs, made.unwrapped.max_episode_steps) == (3, 5)
+    envs = make_vec(VecEnv, 2, autoreset_mode="NextStep")
+    assert (envs.num_envs, envs.metadata["autoreset_mode"]) == (2, AutoresetMode.NEXT_STEP)
+    envs = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
+    assert isinstance(envs.unwrapped, CartPoleVectorEnv)
+    assert (envs.num_envs, envs.unwrapped.max_episode_steps) == (3, 5)
     with pytest.raises(ValueError, match=r"^vectorization_mode: "):
         make_vec(CartPoleVectorEnv, 3, vectorization_mode="async")
 
@@ -225,10 +225,10 @@ FAR = 2**64 + 5
 
 def test_seeds_beyond_64_bits_are_those_of_gymnasium():
     expected = [gym.make("toy/Echo-v0").reset(seed=FAR + i)[0] for i in range(2)]
-    made = make_vec("toy/Echo-v0", 2, seed=FAR)
-    assert np.array_equal(fill(made, 1).obs[0], expected)
-    assert np.array_equal(made.reset(seed=[FAR, FAR + 1])[0], expected)
-    assert np.array_equal(fill(made, 1, seed=FAR).obs[0], expected)
+    envs = make_vec("toy/Echo-v0", 2, seed=FAR)
+    assert np.array_equal(fill(envs, 1).obs[0], expected)
+    assert np.array_equal(envs.reset(seed=[FAR, FAR + 1])[0], expected)
+    assert np.array_equal(fill(envs, 1, seed=FAR).obs[0], expected)
     with pytest.raises(ValueError, match=r"^seed: "):
         fill(VecEnv(2), 1, seed=FAR)
 
@@ -239,8 +239,8 @@ def test_an_id_that_was_registered_again_is_not_native(monkeypatch, entry_point)
     again_registered = EnvSpec("CartPole-v1", entry_point, kwargs={"limit": 3})
     monkeypatch.setitem(gym.registry, "CartPole-v1", again_registered)
     for env in ("CartPole-v1", again_registered):
-        made = make_vec(env, 2)
-        assert made.single_observation_space == Count().observation_space
+        envs = make_vec(env, 2)
+        assert envs.single_observation_space == Count().observation_space
     assert isinstance(make_vec("rlox/CartPole-v1"), VecEnv)
     assert isinstance(make_vec(gym.spec("rlox/CartPole-v1")), VecEnv)
 
@@ -248,32 +248,32 @@ def test_an_id_that_was_registered_again_is_not_native(monkeypatch, entry_point)
 @pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
 def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
     short = gym.make("CartPole-v1", max_episode_steps=7).spec
-    made, plain = (trainer(env, 0, runs_dir=None) for env in (short, "CartPole-v1"))
-    assert made.config == plain.config
-    assert made.sources == plain.sources
-    assert made.evaluate(2)["lengths"] == [7, 7]
+    model, plain = (trainer(env, 0, runs_dir=None) for env in (short, "CartPole-v1"))
+    assert model.config == plain.config
+    assert model.sources == plain.sources
+    assert model.evaluate(2)["lengths"] == [7, 7]
     full = plain.evaluate(2)
-    assert made.evaluate(2, env=gym.spec("CartPole-v1")) == full
+    assert model.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert plain.evaluate(2, env=short)["lengths"] == [7, 7]
     with pytest.raises(ValueError, match=r"^vectorization_mode: .*'No-v0'"):
-        made.evaluate(1, env=EnvSpec("No-v0"))
+        model.evaluate(1, env=EnvSpec("No-v0"))
 
 
 def test_num_envs_of_a_spec_is_for_training_only():
     native = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
     other = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
     for spec in (native, other):
-        made = A2CTrainer(spec, 0, runs_dir=None)
-        assert (made.config.num_envs, made.sources["num_envs"]) == (3, "env")
-        assert made.sources["gamma"] == "rl-zoo3"
-        assert made.evaluate(4)["lengths"] == [9] * 4
+        model = A2CTrainer(spec, 0, runs_dir=None)
+        assert (model.config.num_envs, model.sources["num_envs"]) == (3, "env")
+        assert model.sources["gamma"] == "rl-zoo3"
+        assert model.evaluate(4)["lengths"] == [9] * 4
 
 
 def test_trainers_accept_a_spec_with_wrappers_and_keywords():
     spec = EnvSpec("Own-v0", entry_point=Count, kwargs={"limit": 6})
     spec.kwargs["wrappers"] = [lambda env: gym.wrappers.TransformReward(env, lambda r: 3 * r)]
-    made = A2CTrainer(spec, 0, runs_dir=None)
-    made.train(20)
-    assert made.evaluate(2)["returns"] == [18.0, 18.0]
+    model = A2CTrainer(spec, 0, runs_dir=None)
+    model.train(20)
+    assert model.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]

@@ -116,17 +116,17 @@ def test_step_rejects_results_that_share_memory(twice, n):
 @contextlib.contextmanager
 def repeating(work, pause=1e-4):
     """Repeat `work` in another thread."""
-    stop, begun = threading.Event(), threading.Event()
+    stop, has_started = threading.Event(), threading.Event()
 
     def run():
         while not stop.is_set():
-            begun.set()
+            has_started.set()
             work()
             time.sleep(pause)
 
     thread = threading.Thread(target=run)
     thread.start()
-    begun.wait()
+    has_started.wait()
     try:
         yield
     finally:

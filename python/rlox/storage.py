@@ -53,20 +53,20 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
         )
 
 
-def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
+def numbers(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
     """Return an array with one number for each environment.
 
     >>> numbers("values", [1, 0.5], num_envs=2)
     array([1. , 0.5], dtype=float32)
     """
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
         if array.dtype.kind not in "biufO":  # before a cast that warns of complex numbers
-            raise _not_real(name, given)
+            raise _not_real(name, values)
         with np.errstate(over="ignore"):  # who takes no infinities says so
             converted = array.astype(np.float32, copy=False)
     except (TypeError, ValueError) as error:
-        raise _not_real(name, given) from error
+        raise _not_real(name, values) from error
     if converted.shape != (num_envs,):
         raise ArgumentError(
             name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment"
@@ -74,8 +74,8 @@ def numbers(name: str, given: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.fl
     return converted
 
 
-def _not_real(name: str, given: object) -> ArgumentTypeError:
-    return ArgumentTypeError(name, "real numbers", repr(given), "pass one per environment")
+def _not_real(name: str, values: object) -> ArgumentTypeError:
+    return ArgumentTypeError(name, "real numbers", repr(values), "pass one per environment")
 
 
 def expect_turn(buffer: RolloutBuffer, t: Any) -> int:

@@ -107,11 +107,11 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
             )
         return _from_function(replace(recipe, env=lambda: env), 1, seed)
     if isinstance(env, str | EnvSpec):
-        made = _from_spec(recipe, num_envs, seed)
+        envs = _from_spec(recipe, num_envs, seed)
     elif isinstance(env, type) and issubclass(env, VectorEnv):
-        made = _from_vector_class(recipe, num_envs or 1, seed)
+        envs = _from_vector_class(recipe, num_envs or 1, seed)
     elif callable(env):
-        made = _from_function(recipe, num_envs or 1, seed)
+        envs = _from_function(recipe, num_envs or 1, seed)
     else:
         raise ArgumentTypeError(
             "env",
@@ -119,8 +119,8 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
             type(env).__name__,
             FIX if hasattr(env, "step") else "see gymnasium.make",
         )
-    vars(made)["recipe"] = recipe
-    return made
+    vars(envs)["recipe"] = recipe
+    return envs
 
 
 def _mode_of(given: object) -> Mode | None:
@@ -137,17 +137,16 @@ def _mode_of(given: object) -> Mode | None:
     return cast("Mode | None", name)
 
 
-def _wrappers_of(given: Any) -> Sequence[EnvWrapper]:
-    wrong = isinstance(given, str) or not isinstance(given, Sequence)
-    if wrong or not all(callable(wrapper) for wrapper in given):
+def _wrappers_of(wrappers: Any) -> Sequence[EnvWrapper]:
+    wrong = isinstance(wrappers, str) or not isinstance(wrappers, Sequence)
+    if wrong or not all(callable(wrapper) for wrapper in wrappers):
         raise ArgumentTypeError(
             "wrappers",
             "a list of functions from an environment to an environment",
-            repr(given),
+            repr(wrappers),
             "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
-    wrappers: Sequence[EnvWrapper] = given
-    return wrappers
+    return wrappers  # type: ignore[no-any-return]  # checked
 
 
 def _checked(wrapper: EnvWrapper) -> EnvWrapper:
@@ -230,8 +229,8 @@ def _from_function(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | 
 
     vector_class = AsyncVectorEnv if recipe.vectorization_mode == "async" else SyncVectorEnv
     mode = recipe.autoreset_mode or AutoresetMode.SAME_STEP
-    made = vector_class([one] * num_envs, autoreset_mode=mode)
-    return _made_ready(made, seed, recipe.autoreset_mode)
+    envs = vector_class([one] * num_envs, autoreset_mode=mode)
+    return _made_ready(envs, seed, recipe.autoreset_mode)
 
 
 def _all_wrappers(recipe: Recipe) -> list[EnvWrapper]:

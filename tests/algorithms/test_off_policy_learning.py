@@ -1,4 +1,4 @@
-"""What DQN, SAC and TD3 learn in small environments, and how they explore."""
+"""DQN, SAC and TD3 solve small environments and explore as configured."""
 
 import itertools
 
@@ -235,15 +235,15 @@ def test_a_gsde_matrix_stays_until_the_next_one(env):
 def test_an_update_samples_with_one_gsde_matrix(use_sde):
     one = make_learner("SAC", env=Imitate, **SMALL, use_sde=use_sde, log_std_init=0.0)
     iterated(one, 8)
-    sample, taken = one.policy.get_action_and_logprob, []
-    one.policy.get_action_and_logprob = lambda obs: taken.append(sample(obs)) or taken[-1]
+    sample, sampled = one.policy.get_action_and_logprob, []
+    one.policy.get_action_and_logprob = lambda obs: sampled.append(sample(obs)) or sampled[-1]
     batch = one.replay.sample(np.random.default_rng(0), None)
     for _ in range(2):
         one.update(batch._replace(next_obs=batch.obs.clone()), 0.0)
-    now, following, later, _ = (actions.detach() for actions, _ in taken)
+    now, following, later, _ = (actions.detach() for actions, _ in sampled)
     assert torch.equal(now, following) == use_sde
     assert not torch.equal(now, later)
-    assert taken[0][1].requires_grad
+    assert sampled[0][1].requires_grad
     assert not torch.equal(sample(batch.obs)[0], sample(batch.obs)[0])
 
 
@@ -362,16 +362,16 @@ def test_correlated_noise_begins_at_zero_in_every_episode(mode, num_envs):
     envs, noise = [Numbered(terminate=True) for _ in range(num_envs)], OrnsteinUhlenbeckNoise(0.5)
     how = {"num_envs": num_envs, "action_noise": noise}
     one = make_learner("TD3", env=vector(mode, *envs), **SMALL, **how)
-    add, begun, states = one.noise.add, [-num_envs], []
+    add, episode_counts, states = one.noise.add, [-num_envs], []
 
     def noting(actions, stream):
-        begun.append(sum(env.episode for env in envs))
+        episode_counts.append(sum(env.episode for env in envs))
         states.append(one.noise.state.copy())
         return add(actions, stream)
 
     one.noise.add = noting
     iterated(one, 12)
-    first = np.diff(begun) > 0
+    first = np.diff(episode_counts) > 0
     assert first.sum() >= 3
     assert not np.array(states)[first].any()
     assert np.array(states)[~first].any()

@@ -553,11 +553,11 @@ def test_built_in_networks_draw_nothing_from_the_global_generator(space, ortho_i
     how = {"ortho_init": ortho_init, "shared_trunk": True}
     before = torch.get_rng_state()
     monkeypatch.setattr(torch.random, "fork_rng", drawn)
-    made = [learner("PPO", Seen, seed, **how).policy.state_dict() for seed in (1, 1, 2)]
+    states = [learner("PPO", Seen, seed, **how).policy.state_dict() for seed in (1, 1, 2)]
     assert torch.equal(torch.get_rng_state(), before)
-    names = [name for name in made[0] if name.endswith("weight")]
-    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
-    assert not any(torch.equal(made[0][name], made[2][name]) for name in names)
+    names = [name for name in states[0] if name.endswith("weight")]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not any(torch.equal(states[0][name], states[2][name]) for name in names)
 
 
 def test_layers_are_initialised_as_in_torch():

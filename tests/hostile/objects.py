@@ -323,7 +323,7 @@ def single(steps):
     return env
 
 
-def begun():
+def buffer_after_begin():
     buffer = rlox.RolloutBuffer(T, N, (ENV_D,))
     buffer.begin(np.zeros((N, ENV_D)))
     return buffer
@@ -369,7 +369,7 @@ def results(*shape, obs=ENV_D):
 
 
 POLICY = returning(row(PUSHES, NUMBERS, NUMBERS, kind=tuple), "actions", "log_probs", "values")
-ROLLOUT = {"buffer": begun, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
+ROLLOUT = {"buffer": buffer_after_begin, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
 DECISIONS = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS, "t": 0}
 # A mask must be an array.
 MASK = moved(flags(1, 0, 1), "maybe", "list", "array-like")
