@@ -1,5 +1,6 @@
 """Tables of rejected calls: call, type of the error, argument and a part of the hint."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,13 +29,26 @@ def refusals(*rows):
 
 def expect_refusal(refusal, *args):
     """Check the type, the argument and the hint of the error that a call raises."""
-    with pytest.raises(refusal.error) as raised:
+    with refuses(refusal.error, refusal.argument, refusal.hint):
         refusal.call(*args)
-    error = raised.value
-    assert type(error) is refusal.error, repr(error)
-    if hasattr(error, "argument"):
-        assert error.argument == refusal.argument, error
-        assert refusal.hint in (error.hint or ""), error
+
+
+@contextlib.contextmanager
+def refuses(error, argument, hint="", **attributes):
+    """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
+
+    `attributes` are others of the error: `expected`, `got` and the location (`env`, `row`, `step`,
+    `timesteps`, `section`), which are compared with ``==``. Yields what `pytest.raises` yields.
+    """
+    with pytest.raises(error) as raised:
+        yield raised
+    exception = raised.value
+    assert type(exception) is error, repr(exception)
+    if hasattr(exception, "argument"):
+        assert exception.argument == argument, exception
+        assert hint in (exception.hint or ""), exception
+        found = {name: getattr(exception, name) for name in attributes}
+        assert found == attributes, exception
     else:
-        assert refusal.argument in str(error), error
-        assert refusal.hint in str(error), error
+        assert argument in str(exception), exception
+        assert hint in str(exception), exception
