@@ -24,7 +24,7 @@ from rlox.torch_learner import TorchLearner
 
 
 def ppo_loss(
-    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
+    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The clipped surrogate objective with its value loss and entropy bonus.
 
@@ -164,12 +164,14 @@ class PPO(TorchLearner):
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms, enough = torch.zeros((), device=self.device), False
+        # A compiled function is compiled anew for each value of a float, but not of a tensor.
+        clip = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):
                 if self.stopping:
                     break
-                loss, log_ratio, part = self.loss(self.evaluate, batch, config, clip_coef)
+                loss, log_ratio, part = self.loss(self.evaluate, batch, config, clip)
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:
