@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
@@ -12,6 +13,7 @@ from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
 from rlox import compute_batch_group_advantages as group
 from rlox._errors import in_file, in_section
 from support.masked_envs import Doors
+from support.refusals import refuses
 
 BASES = {
     rlox.ArgumentError: (ValueError,),
@@ -65,6 +67,11 @@ def test_location_is_part_of_the_text_only(location, text):
     error = rlox.NonFiniteError("obs", "finite numbers", "nan", "look", **location)
     assert str(error) == text
     assert error.got == "nan"
+
+
+def test_error_of_a_constructor_keeps_its_attributes_through_gymnasium():
+    with refuses(rlox.ArgumentTypeError, "g", expected="a number or a boolean", got="'x'"):
+        gym.make("rlox/Pendulum-v1", g="x")
 
 
 def test_error_without_expected_value_is_a_plain_sentence():

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from rlox import make_vec
+from rlox import ArgumentError, make_vec
 from rlox.checkpoint import read_checkpoint
 from rlox.plain import from_arrays, to_arrays
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
 from support.checkpoints import expect_equal_states
 from support.envs import Echo, Imitate, cartpole
 from support.masked_envs import Doors
+from support.refusals import refuses
 
 CLASSIC = "CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0"
 MUJOCO = "Ant-v5 InvertedDoublePendulum-v5 Pusher-v5"
@@ -228,15 +229,29 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
     saved = from_arrays(state)
     first, second = saved["snapshots"]
     other = to_arrays({"layers": [{}], "stream": np.random.default_rng(0)})
-    damaged = (
+    wrong = {
+        "rows": (saved["rows"][:, :0], saved["rows"].astype(np.int64)),
+        "ended": (np.zeros(5, np.bool_), np.zeros(2)),
+        "returns": (np.zeros(1),),
+        "lengths": (np.zeros(3, np.int64), np.zeros(2)),
+        "steps": ("x", 1.0),
+        "masks": ([1],),
+        "has_masks": (1,),
+        "observations": ([], None),
+        "snapshots": ([first], None),
+    }
+    for name, values in wrong.items():
+        missing = {key: value for key, value in saved.items() if key != name}
+        for damaged in (missing, *({**saved, name: value} for value in values)):
+            with refuses(ArgumentError, name, "pass what `state` returned"):
+                env.set_state(to_arrays(damaged))
+    for damaged in (
         {**state, "tree": state["tree"][:-1]},
-        to_arrays({**saved, "rows": saved["rows"][:, :0]}),
         to_arrays({**saved, "snapshots": [first, {"tree": np.zeros(1, np.uint8)}]}),
         to_arrays({**saved, "snapshots": [other, second]}),
-    )
-    for arrays in damaged:
-        with pytest.raises(ValueError, match="expected"):
-            env.set_state(arrays)
+    ):
+        with pytest.raises(ArgumentError):
+            env.set_state(damaged)
     after = steps(env, [np.zeros((2, 1), np.float32)] * 3)
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a[0], b[0])

@@ -1,6 +1,7 @@
 """Exceptions of rlox, with the rejected argument and its location as attributes."""
 
 import os
+import sys
 
 __all__ = [
     "ArgumentError",
@@ -46,11 +47,14 @@ class StructuredError(Exception):
         timesteps: int | None = None,
         section: str | None = None,
     ) -> None:
-        if isinstance(argument, StructuredError):
-            # Gymnasium raises `type(error)(error)` for an error of a worker process.
-            super().__init__(*argument.args)
-            vars(self).update(vars(argument))
-            return
+        if not got:
+            # Gymnasium raises `type(error)(error)` for an error of a worker process, and
+            # `type(error)(text)` while it handles an error of a constructor.
+            original = argument if isinstance(argument, StructuredError) else sys.exc_info()[1]
+            if isinstance(original, StructuredError):
+                super().__init__(*original.args)
+                vars(self).update(vars(original))
+                return
         super().__init__(argument, expected, got, hint)
         self.argument = argument
         self.expected = expected

@@ -133,6 +133,8 @@ class Replay:
             tensors = {**tensors, **_each(self._placed, self._normalized(normalizer))}
         tensors = self._with_known_masks(tensors)
         if len(tensors["rewards"]) == 0:
+            if "weights" in tensors:
+                self.prioritize(tensors["weights"])
             return None
         if self.device.type != "cpu":
             wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
@@ -208,7 +210,8 @@ class Replay:
         told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
         if self._used is not None:
             # Those left out would keep the largest priority and fill later minibatches.
-            told, learned = np.full(len(self._used), told.min(), told.dtype), told
+            least = told.min() if len(told) else 0.0
+            told, learned = np.full(len(self._used), least, told.dtype), told
             told[self._used] = learned
         buffer.update_priorities(self._out["indices"], told)  # it adds what keeps them above 0
 

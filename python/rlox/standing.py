@@ -100,9 +100,8 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
         env.inexact = "these are other environments than those that were saved"
     if env.inexact:
         return False
-    if np.shape(own["rows"]) != (env.num_envs, *env.layout.shape):
-        got = f"observations of shape {np.shape(own['rows'])}"
-        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
+    if wrong := _mismatch(env, own):
+        raise ArgumentError(wrong, _EXPECTED, "other data", "pass what `state` returned")
     before = {} if env._obs is None else get_env_state(env)
     if reason := _restore_each(inner, own["snapshots"]):
         if before:
@@ -121,6 +120,29 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
         inner._env_obs = list(own["observations"])
         inner._autoreset_envs = own["ended"].copy()
     return True
+
+
+def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
+    """Return the name of the first entry of another type, shape or dtype than these environments'."""
+    n = env.num_envs
+    expected: dict[str, tuple[tuple[int, ...], Any]] = {
+        "rows": ((n, *env.layout.shape), env.layout.dtype),
+        "ended": ((n,), np.bool_),
+        "returns": ((n,), np.float64),
+        "lengths": ((n,), np.int64),
+    }
+    for name, form in expected.items():
+        array = np.asarray(own.get(name))
+        if (array.shape, array.dtype) != form:
+            return name
+    fits = {
+        "snapshots": isinstance(own.get("snapshots"), list) and len(own["snapshots"]) == n,
+        "observations": type(env.env) is not SyncVectorEnv or len(own.get("observations") or ()) == n,
+        "masks": isinstance(own.get("masks"), dict),
+        "has_masks": type(own.get("has_masks")) is bool,
+        "steps": type(own.get("steps")) is int,
+    }
+    return next((name for name, is_fit in fits.items() if not is_fit), None)
 
 
 def _unsupported(env: "ForeignVecEnv") -> str | None:

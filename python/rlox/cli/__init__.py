@@ -102,10 +102,11 @@ def _is_usage_error(error: Exception, argv: Sequence[str]) -> bool:
         return isinstance(error, UsageError)
     from rlox.cli._args import option_names
 
-    words = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in argv}
+    options = (word.partition("=")[0] for word in argv if word.startswith("--"))
+    names = {option[2:].replace("-", "_") for option in options}
     if argv[:1] in (["train"], ["sweep"], ["presets"]):  # others read files that rlox wrote
-        words |= option_names()
-    return error.argument in words
+        names |= option_names()
+    return error.argument in names
 
 
 def describe_error(error: BaseException) -> str:

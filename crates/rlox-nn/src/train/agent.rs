@@ -324,6 +324,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
                 means.add(&learner.learn(&batch, learning, *progress)?);
                 phases::enter(Phase::Buffer);
                 experience.learned(learner.td_errors())?;
+            } else {
+                experience.learned(&[])?;
             }
             *updates += 1;
         }

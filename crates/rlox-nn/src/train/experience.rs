@@ -296,7 +296,7 @@ impl Experience {
             return Ok(());
         }
         // Transitions that are never learned from would keep the largest priority and fill later minibatches.
-        let least = errors.iter().copied().fold(f32::INFINITY, f32::min);
+        let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
         errors.clear();
         errors.resize(left_out.len(), least);
         sampler.update_priorities(storage, left_out, errors)
