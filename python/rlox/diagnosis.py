@@ -1,7 +1,7 @@
 """Diagnosis of a run that ended because a number was NaN or infinite.
 
 diagnosis/
-  error.json      the message, the time step, and the tensors that are not finite, by name
+  error.json      the error with its attributes, the time step, and the tensors that are not finite
   checkpoint/     the learner's state at that moment, without its replay buffer
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlox.trainer import Trainer
 
 FOLDER = "diagnosis"
+_ATTRIBUTES = ("argument", "expected", "got", "hint", "env", "row", "step", "section")
 
 
 @contextmanager
@@ -36,12 +37,13 @@ def write_diagnosis_on_error(trainer: "Trainer") -> Iterator[None]:
         raise
 
 
-def _write(trainer: "Trainer", error: Exception) -> None:
+def _write(trainer: "Trainer", error: NonFiniteError) -> None:
     folder = trainer.run.path / FOLDER  # type: ignore[union-attr]  # the caller has a run folder
     folder.mkdir(exist_ok=True)
     report: dict[str, Any] = {
         "error": type(error).__name__,
         "message": str(error),
+        **{name: getattr(error, name) for name in _ATTRIBUTES},
         "timesteps": trainer.timesteps,
         "not_finite": _not_finite(trainer.learner.state(False)),
         "traceback": traceback.format_exception(error),

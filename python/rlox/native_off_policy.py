@@ -15,7 +15,7 @@ from rlox.action_spaces import expect_actions_for
 from rlox.backends import resolve_backend, torch_needs
 from rlox.base_learner import BaseLearner
 from rlox.crossing import as_in_rust
-from rlox.masks import as_masks, mask_width, no_masks
+from rlox.masks import as_masks, mask_width
 from rlox.noise import expect_lengths
 from rlox.observations import as_batch
 from rlox.phases import enter
@@ -67,8 +67,7 @@ class NativeOffPolicy(BaseLearner):
         action = spaces.to_native(self.spaces[1])
         given = native_shapes.off_policy_settings(config, self.hidden)
         self.masked = getattr(config, "action_masks", False)
-        if self.masked and not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
-            raise no_masks(env)
+        self._mask_width()  # raises if there are no masks
         if action["kind"] == "discrete":
             action["start"] = int(self.spaces[1].start)  # type: ignore[attr-defined]  # Discrete
         self.stepper = Stepper(env, self.masked)

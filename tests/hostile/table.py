@@ -38,7 +38,7 @@ NOT_CALLED = {
     ),
     "internal to checkpoints: test_checkpoint.py": "corrupt expect_keys",
     "internal to ForeignVecEnv: test_foreign.py": "check_normalizer check_step",
-    "internal to actors: test_actors.py, test_actor_processes.py": (
+    "internal to actors: test_actors.py": (
         "NativeActors.calling NativeActors.publish_object NativeActors.close"
     ),
     "state of native learners: Trainer.save": "Native*.state Native*.load_state",
