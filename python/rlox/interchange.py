@@ -343,5 +343,5 @@ def _library(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
-            f"{name}: expected it to be installed, got none; pip install 'rlox[{extra}]'"
+            f"{name}: expected it to be installed, got none; pip install 'rlox[{extra}]'", name=name
         ) from error
