@@ -1,7 +1,5 @@
 """Arrow tables and Minari's data sets, which keep all transitions."""
 
-import sys
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -200,15 +198,6 @@ def test_frame_stacks_that_do_not_fit_into_memory_are_rejected(pa, monkeypatch):
     got = "'stacks of 4 frames', which needs 1600 bytes"
     with refuses(OutOfMemoryError, "buffer", got=got):
         to_arrow(buffer)
-
-
-def test_missing_packages_are_named_with_their_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "minari", None)
-    with refuses(ImportError, "", "rlox[arrow]", name="pyarrow"):
-        to_arrow(rlox.ReplayBuffer(8, 2, 1))
-    with refuses(ImportError, "", "rlox[minari]", name="minari"):
-        from_minari("any")
 
 
 @pytest.mark.filterwarnings("ignore")
