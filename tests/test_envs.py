@@ -153,20 +153,11 @@ def test_a_finished_or_closed_environment_says_so():
             call()
 
 
-@pytest.mark.parametrize(
-    ("action", "error"),
-    [
-        (2, ArgumentError),
-        (-1, ArgumentError),
-        (0.5, ArgumentTypeError),
-        (None, ArgumentTypeError),
-        ([0, 1], ArgumentError),
-    ],
-)
-def test_a_single_environment_rejects_invalid_actions(action, error):
+@pytest.mark.parametrize("action", [2, -1, 0.5, None, [0, 1]], ids=str)
+def test_a_single_environment_rejects_invalid_actions(action):
     env, twin = envs.NativeEnv("CartPole-v1"), envs.NativeEnv("CartPole-v1")
     env.reset(seed=0), twin.reset(seed=0)
-    with refuses(error, "action"):
+    with refuses(ArgumentTypeError if action in (0.5, None) else ArgumentError, "action"):
         env.step(action)
     assert np.array_equal(env.step(1)[0], twin.step(1)[0])
 
