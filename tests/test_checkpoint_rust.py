@@ -13,7 +13,6 @@ from rlox import ArgumentError, CorruptFileError
 from rlox.checkpoint import read_checkpoint
 from rlox.trainers import TRAINERS, A2CTrainer, PPOTrainer
 from support.checkpoints import rewrite
-from support.refusals import refuses
 
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures/checkpoint"
 
@@ -120,11 +119,6 @@ def test_episode_limit_of_rust_is_used(tmp_path):
     trainer = load_changed("rust-half", tmp_path / "limited", change)
     assert trainer.env_kwargs == {"max_episode_steps": 77}
     assert trainer.evaluate(2)["lengths"] == [77, 77]
-
-
-def test_checkpoint_of_another_algorithm_is_rejected():
-    with refuses(ArgumentError, "path", expected="algorithm a2c"):
-        A2CTrainer.load(FIXTURES / "rust-half")
 
 
 @pytest.mark.parametrize(

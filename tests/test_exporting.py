@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 
 import rlox
-from rlox import ArgumentError, ArgumentTypeError, exporting, trainers
+from rlox import ArgumentError, exporting, trainers
 from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from support.refusals import refuses
@@ -101,12 +101,6 @@ def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
     with refuses(ArgumentError, "action space", expected="a Box of real numbers"):
         exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     assert not any(tmp_path.iterdir())
-
-
-def test_only_policies_are_exported(tmp_path):
-    for call in (exporting.state_dict, lambda x: exporting.save_safetensors(x, tmp_path / "a")):
-        with refuses(ArgumentTypeError, "policy"):
-            call("saved")
 
 
 def test_a_state_dict_is_that_of_torch(tmp_path):

@@ -88,7 +88,6 @@ def in_mode(env, mode):
     (lambda: make_vec(VecEnv(1), g=1), ArgumentTypeError, "g", "where it is made"),
     (lambda: in_mode(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
     (lambda: make_vec(VecEnv(1), wrappers=[nothing]), ArgumentTypeError, "wrappers"),
-    (lambda: make_vec("Pendulum-v1", gravity=1), ArgumentError, "env_kwargs"),
     (lambda: make_vec(gym.spec("Pendulum-v1"), gravity=1), ArgumentError, "env_kwargs"),
     (lambda: make_vec("Pendulum-v1", env_id="x"), TypeError, "multiple values", "'env_id'"),
     (lambda: in_mode(Counter, "both"), ArgumentError, "vectorization_mode"),

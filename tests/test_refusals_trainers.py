@@ -191,6 +191,7 @@ def swing(**keywords):
     (lambda here: load(here.saved).predict("left"), ArgumentTypeError, "obs"),
     (lambda here: load(here.saved).predict([0.0] * 4, greedy=True), TypeError, "'greedy'"),
     (lambda here: exporting.save_safetensors(3, here.path / "a"), ArgumentTypeError, "policy"),
+    (lambda here: exporting.state_dict("saved"), ArgumentTypeError, "policy"),
     (lambda here: small().save(folder(here)), FileExistsError, "path"),
     (lambda here: small().save(file(here) / "saved"), FileExistsError, "path"),
     (lambda here: ppo(runs_dir=file(here) / "runs"), ArgumentError, "runs_dir"),

@@ -53,7 +53,6 @@ def test_settings_come_from_arguments_then_rl_zoo3_then_defaults():
         ({"n_steps": 2**62}, OutOfMemoryError),
         ({"n_steps": -1}, ArgumentError),
         ({"runs_dir": 3}, ArgumentTypeError),
-        ({"runs_dir": __file__}, ArgumentError),
         ({"policy": "MlpPolicy"}, ArgumentTypeError),
         ({"policy": nn.Linear(1, 1)}, ArgumentTypeError),
         ({"net_arch": (8,), "policy": MlpPolicy}, ArgumentTypeError),
@@ -166,8 +165,6 @@ def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
     assert len(trainer.evaluate(2)["returns"]) == 2
     trainer.save(tmp_path / "saved")
     assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 64
-    with refuses(rlox.ClosedError, "trainer"):
-        trainer.train(64)
 
 
 def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeypatch):

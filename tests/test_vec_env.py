@@ -168,8 +168,6 @@ def test_render_needs_a_mode_and_a_reset():
             assert env.render() is None
     with refuses(ArgumentError, "render", "call reset first"):
         VecEnv(1, render_mode="rgb_array").render()
-    with refuses(ArgumentError, "render_mode", got="'human'"):
-        VecEnv(1, render_mode="human")
     with refuses(ArgumentError, "render_mode", got="'ansi'"):
         envs.NativeEnv("CartPole-v1", render_mode="ansi")
 
