@@ -11,8 +11,9 @@ import gymnasium as gym
 import pytest
 from gymnasium.vector import AsyncVectorEnv
 
-from rlox import collect_rollout, make_vec
+from rlox import ArgumentTypeError, collect_rollout, make_vec
 from support.envs import Breaking
+from support.refusals import refuses
 
 # Gymnasium logs what happened in a worker through warnings.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
@@ -23,17 +24,17 @@ def workers(env):
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "message"),
+    ("how", "error", "argument", "text"),
     [
-        ("raise", ArithmeticError, "the environment broke"),
-        ("kill", RuntimeError, "env: .*worker.* died at step 20"),
+        ("raise", ArithmeticError, "", "the environment broke"),
+        ("kill", RuntimeError, "env: ", "died at step 20"),
     ],
 )
-def test_error_of_a_worker_is_raised_and_closing_ends_all_workers(how, error, message):
+def test_error_of_a_worker_is_raised_and_closing_ends_all_workers(how, error, argument, text):
     env = make_vec(Breaking, 2, vectorization_mode="async", how=how)
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, text):
         collect_rollout(env, None, 25)
     env.close()
     assert not any(worker.is_alive() for worker in running)
@@ -45,7 +46,7 @@ def test_rejected_environments_leave_no_process():
         action_space = gym.spaces.Tuple([gym.spaces.Discrete(2)])
 
     before = multiprocessing.active_children()
-    with pytest.raises(TypeError, match="action space"):
+    with refuses(ArgumentTypeError, "action space"):
         make_vec(OddAction, 2, vectorization_mode="async")
     assert multiprocessing.active_children() == before
 

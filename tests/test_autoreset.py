@@ -6,10 +6,20 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
-from rlox import Normalizer, RolloutBuffer, VecEnv, collect_rollout, make_vec
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    Normalizer,
+    RolloutBuffer,
+    VecEnv,
+    collect_rollout,
+    make_vec,
+)
 from rlox.trainers import A2CTrainer, PPOTrainer
 from rlox.vector import ForeignVecEnv
 from support.envs import Count
+from support.refusals import refuses
 from support.scripts import Script, column, finished
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -260,11 +270,11 @@ def test_a_buffer_marks_resetting_rows():
 
 @pytest.mark.parametrize(
     ("ended", "error"),
-    [([True], ValueError), ([[True, False]], ValueError), (["a", "b"], TypeError)],
+    [([True], ArgumentError), ([[True, False]], ArgumentError), (["a", "b"], ArgumentTypeError)],
 )
 def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
     buffer = RolloutBuffer(3, 2, (1,))
-    with pytest.raises(error, match="ended"):
+    with refuses(error, "ended"):
         buffer.begin([[5], [0]], ended=ended)
     assert buffer.obs[0].tolist() == [[0], [0]]
 
@@ -288,7 +298,7 @@ def test_a_resetting_step_accepts_any_action():
     env.reset()
     env.step([0, 1])
     assert env.step([-1, 5])[0].tolist() == [[0.0], [0.0]]
-    with pytest.raises(ValueError, match=r"^actions: .*got -1"):
+    with refuses(ArgumentError, "actions", got="-1", env=0):
         env.step([-1, 5])
     floats = Script()
     floats.action_space = gym.spaces.Box(-1, 1, (1,))
@@ -297,7 +307,7 @@ def test_a_resetting_step_accepts_any_action():
     while not np.any(env.step([[0.0]])[2:4]):
         pass
     env.step([[np.nan]])
-    with pytest.raises(ValueError, match=r"^actions: .*got nan"):
+    with refuses(NonFiniteError, "actions", got="nan", env=0):
         env.step([[np.nan]])
 
 
@@ -319,11 +329,11 @@ def test_environments_without_a_mode_are_taken_as_next_step_with_a_warning():
 
 
 def test_environments_that_break_their_mode_are_rejected():
-    with pytest.raises(ValueError, match=r"^env: .*autoreset_mode'\], got 'sometimes'"):
+    with refuses(ArgumentError, "env", got="'sometimes'"):
         make_vec(Mislabelled("sometimes", NEXT_STEP))
-    with pytest.raises(ValueError, match=r"^env: .*environment 0 .*step 3.*metadata"):
+    with refuses(ArgumentError, "env", "metadata['autoreset_mode']", env=0, step=3):
         finished(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
-    with pytest.raises(ValueError, match=r"^final_obs: .*step 2"):
+    with refuses(ArgumentError, "final_obs", env=0, step=2):
         finished(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
 
 
@@ -350,7 +360,7 @@ class Unmasked(VectorEnv):
 
 
 def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
-    with pytest.raises(ValueError, match=r"^env: .*DISABLED.*reset_mask"):
+    with refuses(ArgumentError, "env", got="other observations of the rest"):
         finished(make_vec(Unmasked(takes_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
         finished(make_vec(Unmasked(takes_options=False)), 3)

@@ -121,12 +121,6 @@ def test_episode_limit_of_rust_is_used(tmp_path):
     assert trainer.evaluate(2)["lengths"] == [77, 77]
 
 
-def test_checkpoint_of_another_algorithm_is_rejected():
-    with pytest.raises(ArgumentError) as raised:
-        A2CTrainer.load(FIXTURES / "rust-half")
-    assert (raised.value.argument, raised.value.expected) == ("path", "algorithm a2c")
-
-
 @pytest.mark.parametrize(
     ("fixture", "names", "hint"),
     [

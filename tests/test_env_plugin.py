@@ -20,6 +20,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError, VecEnv, envs, make_vec
 from rlox.ids import PLUGINS
 from rlox.vector import ForeignVecEnv
+from support.refusals import refuses
 
 torch = pytest.importorskip("torch")
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
@@ -78,14 +79,14 @@ def test_it_is_native_under_its_id():
     assert not hasattr(single, "state")
     assert not hasattr(single, "gravity")
     for name in ("state", "gravity"):
-        with pytest.raises(AttributeError, match=f"^{name}: "):
+        with refuses(AttributeError, f"{name}: ", name=name):
             setattr(single, name, 1.0)
     assert type(make_vec("Courier-v0", 2, vectorization_mode="sync")) is ForeignVecEnv
-    for wrong, words in (({"size": 1}, "size: "), ({"sise": 3}, ".*only size, got")):
-        with pytest.raises(ArgumentError, match=words):
+    for wrong, argument, got in (({"size": 1}, "size", "1"), ({"sise": 3}, "env_kwargs", '"sise"')):
+        with refuses(ArgumentError, argument, got=got):
             VecEnv(1, env_id="Courier-v0", **wrong)
     for mode in ("human", "rgb_array"):
-        with pytest.raises(ArgumentError, match="render_mode: expected None"):
+        with refuses(ArgumentError, "render_mode", expected="None"):
             VecEnv(1, env_id="Courier-v0", render_mode=mode)
 
 
@@ -147,8 +148,11 @@ def test_masks_belong_to_the_observations_returned(mode):
             assert masks.tolist() == infos["action_mask"].astype(bool).tolist()
     assert ends > 12
     assert cuts > 0
-    for wrong in (np.zeros((4, 6), bool), np.zeros((6, 4), np.int8)):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match=r"^out: "):
+    for error, wrong in (
+        (ArgumentError, np.zeros((4, 6), bool)),
+        (ArgumentTypeError, np.zeros((6, 4), np.int8)),
+    ):
+        with refuses(error, "out"):
             env.action_masks(wrong)
     env.close()
     with pytest.raises(rlox.ClosedError):
@@ -197,7 +201,7 @@ def test_rollouts_without_a_trainer_never_leave_the_square(mode, random):
         assert masks[valid].tolist() == allowed(obs[valid], size=3).tolist()
         assert np.take_along_axis(masks, actions[..., None], 2).all()
     if mode is AutoresetMode.NEXT_STEP:
-        with pytest.raises(ArgumentError, match=r"autoreset_mode: "):
+        with refuses(ArgumentError, "autoreset_mode"):
             env.collect_n_steps(3)
 
 
@@ -228,13 +232,13 @@ def test_checkpoints_go_on_with_new_episodes(tmp_path):
 
 def test_what_is_no_plugin_is_refused():
     for wrong in (datetime.datetime_CAPI, "CartPole-v1", 3):
-        with pytest.raises(TypeError, match=r"plugin: expected a capsule .* got"):
+        with refuses(ArgumentTypeError, "plugin"):
             rlox.register_env(wrong)
     capsule = PLUGINS["Courier-v0"]
     assert rlox.register_env(capsule) == "Courier-v0"
     del PLUGINS["Courier-v0"]
     try:
-        with pytest.raises(ValueError, match="'Courier-v0', which is another environment's"):
+        with refuses(ArgumentError, "plugin", expected="an id of its own"):
             rlox.register_env(capsule)
     finally:
         PLUGINS["Courier-v0"] = capsule

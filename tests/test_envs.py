@@ -11,10 +11,19 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.performance import benchmark_step
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlox import ClosedError, VecEnv, envs, streams
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClosedError,
+    NonFiniteError,
+    VecEnv,
+    envs,
+    streams,
+)
 from rlox._rlox import env_ids
 from rlox.uniform import random_actions
 from support.envs import IDS, NATIVE
+from support.refusals import refuses
 from thread_runs import run_program
 
 
@@ -105,7 +114,7 @@ def test_all_randomness_is_np_random():
     assert np.array_equal(env.reset()[0], ref.reset()[0])
     assert env.np_random.random() == ref.np_random.random()
     env.np_random = np.random.Generator(np.random.MT19937(0))
-    with pytest.raises(ValueError, match=r"np_random: .*PCG64.*MT19937"):
+    with refuses(ArgumentError, "np_random", expected="a generator over PCG64", got="MT19937"):
         env.reset()
 
 
@@ -129,12 +138,12 @@ def test_a_window_opens_in_human_mode():
 
 def test_a_finished_or_closed_environment_says_so():
     env = envs.NativeEnv("CartPole-v1")
-    with pytest.raises(ValueError, match="reset"):
+    with refuses(ArgumentError, "step", "call reset first"):
         env.step(0)
     env.reset(seed=0)
     while not env.step(0)[2]:
         pass
-    with pytest.raises(ValueError, match="over"):
+    with refuses(ArgumentError, "step", got="an episode that is over"):
         env.step(0)
     env.reset()
     env.close()
@@ -148,7 +157,7 @@ def test_a_finished_or_closed_environment_says_so():
 def test_a_single_environment_rejects_invalid_actions(action):
     env, twin = envs.NativeEnv("CartPole-v1"), envs.NativeEnv("CartPole-v1")
     env.reset(seed=0), twin.reset(seed=0)
-    with pytest.raises((TypeError, ValueError), match=r"actions?: expected"):
+    with refuses(ArgumentTypeError if action in (0.5, None) else ArgumentError, "action", env=None):
         env.step(action)
     assert np.array_equal(env.step(1)[0], twin.step(1)[0])
 
@@ -293,7 +302,7 @@ def test_states_of_another_kind_are_rejected(state):
     env = gym.make("rlox/CartPole-v1").unwrapped
     env.reset(seed=0)
     before = env.state
-    with pytest.raises(ValueError, match=r"^states?: expected"):
+    with refuses(NonFiniteError if state == [np.nan] * 4 else ArgumentError, "state", env=None):
         env.state = state
     assert np.array_equal(env.state, before)
     with pytest.raises(ValueError, match="read-only"):
@@ -319,7 +328,7 @@ def test_constants_equal_gymnasiums_and_cannot_be_set(env_id):
     for name, value in expected.items():
         for ours in (env, VecEnv(2, env_id=env_id)):
             assert np.array_equal(getattr(ours, name), value), name
-            with pytest.raises(AttributeError, match=f"^{name}: expected .*(constructor|{env_id})"):
+            with refuses(AttributeError, f"{name}: ", name=name, obj=ours):
                 setattr(ours, name, 30.0)
 
 
@@ -338,7 +347,7 @@ def test_constants_have_the_values_that_were_passed(env_id, kwargs, expected):
     for env in (gym.make(f"rlox/{env_id}", **kwargs).unwrapped, VecEnv(2, 0, env_id, **kwargs)):
         assert {name: getattr(env, name) for name in expected} == expected
         for name in expected.keys() - {"m"}:
-            with pytest.raises(AttributeError, match=f"^{name}: expected .* to "):
+            with refuses(AttributeError, f"{name}: ", "= to the constructor", name=name):
                 setattr(env, name, 1.0)
 
 
@@ -354,14 +363,14 @@ SETTERS = {
 
 @pytest.mark.parametrize("setter", SETTERS)
 def test_gravity_is_not_set_silently(setter):
-    with pytest.raises(AttributeError, match=r"^gravity: expected 9\.8, got 30\.0; .*CartPole-v1"):
+    with refuses(AttributeError, "9.8, got 30.0", "gymnasium.make('CartPole-v1')", name="gravity"):
         SETTERS[setter]("gravity")
 
 
 @pytest.mark.parametrize("setter", ["setattr", "VecEnv"])
 @pytest.mark.parametrize("name", ["gravitation", "_sutton_barto_reward", "steps_beyond_terminated"])
 def test_unknown_attributes_cannot_be_set(setter, name):
-    with pytest.raises(AttributeError, match=f"^{name}: expected an attribute of"):
+    with refuses(AttributeError, f"{name}: expected an attribute of", name=name):
         SETTERS[setter](name)
     assert not hasattr(VecEnv(), name)
 
@@ -396,5 +405,5 @@ def test_subclasses_can_have_attributes_of_their_own():
     assert (env.limit, env.count) == (3, 1)
     assert np.array_equal(vector.reset()[0], vector.last)
     for one in (env, vector):
-        with pytest.raises(AttributeError, match=r"^gravity: "):
+        with refuses(AttributeError, "gravity: ", name="gravity"):
             one.gravity = 30.0

@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.envs import BitFlip, PointMass
-from support.refusals import Refusal, expect_refusal, refusals
+from support.refusals import Refusal, expect_refusal, refusals, refuses
 from support.replay import assert_equal_batches
 
 SIZES = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
@@ -134,7 +134,7 @@ def test_seeds_repeat_and_buffers_are_saved_and_loaded(tmp_path):
     ):
         expect_refusal(Refusal(call, error, argument))
     (path / "replay.safetensors").write_bytes(b"")
-    with pytest.raises(rlox.CorruptFileError, match="section replay"):
+    with refuses(rlox.CorruptFileError, str(path / "replay.safetensors"), section="replay"):
         load(path, distance)
 
 
@@ -189,9 +189,9 @@ def test_invalid_results_of_functions_are_rejected(name, result, error):
 
 
 def test_a_function_that_writes_to_its_arguments_is_rejected():
-    with pytest.raises(RuntimeError, match="compute_reward") as raised:
+    with refuses(RuntimeError, "compute_reward: ") as raised:
         filled(20, spoil).sample(10)
-    assert "read-only" in str(raised.value.__cause__)
+    assert type(raised.value.__cause__) is ValueError
 
 
 @pytest.mark.parametrize("no", [False, np.False_, np.array(False)], ids=repr)

@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlox import CorruptFileError, checkpoint  # noqa: E402
+from rlox import ArgumentError, CorruptFileError, checkpoint  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
+from support.refusals import refuses  # noqa: E402
 from thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
@@ -69,8 +70,8 @@ def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
 
 def test_error_restores_the_generator():
     before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="size"), own_generator(5):
-        torch.rand(3) @ torch.rand(4)
+    with pytest.raises(ZeroDivisionError), own_generator(5):
+        torch.rand(3).reshape(1 // 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -119,7 +120,7 @@ class Minimal(torch.nn.Module):
 
 
 def test_policies_without_entropy_are_rejected():
-    with pytest.raises((TypeError, ValueError), match=r"policy: expected .*entropy.*ActorCritic"):
+    with refuses(ArgumentError, "policy", "rlox.policies.ActorCritic"):
         PPOTrainer("CartPole-v1", 1, policy=Minimal, **SMALL)
 
 
@@ -140,9 +141,10 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
         tmp_path / "crafted", {**saved.manifest, "env": "somebodys:Somebodys-v0"}, saved.members
     )
     del sys.modules["somebodys"], gym.registry["Somebodys-v0"]
-    with pytest.raises(CorruptFileError, match="module"):
+    file = str(tmp_path / "crafted" / "manifest.json")
+    with refuses(CorruptFileError, file, section="manifest"):
         PPOTrainer.load(tmp_path / "crafted")
-    with pytest.raises(ValueError, match="Somebodys-v0"):
+    with refuses(ArgumentError, "env", "import the module", got="'Somebodys-v0'"):
         PPOTrainer.load(tmp_path / "saved")
     assert "somebodys" not in sys.modules
 
@@ -232,7 +234,7 @@ def test_forked_children_can_train_whatever_threads_the_parent_has():
 def test_progress_outside_of_the_run_is_refused(kind, progress):
     trainer = kind("CartPole-v1", 1, **SMALL)
     before = weights(trainer)
-    with pytest.raises(ValueError, match=r"progress: expected a finite number in \[0, 1\]"):
+    with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
         trainer.learner.iterate(progress)
     assert np.array_equal(weights(trainer), before)
     assert trainer.timesteps == 0
@@ -251,7 +253,7 @@ def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer.learner.policy.act = wait  # within an iteration
     threads, errors = start_threads(lambda: trainer.train(64))
     inside.wait(30)
-    with pytest.raises(RuntimeError, match="a learner that no other thread uses"):
+    with refuses(RuntimeError, "iterate: ", "make a trainer for each thread"):
         trainer.learner.iterate()
     leave.set()
     join(threads)

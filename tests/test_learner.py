@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlox import NonFiniteError, RolloutBuffer, VecEnv
+from rlox import ArgumentError, NonFiniteError, RolloutBuffer, VecEnv
 from rlox.finite import refuse_nan, refuse_nan_policy, refuse_nan_rollout, refuse_spoiled
 from rlox.learner import (
     EpisodeStatistics,
@@ -21,6 +21,7 @@ from rlox.learner import (
     streams_from_states,
 )
 from rlox.torch_state import module_arrays, module_tensors, own_generator, place
+from support.refusals import refuses
 
 
 def test_a_stream_goes_on_after_json():
@@ -70,14 +71,14 @@ GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
 def test_damaged_episodes_change_nothing(episodes):
     statistics = EpisodeStatistics()
     statistics.load_state(GOOD)
-    with pytest.raises(ValueError, match="counters: expected the"):
+    with refuses(ArgumentError, "counters", got=repr(episodes)):
         statistics.load_state(episodes)
     assert statistics.state() == GOOD
 
 
 @pytest.mark.parametrize("count", [None, -1, True, 1.0, "7"])
 def test_a_counter_that_counts_nothing_is_refused(count):
-    with pytest.raises(ValueError, match="counters: expected counts of timesteps"):
+    with refuses(ArgumentError, "counters", expected="counts of timesteps"):
         counts_from_state({"timesteps": count, "episodes": GOOD}, ["timesteps"])
 
 
@@ -96,10 +97,10 @@ def test_streams_must_be_whole_and_those_of_the_learner(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
-        with pytest.raises(ValueError, match="streams: expected those of a, got"):
+        with refuses(ArgumentError, "streams", expected="those of a"):
             streams_from_states(states, ["a"])
     change(state)
-    with pytest.raises(ValueError, match="streams: expected a PCG64's state"):
+    with refuses(ArgumentError, "streams", expected="a PCG64's state"):
         stream_from_state(state)
 
 
@@ -108,15 +109,15 @@ def test_statistics_must_fit_the_normalizer():
 
     space = VecEnv(n=2).single_observation_space
     assert make_normalizer(PPOConfig(), space) is None
-    with pytest.raises(ValueError, match="normalizer: expected nothing"):
+    with refuses(ArgumentError, "normalizer", got="['obs_mean']"):
         make_normalizer(PPOConfig(), space, {"obs_mean": np.zeros(4)})
     config = PPOConfig(num_envs=2, normalize_obs=True)
     made = make_normalizer(config, space)
     made.update_obs(np.ones((2, 4)))
     again = make_normalizer(config, space, made.state())
     np.testing.assert_array_equal(again.state()["obs_mean"], made.state()["obs_mean"])
-    for wrong in ({}, {**made.state(), "obs_mean": np.zeros(3)}):
-        with pytest.raises(ValueError, match="normalizer: "):
+    for argument, wrong in (("state", {}), ("obs_var", {**made.state(), "obs_mean": np.zeros(3)})):
+        with refuses(ArgumentError, argument, section="normalizer"):
             make_normalizer(config, space, wrong)
 
 
@@ -179,7 +180,7 @@ def test_modules_load_their_own_arrays_only(change):
     assert torch.equal(module.weight, other.weight)
     assert module.weight.data_ptr() != other.weight.data_ptr()
     change(arrays)
-    with pytest.raises(ValueError, match="networks: expected what a Linear "):
+    with refuses(ArgumentError, "networks", "make the same policy"):
         module_tensors(module, arrays)
 
 
@@ -218,29 +219,27 @@ def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
     arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
     refuse_nan_rollout(buffer, **arrays, steps_before=10)
     arrays.get(name, getattr(buffer, name, None))[where] = np.inf
-    with pytest.raises(NonFiniteError) as raised:
+    with refuses(NonFiniteError, name, hint, env=env, step=step):
         refuse_nan_rollout(buffer, **arrays, steps_before=10)
-    error = raised.value
-    assert (error.argument, error.env, error.step) == (name, env, step)
-    assert hint in error.hint
 
 
 def test_a_number_in_a_larger_row_is_found():
     array = np.zeros((2, 3, 4))
     array[1, 2, 3] = np.nan
-    with pytest.raises(FloatingPointError, match="got nan in environment 2 at step 1"):
+    with refuses(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
         refuse_nan("obs", array, 0)
+    assert type(raised.value.step) is int
 
 
 def test_non_finite_outputs_are_named_before_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
     refuse_nan_policy([good, good, good], {"w": good}, 5)
     refuse_nan_policy([], {}, 5)
-    with pytest.raises(FloatingPointError, match=r"^log_probs: .* environment 1 at step 5"):
+    with refuses(NonFiniteError, "log_probs", env=1, step=5):
         refuse_nan_policy([good, bad], {"w": bad}, 5)
-    with pytest.raises(FloatingPointError, match=r"^w: .* at step 5"):
+    with refuses(NonFiniteError, "w", env=None, step=5):
         refuse_nan_policy([], {"v": good, "w": bad}, 5)
     refuse_nan_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
     refuse_spoiled({"loss": 1.0}, 3)
-    with pytest.raises(FloatingPointError, match=r"^loss: .* at timestep 3"):
+    with refuses(NonFiniteError, "loss", timesteps=3):
         refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)

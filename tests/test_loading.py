@@ -12,6 +12,7 @@ from rlox.evaluation import evaluate
 from support.checkpoints import rewrite
 from support.envs import Answer, Echo
 from support.policies import Coin
+from support.refusals import refuses
 
 OFF = {"learning_starts": 20, "buffer_size": 60, "batch_size": 8, "num_envs": 2}
 ON = {"n_steps": 16, "num_envs": 2}
@@ -97,9 +98,8 @@ def test_a_run_folder_will_do_and_loading_makes_nothing(tmp_path, monkeypatch):
 def test_own_policy_is_required(tmp_path):
     trainer = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     trainer.save(tmp_path / "saved")
-    with pytest.raises(ArgumentError) as raised:
+    with refuses(ArgumentError, "policy", "pass policy="):
         rlox.load(tmp_path / "saved")
-    assert (raised.value.argument, raised.value.hint) == ("policy", "pass policy=")
     policy = rlox.load(tmp_path / "saved", policy=Coin)
     actions = [x.predict(np.eye(3), deterministic=False) for x in (policy, trainer)]
     np.testing.assert_array_equal(*actions)
@@ -133,5 +133,5 @@ def test_spaces_and_networks_of_a_changed_checkpoint_are_checked(tmp_path, chang
 
 def test_run_without_a_checkpoint_is_rejected_with_the_command_that_restarts_it(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="begin it again with rlox train --config"):
+    with refuses(FileNotFoundError, "path: ", f"rlox train --config {tmp_path / 'config.json'}"):
         rlox.load(tmp_path)

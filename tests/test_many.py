@@ -21,6 +21,7 @@ from rlox.callbacks import Callback, EvalCallback
 from rlox.logger import RunFolder
 from rlox.many import RunsFailedError
 from rlox.trainers import PPOTrainer
+from support.refusals import refuses
 from support.runs import SMALL, failing
 
 STEPS = 192
@@ -141,40 +142,33 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "prefix", "words"),
+    ("arguments", "error", "hint"),
     [
-        ({"algorithm": "pppo"}, ArgumentError, "algorithm", "did you mean 'ppo'"),
-        ({"seeds": 10}, ArgumentTypeError, "seeds", "pass range"),
-        ({"seeds": []}, ArgumentError, "seeds", ""),
-        ({"seeds": [1, 1]}, ArgumentError, "seeds", "1 twice"),
-        ({"seeds": [1, -1]}, ArgumentError, "seeds", "-1"),
-        ({"seeds": [0.5]}, ArgumentTypeError, "seeds", "0.5"),
-        ({"seed": 1}, ArgumentTypeError, "seed", "pass seeds="),
-        ({"total_timesteps": 0}, ArgumentError, "total_timesteps", ""),
-        ({"env": "CartPole-v7"}, ArgumentError, "env", "CartPole"),
-        ({"env": rlox.VecEnv(2, env_id="CartPole-v1")}, ArgumentError, "env", "lambda"),
-        ({"settings": {"gamma": 0.9}}, ArgumentTypeError, "settings", "a list"),
-        ({"settings": []}, ArgumentError, "settings", ""),
-        ({"workers": 0}, ArgumentError, "workers", ""),
-        ({"processes": 2}, ArgumentError, "processes", ""),
-        ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "callbacks", "lambda"),
-        ({"loggers": [object()]}, ArgumentTypeError, "loggers", "names"),
-        ({"tell": 3}, ArgumentTypeError, "tell", ""),
-        ({"gama": 0.9}, ArgumentTypeError, "gama", "'gamma'"),
-        (
-            {"processes": True, "callbacks": lambda: [print]},
-            ArgumentTypeError,
-            "processes",
-            "module",
-        ),
+        ({"algorithm": "pppo"}, ArgumentError, "did you mean 'ppo'"),
+        ({"seeds": 10}, ArgumentTypeError, "pass range(10)"),
+        ({"seeds": []}, ArgumentError, "pass range"),
+        ({"seeds": [1, 1]}, ArgumentError, "leave one out"),
+        ({"seeds": [1, -1]}, ArgumentError, "pass range"),
+        ({"seeds": [0.5]}, ArgumentTypeError, "pass range"),
+        ({"seed": 1}, ArgumentTypeError, "pass seeds="),
+        ({"total_timesteps": 0}, ArgumentError, ""),
+        ({"env": "CartPole-v7"}, ArgumentError, "did you mean 'CartPole-v1'"),
+        ({"env": rlox.VecEnv(2, env_id="CartPole-v1")}, ArgumentError, "pass lambda"),
+        ({"settings": {"gamma": 0.9}}, ArgumentTypeError, "pass [{"),
+        ({"settings": []}, ArgumentError, "pass None"),
+        ({"workers": 0}, ArgumentError, "pass None for all"),
+        ({"processes": 2}, ArgumentError, "pass True or False"),
+        ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "pass lambda: [EvalCallback("),
+        ({"loggers": [object()]}, ArgumentTypeError, "pass 'jsonl'"),
+        ({"tell": 3}, ArgumentTypeError, "pass print"),
+        ({"gama": 0.9}, ArgumentTypeError, "did you mean 'gamma'"),
+        ({"processes": True, "callbacks": lambda: [print]}, ArgumentTypeError, "of a module"),
     ],
 )
-def test_invalid_arguments_are_rejected_before_training(arguments, error, prefix, words, tmp_path):
+def test_invalid_arguments_are_rejected_before_training(arguments, error, hint, tmp_path):
     defaults = {"algorithm": "ppo", "env": "CartPole-v1", "seeds": [1], "total_timesteps": 8}
-    with pytest.raises(error) as raised:
+    with refuses(error, next(iter(arguments)), hint):
         rlox.train_many(**{**defaults, "runs_dir": tmp_path, **arguments})
-    assert raised.value.argument.startswith(prefix)
-    assert words in str(raised.value)
     assert not [*tmp_path.iterdir()]
 
 
@@ -184,9 +178,8 @@ def test_variants_that_cannot_be_pickled_are_rejected(tmp_path):
 
     settings = [{}, {"features_extractor": lambda space: Flat()}]
     arguments = {"settings": settings, "processes": True, "runs_dir": tmp_path}
-    with pytest.raises(ArgumentTypeError) as raised:
+    with refuses(ArgumentTypeError, "processes", section="settings[1]"):
         rlox.train_many("ppo", "CartPole-v1", [1], 64, **arguments)
-    assert (raised.value.argument, raised.value.section) == ("processes", "settings[1]")
     assert not [*tmp_path.iterdir()]
 
 
@@ -317,9 +310,8 @@ def test_workers_of_a_killed_program_end_in_order(tmp_path):
     ids=["value", "unknown", "no dict", "seed"],
 )
 def test_wrong_setting_of_a_variant_has_its_place_as_section(settings, kind, argument):
-    with pytest.raises(kind) as raised:
+    with refuses(kind, argument, section="settings[1]"):
         rlox.train_many("ppo", "CartPole-v1", [1], 100, settings=[{}, settings], runs_dir=None)
-    assert (raised.value.argument, raised.value.section) == (argument, "settings[1]")
 
 
 def test_plain_error_of_a_variant_is_not_edited():

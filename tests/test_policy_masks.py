@@ -5,7 +5,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rlox import ArgumentError, ArgumentTypeError
 from rlox.policies import MlpPolicy, SdePolicy
+from support.refusals import refuses
 
 
 def said_of(space, mask):
@@ -28,25 +30,27 @@ NONE_IN_ONE = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]).bool()
 
 
 @pytest.mark.parametrize(
-    ("space", "mask", "error", "words"),
+    ("space", "mask", "error", "expected", "got"),
     [
-        (spaces.Discrete(5), ALL[:, :4], ValueError, r"shape \(2, 5\), .*got shape \(2, 4\);"),
-        (spaces.Discrete(5), ALL[0], ValueError, r"shape \(2, 5\), .*got shape \(5,\);"),
-        (spaces.Discrete(5), ~ALL, ValueError, "rows without; pass a flag"),
-        (spaces.Discrete(5), ALL * 1j, TypeError, "flags of shape .*, got torch.complex64"),
-        (spaces.Discrete(5), "all", TypeError, "flags of shape .*, got 'all'; pass True or False"),
-        (spaces.Discrete(5), ALL * 2.5, ValueError, "numbers other than 0 and 1"),
-        (spaces.Discrete(5), [[0, 1, 1, 1, np.nan]] * 2, ValueError, "got nan; pass True or"),
-        (spaces.MultiDiscrete([2, 3]), NONE_IN_ONE, ValueError, "of each component.* without"),
-        (spaces.MultiBinary(5), ALL, ValueError, r"shape \(2, 10\), .*got shape \(2, 5\);"),
-        (spaces.MultiBinary(2), [[1] * 4, [1, 1, 0, 0]], ValueError, "each component.* without"),
-        (spaces.Box(-1, 1, (5,)), ALL, ValueError, "None, as Box actions have .*got Tensor; leave"),
+        (spaces.Discrete(5), ALL[:, :4], ArgumentError, "(2, 5)", "shape (2, 4)"),
+        (spaces.Discrete(5), ALL[0], ArgumentError, "(2, 5)", "shape (5,)"),
+        (spaces.Discrete(5), ~ALL, ArgumentError, "(2, 5)", "rows without"),
+        (spaces.Discrete(5), ALL * 1j, ArgumentTypeError, "(2, 5)", "torch.complex64"),
+        (spaces.Discrete(5), "all", ArgumentTypeError, "(2, 5)", "'all'"),
+        (spaces.Discrete(5), ALL * 2.5, ArgumentError, "(2, 5)", "numbers other than 0 and 1"),
+        (spaces.Discrete(5), [[0, 1, 1, 1, np.nan]] * 2, ArgumentError, "(2, 5)", "nan"),
+        (spaces.MultiDiscrete([2, 3]), NONE_IN_ONE, ArgumentError, "(2, 5)", "rows without"),
+        (spaces.MultiBinary(5), ALL, ArgumentError, "(2, 10)", "shape (2, 5)"),
+        (spaces.MultiBinary(2), [[1] * 4, [1, 1, 0, 0]], ArgumentError, "(2, 4)", "rows without"),
+        (spaces.Box(-1, 1, (5,)), ALL, ArgumentError, "None", "Tensor"),
     ],
 )
-def test_masks_that_make_no_sense_are_refused_by_every_method(space, mask, error, words):
+def test_masks_that_make_no_sense_are_refused_by_every_method(space, mask, error, expected, got):
     for say in said_of(space, mask):
-        with pytest.raises(error, match=f"action_masks: expected .*{words}"):
+        with refuses(error, "action_masks") as raised:
             say()
+        assert expected in raised.value.expected
+        assert got in raised.value.got
 
 
 @pytest.mark.parametrize("given", [np.asarray, torch.Tensor.tolist, torch.Tensor.byte])

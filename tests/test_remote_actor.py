@@ -2,12 +2,11 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from rlox.actors import RemoteActor
+from support.refusals import refuses
 
 
 def test_actor_that_was_stopped_is_an_error_with_a_sentence():
     worker = SimpleNamespace(poll=lambda seconds: True, receive=lambda: None)
-    with pytest.raises(RuntimeError, match="stopped"):
+    with refuses(RuntimeError, "stopped"):
         RemoteActor(worker, [], []).wait(0.0)

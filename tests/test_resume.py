@@ -10,6 +10,7 @@ from rlox.trainers import PPOTrainer
 from support.checkpoints import expect_equal_states, rewrite
 from support.envs import Echo
 from support.policies import Coin
+from support.refusals import refuses
 from support.runs import small
 
 
@@ -78,7 +79,8 @@ def test_missing_key_and_wrong_type_in_a_manifest_are_named(tmp_path, key):
     small().save(tmp_path / "saved")
     for i, change in enumerate((lambda m, _: m.pop(key), lambda m, _: m.update({key: 1.5}))):
         path = rewrite(tmp_path / "saved", change, tmp_path / str(i))
-        with pytest.raises(CorruptFileError, match=rf"manifest\.json, section .*{key}"):
+        got = (f"no key {key!r}", f"1.5 as {key!r}")[i]
+        with refuses(CorruptFileError, str(path / "manifest.json"), got=got, section="manifest"):
             PPOTrainer.load(path)
 
 
@@ -136,8 +138,9 @@ def test_rejected_state_changes_nothing(part):
         other.iterate()
     before, state = ppo.state(), other.state()
     getattr(state, part).pop(min(getattr(state, part)))
-    with pytest.raises(ValueError, match=rf"^({part}|\w+, section {part}): "):
+    with pytest.raises(ArgumentError) as raised:
         ppo.load_state(state)
+    assert part in (raised.value.argument, raised.value.section)
     expect_equal_states(ppo.state(), before, ("networks", "optimizer", "normalizer"))
     assert ppo.started
 
@@ -150,9 +153,7 @@ def test_print_options_do_not_change_the_spaces_of_a_checkpoint(tmp_path):
 
 def test_native_checkpoint_stays_on_the_cpu(tmp_path):
     small(backend="native").save(tmp_path / "saved")
-    with pytest.raises(ArgumentError) as raised:
+    expected = "'cpu' on the native backend"
+    with refuses(ArgumentError, "device", 'pass backend="torch"', expected=expected):
         PPOTrainer.load(tmp_path / "saved", device="cuda", runs_dir=None)
-    error = raised.value
-    assert (error.argument, error.expected) == ("device", "'cpu' on the native backend")
-    assert 'pass backend="torch"' in error.hint
     assert PPOTrainer.load(tmp_path / "saved", device="cpu", runs_dir=None).timesteps == 0

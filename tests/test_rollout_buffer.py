@@ -12,7 +12,7 @@ from rlox import (
     RolloutBuffer,
     VecEnv,
 )
-from support.refusals import Refusal, expect_refusal, refusals
+from support.refusals import Refusal, expect_refusal, refusals, refuses
 
 NAN, INF = float("nan"), float("inf")
 
@@ -66,10 +66,8 @@ def record(buffer, t, **replaced):
 
 
 def expect_location(call, argument, env, row):
-    with pytest.raises(NonFiniteError) as raised:
+    with refuses(NonFiniteError, argument, env=env, row=row):
         call()
-    error = raised.value
-    assert (error.argument, error.env, error.row) == (argument, env, row)
 
 
 def with_number(row, column, number):

@@ -1,5 +1,6 @@
 """Run folders, `stop()` and Ctrl-C."""
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from rlox import ArgumentError, ArgumentTypeError
 from rlox.logger import RunFolder
 from rlox.metrics import read_metrics
 from rlox.trainers import PPOTrainer
+from support.refusals import refuses
 from support.runs import small
 
 
@@ -81,7 +83,7 @@ def test_an_interrupt_while_the_folder_is_made_ends_the_run_in_order(tmp_path, m
 def test_folder_that_cannot_be_made_is_named(tmp_path):
     trainer = small(runs_dir=tmp_path / "runs")
     (tmp_path / "runs").write_text("in the way")
-    with pytest.raises(OSError, match=r"runs_dir: expected where run folders can be made, got .*"):
+    with refuses(NotADirectoryError, "runs_dir: ", errno=errno.ENOTDIR):
         trainer.train(1)
 
 
@@ -97,9 +99,8 @@ def halt(trainer, metrics):
 
 def expect_end(trainer):
     """Check that the run of a trainer has ended and cannot be continued."""
-    with pytest.raises(ArgumentError) as raised:
+    with refuses(ArgumentError, "total_timesteps"):
         trainer.train()
-    assert raised.value.argument == "total_timesteps"
 
 
 def test_stop_interrupts_a_run_that_can_be_continued(caplog):
@@ -115,9 +116,8 @@ def test_stop_interrupts_a_run_that_can_be_continued(caplog):
     )
     result = trainer.train()
     assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (320, None, False)
-    with pytest.raises(ArgumentTypeError) as raised:
+    with refuses(ArgumentTypeError, "reason", got="3"):
         trainer.stop(3)
-    assert (raised.value.argument, raised.value.got) == ("reason", "3")
 
 
 def test_stop_after_the_last_step_does_not_interrupt():

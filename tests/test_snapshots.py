@@ -154,9 +154,9 @@ def test_plain_data_is_encoded_and_decoded():
     again = from_arrays(to_arrays(stream))
     assert again.integers(2**60) == stream.integers(2**60)
     for bad in (object(), {1: 2}, np.array(["a"]), np.random.Generator(np.random.MT19937(0))):
-        with pytest.raises(ValueError, match=r"^state is a"):
+        with refuses(ArgumentError, "state", expected=None):
             to_arrays(bad)
-    with pytest.raises(ValueError, match="damaged data"):
+    with refuses(ArgumentError, "state", "use another copy"):
         from_arrays({"tree": np.zeros(3, np.uint8)})
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
         to_arrays({**saved, "snapshots": [first, {"tree": np.zeros(1, np.uint8)}]}),
         to_arrays({**saved, "snapshots": [other, second]}),
     ):
-        with pytest.raises(ArgumentError):
+        with refuses(ArgumentError, "state", expected="the saved state of environments"):
             env.set_state(damaged)
     after = steps(env, [np.zeros((2, 1), np.float32)] * 3)
     for a, b in zip(before, after, strict=True):

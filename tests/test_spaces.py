@@ -10,7 +10,7 @@ from rlox import ArgumentError, ArgumentTypeError, collect_rollout, make_vec
 from rlox.spaces import expect_actions, from_json, sent_actions, to_json
 from rlox.uniform import random_actions, uniform_log_prob
 from support.envs import Counter
-from support.refusals import expect_refusal, refusals
+from support.refusals import expect_refusal, refusals, refuses
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -63,9 +63,8 @@ def test_json_descriptions_round_trip(space, description):
 
 @pytest.mark.parametrize("wrong", [None, "Discrete(2)", {}, {"type": "Text", "dtype": "int8"}])
 def test_from_json_rejects_other_values(wrong):
-    with pytest.raises(ArgumentError) as caught:
+    with refuses(ArgumentError, "spaces"):
         from_json(wrong)
-    assert caught.value.argument == "spaces"
 
 
 FAR = [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlox import ClosedError, VecEnv, make_vec
+from support.refusals import refuses
 from thread_runs import join, run_program, run_threads, start_threads
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -314,7 +315,7 @@ def test_environments_with_dead_workers_raise_and_can_be_closed(name):
     env.unwrapped.processes[0].kill()
     env.unwrapped.processes[0].join()
     if name is not None:
-        with pytest.raises(RuntimeError, match="worker"):
+        with refuses(RuntimeError, "env: ", "died at step 1"):
             getattr(env, name)()
     env.close()
     assert no_worker_lives(env)
@@ -349,7 +350,7 @@ def test_step_within_a_step_is_refused():
     for call in calls:
         env.reset()
         within = [call]
-        with pytest.raises(ClosedError, match="from inside its own"):
+        with refuses(ClosedError, "env", expected=None):
             env.step([0, 0])
         env.reset()
         assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]
@@ -366,7 +367,7 @@ def test_environments_and_their_copies_have_locks_of_their_own():
 
 FORK_DURING_A_STEP = """
     import threading, time
-    from rlox import make_vec
+    from rlox import ClosedError, make_vec
     from test_threads import Slow
     from thread_runs import run_in_fork
 
@@ -375,8 +376,8 @@ FORK_DURING_A_STEP = """
         for call in calls:
             try:
                 call()
-            except RuntimeError as error:
-                assert "'spawn'" in str(error)
+            except ClosedError as error:
+                assert error.argument == "env"
             else:
                 raise AssertionError("a call of the child succeeded")
         env.close()

@@ -9,11 +9,12 @@ import pytest
 from torch import nn
 
 import rlox
-from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfMemoryError
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from support.envs import Count, Echo, Imitate
+from support.refusals import refuses
 from support.runs import small
 
 
@@ -43,32 +44,30 @@ def test_settings_come_from_arguments_then_rl_zoo3_then_defaults():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"seed": "abc"}, TypeError),
-        ({"seed": True}, TypeError),
-        ({"sde_sample_freq": 0}, ValueError),
-        ({"device": 3}, TypeError),
-        ({"device": "meta"}, ValueError),
-        ({"net_arch": (2**62,)}, MemoryError),
-        ({"n_steps": 2**62}, MemoryError),
-        ({"n_steps": -1}, ValueError),
-        ({"env_kwargs": {"f": print}}, TypeError),
-        ({"runs_dir": 3}, TypeError),
-        ({"runs_dir": __file__}, ValueError),
-        ({"policy": "MlpPolicy"}, TypeError),
-        ({"policy": nn.Linear(1, 1)}, TypeError),
-        ({"net_arch": (8,), "policy": MlpPolicy}, TypeError),
+        ({"seed": "abc"}, ArgumentTypeError),
+        ({"seed": True}, ArgumentTypeError),
+        ({"sde_sample_freq": 0}, ArgumentError),
+        ({"device": 3}, ArgumentTypeError),
+        ({"device": "meta"}, ArgumentError),
+        ({"net_arch": (2**62,)}, OutOfMemoryError),
+        ({"n_steps": 2**62}, OutOfMemoryError),
+        ({"n_steps": -1}, ArgumentError),
+        ({"runs_dir": 3}, ArgumentTypeError),
+        ({"policy": "MlpPolicy"}, ArgumentTypeError),
+        ({"policy": nn.Linear(1, 1)}, ArgumentTypeError),
+        ({"net_arch": (8,), "policy": MlpPolicy}, ArgumentTypeError),
     ],
     ids=str,
 )
 def test_trainers_reject_invalid_arguments(arguments, error):
-    with pytest.raises(error, match=next(iter(arguments))):
+    with refuses(error, next(iter(arguments))):
         PPOTrainer(**{"env": "CartPole-v1", "runs_dir": None, **arguments})
 
 
 @pytest.mark.parametrize("total", [0, None, "100", True, 1e5, float("nan")])
 def test_train_rejects_other_numbers_of_steps_before_a_run_folder_is_made(tmp_path, total):
     trainer = small(runs_dir=tmp_path)
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"^total_timesteps: "):
+    with refuses(ArgumentTypeError if total else ArgumentError, "total_timesteps"):
         trainer.train(total)
     assert os.listdir(tmp_path) == []
     assert trainer.timesteps == trainer.target_timesteps == 0
@@ -150,7 +149,7 @@ def test_evaluation_is_repeatable_and_changes_nothing(deterministic):
 
 def test_evaluation_needs_to_know_an_environment():
     made = small(env=rlox.VecEnv(2))
-    with pytest.raises(ValueError, match="env: expected an id or a function"):
+    with refuses(ArgumentError, "env", "pass env=", got="None"):
         made.evaluate(1)
     assert len(made.evaluate(2, env="CartPole-v1")["returns"]) == 2
 
@@ -166,8 +165,6 @@ def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
     assert len(trainer.evaluate(2)["returns"]) == 2
     trainer.save(tmp_path / "saved")
     assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 64
-    with pytest.raises(rlox.ClosedError, match="trainer: expected an open one"):
-        trainer.train(64)
 
 
 def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeypatch):
@@ -177,7 +174,7 @@ def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeyp
         def close(self):
             closed.append(self)
 
-    with pytest.raises(ValueError, match="use_sde"):
+    with refuses(ArgumentError, "use_sde", "set use_sde=False"):
         small(env=Watched, use_sde=True)
     assert len(closed) == 2
     with small(env=Watched):

@@ -9,9 +9,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 import rlox
-from rlox import ClosedError, RolloutBuffer, VecEnv, envs
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClosedError,
+    NonFiniteError,
+    RolloutBuffer,
+    VecEnv,
+    envs,
+)
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
+from support.refusals import refuses
 from thread_runs import join, start_threads
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -63,14 +72,15 @@ def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(mask):
     ref.reset(seed=0)
     with pytest.raises((TypeError, ValueError)) as expected:
         ref.reset(seed=1, options={"reset_mask": mask})
-    with pytest.raises(expected.type, match="reset_mask"):
+    kind = {TypeError: ArgumentTypeError, ValueError: ArgumentError}[expected.type]
+    with refuses(kind, "options['reset_mask']"):
         ours.reset(seed=1, options={"reset_mask": mask})
     assert np.array_equal(ours.collect_n_steps(1)["obs"][0], before)
 
 
 def test_reset_leaves_environments_outside_the_mask_and_options_unchanged():
     env, options = VecEnv(3, seed=0), {"reset_mask": np.array([False, True, False])}
-    with pytest.raises(ValueError, match="reset_mask"):  # the first reset must be of all
+    with refuses(ArgumentError, "reset_mask"):  # the first reset must be of all
         env.reset(options=options)
     assert np.array_equal(env.reset_all(), VecEnv(3, seed=0).reset_all())
     before, *_ = env.step([0, 1, 0])
@@ -110,11 +120,11 @@ def test_disabled_mode_rejects_steps_of_finished_environments():
     obs, _, _, truncated, infos = env.step([0, 0])
     assert truncated.all()
     assert infos == {}
-    with pytest.raises(ValueError, match=r"environment 0.*reset_mask"):
+    with refuses(ArgumentError, "step", "reset_mask", env=0):
         env.step([0, 0])
     after, _ = env.reset(options={"reset_mask": np.array([True, False])})
     assert np.array_equal(after[1], obs[1])
-    with pytest.raises(ValueError, match="environment 1"):
+    with refuses(ArgumentError, "step", "reset_mask", env=1):
         env.step([0, 0])
     env.reset(options={"reset_mask": np.array([False, True])})
     env.step([0, 0])
@@ -156,11 +166,9 @@ def test_render_needs_a_mode_and_a_reset():
         env.reset()
         with pytest.warns(UserWarning, match="rgb_array"):
             assert env.render() is None
-    with pytest.raises(ValueError, match="call reset first"):
+    with refuses(ArgumentError, "render", "call reset first"):
         VecEnv(1, render_mode="rgb_array").render()
-    with pytest.raises(ValueError, match=r"render_mode: .*'human'"):
-        VecEnv(1, render_mode="human")
-    with pytest.raises(ValueError, match=r"render_mode: .*'ansi'"):
+    with refuses(ArgumentError, "render_mode", got="'ansi'"):
         envs.NativeEnv("CartPole-v1", render_mode="ansi")
 
 
@@ -184,7 +192,7 @@ def test_methods_reject_a_closed_environment():
         lambda: env.collect_n_steps(1),
         lambda: env.np_random,
     ):
-        with pytest.raises(ClosedError, match="closed"):
+        with refuses(ClosedError, "VecEnv", got="a closed one"):
             call()
 
 
@@ -336,7 +344,7 @@ def test_collect_n_steps_continues_a_rollout():
 
 def test_collect_n_steps_rejects_disabled_mode():
     env = VecEnv(1, autoreset_mode=AutoresetMode.DISABLED)
-    with pytest.raises(ValueError, match=r"^autoreset_mode: .*autoreset_mode='SameStep'"):
+    with refuses(ArgumentError, "autoreset_mode", "autoreset_mode='SameStep'", got="DISABLED"):
         env.collect_n_steps(3)
 
 
@@ -373,10 +381,10 @@ def test_seeds_accept_integers_from_0_on(name):
     for seed in (0, 7, np.int8(7), np.uint64(2**64 - 1), 2**64, 2**70):
         take(seed)
     for wrong in (True, np.bool_(False), 1.5, 2.0, np.float32(2), float("nan"), "1"):
-        with pytest.raises(TypeError, match=r"^seed: "):
+        with refuses(ArgumentTypeError, "seed"):
             take(wrong)
     for wrong in (-1, np.int64(-1), -(2**70)):
-        with pytest.raises(ValueError, match=r"^seed: "):
+        with refuses(ArgumentError, "seed"):
             take(wrong)
 
 
@@ -407,7 +415,7 @@ def test_large_seeds_leave_other_streams_unchanged():
     env.reset(), twin.reset()
     before = [stream.bit_generator.state for stream in env.np_random]
     mask = np.array([True, False, True])
-    with pytest.raises(ValueError, match="options: expected only low, high"):
+    with refuses(ArgumentError, "options", expected="only low, high"):
         env.reset(seed=2**70, options={"reset_mask": mask, "foo": 1.0})
     assert [stream.bit_generator.state for stream in env.np_random] == before
     obs = env.reset(seed=[2**70, None, None], options={"reset_mask": mask})[0]
@@ -451,7 +459,7 @@ def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, case):
     other = env.get_state()
     env.step(np.ones(n, int))
     before = env.get_state()
-    with pytest.raises(ValueError, match=f"^{name}: "):
+    with refuses(NonFiniteError if np.isnan(number) else ArgumentError, name):
         env.set_state(changed(other, name, (n - 1, column), number))
     for key, array in env.get_state().items():
         assert np.array_equal(array, before[key]), key
@@ -463,9 +471,9 @@ def test_set_state_rejects_arrays_of_another_shape(name):
     env = VecEnv(3, 0)
     env.reset()
     good = env.get_state()
-    with pytest.raises(ValueError, match=f"^{name}: "):
+    with refuses(ArgumentError, name):
         env.set_state(good | {name: BAD_SHAPES[name]})
-    with pytest.raises(ValueError, match=f"^state: .*{name}"):
+    with refuses(ArgumentError, "state", expected=f'the key "{name}"'):
         env.set_state({key: array for key, array in good.items() if key != name})
 
 
@@ -476,7 +484,7 @@ def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
     assert np.isnan(good["states"][:, 2]).all()
     env.set_state(good)
     for column, number in [(0, NAN), (1, NAN), (2, INF)]:
-        with pytest.raises(ValueError, match=r"^states: "):
+        with refuses(NonFiniteError, "states", env=1):
             env.set_state(changed(good, "states", (1, column), number))
 
 

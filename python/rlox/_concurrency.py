@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from rlox._errors import ClosedError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -21,7 +23,7 @@ class CallGuard:
     """Re-entrant lock of an environment, for the process that made the environment.
 
     Raises:
-        RuntimeError: On entering, in a child process that was forked after the lock was made.
+        rlox.ClosedError: On entering, in a child process that was forked after the lock was made.
 
     >>> guard = CallGuard()
     >>> with guard, guard:
@@ -40,10 +42,11 @@ class CallGuard:
 
     def __enter__(self) -> None:
         if self.inherited:  # threads that hold the lock do not exist in a forked child
-            raise RuntimeError(
-                "env belongs to the process that made it and cannot be used in a forked child; "
-                "make the environment in the child, or start the child with multiprocessing's "
-                "'spawn' method"
+            raise ClosedError(
+                "env",
+                "one made in this process",
+                "one made before this process was forked",
+                "make it here, or start processes with multiprocessing's 'spawn' method",
             )
         self._lock.acquire()
 

@@ -39,7 +39,9 @@ def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
 def expect_state(env_id: str) -> None:
     """Raise an AttributeError for environments of which Gymnasium has none with a `state`."""
     if env_id not in _CLASSES:
-        raise AttributeError(f"state: expected one of Gymnasium's environments, got {env_id!r}")
+        raise AttributeError(
+            f"state: expected one of Gymnasium's environments, got {env_id!r}", name="state"
+        )
 
 
 def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
@@ -141,9 +143,13 @@ class GymnasiumAttributes:
             if argument is not None:
                 fix = f"pass {argument}= to the constructor"
             expected = (self._constants or {})[name]
-            raise AttributeError(f"{name}: expected {expected!r}, got {value!r}; {fix}")
+            raise AttributeError(
+                f"{name}: expected {expected!r}, got {value!r}; {fix}", name=name, obj=self
+            )
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "
-                "it on a wrapper, or in a subclass"
+                "it on a wrapper, or in a subclass",
+                name=name,
+                obj=self,
             )

@@ -251,7 +251,10 @@ def register_env(plugin: object) -> str:
         _register(env_id, env_id, max_episode_steps=about["max_episode_steps"])
     except gym.error.Error as error:
         raise ArgumentError(
-            "plugin", "an id as Gymnasium writes them, such as 'Name-v0'", repr(env_id), str(error)
+            "plugin",
+            "an id as Gymnasium writes them, such as 'Name-v0'",
+            f"{env_id!r} ({error})",
+            "rename it in its EnvSpec",
         ) from error
     PLUGINS[env_id] = plugin
     return env_id

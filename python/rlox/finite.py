@@ -72,7 +72,7 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
             "finite numbers",
             str(array[(t, env, *rest)]),
             _FIXES.get(name, _POLICY),
-            step=steps_before + t,
+            step=steps_before + int(t),
             env=int(env),
         )
 
@@ -142,7 +142,7 @@ def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
             raise NonFiniteError(
                 name,
                 "finite numbers",
-                f"{loss} in the update",
+                str(loss),
                 "go back to a checkpoint, lower learning_rate, or set normalize_obs and "
                 "normalize_reward",
                 timesteps=timesteps,

@@ -113,13 +113,14 @@ class ForeignVecEnv(Wrapper):
         """The wrapped environment's `step`.
 
         Raises:
-            rlox.ClosedError: After `close`, or from within a call.
+            rlox.ClosedError: After `close`, from within a call, or in a process that was forked
+                from the one that made the environment.
             TypeError: Actions of another kind; nothing has moved then.
             ValueError: A call before the first reset; actions of another shape, out of range or not
                 finite, before anything has moved; observations or rewards that are not finite, with
                 the environment and step; one that does not reset as its autoreset mode says.
-            RuntimeError: A worker process of an asynchronous environment has died, or this process
-                was forked from the one that made the environment. What one raises is raised here.
+            RuntimeError: A worker process of an asynchronous environment has died. What one raises
+                is raised here.
         """
         self._expect_open()
         if self._obs is None:

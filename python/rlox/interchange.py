@@ -3,7 +3,6 @@
 Needs pyarrow (``pip install 'rlox[arrow]'``) or minari (``pip install 'rlox[minari]'``).
 """
 
-import importlib
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import ReplayBuffer
+from rlox.extras import load_extra
 from rlox.memory import check_memory
 
 _DTYPES = ("float32", "float64", "int64", "uint8", "bool")
@@ -36,12 +36,12 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
         is in the column's metadata; dtypes are kept.
 
     Raises:
-        ImportError: pyarrow is not installed.
+        ModuleNotFoundError: pyarrow is not installed.
         TypeError: Something else than a buffer in memory, such as a `rlox.MmapReplayBuffer`.
         MemoryError: Whole stacks do not fit; the bytes they would take are named.
         ValueError: Something else is stored as "env" or "continues".
     """
-    pa = _library("pyarrow", "arrow")
+    pa = load_extra("pyarrow", "arrow", "to_arrow")
     if not isinstance(buffer, ReplayBuffer):
         raise ArgumentTypeError(
             "buffer",
@@ -139,11 +139,11 @@ def from_arrow(
         n_step, gamma, seed: As for `rlox.ReplayBuffer`.
 
     Raises:
-        ImportError: pyarrow is not installed.
+        ModuleNotFoundError: pyarrow is not installed.
         TypeError: Something else than a table.
         ValueError: A column is missing, has nulls or another type, or rows are in another order.
     """
-    pa = _library("pyarrow", "arrow")
+    pa = load_extra("pyarrow", "arrow", "from_arrow")
     if not isinstance(table, pa.Table):
         raise ArgumentTypeError("table", "a pyarrow.Table", type(table).__name__, "pass one")
     columns = {name: _column(pa, table, name) for name in table.column_names}
@@ -277,11 +277,11 @@ def from_minari(
         n_step, gamma, seed: As for `rlox.ReplayBuffer`.
 
     Raises:
-        ImportError: minari is not installed.
+        ModuleNotFoundError: minari is not installed.
         TypeError: Something else than a data set, or observations that are nested.
         ValueError: It has no steps.
     """
-    minari = _library("minari", "minari")
+    minari = load_extra("minari", "minari", "from_minari")
     if isinstance(dataset, str):
         dataset = minari.load_dataset(dataset)
     if not isinstance(dataset, minari.MinariDataset):
@@ -336,12 +336,3 @@ def _known(what: str, given: Any) -> npt.NDArray[Any]:
     if array.dtype.name in _DTYPES:
         return array
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
-
-
-def _library(name: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"{name}: expected it to be installed, got none; pip install 'rlox[{extra}]'"
-        ) from error

@@ -77,7 +77,7 @@ class Leaf:
                     f"integers in [{low}, {low + many})",
                     str(got),
                     "pass observations of the observation space",
-                    row=row,
+                    row=int(row),
                 )
         with np.errstate(over="ignore"):  # who takes no infinities says so
             stored: Array = values.astype(self.dtype, copy=False)
@@ -225,8 +225,9 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
             raise ArgumentTypeError(
                 "observation space",
                 "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them",
-                f"{space} as {name}",
+                str(space),
                 "change it in a wrapper",
+                section=name if path else None,
             )
 
 

@@ -173,8 +173,8 @@ def find_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
         torch.Generator(device)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        expected, why = "one that torch can use here", one_line(error)
-        raise ArgumentError("device", expected, repr(name), why) from error
+        expected, got = "one that torch can use here", f"{name!r} ({one_line(error)})"
+        raise ArgumentError("device", expected, got, "pass another, such as 'cpu'") from error
     return device
 
 

@@ -363,7 +363,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             gymnasium.error.DependencyNotInstalled: pygame is missing.
         """
         if self._native.closed:
-            raise ClosedError("env", "an open VecEnv", "a closed one", "make another")
+            raise ClosedError("VecEnv", "an open object", "a closed one", "make a new one")
         if self.render_mode is None:
             gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
             return None

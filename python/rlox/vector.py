@@ -98,13 +98,12 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
         return _ready(env, seed)
     if isinstance(env, gym.Env):
         _refuse_keywords(recipe.kwargs)
-        if num_envs not in (None, 1) or recipe.vectorization_mode == "async":
-            raise ArgumentError(
-                "num_envs",
-                "1 for a single environment, and no process of its own",
-                f"{num_envs or 1} and vectorization_mode={recipe.vectorization_mode!r}",
-                "pass its class or a function that makes it",
-            )
+        fix = "pass its class or a function that makes it"
+        if num_envs not in (None, 1):
+            raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
+        if recipe.vectorization_mode == "async":
+            expected = "no process for an environment already made"
+            raise ArgumentError("vectorization_mode", expected, "'async'", fix)
         return _from_function(replace(recipe, env=lambda: env), 1, seed)
     if isinstance(env, str | EnvSpec):
         envs = _from_spec(recipe, num_envs, seed)
@@ -244,13 +243,11 @@ def _all_wrappers(recipe: Recipe) -> list[EnvWrapper]:
 def _from_vector_class(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
     """Make vector environments of a class, as `gymnasium.make_vec` calls vector entry points."""
     mode, wrappers = recipe.vectorization_mode, recipe.wrappers
-    if mode not in (None, "vector_entry_point") or wrappers:
-        raise ArgumentError(
-            "vectorization_mode",
-            "None, and no wrappers, for a class of vector environments",
-            f"{mode!r} and {len(wrappers)} wrappers",
-            "wrap what it makes",
-        )
+    expected = "for a class of vector environments"
+    if mode not in (None, "vector_entry_point"):
+        raise ArgumentError("vectorization_mode", f"None {expected}", repr(mode), "leave it out")
+    if wrappers:
+        raise ArgumentError("wrappers", f"none {expected}", repr(wrappers), "wrap what it makes")
     resets = recipe.autoreset_mode
     arguments: dict[str, Any] = {"num_envs": num_envs}
     if issubclass(recipe.env, VecEnv):

@@ -37,18 +37,18 @@ def expect_refusal(refusal, *args):
 def refuses(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
-    `attributes` are others of the error: `expected`, `got` and the location (`env`, `row`, `step`,
-    `timesteps`, `section`), which are compared with ``==``. Yields what `pytest.raises` yields.
+    `attributes` are others of the error, which are compared with ``==``: `expected`, `got` and the
+    location (`env`, `row`, `step`, `timesteps`, `section`), or `errno` and `name` of an error of
+    Python. Yields what `pytest.raises` yields.
     """
     with pytest.raises(error) as raised:
         yield raised
     exception = raised.value
     assert type(exception) is error, repr(exception)
+    assert {name: getattr(exception, name) for name in attributes} == attributes, exception
     if hasattr(exception, "argument"):
         assert exception.argument == argument, exception
         assert hint in (exception.hint or ""), exception
-        found = {name: getattr(exception, name) for name in attributes}
-        assert found == attributes, exception
     else:
         assert argument in str(exception), exception
         assert hint in str(exception), exception
