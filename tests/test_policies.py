@@ -118,7 +118,7 @@ def test_gsde_sends_no_gradient_into_the_hidden_layers():
     ("make", "message"),
     [
         (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), "action space: expected Discrete, MultiD"),
-        (lambda: SdePolicy(OBS, MultiBinary(2)), "use_sde: expected a Box action space"),
+        (lambda: SdePolicy(OBS, MultiBinary(2)), "action space: expected a Box"),
         (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), "activation: expected one of tanh"),
     ],
 )

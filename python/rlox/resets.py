@@ -132,7 +132,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     """The "reset_mask" of reset options, checked, and the other options.
 
     Raises:
-        TypeError, ValueError: In Gymnasium's words, for a mask that is not what it must be.
+        TypeError, ValueError: As in Gymnasium, for a mask of another kind, or without True.
         TypeError: The options are not a dict with names as keys.
 
     >>> split_options({"low": 0.0, "reset_mask": np.array([True, False])}, num_envs=2)
@@ -150,19 +150,20 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     others = dict(options)
     if "reset_mask" not in others:
         return None, others
-    mask, name = others.pop("reset_mask"), "`options['reset_mask']`"
+    mask = others.pop("reset_mask")
+    kind: type[ArgumentError | ArgumentTypeError] = ArgumentError
     if not isinstance(mask, np.ndarray):
-        raise ArgumentTypeError(name, None, f"must be a numpy array, got {type(mask)}", None)
-    if mask.shape != (num_envs,):
-        got = f"must have shape `({num_envs},)`, got {mask.shape}"
-        raise ArgumentError(name, None, got, None)
-    if mask.dtype != np.bool_:
-        got = f"must have `dtype=np.bool_`, got {mask.dtype}"
-        raise ArgumentTypeError(name, None, got, None)
-    if not mask.any():
-        got = f"must contain a boolean array with at least one True value, got reset_mask={mask}"
-        raise ArgumentError(name, None, got, None)
-    return mask, others
+        got, kind = type(mask).__name__, ArgumentTypeError
+    elif mask.shape != (num_envs,):
+        got = f"shape {mask.shape}"
+    elif mask.dtype != np.bool_:
+        got, kind = f"dtype {mask.dtype}", ArgumentTypeError
+    elif not mask.any():
+        got = "no True"
+    else:
+        return mask, others
+    expected = f"a NumPy array of bool of shape ({num_envs},), with at least one True"
+    raise kind("options['reset_mask']", expected, got, "pass True for each one to reset")
 
 
 def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
