@@ -225,7 +225,8 @@ def test_a_missing_member_is_rejected(tmp_path):
     with refuses(CorruptFileError, str(tmp_path / "other"), section=missing):
         SACTrainer.load(tmp_path / "other", runs_dir=None)
     write_checkpoint(tmp_path / "third", {**about, "replay": 0}, members)
-    with refuses(CorruptFileError, str(tmp_path / "third"), section="manifest"):
+    manifest = str(tmp_path / "third" / "manifest.json")
+    with refuses(CorruptFileError, manifest, section="manifest", got="0 as 'replay'"):
         SACTrainer.load(tmp_path / "third", runs_dir=None)
 
 
