@@ -19,6 +19,7 @@ import torch
 
 from resume_runs import digest
 from rlox import make_vec
+from rlox._errors import StructuredError
 from rlox.distributed import ddp
 from rlox.policies import MlpPolicy
 from rlox.replaying import ReplayBatch
@@ -250,12 +251,12 @@ def refusals(folder):
             "steps": lambda: trainer.train((64, 128)[rank]),
             "checkpoint": lambda: group.load(folder / ("early", "late")[rank], runs_dir=None),
         }
-        kinds = (TypeError, ValueError, RuntimeError)
         for name, call in calls.items():
-            with pytest.raises(kinds) as refused:
+            with pytest.raises((StructuredError, RuntimeError)) as raised:
                 call()
-            kind = next(kind for kind in kinds if isinstance(refused.value, kind))
-            errors[name] = f"{kind.__name__}: {refused.value}"
+            error = raised.value
+            fields = (getattr(error, field, None) for field in ("argument", "got", "hint"))
+            errors[name] = (type(error).__name__, str(error), *fields)
     return errors
 
 

@@ -65,6 +65,7 @@ def test_values_of_environments_are_located_and_reported(tmp_path, backend, part
     raised.value.diagnosis = None
     assert found["message"] == str(raised.value)
     assert (found["timesteps"], found["error"]) == (64, "NonFiniteError")
+    assert (found["argument"], found["env"], found["step"]) == (argument, 0, 38)
     assert read_checkpoint(folder / "checkpoint").manifest["counters"]["timesteps"] == 64
     assert not (trainer.run.path / "checkpoint").exists()
 

@@ -1,5 +1,7 @@
 """`ForeignVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
 
+from functools import partial
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -396,6 +398,109 @@ def test_an_environment_with_the_api_of_gym_is_rejected(mode):
         expect_refusal(Refusal(collect_rollout, ArgumentError, "env", "shimmy"), env, None, 3)
     finally:
         env.close()
+
+
+RESET, STEP = (RIGHT, {}), (RIGHT, 1.0, False, False, {})
+# Results of `reset` and `step`, and the types that the error reports.
+RESULTS = {
+    "reset returns observations": (RIGHT, STEP, "a ndarray"),
+    "reset returns None": (None, STEP, "a NoneType"),
+    "reset returns three values": ((*RESET, 0), STEP, "(ndarray, dict, int)"),
+    "reset returns no info": ((RIGHT, None), STEP, "(ndarray, NoneType)"),
+    "reset returns no observation": ((None, {}), STEP, "(NoneType, dict)"),
+    "step returns None": (RESET, None, "a NoneType"),
+    "step returns six values": (RESET, (*STEP, 0), "(ndarray, float, bool, bool, dict, int)"),
+    **{
+        f"{kind} as {name}": (
+            RESET,
+            (*STEP[:i], value, *STEP[i + 1 :]),
+            f"({', '.join(kind if k == i else type(x).__name__ for k, x in enumerate(STEP))})",
+        )
+        for name, i, kind, value in (
+            ("observation", 0, "NoneType", None),
+            ("reward", 1, "NoneType", None),
+            ("reward", 1, "str", "one"),
+            ("reward", 1, "ndarray", np.ones(1)),
+            ("reward", 1, "complex", 1j),
+            ("terminated", 2, "ndarray", np.zeros(2, bool)),
+            ("info", 4, "NoneType", None),
+            ("info", 4, "list", []),
+        )
+    },
+}
+
+
+class Returning(gym.Env):
+    """Return these values; the first environment returns valid ones."""
+
+    observation_space, action_space = BOX, spaces.Discrete(2)
+
+    def __init__(self, results, is_valid):
+        self.results = (RESET, STEP) if is_valid else results
+
+    def reset(self, *, seed=None, options=None):
+        return self.results[0]
+
+    def step(self, action):
+        return self.results[1]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("case", RESULTS)
+def test_results_of_other_types_are_rejected_with_the_env(case, mode):
+    *results, got = RESULTS[case]
+    makers = [lambda i=i: Returning(results, is_valid=i == 0) for i in range(2)]
+    env = ForeignVecEnv(SyncVectorEnv(makers, autoreset_mode=mode))
+    with refuses(ArgumentError, "env", "shimmy", got=got, env=1):
+        collect_rollout(env, None, 2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the worker's error
+def test_results_of_other_types_are_rejected_in_processes_and_evaluations():
+    make = partial(Returning, (RESET, STEP[:4]), is_valid=False)
+    env = make_vec(make, 1, vectorization_mode="async")
+    got = "(ndarray, float, bool, bool)"
+    for call in (lambda: collect_rollout(env, None, 2), lambda: evaluate(Zeros(), make, 1)):
+        with refuses(ArgumentError, "env", "shimmy", got=got, env=0):
+            call()
+    env.close()
+
+
+@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.array(1.0)])
+def test_rewards_of_any_real_type_are_accepted(reward):
+    results = RESET, (RIGHT, reward, np.bool_(False), np.int64(0), {})
+    rollout = collect_rollout(make_vec(lambda: Returning(results, is_valid=False)), None, 2)
+    assert (rollout.rewards == 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("observation_space", None, "set observation_space"),
+        ("action_space", (3,), "set action_space"),
+        ("reset", lambda self: RESET, "shimmy"),
+        ("reset", lambda self, *, seed=None: RESET, "shimmy"),
+    ],
+)
+def test_environments_without_spaces_or_arguments_of_reset_are_rejected(name, value, hint):
+    kind = type("Other", (FourValues,), {name: value})
+    for call in (
+        lambda: make_vec(kind, 2),
+        lambda: make_vec(kind, 2, vectorization_mode="async"),
+        lambda: evaluate(Zeros(), kind, 1),
+    ):
+        with refuses(ArgumentTypeError, "env", hint):
+            call()
+
+
+def test_numbers_outside_a_discrete_space_are_rejected_with_the_env():
+    class Four(Fixed):
+        def reset(self, *, seed=None, options=None):
+            return 3, {}
+
+    env = make_vec(lambda: Four(spaces.Discrete(3), 0, 0), 1)
+    with refuses(ArgumentError, "obs", got="3", env=0, row=None):
+        env.reset()
 
 
 def test_a_function_that_returns_no_environment_is_rejected():

@@ -117,7 +117,7 @@ def test_gsde_sends_no_gradient_into_the_hidden_layers():
 
 @refusals(
     (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), ArgumentError, "action space"),
-    (lambda: SdePolicy(OBS, MultiBinary(2)), ArgumentError, "use_sde", "set use_sde=False"),
+    (lambda: SdePolicy(OBS, MultiBinary(2)), ArgumentError, "action space"),
     (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), ArgumentError, "activation"),
 )
 def test_built_in_policies_reject_other_settings(refusal):

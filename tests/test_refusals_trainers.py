@@ -24,10 +24,10 @@ from rlox import (
     plotting,
     presets,
 )
-from rlox.callbacks import ProgressBar, VideoRecordingCallback
+from rlox.callbacks import FunctionCallback, ProgressBar, VideoRecordingCallback
 from rlox.evaluation import evaluate
 from rlox.noise import GaussianNoise
-from rlox.sweep import Plan, Range, Sweep
+from rlox.sweep import Plan, Range, Sweep, default_space
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.refusals import Refusal, expect_refusal, refusals, refuses
 
@@ -149,6 +149,18 @@ def swing(**keywords):
     ),
     (lambda here: PPOTrainer("CartPol-v1"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
     (lambda here: PPOTrainer(3), ArgumentTypeError, "env"),
+    (lambda here: PPOTrainer("CartPole-v1", gamma=3), ArgumentError, "gamma", "pass at most 1"),
+    (lambda here: PPOTrainer("CartPole-v1", n_steps=0), ArgumentError, "n_steps", "pass 1 or more"),
+    (lambda here: PPOTrainer("CartPole-v1", n_steps="8"), ArgumentTypeError, "n_steps", "integer"),
+    (lambda here: PPOTrainer("CartPole-v1", net_arch=8), ArgumentError, "net_arch", "(64, 64)"),
+    (
+        lambda here: PPOTrainer("CartPole-v1", lr_schedule="lineer"),
+        *(ArgumentError, "lr_schedule", "did you mean 'linear'?"),
+    ),
+    (lambda here: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
+    (lambda here: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
+    (lambda here: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
+    (lambda here: FunctionCallback(3), ArgumentTypeError, "function", "pass lambda trainer"),
     (lambda here: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
     (lambda here: swing(gravity=9.8), ArgumentError, "env_kwargs"),
     (lambda here: swing(g="moon"), ArgumentTypeError, "env_kwargs"),

@@ -64,7 +64,7 @@ class WithoutRepr:
     (lambda: PPOConfig(num_envs=2, n_steps=8, batch_size=17), ArgumentError, "batch_size"),
     (lambda: whole("n", 1e6, 1), ArgumentTypeError, "n", "pass 1000000"),
     (lambda: whole("n", np.float32(8), 1), ArgumentTypeError, "n", "pass 8"),
-    (lambda: whole("n", 1.5, 1), ArgumentTypeError, "n", "pass a value"),
+    (lambda: whole("n", 1.5, 1), ArgumentTypeError, "n", "pass an integer"),
     (lambda: number("x", 10**5000), ArgumentError, "x"),
     (lambda: number("x", WithoutRepr()), ArgumentTypeError, "x"),
     (lambda: keywords([1]), ArgumentTypeError, "env_kwargs"),

@@ -1,6 +1,7 @@
 """Attributes that native environments share with Gymnasium's environments of the same ids."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,16 @@ def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
     if error.argument in names:
         error.argument = names[error.argument]
         error.env = None
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Name the argument that the caller passed in errors of a block or of a decorated function."""
+    try:
+        yield
+    except StructuredError as error:
+        rename_arguments(error, names)
+        raise
 
 
 def expect_state(env_id: str) -> None:

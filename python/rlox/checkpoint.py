@@ -84,7 +84,7 @@ def write_checkpoint(
         with locked(path.parent):
             _expect_replaceable(path)
     if not isinstance(manifest, Mapping):
-        raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass one")
+        raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass {}")
     checked = {name: checked_member(name, arrays) for name, arrays in _named(members).items()}
     for name in checked:
         if not _NAME.fullmatch(name):

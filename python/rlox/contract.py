@@ -1,7 +1,9 @@
 """Check that environments follow Gymnasium's API; errors name the environment."""
 
 import copy
+import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -35,36 +37,69 @@ def require_env(env: object) -> gym.Env[Any, Any]:
     )
 
 
-class CopyFinalObs(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Wrapper that copies final observations, and that saves environments in worker processes.
+def expect_interface(env: gym.Env[Any, Any]) -> None:
+    """Check that an environment has two spaces, and that its `reset` has two arguments."""
+    kind = type(env).__name__
+    for name in ("observation_space", "action_space"):
+        if not isinstance(space := getattr(env, name, None), gym.Space):
+            expected, fix = f"a gymnasium.Space as {kind}.{name}", f"set {name} in __init__"
+            raise ArgumentTypeError("env", expected, repr(space), fix)
+    with suppress(ValueError):  # of a function without signature
+        signature = inspect.signature(env.reset)
+        try:
+            signature.bind(seed=None, options=None)
+        except TypeError as error:
+            expected, got = f"{kind}.reset(*, seed=None, options=None)", f"reset{signature}"
+            raise ArgumentTypeError("env", expected, got, FIX) from error
+
+
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Wrapper that checks what an environment returns, and copies its final observations.
 
     In autoreset mode SAME_STEP an environment that returns one array again and again would
-    overwrite its final observation by the reset.
+    overwrite its final observation by the reset. The wrapper also saves environments in worker
+    processes. `index` is the number of the environment, which errors name.
     """
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:
+        expect_interface(env)
+        gym.utils.RecordConstructorArgs.__init__(self, index=index)
         gym.Wrapper.__init__(self, env)
+        self.index = index
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environment; an ArgumentError rejects other results than two of their types."""
+        result: Any = self.env.reset(seed=seed, options=options)
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            obs = info = None
+        if obs is None or not hasattr(info, "items"):
+            raise self._wrong("reset", "(observation, dict)", result)
+        return result
 
     def step(self, action: Any) -> Any:
-        """Step the environment.
-
-        Raises:
-            ValueError: The environment does not return five values.
-        """
+        """Step the environment; an ArgumentError rejects other results than five of their types."""
         result: Any = self.env.step(action)
-        if len(result) != 5:
-            raise ArgumentError(
-                "env",
-                f"{type(self.unwrapped).__name__}.step() to return (observation, reward, "
-                "terminated, truncated, info)",
-                f"{len(result)} values",
-                FIX,
-            )
-        obs, reward, terminated, truncated, info = result
-        if terminated or truncated:
+        try:
+            obs, reward, terminated, truncated, info = result
+            over = bool(terminated or truncated)
+            if not isinstance(reward, int | float):
+                float(reward if np.ndim(reward) == 0 else "")
+        except (TypeError, ValueError, RuntimeError):  # the last one of tensors
+            obs = info = None
+        if obs is None or not hasattr(info, "items"):
+            raise self._wrong("step", "(observation, number, bool, bool, dict)", result)
+        if over:
             obs = copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
+
+    def _wrong(self, method: str, expected: str, result: Any) -> ArgumentError:
+        got = f"a {type(result).__name__}"
+        if isinstance(result, tuple):
+            got = f"({', '.join(type(value).__name__ for value in result)})"
+        expected = f"{type(self.unwrapped).__name__}.{method}() to return {expected}"
+        return ArgumentError("env", expected, got, FIX, env=self.index)
 
     def rlox_layers(self) -> list[str]:
         """Return the class names of the wrappers and of the environment."""

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.contract import CopyFinalObs, check_observations, require_env
+from rlox.contract import CheckedEnv, check_observations, require_env
 from rlox.finite import refuse_nan
 from rlox.mask_source import MaskSource
 from rlox.recipes import Recipe
@@ -58,7 +58,7 @@ class SeededPredictor:
             )
         if not callable(halted):
             raise ArgumentTypeError(
-                "halted", "a function without arguments", shown(halted), "pass one"
+                "halted", "a function without arguments", shown(halted), "pass lambda: False"
             )
         self._learner, seed, self.halted = learner, plain_seed(seed), halted
         self.spaces = getattr(learner, "spaces", None)
@@ -238,13 +238,13 @@ def _make(
             ) from error
     expect_maker(env)
 
-    def one() -> gym.Env[Any, Any]:
-        made: gym.Env[Any, Any] = CopyFinalObs(require_env(env(**env_kwargs)))
+    def one(index: int) -> gym.Env[Any, Any]:
+        made: gym.Env[Any, Any] = CheckedEnv(require_env(env(**env_kwargs)), index)
         for limit in limits:
             made = limit(made)
         return made
 
-    return SyncVectorEnv([one] * n, autoreset_mode=same_step)
+    return SyncVectorEnv([partial(one, i) for i in range(n)], autoreset_mode=same_step)
 
 
 def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:

@@ -15,6 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.actor_critic import torch_dtype
 from rlox.layouts import Layout, has_parts, is_image
 from rlox.networks import layer, orthogonal
+from rlox.settings import whole
 
 # From an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
@@ -78,6 +79,7 @@ class NatureCNN(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.features_dim = whole("features_dim", features_dim, 1)
         shape = tuple(space.shape or ())
         if not 2 <= len(shape) <= 4 or min(_sides(shape)) < _SMALLEST:
             raise ArgumentError(
@@ -103,7 +105,6 @@ class NatureCNN(nn.Module):
         self.head = nn.Sequential(
             layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU()
         )
-        self.features_dim = features_dim
         if ortho_init:
             for part in (*self.convolutions, *self.head):
                 if isinstance(part, nn.Conv2d | nn.Linear):

@@ -50,7 +50,9 @@ def read_small(file: Path, largest: int) -> bytes:
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
-        raise ArgumentError("path", f"at most {largest:,} bytes", f"more in {file}", "pass another")
+        raise ArgumentError(
+            "path", f"at most {largest:,} bytes", f"more in {file}", "pass a smaller file"
+        )
     return data
 
 

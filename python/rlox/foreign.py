@@ -11,7 +11,7 @@ from rlox import spaces, standing, streams, workers
 from rlox._concurrency import CallGuard, synchronized
 from rlox._errors import ArgumentError, ClosedError
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
-from rlox.contract import CopyFinalObs, check_observations
+from rlox.contract import CheckedEnv, check_observations
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
@@ -71,7 +71,7 @@ class ForeignVecEnv(Wrapper):
         self._failed = False
         self._closed = False
         self._masks = MaskSource(env)
-        self._copying: list[CopyFinalObs] = []
+        self._checks: list[CheckedEnv] = []
         # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
@@ -99,7 +99,7 @@ class ForeignVecEnv(Wrapper):
         masked, _ = split_options(options, self.num_envs)
         # Gymnasium's take the mask out of the dict they get.
         given = None if options is None else dict(options)
-        obs, infos = self._guarded(self.env.reset, seed=sent, options=given)
+        obs, infos = self._guarded(self._with_checks, self.env.reset, seed=sent, options=given)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
@@ -130,7 +130,9 @@ class ForeignVecEnv(Wrapper):
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
-        obs, rewards, terminated, truncated, infos = self._guarded(self._step, actions)
+        obs, rewards, terminated, truncated, infos = self._guarded(
+            self._with_checks, self.env.step, actions
+        )
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
         self._steps += 1
@@ -150,17 +152,18 @@ class ForeignVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
-    def _step(self, actions: Any) -> Any:
+    def _with_checks(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a vector environment whose environments' results are checked."""
         inner: Any = self.unwrapped
-        if not isinstance(inner, SyncVectorEnv) or self._mode is not AutoresetMode.SAME_STEP:
-            return self.env.step(actions)
+        if not isinstance(inner, SyncVectorEnv):
+            return call(*args, **kwargs)
         envs = inner.envs
-        if [copying.env for copying in self._copying] != envs:
-            self._copying = [CopyFinalObs(env) for env in envs]
-        # Only for the step: environments stay accessible to the caller as they are.
-        inner.envs = [*self._copying]
+        if [check.env for check in self._checks] != envs:
+            self._checks = [CheckedEnv(env, i) for i, env in enumerate(envs)]
+        # Only for the call: environments stay accessible to the caller as they are.
+        inner.envs = [*self._checks]
         try:
-            return self.env.step(actions)
+            return call(*args, **kwargs)
         finally:
             inner.envs = envs
 
@@ -359,7 +362,11 @@ class ForeignVecEnv(Wrapper):
         """Observations as rollouts hold them."""
         for leaf, part in self.layout.given(obs):
             self._checked(leaf.name, np.asarray(part))
-        return self.layout.pack(obs)
+        try:
+            return self.layout.pack(obs)
+        except ArgumentError as error:
+            error.env, error.row = error.row, None
+            raise
 
     def _checked(self, name: str, array: Array) -> Array:
         # Rewards may be normalised before they become float32.

@@ -145,7 +145,9 @@ def from_arrow(
     """
     pa = load_extra("pyarrow", "arrow", "from_arrow")
     if not isinstance(table, pa.Table):
-        raise ArgumentTypeError("table", "a pyarrow.Table", type(table).__name__, "pass one")
+        raise ArgumentTypeError(
+            "table", "a pyarrow.Table", type(table).__name__, "pass pyarrow.table(...)"
+        )
     columns = {name: _column(pa, table, name) for name in table.column_names}
     about = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     n = about.get("num_envs", 1) if num_envs is None else num_envs

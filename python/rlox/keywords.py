@@ -46,7 +46,7 @@ def refuse_unknown(
 mean 'gamma'?
     """
     known = list(known)
-    for name in names:
+    for name in map(str, names):
         if name not in known:
             fix = (hints or {}).get(name) or hint(name, known)
             raise ArgumentTypeError(name, f"a setting of {owner}", "an unknown name", fix)

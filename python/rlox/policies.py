@@ -254,9 +254,7 @@ class SdePolicy(MlpPolicy):
         **mlp_settings: Any,
     ) -> None:
         if not isinstance(action_space, spaces.Box):
-            raise ArgumentError(
-                "use_sde", "a Box action space", str(action_space), "set use_sde=False"
-            )
+            raise ArgumentError("action space", "a Box", str(action_space), "use MlpPolicy")
         full_std = settings.flag("full_std", full_std)
         log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
         super().__init__(observation_space, action_space, **mlp_settings)

@@ -133,7 +133,7 @@ def make_registered(
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
         got = "" if lacks else " with wrappers or vector_kwargs"
-        fix = "pass another" if lacks else "pass sync, or wrap what is made"
+        fix = "pass None" if lacks else "pass sync, or wrap what is made"
         expected = f"one that {spec.id!r} has"
         raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
     # Of the spec's own keywords, those of vector environments would go before what is passed.

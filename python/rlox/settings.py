@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
+from rlox.keywords import hint
 
-FIX = "pass a value of that type and range"
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
-def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str = FIX) -> int:
+def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str = "") -> int:
     """A whole number of at least `low`, or equal to `also`, as a plain int.
 
     Raises:
@@ -36,15 +36,15 @@ pass 100000
     if isinstance(value, bool) or not isinstance(value, Integral):
         if isinstance(value, float | np.floating) and float(value).is_integer():
             fix = f"pass {int(value)}"
-        raise _wrong(name, expected, value, fix, ArgumentTypeError)
+        raise _wrong(name, expected, value, fix or "pass an integer", ArgumentTypeError)
     plain = int(value)
     if plain < low and plain != also:
-        raise _wrong(name, expected, value, fix)
+        raise _wrong(name, expected, value, fix or f"pass {low} or more")
     return plain
 
 
 def number(
-    name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = FIX
+    name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = ""
 ) -> float:
     """A finite number in [low, high] as a plain float.
 
@@ -61,13 +61,17 @@ def number(
     elif low > -math.inf:
         expected += f" of at least {low}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _wrong(name, expected, value, fix, ArgumentTypeError)
+        raise _wrong(name, expected, value, fix or "pass a number", ArgumentTypeError)
     try:
         plain = float(value)
     except OverflowError:
         plain = math.inf
     if not math.isfinite(plain) or not low <= plain <= high:
-        raise _wrong(name, expected, value, fix)
+        nearest = f"pass at least {low}" if plain < low else f"pass at most {high}"
+        is_outside = math.isfinite(plain)
+        raise _wrong(
+            name, expected, value, fix or (nearest if is_outside else "pass a finite number")
+        )
     return plain
 
 
@@ -88,12 +92,12 @@ def number_or_numbers(
     try:
         given = np.asarray(value).tolist()
     except ValueError as error:  # rows of different lengths
-        raise _wrong(name, "a number, or an array of them", value, FIX) from error
+        raise _wrong(name, "a number, or an array of them", value, "pass one number") from error
     if not isinstance(given, list):
         return number(name, given, low, high)
     flat = np.ravel(np.array(given, object))
     if len(flat) == 0:
-        raise _wrong(name, "a number, or an array of them", value, FIX)
+        raise _wrong(name, "a number, or an array of them", value, "pass one number")
     return tuple(number(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
 
 
@@ -119,9 +123,10 @@ def text(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     if len(choices) > 2:
         names = "one of " + ", ".join(choices)
     if not isinstance(value, str):
-        raise _wrong(name, names or "a str", value, FIX, ArgumentTypeError)
+        fix = f"pass {choices[0]!r}" if choices else "pass a str"
+        raise _wrong(name, names or "a str", value, fix, ArgumentTypeError)
     if choices and value not in choices:
-        raise _wrong(name, names, value, FIX)
+        raise _wrong(name, names, value, hint(value, choices, f"pass {choices[0]!r}"))
     return str(value)
 
 
@@ -154,7 +159,7 @@ def whole_numbers(name: str, value: Any) -> tuple[int, ...]:
             return tuple(whole(name, x, 1) for x in value)
     except (TypeError, ValueError):
         pass
-    raise _wrong(name, "a sequence of integers of at least 1", value, FIX)
+    raise _wrong(name, "a sequence of integers of at least 1", value, "pass for example (64, 64)")
 
 
 def settle(config: object, check: Callable[..., Any], names: Iterable[str], *args: Any) -> None:

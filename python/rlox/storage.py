@@ -16,7 +16,8 @@ from rlox.settings import whole
 def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
     """Check that a buffer and a normaliser were made for such environments."""
     if not isinstance(buffer, RolloutBuffer):
-        raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, "pass one")
+        fix = "pass rlox.RolloutBuffer(n_steps, num_envs, obs_shape)"
+        raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, fix)
     if normalizer is not None and not isinstance(normalizer, Normalizer):
         raise ArgumentTypeError(
             "normalizer",
@@ -75,7 +76,7 @@ def numbers(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.f
 
 
 def _not_real(name: str, values: object) -> ArgumentTypeError:
-    return ArgumentTypeError(name, "real numbers", repr(values), "pass one per environment")
+    return ArgumentTypeError(name, "real numbers", repr(values), "pass one number per environment")
 
 
 def expect_turn(buffer: RolloutBuffer, t: Any) -> int:

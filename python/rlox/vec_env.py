@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
-from rlox._errors import ClosedError, StructuredError
+from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.attributes import GymnasiumAttributes, rename_arguments
+from rlox.attributes import GymnasiumAttributes, renamed
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
@@ -74,11 +74,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         expect_render_mode(render_mode, render_modes(name))
         n = whole("n", n, 1, fix="say how many to make")
         limit = max_episode_steps
-        try:
+        with renamed({"num_envs": "n", "env arguments": "env_kwargs"}):
             native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
-        except StructuredError as error:
-            rename_arguments(error, {"num_envs": "n", "env arguments": "env_kwargs"})
-            raise
         self._native = native
         self._step = native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}

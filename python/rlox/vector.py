@@ -4,15 +4,16 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
-from rlox.attributes import rename_arguments
-from rlox.contract import FIX, CopyFinalObs, require_env
+from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox.attributes import renamed
+from rlox.contract import FIX, CheckedEnv, expect_interface, require_env
 from rlox.foreign import ForeignVecEnv
 from rlox.memory import check_memory
 from rlox.recipes import EnvWrapper, Mode, Recipe
@@ -220,15 +221,19 @@ def _from_function(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | 
         )
     wrappers = _all_wrappers(recipe)
 
-    def one() -> Single:
+    def one(index: int) -> Single:
         env = require_env(recipe.env(**recipe.kwargs))
         for wrapper in wrappers:
             env = wrapper(env)
+        if isinstance(env, CheckedEnv):
+            env.index = index
+        else:
+            expect_interface(env)
         return env
 
     vector_class = AsyncVectorEnv if recipe.vectorization_mode == "async" else SyncVectorEnv
     mode = recipe.autoreset_mode or AutoresetMode.SAME_STEP
-    envs = vector_class([one] * num_envs, autoreset_mode=mode)
+    envs = vector_class([partial(one, i) for i in range(num_envs)], autoreset_mode=mode)
     return _made_ready(envs, seed, recipe.autoreset_mode)
 
 
@@ -237,7 +242,7 @@ def _all_wrappers(recipe: Recipe) -> list[EnvWrapper]:
     wrappers = [_checked(wrapper) for wrapper in recipe.wrappers]
     if recipe.vectorization_mode != "async":
         return wrappers
-    return [_leave_interrupts(os.getpid()), *wrappers, CopyFinalObs]
+    return [_leave_interrupts(os.getpid()), *wrappers, CheckedEnv]
 
 
 def _from_vector_class(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
@@ -290,11 +295,8 @@ def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | 
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
         if how is None or (entry and "env_id" in recipe.kwargs):
             arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
-            try:
+            with renamed({"n": "num_envs"}):
                 vector = VecEnv(num_envs, seed, native.name, **arguments)
-            except StructuredError as error:
-                rename_arguments(error, {"n": "num_envs"})
-                raise
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
+from rlox import ArgumentError
 from rlox._rlox import network_backends
 from rlox.action_spaces import expect_actions_for
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import iterated, make_learner
+from support.refusals import refuses
 
 # The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
 # where components are integers, and -3.3 at most for Box.
@@ -122,38 +124,37 @@ def test_unsuitable_action_spaces_are_rejected(name, backend):
         return TRAINERS[name][0](lambda: sampled(space), 0, **how)
 
     for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
-        with pytest.raises(ValueError, match=r"^action space: expected one component or more"):
+        with refuses(ArgumentError, "action space", got=str(space)):
             make(space)
     for space in (Discrete(2, start=3), MultiDiscrete([2, 3]), MultiBinary(2)):
-        with pytest.raises(ValueError, match=r"^use_sde: expected a Box action space") as error:
+        with refuses(ArgumentError, "use_sde", got=str(space)):
             make(space, use_sde=True)
-        assert error.value.got == str(space)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize(
-    ("algorithm", "space", "expected", "hint"),
+    ("algorithm", "space", "hint"),
     [
-        ("DQN", Box(-1, 1, (1,)), "Discrete for DQN", "use SAC, TD3, PPO or A2C"),
-        ("DQN", MultiDiscrete([2, 3]), "Discrete for DQN", "use PPO or A2C"),
-        ("SAC", Discrete(3), "a Box for SAC", "use DQN, PPO or A2C"),
-        ("TD3", MultiBinary(3), "a Box for TD3", "use PPO or A2C"),
-        ("SAC", Box(0, 3, (2,), np.int64), "a Box of real numbers for SAC", "use PPO or A2C"),
-        ("TD3", Box(0, 1, (2,), np.bool_), "a Box of real numbers for TD3", "use PPO or A2C"),
-        ("SAC", Box(np.float32([-1, -1]), np.float32([1, np.inf])), "finite bounds for SAC", "A2C"),
-        ("TD3", Box(-1e300, 1e300, (1,), np.float64), "finite bounds for TD3", "PPO or A2C"),
+        ("DQN", Box(-1, 1, (1,)), "use SAC, TD3, PPO or A2C"),
+        ("DQN", MultiDiscrete([2, 3]), "use PPO or A2C"),
+        ("SAC", Discrete(3), "use DQN, PPO or A2C"),
+        ("TD3", MultiBinary(3), "use PPO or A2C"),
+        ("SAC", Box(0, 3, (2,), np.int64), "use PPO or A2C"),
+        ("TD3", Box(0, 1, (2,), np.bool_), "use PPO or A2C"),
+        ("SAC", Box(np.float32([-1, -1]), np.float32([1, np.inf])), "rescale actions"),
+        ("TD3", Box(-1e300, 1e300, (1,), np.float64), "rescale actions in a wrapper, or use PPO"),
     ],
 )
 def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
-    algorithm, space, expected, hint, backend
+    algorithm, space, hint, backend
 ):
-    with pytest.raises(ValueError, match=f"^action space: expected {expected}.*{hint}"):
+    with refuses(ArgumentError, "action space", hint, got=str(space)):
         make_learner(algorithm, backend, env=lambda: sampled(space))
 
 
 def test_invalid_bounds_are_rejected():
     space = Box(-1, 1, (2, 1))  # Gymnasium's constructor rejects these bounds
-    for low, expected in ((2.0, "low <= .*2.0 > 1.0 in component 1"), (np.nan, "finite bounds")):
+    for low, hint in ((2.0, "swap them"), (np.nan, "rescale actions")):
         space.low[1] = low
-        with pytest.raises(ValueError, match=f"^action space: expected {expected}"):
+        with refuses(ArgumentError, "action space", hint):
             expect_actions_for("sac", space)

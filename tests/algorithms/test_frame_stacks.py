@@ -6,11 +6,12 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 
-from rlox import make_vec
+from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
 from support.off_policy import iterated, make_learner
+from support.refusals import refuses
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 FRAMES = 4
@@ -96,7 +97,7 @@ def test_learners_resume_from_a_state(kind):
     assert str(iterated(one, 9)) == str(iterated(other, 9))
     np.testing.assert_equal(one.state().replay, other.state().replay)
     before = whole.state().replay
-    with pytest.raises(ValueError, match=r'^arrays\["frame_stack"\], section replay: expected 1,'):
+    with refuses(ArgumentError, 'arrays["frame_stack"]', expected="1", section="replay"):
         whole.load_state(state)
     np.testing.assert_equal(whole.state().replay, before)
 
@@ -113,20 +114,23 @@ def test_frames_may_be_a_part_of_the_first_axis():
     assert stored_frames(DQN(env, DQNConfig(**SMALL, frame_stack=4), 1)) == 4
 
 
-@pytest.mark.parametrize(("env", "frames"), [(stacked, 3), (BitFlip, 2), (stacked, 2.0)])
-def test_other_numbers_of_frames_are_rejected(env, frames):
-    with pytest.raises((TypeError, ValueError), match=r"^frame_stack: "):
+@pytest.mark.parametrize(
+    ("env", "frames", "error"),
+    [(stacked, 3, ArgumentError), (BitFlip, 2, ArgumentError), (stacked, 2.0, ArgumentTypeError)],
+)
+def test_other_numbers_of_frames_are_rejected(env, frames, error):
+    with refuses(error, "frame_stack"):
         DQNTrainer(env, frame_stack=frames, backend="torch", runs_dir=None)
 
 
 def test_several_environments_in_next_step_mode_reject_frame_stack():
     assert stored_frames(learner("SAC", NEXT_STEP, None, n_steps=1)) == 1
-    with pytest.raises(ValueError, match=r"^frame_stack: .* NEXT_STEP, got 4"):
+    with refuses(ArgumentError, "frame_stack", got="4"):
         learner("SAC", NEXT_STEP, n_steps=1)
 
 
 def test_frame_stack_needs_torch():
-    with pytest.raises(ValueError, match=r"^frame_stack: .*torch"):
+    with refuses(ArgumentError, "frame_stack", 'backend="torch"', got="3"):
         SACTrainer("Pendulum-v1", frame_stack=3, backend="native", runs_dir=None)
     assert SACTrainer("Pendulum-v1", frame_stack=3, runs_dir=None).learner.backend == "torch"
     assert SACTrainer("Pendulum-v1", frame_stack=1, runs_dir=None).learner.backend == "native"

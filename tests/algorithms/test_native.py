@@ -28,7 +28,7 @@ from rlox.streams import state_for_native
 from rlox.trainers import A2CTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import assert_equal_states
-from support.refusals import expect_refusal, refusals
+from support.refusals import expect_refusal, refusals, refuses
 from support.runs import pair
 
 SHAPES = {
@@ -178,8 +178,9 @@ def test_a_state_that_does_not_fit_changes_nothing(part):
         state = learner.state()
         state.counters, state.streams = before.counters, before.streams
         setattr(state, part, arrays)
-        with pytest.raises(ValueError, match=f"section {part}: "):
+        with pytest.raises((ArgumentError, NonFiniteError)) as raised:
             learner.load_state(state)
+        assert raised.value.section == part
         assert_equal_states(learner, SimpleNamespace(state=lambda: now))
 
 
@@ -213,7 +214,7 @@ def test_two_threads_cannot_learn_at_once():
         while first.is_alive():
             learner.iterate()
 
-    with pytest.raises(RuntimeError, match="a learner that no other thread uses"):
+    with refuses(RuntimeError, "learner"):
         iterate()
     learner.stopping = True
     first.join()
@@ -275,7 +276,7 @@ def test_rollouts_of_resets_are_rejected():
     resets.record(0, [0, 0], np.zeros(2), np.zeros(2), np.zeros((2, 4)), np.zeros(2), *flags)
     resets.finish(np.zeros(2), 0.9, 0.9)
     learner.buffer = resets
-    with pytest.raises(ValueError, match="got one of resets alone"):
+    with refuses(ArgumentError, "buffer", got="one of resets alone"):
         learner.update(1.0)
 
 
@@ -327,6 +328,9 @@ def test_half_precision_weights_are_loaded():
     np.testing.assert_equal(native.policy.tensors(), expected)
 
 
+COMPLEX, META = torch.ones(1, dtype=torch.complex64), torch.ones(1, device="meta")
+
+
 def odd(state):
     """Return a module with the given state_dict."""
     module = torch.nn.Module()
@@ -335,21 +339,21 @@ def odd(state):
 
 
 @pytest.mark.parametrize(
-    ("module", "error", "match"),
+    ("module", "error", "argument", "got"),
     [
-        (torch.nn.ReLU(), ValueError, "module: expected the activation 'tanh', got relu; "),
-        (odd({"actor.0.weight": [1.0]}), TypeError, r"got \[1\.0\] as actor\.0\.weight; "),
-        (odd({"a": torch.ones(1, dtype=torch.complex64)}), TypeError, "expected real tensors"),
-        (odd({"a": torch.ones(1, device="meta")}), TypeError, "tensors with numbers in its"),
-        (odd([1.0]), TypeError, r"got \[1\.0\] as state_dict\(\); "),
-        (odd({"a": torch.ones(1)}), ValueError, 'one named "actor.0.weight"'),
-        (7, TypeError, "module: expected a torch module, got int; "),
+        (torch.nn.ReLU(), ArgumentError, "module", "relu"),
+        (odd({"actor.0.weight": [1.0]}), ArgumentTypeError, "module", "[1.0] as actor.0.weight"),
+        (odd({"a": COMPLEX}), ArgumentTypeError, "module", f"{COMPLEX!r} as a"),
+        (odd({"a": META}), ArgumentTypeError, "module", f"{META!r} as a"),
+        (odd([1.0]), ArgumentTypeError, "module", "[1.0] as state_dict()"),
+        (odd({"a": torch.ones(1)}), ArgumentError, "tensors", 'only ["a"]'),
+        (7, ArgumentTypeError, "module", "int"),
     ],
 )
-def test_other_modules_are_rejected_and_change_nothing(module, error, match):
+def test_other_modules_are_rejected_and_change_nothing(module, error, argument, got):
     native = ppo()
     before = native.policy.tensors()
-    with pytest.raises(error, match=match):
+    with refuses(error, argument, got=got):
         native.load_torch(module)
     np.testing.assert_equal(native.policy.tensors(), before)
 

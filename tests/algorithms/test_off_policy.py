@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
 
 import rlox
-from rlox import make_vec
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, make_vec
 from rlox.configs import DQNConfig, SACConfig
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import Answer
@@ -26,6 +26,7 @@ from support.off_policy import (
     make_learner,
     vector,
 )
+from support.refusals import refuses
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 EVERY_CASE = pytest.mark.parametrize("case", CASES)
@@ -73,8 +74,9 @@ def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
     state, before = one.state(), one.state()
     content = getattr(state, part)
     content.pop(next(iter(content)))
-    with pytest.raises(ValueError, match=part):
+    with pytest.raises(ArgumentError) as raised:
         one.load_state(state)
+    assert part in (raised.value.argument, raised.value.section)
     np.testing.assert_equal(vars(one.state()), vars(before))
 
 
@@ -90,8 +92,9 @@ def test_a_damaged_state_of_a_native_learner_is_rejected():
     ):
         state = one.state()
         damage(state)
-        with pytest.raises(ValueError, match=r"^(counters|streams): "):
+        with pytest.raises(ArgumentError) as raised:
             one.load_state(state)
+        assert raised.value.argument in ("counters", "streams")
     np.testing.assert_equal(vars(one.state()), vars(before))
 
 
@@ -196,9 +199,8 @@ def test_a_reward_beyond_float32_names_its_environment_while_others_only_reset(a
     one = make_learner(algorithm, backend, 1, env, num_envs=3, learning_starts=100, train_freq=1)
     iterated(one, 2)
     assert (one.timesteps, len(one.replay)) == (6, 6)
-    with pytest.raises(ValueError, match=r"^rewards: expected .*float32") as error:
+    with refuses(NonFiniteError, "rewards", got="1e+39", env=2, step=3):
         one.iterate()
-    assert (error.value.env, error.value.step) == (2, 3)
     assert (one.timesteps, len(one.replay)) == (6, 6)
     one.iterate()
     assert one.timesteps == len(one.replay) > 6
@@ -310,8 +312,9 @@ def test_nan_in_a_parameter_ends_the_run(algorithm):
     iterated(one, 8)
     with torch.no_grad():
         next(one.policy.parameters())[0, 0] = np.nan
-    with pytest.raises(FloatingPointError, match=r"expected finite numbers, got (nan|NaN)"):
+    with pytest.raises(NonFiniteError) as raised:
         iterated(one, 30)
+    assert raised.value.got.lower().startswith("nan")
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
@@ -321,7 +324,7 @@ def test_native_weights_that_overflow_end_the_run_and_nothing_moves(algorithm):
     tensors = one.policy.tensors()
     tensors["critic.qf0.2.weight"] = np.full_like(tensors["critic.qf0.2.weight"], 3e38)
     one.policy.load(tensors)
-    with pytest.raises(FloatingPointError, match=r"expected finite numbers"):
+    with pytest.raises(NonFiniteError):
         one.iterate()
     after = one.policy.tensors()
     for name in ("log_alpha", "actor.0.weight", "critic.qf0.0.weight", "critic.qf1.0.weight"):
@@ -344,29 +347,29 @@ def test_predictions_are_in_the_action_space_and_repeat(algorithm, backend):
 
 
 def test_settings_of_the_torch_backend_are_rejected_on_the_native_one():
-    with pytest.raises(ValueError, match=r"^her: expected None on the native backend.*torch"):
+    with refuses(ArgumentError, "her", "torch", got="'future'"):
         make_learner("SAC", "native", her="future")
-    with pytest.raises(ValueError, match="normalize_obs"):
+    with refuses(ArgumentError, "normalize_obs"):
         make_learner("DQN", "native", env="FrozenLake-v1", normalize_obs=True)
-    with pytest.raises(ValueError, match=r'policy: expected None.* pass backend="torch"'):
+    with refuses(ArgumentError, "policy", 'pass backend="torch"'):
         SACTrainer("Pendulum-v1", backend="native", policy=Numbered, runs_dir=None)
 
 
 @BOTH
 def test_invalid_calls_are_rejected(backend):
     env = make_vec("CartPole-v1", 2, autoreset_mode="NextStep")
-    with pytest.raises(ValueError, match=r"^n_steps: .* NEXT_STEP, got 3"):
+    with refuses(ArgumentError, "n_steps", got="3"):
         make_learner("DQN", backend, env=env, num_envs=2, n_steps=3)
     one = make_learner("TD3", backend)
-    with pytest.raises(ValueError, match="progress"):
+    with refuses(ArgumentError, "progress", got="1.5"):
         one.iterate(1.5)
-    with pytest.raises(TypeError, match="state: expected a LearnerState"):
+    with refuses(ArgumentTypeError, "state", got="dict"):
         one.load_state({})
 
 
 @pytest.mark.parametrize("value", [(1, "epoch"), (0, "episode"), (1.0, "episode"), (1,)], ids=str)
 def test_invalid_train_freq_is_rejected(value):
-    with pytest.raises((TypeError, ValueError), match=r"^train_freq: expected an integer"):
+    with refuses(ArgumentError, "train_freq", got=str(value)):
         SACConfig(train_freq=value)
 
 

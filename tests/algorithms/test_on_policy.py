@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.distributions import Categorical, Normal
 
-from rlox import NonFiniteError, make_vec, torch_state
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, make_vec, torch_state
 from rlox.adam import Adam
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.algorithms.a2c import a2c_loss
@@ -24,6 +24,7 @@ from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Count, Echo, Imitate
 from support.off_policy import assert_equal_states
 from support.policies import Coin
+from support.refusals import refuses
 
 ALGORITHMS = {
     "PPO": (PPO, PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)),
@@ -320,7 +321,7 @@ def test_nan_in_a_parameter_is_named_where_it_comes_out(name, env, policy, param
 )
 def test_invalid_settings_are_rejected(name, settings):
     algorithm, config = ALGORITHMS[name]
-    with pytest.raises(ValueError, match=f"^{next(iter(settings))}: expected"):
+    with refuses(ArgumentError, next(iter(settings))):
         algorithm(make_vec("CartPole-v1", 4), replace(config, **settings), 0)
 
 
@@ -333,7 +334,7 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(name, loss, rates)
     one.collect()
     one.buffer.advantages[2, 1] = np.inf
     before = one.optimizer.vector.clone()
-    with pytest.raises(FloatingPointError, match=f"^{loss}: expected finite numbers"):
+    with refuses(NonFiniteError, loss):
         one.update(*rates)
     assert torch.equal(one.optimizer.vector, before)
 
@@ -399,11 +400,11 @@ def test_a_checkpoint_of_another_optimizer_is_rejected():
     a2c, other = learner("A2C"), learner("A2C", optimizer="adam")
     a2c.iterate()
     before = other.optimizer.vector.clone()
-    with pytest.raises(ValueError, match="optimizer: expected means of gradients beside"):
+    with refuses(ArgumentError, "optimizer"):
         other.load_state(a2c.state())
     assert torch.equal(other.optimizer.vector, before)
     other.iterate()
-    with pytest.raises(ValueError, match="optimizer: expected zeros, which this optimiser keeps"):
+    with refuses(ArgumentError, "optimizer"):
         a2c.load_state(other.state())
 
 
@@ -495,7 +496,7 @@ def test_values_that_are_not_finite_are_named_with_environment_and_step(at, loca
 def test_errors_of_environments_are_passed_on():
     ppo = learner("PPO")
     ppo.policy.act = lambda obs: (torch.full((4,), 7), torch.zeros(4), torch.zeros(4))
-    with pytest.raises(ValueError, match="actions"):
+    with refuses(ArgumentError, "actions"):
         ppo.iterate()
 
 
@@ -509,7 +510,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
     monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
-    with pytest.raises(FloatingPointError, match="gradient"):
+    with refuses(NonFiniteError, "gradient"):
         ppo.update(1e-3, 0.2)
     np.testing.assert_equal(torch_state.module_arrays(ppo.policy), before)
 
@@ -535,7 +536,7 @@ def test_a_custom_policy_learns():
     for _ in range(20):
         metrics = ppo.iterate()
     assert metrics["rollout/ep_rew_mean"] > 8  # 3.3 at first
-    with pytest.raises(TypeError, match="mode"):
+    with refuses(ArgumentTypeError, "policy", got="Coin without"):
         ppo.predict(np.zeros(3))
     assert 0 <= ppo.predict(np.zeros(3), deterministic=False) < 3
 

@@ -13,6 +13,7 @@ from rlox.cli.train import parse_seeds
 from rlox.configs import setting_docs
 from rlox.scores import score
 from rlox.trainers import TRAINERS, PPOTrainer
+from support.refusals import refuses
 
 PPO = ("train", "ppo", "CartPole-v1", "--no-progress", "--seed", "1", *SMALL)
 TRAIN = (*PPO, "--total-timesteps", "64")
@@ -182,8 +183,9 @@ def test_yaml_other_than_plain_data_is_rejected():
     plain = ("a: 1\na: 2", "b: {a: 1, a: 2}", "[1]: 2", "a: [1", "a: b: c", "a: 1\n---\nb: 2", "\0")
     tag = "a: !!python/object/apply:os.system ['x']"
     for text in (*plain, tag, "[" * 100_000, "a: &a [*a]"):
-        with pytest.raises(UsageError, match=r"^here: expected YAML"):
+        with pytest.raises(UsageError) as raised:
             read_yaml(text, "here")
+        assert raised.value.__cause__.argument == "here"
 
 
 def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path):
@@ -298,5 +300,5 @@ def test_seeds_are_numbers_and_ranges():
     assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
     assert parse_seeds(4) == [4]
     for text in ("", "a", "3-1", "-1", "1.5", "0-99999999"):
-        with pytest.raises(UsageError, match=r"^--seeds:"):
+        with refuses(UsageError, "--seeds", "write --seeds 0-9"):
             parse_seeds(text)

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import rlox.sb3
+from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox.sb3.convert import PickleStub, as_array, convert, main, read_pickle
 from rlox.trainers import TRAINERS
+from support.refusals import refuses
 
 pytest.importorskip("torch")
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -140,10 +142,10 @@ def test_code_in_pickles_does_not_run(tmp_path):
     file = changed("ppo_discrete", tmp_path / "a.zip", data=replace_pickles)
     convert(file, tmp_path / "a", env="CartPole-v1", trust=True)
     file = changed("ppo_discrete", tmp_path / "b.zip", policy=harm)
-    with pytest.raises(ValueError, match=r"policy\.pth"):
+    with refuses(CorruptFileError, str(file), section="policy.pth"):
         convert(file, tmp_path / "b", env="CartPole-v1", trust=True)
     (tmp_path / "statistics.pkl").write_bytes(harm)
-    with pytest.raises(ValueError, match="VecNormalize"):
+    with refuses(CorruptFileError, str(tmp_path / "statistics.pkl")):
         converted("ppo_normalized", tmp_path / "c", vecnormalize=tmp_path / "statistics.pkl")
     assert not mark.exists()
     assert not (tmp_path / "b").exists()
@@ -171,16 +173,16 @@ def test_objects_in_a_pickle_become_stubs_and_arrays_are_read():
     for protocol in (4, 5):
         stub = read_pickle(pickle.dumps(fortran, protocol=protocol))
         np.testing.assert_array_equal(as_array(stub), fortran)
-    with pytest.raises(ValueError, match="float32 or float64"):
+    with refuses(ArgumentError, "pickle", expected="an array of float32 or float64"):
         as_array(read_pickle(pickle.dumps(np.array([object()]))))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 200, -5])
 def test_damaged_files_are_rejected(cut, tmp_path):
     (tmp_path / "in.zip").write_bytes((FIXTURES / "td3.zip").read_bytes()[:cut])
-    with pytest.raises(ValueError, match="expected a file that Stable-Baselines3 wrote"):
+    with refuses(CorruptFileError, str(tmp_path / "in.zip")):
         convert(tmp_path / "in.zip", tmp_path / "out", env="Pendulum-v1", trust=True)
-    with pytest.raises(ValueError, match="pickle: expected"):
+    with refuses(ArgumentError, "pickle", "use another copy"):
         read_pickle(STATISTICS.read_bytes()[:cut])
 
 
@@ -199,38 +201,38 @@ MISH = "<class 'torch.nn.modules.activation.Mish'>"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "argument"),
+    ("key", "value", "error", "argument", "got"),
     [
-        ("policy_class", FOREIGN, "sb3_contrib"),
-        ("clip_range", None, "expected PPO, A2C"),  # which no algorithm lacks
-        ("policy_kwargs", {"activation_fn": MISH}, "activation_fn"),
-        ("policy_kwargs", {"use_expln": True}, "use_expln"),
-        ("gamma", 3.0, "gamma"),
-        ("n_steps", "many", "n_steps"),
+        ("policy_class", FOREIGN, ArgumentError, "data", FOREIGN["__module__"]),
+        ("clip_range", None, ArgumentError, "data", "none of them"),  # which no algorithm lacks
+        ("policy_kwargs", {"activation_fn": MISH}, ArgumentError, "activation_fn", "'Mish'"),
+        ("policy_kwargs", {"use_expln": True}, ArgumentError, "policy_kwargs", "True"),
+        ("gamma", 3.0, ArgumentError, "gamma", "3.0"),
+        ("n_steps", "many", ArgumentTypeError, "n_steps", "'many'"),
     ],
 )
-def test_other_models_are_rejected(key, value, argument, tmp_path):
+def test_other_models_are_rejected(key, value, error, argument, got, tmp_path):
     def change(data):
         data.clear() if value is None else data.update({key: value})
 
     file = changed("ppo_discrete", tmp_path / "in.zip", data=change)
-    with pytest.raises((ValueError, TypeError), match=argument):
+    with refuses(error, argument, got=got):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "is_damaged"),
     [
-        lambda t: t.update({"mlp_extractor.value_net.0.weight": t["value_net.weight"]}),
-        lambda t: t.update({"features_extractor.cnn.0.weight": t["value_net.weight"]}),
-        lambda t: t["action_net.weight"].fill_(float("nan")),
-        lambda t: t.pop("value_net.bias"),
-        lambda t: t.update({"value_net.bias": 3}),
+        (lambda t: t.update({"mlp_extractor.value_net.0.weight": t["value_net.weight"]}), False),
+        (lambda t: t.update({"features_extractor.cnn.0.weight": t["value_net.weight"]}), False),
+        (lambda t: t["action_net.weight"].fill_(float("nan")), True),
+        (lambda t: t.pop("value_net.bias"), False),
+        (lambda t: t.update({"value_net.bias": 3}), True),
     ],
     ids=["shape", "unknown", "not finite", "missing", "no tensor"],
 )
-def test_other_networks_are_rejected(change, tmp_path):
+def test_other_networks_are_rejected(change, is_damaged, tmp_path):
     import torch
 
     with zipfile.ZipFile(FIXTURES / "ppo_discrete.zip") as file, file.open("policy.pth") as opened:
@@ -239,29 +241,31 @@ def test_other_networks_are_rejected(change, tmp_path):
     torch.save(tensors, tmp_path / "policy.pth")
     policy = (tmp_path / "policy.pth").read_bytes()
     file = changed("ppo_discrete", tmp_path / "in.zip", policy=policy)
-    with pytest.raises(ValueError, match=r"policy\.pth"):
+    damaged = refuses(CorruptFileError, str(file), section="policy.pth")
+    with damaged if is_damaged else refuses(ArgumentError, "policy.pth"):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "keywords", "error", "argument"),
+    ("name", "keywords", "error", "hint"),
     [
-        ("ppo_discrete", {"vecnormalize": STATISTICS}, ValueError, "vecnormalize: expected obs_m"),
-        ("ppo_normalized", {"gamma": 0.5}, ValueError, "vecnormalize: expected gamma"),
-        ("ppo_normalized", {"vecnormalize": "none.pkl"}, FileNotFoundError, "vecnormalize"),
-        ("ppo_discrete", {"env": "Acrobot-v1"}, ValueError, "env: expected the observation space"),
-        ("sac", {"env": "MountainCarContinuous-v0"}, ValueError, "env: expected the observation"),
-        ("sac", {"env": rescaled}, ValueError, "env: expected the action space"),
+        ("ppo_discrete", {"vecnormalize": STATISTICS}, ArgumentError, "of this environment"),
+        ("ppo_normalized", {"gamma": 0.5}, ArgumentError, "normalize in a wrapper"),
+        ("ppo_normalized", {"vecnormalize": "none.pkl"}, FileNotFoundError, "VecNormalize.save"),
+        ("ppo_discrete", {"env": "Acrobot-v1"}, ArgumentError, "that it was trained in"),
+        ("sac", {"env": "MountainCarContinuous-v0"}, ArgumentError, "that it was trained in"),
+        ("sac", {"env": rescaled}, ArgumentError, "that it was trained in"),
     ],
 )
-def test_other_spaces_and_statistics_are_rejected(name, keywords, error, argument, tmp_path):
-    with pytest.raises(error, match=argument):
+def test_other_spaces_and_statistics_are_rejected(name, keywords, error, hint, tmp_path):
+    argument = "env" if "env" in keywords else "vecnormalize"
+    with refuses(error, argument, hint):
         converted(name, tmp_path / "out", **keywords)
 
 
 def test_old_torch_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.5.1+cpu")
-    with pytest.raises(RuntimeError, match=r"torch: expected 2\.6"):
+    with refuses(RuntimeError, "torch", "2.6"):
         converted("dqn", tmp_path / "out")
 
 
@@ -269,7 +273,7 @@ def test_command_reports_its_result(tmp_path, capsys):
     args = [str(FIXTURES / "dqn.zip"), str(tmp_path / "out"), "--env", "CartPole-v1"]
     assert main(args) == 1
     assert "--trust" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="trust: expected True"):  # nothing is opened
+    with refuses(ArgumentError, "trust", "pass trust=True"):  # nothing is opened
         convert(tmp_path / "nothing.zip", tmp_path / "out", env="CartPole-v1", trust=False)
     assert main([*args, "--trust"]) == 0
     output = capsys.readouterr().out

@@ -37,6 +37,8 @@ def expect_refusal(refusal, *args):
 def refuses(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
+    An error of rlox must have a hint, unless `hint` is None.
+
     `attributes` are others of the error, which are compared with ``==``: `expected`, `got` and the
     location (`env`, `row`, `step`, `timesteps`, `section`), or `errno` and `name` of an error of
     Python. Yields what `pytest.raises` yields.
@@ -48,7 +50,10 @@ def refuses(error, argument, hint="", **attributes):
     assert {name: getattr(exception, name) for name in attributes} == attributes, exception
     if hasattr(exception, "argument"):
         assert exception.argument == argument, exception
-        assert hint in (exception.hint or ""), exception
+        if hint is None:
+            assert exception.hint is None, exception
+        else:
+            assert exception.hint and hint in exception.hint, exception
     else:
         assert argument in str(exception), exception
         assert hint in str(exception), exception

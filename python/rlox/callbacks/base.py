@@ -58,7 +58,10 @@ class FunctionCallback(Callback):
     def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
         if not callable(function):
             raise ArgumentTypeError(
-                "function", "a function of (trainer, metrics)", _named(function), "pass one"
+                "function",
+                "a function of (trainer, metrics)",
+                _named(function),
+                "pass lambda trainer, metrics: None",
             )
         try:
             inspect.signature(function).bind(None, {})

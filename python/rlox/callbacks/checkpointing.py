@@ -84,7 +84,7 @@ class CheckpointCallback(Callback):
                 f"a folder without checkpoints of more steps than {trainer.timesteps:,}, which "
                 "would count as newer",
                 str(there[-1]),
-                "pass another",
+                "pass another folder as path",
             )
         sweep(self._folder)
         self._every.start(trainer.timesteps)

@@ -54,7 +54,7 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
             str(path),
             f"a checkpoint of {', '.join(sorted(TRAINERS))}",
             f"one of {algorithm!r}",
-            "pass another",
+            "pass a run or checkpoint of rlox train",
         )
     arguments = {name: value for name, value in options.items() if value is not None}
     arguments.setdefault("runs_dir", None)
@@ -299,7 +299,7 @@ def _run_folders(folder: Path) -> list[Path]:
     if not below:
         raise FileNotFoundError(
             f"RUN: expected a run folder or one above, got {str(folder)!r} without metrics.csv; "
-            "pass another"
+            "pass a folder that rlox train wrote"
         )
     return below
 

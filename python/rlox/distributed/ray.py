@@ -22,6 +22,7 @@ from rlox.learner import Arrays
 from rlox.many import together
 from rlox.many._jobs import Outcome, Outcomes, TrainJob
 from rlox.results import TrainResult
+from rlox.settings import shown
 from rlox.trainer import EnvLike, Trainer
 
 # Times that Ray repeats a rollout or a run whose process or machine was lost.
@@ -163,8 +164,8 @@ def train_many(
     """
     for name in ("workers", "processes"):
         if name in common:
-            got = f"on a cluster has no argument {name!r}"
-            raise ArgumentTypeError("train_many", None, got, "leave it out")
+            expected = "no such argument of train_many on a cluster"
+            raise ArgumentTypeError(name, expected, shown(common[name]), "leave it out")
     checked = together.runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
     )

@@ -24,10 +24,11 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, NonFiniteError, one_line
+from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line
+from rlox.attributes import renamed
 from rlox.backends import Backend, expect_torch
 from rlox.sb3.evaluation import check_environment
-from rlox.sb3.models import DEFAULTS, FIXED, all_keywords, trainer_settings
+from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
 from rlox.settings import flag
 from rlox.trainer import EnvLike, Trainer
 from rlox.trainers import TRAINERS
@@ -73,6 +74,7 @@ class Converted:
     """Settings that only pickles of the zip hold; they have Stable-Baselines3's defaults."""
 
 
+@renamed(KEYWORDS)
 def convert(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -99,7 +101,8 @@ def convert(
         **keywords: Keywords of Stable-Baselines3, instead of those of the zip.
 
     Raises:
-        ValueError: `trust` is not True; the zip is damaged, or has another policy or other spaces.
+        ValueError: `trust` is not True; the zip has another policy or other spaces.
+        rlox.CorruptFileError: The zip or the pickle is damaged.
         FileNotFoundError, FileExistsError, OSError: Of the files.
         ModuleNotFoundError, RuntimeError: PyTorch is not installed, or older than 2.6.
         TypeError: An unknown keyword.
@@ -148,7 +151,7 @@ class Archive:
         _check_torch()
         if not file.is_file():
             raise FileNotFoundError(
-                f"path: expected a zip of Stable-Baselines3, got {file}; pass the path of one"
+                f"source: expected a zip of Stable-Baselines3, got {file}; pass the path of one"
             )
         member = "data"
         try:
@@ -174,11 +177,11 @@ class Archive:
         found = next((name for key, name in _ALGORITHMS.items() if key in self.data), None)
         module = str(self.texts("policy_class").get("__module__", ""))
         if found is None or not module.startswith("stable_baselines3."):
-            got = module or ", ".join(sorted(self.data)[:5])
+            got = module or ", ".join(sorted(self.data)[:5]) or "none of them"
             raise ArgumentError(
                 "data",
                 "PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy",
-                f"one of {got}",
+                got,
                 "only these are converted",
             )
         return found
@@ -227,9 +230,9 @@ def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
 
 def _damaged(
     file: Path, error: Exception, writer: str, section: str | None = None
-) -> ArgumentError:
+) -> CorruptFileError:
     expected, got = f"a file that {writer} wrote", one_line(error)[:200]
-    return ArgumentError(str(file), expected, got, "use another copy", section=section)
+    return CorruptFileError(str(file), expected, got, "use another copy", section=section)
 
 
 def _keywords(

@@ -13,7 +13,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import refuse_unknown
 from rlox.layouts import is_image
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
-from rlox.settings import ACTIVATIONS, number, shown, text
+from rlox.settings import ACTIVATIONS, number, number_or_numbers, shown, text
 
 _FUNCTION = "learn() takes a function of (trainer, metrics), or an rlox.callbacks.Callback"
 _LEARN = "pass it to learn()"
@@ -104,8 +104,8 @@ def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike)
     names = {field.name for field in fields(noise_type)}  # type: ignore[arg-type]  # a dataclass
     numbers: dict[str, Any] = {}
     for name, value in values.items():
-        array = np.asarray(value, np.float64).ravel()
-        is_uniform = bool(array.size) and bool((array == array[0]).all())
+        array = np.ravel(number_or_numbers(name, value))
+        is_uniform = bool((array == array[0]).all())
         if is_uniform and array[0] == 0.0 and name in ("mean", "initial_noise"):
             continue  # the default
         if name not in names or (not is_uniform and "mean" not in names):

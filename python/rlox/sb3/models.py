@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rlox import loading, spaces, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox.attributes import renamed
 from rlox.backends import Backend
 from rlox.keywords import refuse_unknown
 from rlox.learner import EpisodeStatistics
@@ -153,6 +154,9 @@ _RENAMED = {
     "clip_range": "clip_coef",
     "clip_range_vf": "clip_coef_vf",
 }
+# Keywords by the names in errors of trainers.
+KEYWORDS = {new: old for old, new in _RENAMED.items()}
+KEYWORDS |= {"activation": "activation_fn", "num_envs": "env"}
 
 
 def all_keywords(
@@ -266,6 +270,7 @@ class Model:
     _policy: loading.Policy  # of a model that was loaded without an environment
     _source: tuple[Any, str | None]  # its path and device
 
+    @renamed(KEYWORDS)
     def __init__(
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
@@ -313,9 +318,11 @@ class Model:
             with suppress(AttributeError):
                 return getattr(self._config, _RENAMED.get(name, name))
         if name in HINTS:
-            raise AttributeError(f"{kind} has no {name!r} in rlox.sb3; {HINTS[name]}")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            text = f"{kind} has no {name!r} in rlox.sb3; {HINTS[name]}"
+            raise AttributeError(text, name=name, obj=self)
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
 
+    @renamed({"callbacks": "callback"})
     def learn(
         self,
         total_timesteps: int,
@@ -363,6 +370,7 @@ class Model:
             trainer.train(**hooks)
         return self
 
+    @renamed({"obs": "observation"})
     def predict(
         self,
         observation: Any,
@@ -464,6 +472,7 @@ class Model:
         """The environments, as `get_env` returns them."""
         return self.get_env()
 
+    @renamed(KEYWORDS)
     def set_env(self, env: EnvLike) -> None:
         """Continue learning in other environments, of the same spaces and number.
 

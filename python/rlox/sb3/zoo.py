@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rlox._errors import ArgumentError
+from rlox.attributes import renamed
 from rlox.extras import load_extra
 from rlox.files import parse_yaml, read_small
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from rlox.sb3.models import all_keywords, trainer_settings
+from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
 from rlox.settings import shown, text, whole
 from rlox.trainers import TRAINERS
 
@@ -74,6 +75,7 @@ def zoo_settings(
     return _convert(name, {str(key): value for key, value in found.items()})
 
 
+@renamed(KEYWORDS)
 def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     for name, fix in _UNSUPPORTED.items():
         if values.pop(name, None):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.keywords import refuse_unknown
-from rlox.settings import flag, number, shown
+from rlox.settings import flag, number, shown, text
 
 _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
 
@@ -83,7 +83,7 @@ def as_space(given: Any, algorithm: str, config_type: type[Any]) -> Space:
 def _one(name: str, about: Any) -> Range | Choices:
     if isinstance(about, Mapping):
         known = ("low", "high", "log", "choices")
-        refuse_unknown(map(str, about), known, name)
+        refuse_unknown(about, known, name)
         if {*about} == {"choices"}:
             return _choices(name, about["choices"])
         return _range(name, about)
@@ -178,7 +178,7 @@ def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = No
     >>> default_space("ppo")["learning_rate"]
     Range(low=1e-05, high=0.003, log=True)
     """
-    space = dict(_DEFAULTS[algorithm])
+    space = dict(_DEFAULTS[text("algorithm", algorithm, tuple(_DEFAULTS))])
     steps = space.get("n_steps")
     if isinstance(steps, Choices) and eval_every is not None:
         short = tuple(n for n in steps.values if n * num_envs <= eval_every)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlox._errors import ArgumentError, one_line
+from rlox._errors import ArgumentError, ArgumentTypeError, one_line
 from rlox._processes import Pool
 from rlox.extras import load_extra
 from rlox.files import locked
@@ -21,7 +21,7 @@ from rlox.machine import threads as cpus
 from rlox.many._jobs import TrialJob, TrialResult
 from rlox.noise import ActionNoise
 from rlox.presets import preset
-from rlox.settings import chosen_seed, flag, whole
+from rlox.settings import chosen_seed, flag, path_or_none, shown, text, whole
 from rlox.sweep.space import Space
 from rlox.trainers import TRAINERS
 
@@ -119,10 +119,13 @@ class Sweep:
     ) -> None:
         self._optuna = load_extra("optuna", "sweep", "rlox sweep")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
-        self.plan = plan
-        self._runs_dir = None if runs_dir is None else os.fspath(runs_dir)
+        if not isinstance(plan, Plan):
+            raise ArgumentTypeError("plan", "a rlox.sweep.Plan", shown(plan), "pass Plan(...)")
+        self.plan, folder = plan, path_or_none("runs_dir", runs_dir)
+        path_or_none("storage", storage)
+        self._runs_dir = None if folder is None else os.fspath(folder)
         plan.job(0, {}, self._runs_dir).make_trainer().close()
-        self.name = name or f"{plan.algorithm}-{plan.env}"
+        self.name = text("name", f"{plan.algorithm}-{plan.env}" if name is None else name)
         self._storage = storage
         self.study: Any = self._optuna.create_study(
             storage=_opened(self._optuna, storage),
