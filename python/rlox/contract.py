@@ -54,10 +54,10 @@ def expect_interface(env: gym.Env[Any, Any]) -> None:
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Wrapper that checks what an environment returns, and copies its final observations.
+    """Wrapper that checks what an environment returns, and copies its final observation and info.
 
     In autoreset mode SAME_STEP an environment that returns one array again and again would
-    overwrite its final observation by the reset. The wrapper also saves environments in worker
+    overwrite its final observation or action mask by the reset. The wrapper also saves environments in worker
     processes. `index` is the number of the environment, which errors name.
     """
 
@@ -84,14 +84,15 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         try:
             obs, reward, terminated, truncated, info = result
             over = bool(terminated or truncated)
-            if not isinstance(reward, int | float):
-                float(reward if np.ndim(reward) == 0 else "")
+            if np.ndim(reward):  # NumPy cannot assign one to an element of `rewards`
+                raise TypeError
+            float(reward)
         except (TypeError, ValueError, RuntimeError):  # the last one of tensors
             obs = info = None
         if obs is None or not hasattr(info, "items"):
             raise self._wrong("step", "(observation, number, bool, bool, dict)", result)
         if over:
-            obs = copy.deepcopy(obs)
+            obs, info = copy.deepcopy((obs, info))
         return obs, reward, terminated, truncated, info
 
     def _wrong(self, method: str, expected: str, result: Any) -> ArgumentError:

@@ -11,7 +11,7 @@ from rlox import ArgumentError, VecEnv, make_vec
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
-from support.masked_envs import Doors, Endless, Locks, Method, Switches
+from support.masked_envs import Doors, Endless, Locks, Method, Reused, Switches
 from support.refusals import expect_refusal, refusals, refuses
 
 NAMES = ["PPO", "A2C"]
@@ -224,6 +224,16 @@ def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend,
         assert "Method" in str(warning.message)
     # Observations of doors are their masks. Every episode begins with other ones.
     assert np.array_equal(batch["next_masks"][known], batch["next_obs"][known] > 0)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_dqn_stores_a_copy_of_a_mask_that_the_reset_overwrites(vectorization):
+    kwargs = {"vectorization_mode": vectorization}
+    trainer = dqn(Reused, "native", AutoresetMode.SAME_STEP, num_envs=2, env_kwargs=kwargs)
+    trainer.train(200)
+    buffer = trainer.learner.replay.buffer
+    batch = buffer.sample(len(buffer), seed=0)
+    assert np.array_equal(batch["next_masks"], batch["next_obs"] > 0)
 
 
 class Silent(Endless):
