@@ -160,7 +160,7 @@ def swing(**keywords):
     (lambda here: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
     (lambda here: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
     (lambda here: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
-    (lambda here: FunctionCallback(3), ArgumentTypeError, "function", "pass lambda trainer"),
+    (lambda here: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
     (lambda here: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
     (lambda here: swing(gravity=9.8), ArgumentError, "env_kwargs"),
     (lambda here: swing(g="moon"), ArgumentTypeError, "env_kwargs"),

@@ -23,6 +23,7 @@ from rlox.attributes import (
     GymnasiumAttributes,
     expect_state,
     rename_arguments,
+    renamed,
     to_gymnasium_state,
     to_native_state,
 )
@@ -64,11 +65,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         env_id = text("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         expect_render_mode(render_mode, modes)
-        try:
+        with renamed(_ARGUMENTS):
             self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
-        except StructuredError as error:
-            rename_arguments(error, _ARGUMENTS)
-            raise
         self._started = False
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
@@ -107,11 +105,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         state = to_native_state(self._native.env_id, value)
         zero, streams = np.zeros(1), self._native.rng_states()
         episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
-        try:
+        with renamed(_ARGUMENTS):
             self._native.set_state({"states": state[None], "streams": streams, **episode})
-        except StructuredError as error:
-            rename_arguments(error, _ARGUMENTS)
-            raise
         self._started = True
 
     def _lend_stream(self) -> None:

@@ -58,10 +58,7 @@ class FunctionCallback(Callback):
     def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
         if not callable(function):
             raise ArgumentTypeError(
-                "function",
-                "a function of (trainer, metrics)",
-                _named(function),
-                "pass lambda trainer, metrics: None",
+                "function", "a function of (trainer, metrics)", _named(function), "pass a function"
             )
         try:
             inspect.signature(function).bind(None, {})

@@ -29,11 +29,10 @@ def check_environment(env: object) -> None:
 
     >>> check_environment(None)
     Traceback (most recent call last):
-    rlox.ArgumentTypeError: env: expected an environment or its id, got None; pass \\
-'CartPole-v1'
+    rlox.ArgumentTypeError: env: expected an environment or its id, got None; pass an id
     """
     if env is None:
-        raise ArgumentTypeError("env", "an environment or its id", "None", "pass 'CartPole-v1'")
+        raise ArgumentTypeError("env", "an environment or its id", "None", "pass an id")
     cls = env if isinstance(env, type) else type(env)
     if any(base.__module__.startswith("stable_baselines3.common.vec_env") for base in cls.__mro__):
         raise ArgumentTypeError(
