@@ -110,9 +110,7 @@ $(stamps)/extras: $(stamps)/test
 	@touch $@
 
 test-services: $(stamps)/extras ## test what needs TensorBoard, W&B, MLflow, ONNX, moviepy, MuJoCo, Ray or rliable
-	"$(py)" -m pytest -m "not slow" tests/logger tests/callbacks/test_video.py tests/test_exporting.py \
-		tests/test_snapshots.py tests/sb3/test_models.py tests/cli/test_train.py tests/cli/test_inspect.py \
-		tests/test_scores.py tests/distributed/test_ray.py $(PYTEST_ARGS)
+	"$(py)" -m pytest -m services --timeout 600 $(PYTEST_ARGS) $(may_be_empty)
 
 test-backends-rust: ## test the crates rlox-candle, rlox-burn and rlox-bench
 	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench

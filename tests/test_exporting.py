@@ -43,6 +43,7 @@ def normal(*shape, scale=1):
     return np.random.default_rng(0).normal(size=(40, *shape)).astype(np.float32) * scale
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_onnx_predicts_as_the_loaded_policy(tmp_path, expect_exported, name, backend):
@@ -52,16 +53,19 @@ def test_onnx_predicts_as_the_loaded_policy(tmp_path, expect_exported, name, bac
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["policy.onnx", "saved"]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
 def test_onnx_has_all_activations_and_a_shared_trunk(expect_exported, activation):
     settings = {"net_arch": (8, 6), "shared_trunk": True, "normalize_obs": True}
     expect_exported(trained("ppo", "auto", activation=activation, **settings), normal(4))
 
 
+@pytest.mark.services
 def test_onnx_has_dueling_networks(expect_exported):
     expect_exported(trained("dqn", "native", dueling=True), normal(4))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "space",
     [
@@ -82,6 +86,7 @@ def test_onnx_accepts_raw_observations(expect_exported, space, normalize_reward)
     expect_exported(trainer, rows.astype(np.int64 if discrete else np.float32))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=lambda space: type(space).__name__)
 def test_onnx_returns_actions_of_the_space(expect_exported, space):
     trainer = trainers.A2CTrainer(lambda: Answer(space), 1, runs_dir=None, **ON)
@@ -89,6 +94,7 @@ def test_onnx_returns_actions_of_the_space(expect_exported, space):
     expect_exported(trainer, normal(*trainer.learner.spaces[0].shape, scale=0.5))
 
 
+@pytest.mark.services
 def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
     own = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     images = spaces.Box(0, 255, (40, 40), np.uint8)

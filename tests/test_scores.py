@@ -78,6 +78,7 @@ def test_invalid_arguments_of_intervals_are_rejected(argument, value, error):
         bootstrap_interval([1.0, 2.0], **{argument: value})
 
 
+@pytest.mark.services
 def test_means_and_intervals_are_those_of_rliable():
     pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
     from rliable import library, metrics

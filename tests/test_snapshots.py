@@ -67,6 +67,7 @@ def test_classic_control_resumes(env_id):
     expect_exact_resume(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "env_id",
     [*MUJOCO.split(), *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_MUJOCO.split())],

@@ -33,6 +33,7 @@ def frames_of(moviepy, path):
     return shapes
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_an_episode_is_recorded_every_so_many_steps(moviepy, tmp_path, kind):
     trainer = small(runs_dir=tmp_path)
@@ -47,6 +48,7 @@ def test_an_episode_is_recorded_every_so_many_steps(moviepy, tmp_path, kind):
     assert {*frames} == {(400, 600, 3)}
 
 
+@pytest.mark.services
 def test_training_goes_on_as_without(moviepy, tmp_path):
     runs = []
     for callbacks in ([], [VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)]):
@@ -57,6 +59,7 @@ def test_training_goes_on_as_without(moviepy, tmp_path):
     assert len(os.listdir(tmp_path)) == 2
 
 
+@pytest.mark.services
 def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
     monkeypatch.setattr(Endless, "steps", 0)
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10, env=Endless)
@@ -65,6 +68,7 @@ def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
     assert abs(len(frames_of(moviepy, callback.last)) - 10) <= 2
 
 
+@pytest.mark.services
 def test_ctrl_c_ends_the_recording(moviepy, tmp_path, monkeypatch):
     monkeypatch.setattr(Endless, "steps", 0)
     monkeypatch.setattr(Endless, "press_at", 20)
@@ -74,6 +78,7 @@ def test_ctrl_c_ends_the_recording(moviepy, tmp_path, monkeypatch):
     assert (Endless.steps, callback.last, os.listdir(tmp_path)) == (20, None, [])
 
 
+@pytest.mark.services
 def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
     trainer = small(env=cartpole)
     with pytest.raises(ArgumentTypeError) as raised:
@@ -89,6 +94,7 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
         assert callback.last.exists()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("env", "folder", "argument"),
     [("CartPole-v1", False, "path"), (rlox.VecEnv(n=2, env_id="CartPole-v1"), True, "env")],
@@ -103,6 +109,7 @@ def test_missing_folder_or_environment_is_reported_at_the_start(
     assert (raised.value.argument, trainer.timesteps) == (argument, 0)
 
 
+@pytest.mark.services
 def test_a_video_that_cannot_be_written_ends_no_run(moviepy, tmp_path):
     (tmp_path / "taken").write_text("a file")
     trainer = small(runs_dir=tmp_path)

@@ -91,6 +91,7 @@ def test_exported_file_holds_the_networks(file, kind, words, rlox, trained, tmp_
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
+@pytest.mark.services
 def test_onnx_gives_the_same_actions(rlox, trained, tmp_path):
     pytest.importorskip("onnx", reason="needs onnx: pip install 'rlox[onnx]'")
     runtime = pytest.importorskip("onnxruntime")

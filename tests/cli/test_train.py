@@ -240,6 +240,7 @@ def test_console_logger_and_timing(rlox, tmp_path):
     assert sum(shares) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.services
 def test_videos_are_recorded(rlox, tmp_path):
     pytest.importorskip("moviepy", reason="needs moviepy: pip install 'rlox[video]'")
     pytest.importorskip("pygame")

@@ -149,6 +149,7 @@ def scalars(run):
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
+@pytest.mark.services
 def test_tensorboard_reads_the_scalars(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
     recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
@@ -185,6 +186,7 @@ def test_lines_that_are_none_and_one_that_was_cut_off_are_left_out(tmp_path):
     assert file.read_text() == f"{lines[0]}\n{more[0]}\n"
 
 
+@pytest.mark.services
 def test_resumed_run_replaces_scalars_of_tensorboard(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
     run = killed_and_resumed(tmp_path, TensorBoardLogger)

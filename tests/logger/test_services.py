@@ -55,6 +55,7 @@ def rows_of_wandb(file):
             yield {name: x for name, x in row.items() if not name.startswith("_")}
 
 
+@pytest.mark.services
 def test_wandb_offline_holds_every_row(tmp_path):
     pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
     recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
@@ -79,6 +80,7 @@ def runs_in(folder):
     return client, client.search_runs([experiment.experiment_id])
 
 
+@pytest.mark.services
 def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
     (store / "empty").mkdir()
     monkeypatch.chdir(store / "empty")
@@ -96,6 +98,7 @@ def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
     assert list((store / "empty").iterdir()) == []
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
 def test_mlflow_stores_how_a_run_ended(store, status):
     def end(trainer, metrics):
@@ -112,6 +115,7 @@ def test_mlflow_stores_how_a_run_ended(store, status):
     assert run.info.status == status
 
 
+@pytest.mark.services
 def test_all_loggers_at_once(store):
     for package in ("tensorboard", "wandb"):
         pytest.importorskip(package, reason=f"the extra rlox[{package}] is not installed")
@@ -125,6 +129,7 @@ def test_all_loggers_at_once(store):
     assert run.name in [r.info.run_name for r in runs_in(store)[1]]
 
 
+@pytest.mark.services
 def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
     asked, init = [], wandb.init
@@ -142,6 +147,7 @@ def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
     assert asked[2]["id"] == "mine"
 
 
+@pytest.mark.services
 def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
     run = train_half(tmp_path, store, MLflowLogger)
     half = resumed(tmp_path, run)

@@ -225,6 +225,7 @@ def test_verbose_writes_tables(cls, env, keywords, steps, log_interval, tables, 
     assert capsys.readouterr().out.count("time/total_timesteps") == tables
 
 
+@pytest.mark.services
 def test_logs_are_named_and_counted(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
