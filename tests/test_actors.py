@@ -29,7 +29,7 @@ from rlox.native import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
 from support.refusals import expect_refusal, refusals, refuses
-from thread_runs import run_in_fork, run_threads
+from support.thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -24,7 +24,7 @@ from rlox._rlox import env_ids
 from rlox.uniform import random_actions
 from support.envs import IDS, NATIVE
 from support.refusals import refuses
-from thread_runs import run_program
+from support.thread_runs import run_program
 
 
 def test_every_native_id_is_registered_with_gymnasiums_limit():
@@ -367,7 +367,7 @@ def test_gravity_is_not_set_silently(setter):
         SETTERS[setter]("gravity")
 
 
-@pytest.mark.parametrize("setter", ["setattr", "VecEnv"])
+@pytest.mark.parametrize("setter", SETTERS)
 @pytest.mark.parametrize("name", ["gravitation", "_sutton_barto_reward", "steps_beyond_terminated"])
 def test_unknown_attributes_cannot_be_set(setter, name):
     with refuses(AttributeError, f"{name}: expected an attribute of", name=name):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from support.refusals import Refusal, expect_refusal, refusals
-from thread_runs import run_threads
+from support.thread_runs import run_threads
 
 
 def random_rollout(seed, shape, dtype=np.float64):

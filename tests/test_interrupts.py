@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import interrupt_cases
 import rlox
-from interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAINING, lateness
-from interrupt_cases import machine_lateness as machine
 from rlox._concurrency import stop_on_interrupt
 from rlox._rlox import network_backends
-from thread_runs import run_threads
+from support import interrupt_cases
+from support.interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAINING, lateness
+from support.interrupt_cases import machine_lateness as machine
+from support.thread_runs import run_threads
 
 pytestmark = [
     pytest.mark.serial,

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlox import ArgumentError, CorruptFileError, checkpoint  # noqa: E402
+from rlox import ArgumentError, ClosedError, CorruptFileError, checkpoint  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 from support.refusals import refuses  # noqa: E402
-from thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
+from support.thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
@@ -196,7 +196,7 @@ import sys, threading
 import torch
 from rlox.torch_state import own_generator
 from rlox.trainers import PPOTrainer
-from thread_runs import run_in_fork
+from support.thread_runs import run_in_fork
 
 def make(**settings):
     return PPOTrainer("CartPole-v1", 1, **settings, runs_dir=None)
@@ -253,7 +253,7 @@ def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer.learner.policy.act = wait  # within an iteration
     threads, errors = start_threads(lambda: trainer.train(64))
     inside.wait(30)
-    with refuses(RuntimeError, "iterate: ", "make a trainer for each thread"):
+    with refuses(ClosedError, "learner", "make a trainer for each thread"):
         trainer.learner.iterate()
     leave.set()
     join(threads)

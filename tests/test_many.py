@@ -15,13 +15,13 @@ import torch
 
 import rlox
 import rlox.machine
-from resume_runs import SETTINGS, kind, table
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import Callback, EvalCallback
 from rlox.logger import RunFolder
 from rlox.many import RunsFailedError
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
+from support.resume_runs import SETTINGS, kind, table
 from support.runs import SMALL, failing
 
 STEPS = 192

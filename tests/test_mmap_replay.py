@@ -13,7 +13,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, OutOfMemoryError
 from support.refusals import Refusal, expect_refusal, refusals, refuses
 from support.replay import assert_equal_batches, batch_of, check, transition
-from thread_runs import join, start_threads
+from support.thread_runs import join, start_threads
 
 
 def open_new(path, hot=5, total=50, rows=0, **keywords):

@@ -12,7 +12,7 @@ import pytest
 
 import rlox
 from support.replay import batch_of, check, transition
-from thread_runs import join, run_program, run_threads, start_threads
+from support.thread_runs import join, run_program, run_threads, start_threads
 
 
 def filled(rows=2000):

@@ -5,17 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import resume_runs
 from rlox import ArgumentError
 from rlox.metrics import forget_after
+from support import resume_runs
 from support.refusals import refuses
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-HERE = Path(__file__).parent
 # The default tests kill these runs; `make test-kills` kills all.
 QUICK = {("ppo", "native"), ("sac", "torch")}
 MATRIX = [
@@ -27,7 +25,7 @@ MATRIX = [
 
 def process(*words):
     """Return the exit code and the errors of a new process."""
-    command = [sys.executable, str(HERE / "resume_runs.py"), *map(str, words)]
+    command = [sys.executable, resume_runs.__file__, *map(str, words)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stderr[-2000:]

@@ -12,7 +12,7 @@ import pytest
 
 from rlox import ClosedError, VecEnv, make_vec
 from support.refusals import refuses
-from thread_runs import join, run_program, run_threads, start_threads
+from support.thread_runs import join, run_program, run_threads, start_threads
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -41,7 +41,7 @@ FORK = """
     import os, threading
     import numpy as np
     from rlox import ClosedError, VecEnv
-    from thread_runs import run_in_fork
+    from support.thread_runs import run_in_fork
     env = VecEnv(1024, 0)
     env.reset()
     actions = np.arange(1024) % 2
@@ -369,7 +369,7 @@ FORK_DURING_A_STEP = """
     import threading, time
     from rlox import ClosedError, make_vec
     from test_threads import Slow
-    from thread_runs import run_in_fork
+    from support.thread_runs import run_in_fork
 
     def use():
         calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]

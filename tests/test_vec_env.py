@@ -21,7 +21,7 @@ from rlox import (
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
 from support.refusals import refuses
-from thread_runs import join, start_threads
+from support.thread_runs import join, start_threads
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 

@@ -56,7 +56,7 @@ class StructuredError(Exception):
                 vars(self).update(vars(original))
                 return
         super().__init__(argument, expected, got, hint)
-        self.argument = argument
+        self.argument = str(argument)
         self.expected = expected
         self.got = got
         self.hint = hint

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlox import learner, settings, standing
-from rlox._errors import ArgumentTypeError
+from rlox._errors import ArgumentTypeError, ClosedError
 from rlox.action_spaces import expect_action_space
 from rlox.layouts import Layout
 from rlox.masks import mask_width, no_masks
@@ -69,9 +69,11 @@ class BaseLearner:
     def _alone(self) -> Iterator[None]:
         """Refuse a second thread within the context."""
         if not self._idle.acquire(blocking=False):
-            raise RuntimeError(
-                "iterate: expected a learner that no other thread uses, got one that is learning; "
-                "make a trainer for each thread"
+            raise ClosedError(
+                "learner",
+                "no other thread in iterate()",
+                "one that is learning",
+                "make a trainer for each thread",
             )
         try:
             with self._drawing:  # a prediction that has begun ends first
@@ -90,10 +92,11 @@ class BaseLearner:
             return
         with self._drawing:
             if self._learning is not None:
-                raise RuntimeError(
-                    "predict: expected a learner that no other thread trains, as samples draw from "
-                    "what training draws from, got one that is learning; pass deterministic=True, "
-                    "or predict between iterations, in a callback"
+                raise ClosedError(
+                    "learner",
+                    "no other thread in iterate(), whose random stream samples draw from",
+                    "one that is learning",
+                    "pass deterministic=True, or predict in a callback",
                 )
             yield
 

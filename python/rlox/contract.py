@@ -57,8 +57,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
     """Wrapper that checks what an environment returns, and copies its final observation and info.
 
     In autoreset mode SAME_STEP an environment that returns one array again and again would
-    overwrite its final observation or action mask by the reset. The wrapper also saves environments in worker
-    processes. `index` is the number of the environment, which errors name.
+    overwrite its final observation or action mask by the reset. The wrapper also saves environments
+    in worker processes. `index` is the number of the environment, which errors name.
     """
 
     def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:

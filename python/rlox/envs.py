@@ -109,6 +109,16 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
             self._native.set_state({"states": state[None], "streams": streams, **episode})
         self._started = True
 
+    def set_wrapper_attr(self, name: str, value: object, *, force: bool = True) -> bool:
+        """Set an attribute; wrappers call this method for names that they do not have.
+
+        Raises:
+            AttributeError: The name is unknown, or a constant's. Without this method, the outermost
+                wrapper would get an attribute that nobody reads.
+        """
+        setattr(self, name, value)
+        return True
+
     def _lend_stream(self) -> None:
         self._native.set_rng_states(streams.state_for_native(self.np_random)[None])
 

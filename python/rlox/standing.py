@@ -123,7 +123,7 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
 
 
 def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
-    """Return the name of the first entry of another type, shape or dtype than these environments'."""
+    """Return the name of the first entry with another type, shape or dtype than expected."""
     n = env.num_envs
     expected: dict[str, tuple[tuple[int, ...], Any]] = {
         "rows": ((n, *env.layout.shape), env.layout.dtype),
@@ -135,9 +135,10 @@ def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
         array = np.asarray(own.get(name))
         if (array.shape, array.dtype) != form:
             return name
+    observations = len(own.get("observations") or ())
     fits = {
         "snapshots": isinstance(own.get("snapshots"), list) and len(own["snapshots"]) == n,
-        "observations": type(env.env) is not SyncVectorEnv or len(own.get("observations") or ()) == n,
+        "observations": observations == n or type(env.env) is not SyncVectorEnv,
         "masks": isinstance(own.get("masks"), dict),
         "has_masks": type(own.get("has_masks")) is bool,
         "steps": type(own.get("steps")) is int,

@@ -214,7 +214,7 @@ def test_two_threads_cannot_learn_at_once():
         while first.is_alive():
             learner.iterate()
 
-    with refuses(RuntimeError, "learner"):
+    with refuses(ClosedError, "learner"):
         iterate()
     learner.stopping = True
     first.join()

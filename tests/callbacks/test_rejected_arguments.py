@@ -2,7 +2,6 @@
 
 import gymnasium as gym
 
-from cli_runs import SETTINGS
 from rlox import ArgumentError, ArgumentTypeError, VecEnv
 from rlox.callbacks import (
     CheckpointCallback,
@@ -12,6 +11,7 @@ from rlox.callbacks import (
 )
 from rlox.evaluation import evaluate
 from rlox.trainers import PPOTrainer
+from support.cli_runs import SETTINGS
 from support.refusals import expect_refusal, refusals
 
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from cli_runs import SMALL, Result
 from rlox.cli import main
+from support.cli_runs import SMALL, Result
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cli_runs import SMALL
 from rlox.cli import main
+from support.cli_runs import SMALL
 
 TRAIN = "train ppo CartPole-v1 --total-timesteps 32 --no-progress "
 NOISE = "train td3 Pendulum-v1 --total-timesteps 1 "

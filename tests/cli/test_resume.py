@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from cli_runs import SETTINGS, SMALL
 from rlox.trainers import PPOTrainer
 from support.checkpoints import expect_equal_networks
+from support.cli_runs import SETTINGS, SMALL
 from support.envs import cartpole
 
 WORDS = ("--no-progress", "--json")

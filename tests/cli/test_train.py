@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from cli_runs import SETTINGS, SMALL
 from rlox.cli import UsageError
 from rlox.cli._args import read_yaml
 from rlox.cli.train import parse_seeds
 from rlox.configs import setting_docs
 from rlox.scores import score
 from rlox.trainers import TRAINERS, PPOTrainer
+from support.cli_runs import SETTINGS, SMALL
 from support.refusals import refuses
 
 PPO = ("train", "ppo", "CartPole-v1", "--no-progress", "--seed", "1", *SMALL)

@@ -13,9 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import ddp_runs  # noqa: E402
 import rlox  # noqa: E402
-from ddp_runs import SETTINGS, run_ranks  # noqa: E402
 from rlox import ArgumentError, RunningMeanStd, trainers  # noqa: E402
 from rlox.algorithms.a2c import a2c_loss  # noqa: E402
 from rlox.algorithms.ppo import ppo_loss  # noqa: E402
@@ -24,6 +22,8 @@ from rlox.batches import Batch  # noqa: E402
 from rlox.checkpoint import read_checkpoint  # noqa: E402
 from rlox.distributed import ddp  # noqa: E402
 from rlox.replaying import ReplayBatch  # noqa: E402
+from support import ddp_runs  # noqa: E402
+from support.ddp_runs import SETTINGS, run_ranks  # noqa: E402
 from support.refusals import refuses  # noqa: E402
 
 
@@ -308,7 +308,7 @@ def test_rank_that_fails_ends_the_others_and_rank_0_saves(tmp_path, fault, rank,
 @pytest.mark.parametrize("fault", ["die", "raise"])
 def test_torchrun_ends_the_other_rank_only_after_it_has_saved(tmp_path, fault):
     script = Path(ddp_runs.__file__)
-    path = os.pathsep.join([str(Path(rlox.__file__).parents[1]), str(script.parent)])
+    path = os.pathsep.join([str(Path(rlox.__file__).parents[1]), str(script.parents[1])])
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     done = subprocess.run(

@@ -13,7 +13,7 @@ from rlox import ArgumentError, ArgumentTypeError, ClosedError, VecEnv
 from rlox.distributed.remote import RemoteVecEnv
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.refusals import refuses
-from thread_runs import run_in_fork
+from support.thread_runs import run_in_fork
 
 WORKER = [sys.executable, "-m", "rlox", "worker"]
 TOKEN = "0123456789abcdef"

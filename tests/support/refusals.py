@@ -53,7 +53,8 @@ def refuses(error, argument, hint="", **attributes):
         if hint is None:
             assert exception.hint is None, exception
         else:
-            assert exception.hint and hint in exception.hint, exception
+            assert exception.hint, exception
+            assert hint in exception.hint, exception
     else:
         assert argument in str(exception), exception
         assert hint in str(exception), exception

@@ -24,7 +24,7 @@ from rlox.torch_learner import TorchLearner
 
 
 def ppo_loss(
-    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float | Tensor
+    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The clipped surrogate objective with its value loss and entropy bonus.
 
@@ -165,7 +165,7 @@ class PPO(TorchLearner):
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms, enough = torch.zeros((), device=self.device), False
         # A compiled function is compiled anew for each value of a float, but not of a tensor.
-        clip = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
+        clip: Any = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):

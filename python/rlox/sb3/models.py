@@ -507,8 +507,8 @@ class Model:
         try:
             for kind in ("observation", "action"):
                 name = f"single_{kind}_space"
-                expected, got = (spaces.to_json(getattr(x.env, name)) for x in (old, new))
-                if expected != got:
+                expected, got = (getattr(x.env, name) for x in (old, new))
+                if spaces.to_json(expected) != spaces.to_json(got):
                     raise ArgumentError(
                         "env", f"the {kind} space {expected}", str(got), "make a new model"
                     )

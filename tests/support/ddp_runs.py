@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from resume_runs import digest
 from rlox import make_vec
 from rlox._errors import StructuredError
 from rlox.distributed import ddp
 from rlox.policies import MlpPolicy
 from rlox.replaying import ReplayBatch
+from support.resume_runs import digest
 
 TIMEOUT = 60.0
 ON_POLICY = {"num_envs": 4, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
@@ -50,8 +50,8 @@ def run_ranks(function, *args, size=2, hang=False):
     With `hang`, rank 1 does not end by itself and is killed after rank 0 has ended.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ddp_runs"])
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    context.set_forkserver_preload(["support.ddp_runs"])
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
