@@ -346,7 +346,8 @@ fn standings_that_do_not_fit_change_nothing() {
         let before = Standing::of(env.as_ref()).unwrap();
         for result in [bad.check(env.as_ref()), bad.put(env.as_mut())] {
             let rejected = assert_rejects(result, variant, argument);
-            assert_eq!((&rejected.got[..], rejected.at.env), (got, got.starts_with("NaN").then_some(1)));
+            assert!(rejected.got.ends_with(got), "{rejected}");
+            assert_eq!(rejected.at.env, got.starts_with("NaN").then_some(1));
         }
         assert_eq!(Standing::of(env.as_ref()).unwrap(), before, "{argument}");
     }

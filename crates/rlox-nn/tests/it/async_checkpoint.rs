@@ -17,7 +17,7 @@ use rlox_nn::train::{
 use rlox_nn::{ActorCritic, NamedTensors};
 use serde_json::json;
 
-use crate::support::actors::{IN_TURN, Trainer, cartpole, impala, iterate, networks, read, state, with};
+use crate::support::actors::{IN_TURN, Policy, Trainer, cartpole, impala, iterate, networks, read, state, with};
 use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt, setting};
 
 fn goes_on_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: impl Fn(u64) -> Trainer<A>) {
@@ -162,7 +162,7 @@ fn rejects<A: OnPolicyAlgorithm>(make: impl Fn() -> Trainer<A>, path: &Path, rej
 }
 
 #[test]
-fn checkpoints_of_other_trainers_are_rejects() {
+fn checkpoints_of_other_trainers_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut saved = impala(2, IN_TURN, 1);
@@ -185,7 +185,7 @@ fn checkpoints_of_other_trainers_are_rejects() {
 }
 
 #[test]
-fn damaged_checkpoints_and_those_that_make_no_sense_are_rejects() {
+fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let (path, make) = (scratch.path().join("saved"), || impala(2, IN_TURN, 1));
     let mut saved = impala(2, IN_TURN, 2);

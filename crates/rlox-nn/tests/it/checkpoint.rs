@@ -221,7 +221,7 @@ fn rejects(trainer: &mut dyn Trainer, path: &Path, rejection: Rejection) {
 }
 
 #[test]
-fn checkpoints_of_other_trainers_are_rejects() {
+fn checkpoints_of_other_trainers_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut saved = pendulum(3, AutoresetMode::SameStep, 1);
@@ -295,7 +295,7 @@ fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
 }
 
 #[test]
-fn whole_checkpoints_that_make_no_sense_are_rejects() {
+fn whole_checkpoints_that_make_no_sense_are_refused() {
     let changes: [Change<Checkpoint>; 15] = [
         (|c| drop(c.manifest.remove("counters")), corrupt("manifest", "no key \"counters\"")),
         (|c| c.manifest["counters"]["updates"] = json!(-1), corrupt("counters", "no count")),
@@ -319,7 +319,7 @@ fn whole_checkpoints_that_make_no_sense_are_rejects() {
             |c| c.put("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(),
             corrupt("environment", ""),
         ),
-        (|c| fill(c, "optimizer", "log_std.step", 0.5), corrupt("optimizer, state", "")),
+        (|c| fill(c, "optimizer", "log_std.step", 0.5), (Error::Config, "optimizer, state", "", "")),
         (
             |c| fill(c, "networks", "critic.2.bias", f32::NAN),
             (Error::NotFinite, "networks", "", "NaN in \"critic.2.bias\""),

@@ -231,7 +231,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
         (Transitions { obs: &[0.0; 11], ..all }, Error::Shape, "obs", "11 numbers", None),
         (Transitions { discount: Discount::Same(1.5), ..all }, Error::Config, "discount", "1.5", Some(0)),
         (Transitions { weights: Some(&[1.0; 5]), ..all }, Error::Shape, "weights", "5", None),
-        (Transitions { next_masks: Some(&[false; 12]), ..all }, Error::Action, "next_masks", "none", Some(0)),
+        (Transitions { next_masks: Some(&[false; 12]), ..all }, Error::Action, "next_masks", "none", Some(1)),
         (Transitions { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..all }, Error::NotFinite, "rewards", "NaN", Some(1)),
         (
             Transitions { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..all },

@@ -2,7 +2,7 @@
 
 use rlox_core::envs::CartPole;
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Result, Space, VecEnv};
+use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Space, VecEnv};
 use rlox_nn::train::{A2c, A2cConfig};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, Init, Learnable, Mlp, NamedTensors, Network, Optimizer, Parameters,

@@ -15,7 +15,7 @@ pub(crate) fn setting(expected: &'static str, got: &'static str) -> Rejection {
 
 /// Returns the error of a section that rlox does not write so.
 pub(crate) fn corrupt(section: &'static str, got: &'static str) -> Rejection {
-    (Error::Corrupt, section, "what rlox wrote", got)
+    (Error::Corrupt, section, "", got)
 }
 
 /// Checks the error of loading the checkpoint `path` and returns its fields.
