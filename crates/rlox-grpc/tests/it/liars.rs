@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{Actions, Error, ResetOptions, Result, Seeds, StepOut, VectorEnv};
+use rlox_core::{Actions, Error, ResetOptions, Seeds, StepOut, VectorEnv};
 use rlox_grpc::v1::worker_server::{Worker, WorkerServer};
 use rlox_grpc::v1::{self, reply, request, space::Kind};
 use rlox_grpc::{ClientOptions, EnvOptions, PROTOCOL, RemoteVecEnv};
@@ -73,7 +73,7 @@ fn served(liar: Liar) -> (Runtime, String) {
 }
 
 /// The error of opening, resetting and stepping one environment there.
-fn tried(first: v1::Opened, reset: reply::What, step: reply::What) -> Result<()> {
+fn tried(first: v1::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
     let answer = move |what| match what {
         request::What::Open(open) => {
             let v1::Open { protocol, .. } = open;
