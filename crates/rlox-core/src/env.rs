@@ -291,19 +291,22 @@ impl Action for [f32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Mismatch;
+    use crate::testing::assert_rejects;
 
-    fn message<T: ?Sized + Action>(actions: Actions<'_>, n: usize, space: &Space) -> String {
-        T::rows(actions, n, space).map(|_| ()).unwrap_err().to_string()
+    fn outside<T: ?Sized + Action>(actions: &[i64], n: usize, space: &Space) -> Mismatch {
+        assert_rejects(T::rows(Actions::Discrete(actions), n, space), Error::Action, "actions")
     }
 
     #[test]
     fn discrete_actions_outside_name_the_environment() {
         let space = Space::Discrete { n: 3, start: 5 };
-        let text = message::<i64>(Actions::Discrete(&[5, 8]), 2, &space);
-        assert!(text.contains("[5, 7]") && text.contains("8 in environment 1"), "{text}");
-        assert!(message::<i64>(Actions::Discrete(&[i64::MIN]), 1, &space).contains("environment 0"));
-        assert!(message::<i64>(Actions::Discrete(&[5]), 2, &space).contains("2 actions"));
-        assert!(message::<i64>(Actions::Continuous(&[5.0]), 1, &space).contains("kind"));
+        let rejected = outside::<i64>(&[5, 8], 2, &space);
+        assert!(rejected.expected.contains("[5, 7]"), "{rejected}");
+        assert_eq!((&rejected.got[..], rejected.at.env), ("8", Some(1)));
+        assert_eq!(outside::<i64>(&[i64::MIN], 1, &space).at.env, Some(0));
+        assert_rejects(i64::rows(Actions::Discrete(&[5]), 2, &space), Error::Shape, "actions");
+        assert_rejects(i64::rows(Actions::Continuous(&[5.0]), 1, &space), Error::Space, "actions");
         assert_eq!(i64::rows(Actions::Discrete(&[5, 7]), 2, &space).unwrap().sum::<i64>(), 12);
     }
 
@@ -311,16 +314,18 @@ mod tests {
     fn vectors_of_integers_are_checked_by_component() {
         let space = Space::MultiDiscrete { nvec: vec![2, 4] };
         assert!(<[i64]>::rows(Actions::Discrete(&[1, 3, 0, 0]), 2, &space).is_ok());
-        let text = message::<[i64]>(Actions::Discrete(&[1, 3, 2, 0]), 2, &space);
-        assert!(text.contains("component 0") && text.contains("2 in environment 1"), "{text}");
-        assert!(message::<[i64]>(Actions::Discrete(&[2]), 1, &Space::MultiBinary { n: 1 }).contains("[0, 1]"));
+        let rejected = outside::<[i64]>(&[1, 3, 2, 0], 2, &space);
+        assert!(rejected.expected.contains("component 0"), "{rejected}");
+        assert_eq!((&rejected.got[..], rejected.at.env), ("2", Some(1)));
+        assert!(outside::<[i64]>(&[2], 1, &Space::MultiBinary { n: 1 }).expected.contains("[0, 1]"));
     }
 
     #[test]
     fn continuous_actions_must_be_finite() {
         let space = Space::uniform_box(-1.0, 1.0, &[2]);
-        let text = message::<[f32]>(Actions::Continuous(&[0.0, 0.0, 0.0, f32::NAN]), 2, &space);
-        assert!(text.contains("NaN in environment 1"), "{text}");
+        let result = <[f32]>::rows(Actions::Continuous(&[0.0, 0.0, 0.0, f32::NAN]), 2, &space);
+        let rejected = assert_rejects(result, Error::NotFinite, "actions");
+        assert_eq!((&rejected.got[..], rejected.at.env), ("NaN", Some(1)));
         assert!(<[f32]>::rows(Actions::Continuous(&[9.0, -9.0]), 1, &space).is_ok(), "bounds are the env's affair");
     }
 }

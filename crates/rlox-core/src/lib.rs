@@ -35,6 +35,8 @@ mod rng;
 mod rollout;
 pub mod simd;
 mod space;
+#[doc(hidden)]
+pub mod testing;
 mod vector;
 
 pub use advantage::{

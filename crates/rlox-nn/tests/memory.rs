@@ -1,5 +1,6 @@
 //! What fits into no memory, or cannot be counted, is an error that names the argument.
 
+use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, Ends, EnvSpec, Error, Pcg64, Result, Space, Vtrace, available_memory};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{
@@ -23,9 +24,7 @@ fn torque() -> Space {
 }
 
 fn refused<T>(made: Result<T>, argument: &str) {
-    let Err(error) = made else { panic!("{argument} is not refused") };
-    assert!(matches!(error, Error::Memory(_)), "{error:?}");
-    assert!(error.to_string().starts_with(&format!("{argument}: expected what fits into ")), "{error}");
+    assert!(assert_rejects(made, Error::Memory, argument).expected.starts_with("what fits into "));
 }
 
 #[test]
@@ -54,15 +53,14 @@ fn the_padding_of_narrow_layers_counts() {
 
 #[test]
 fn actions_beyond_counting_are_refused() {
-    let shape = |made: Result<SquashedPolicy<Mlp>>, expected: &str| {
-        let error = made.unwrap_err();
-        assert!(matches!(error, Error::Shape(_)) && error.to_string().starts_with(expected), "{error}");
+    let shape = |result, expected: &str| {
+        let rejected = assert_rejects(result, Error::Shape, "actor");
+        assert!(rejected.expected.starts_with(expected), "{rejected}");
     };
-    shape(SquashedPolicy::state_dependent(net(1), HUGE, -3.0), "actor: expected 1125899906842624 outputs, got 1");
-    shape(SquashedPolicy::new(net(2), usize::MAX), "actor: expected 2 outputs for each of an action's 18446744");
-    shape(SquashedPolicy::new(net(2), 0), "actor: expected 2 outputs for each of an action's 0 numbers, got 2");
-    let error = SquashedGaussian::new(usize::MAX).unwrap_err();
-    assert!(error.to_string().starts_with("dim: expected at least 1 and at most "), "{error}");
+    shape(SquashedPolicy::state_dependent(net(1), HUGE, -3.0), "1125899906842624 outputs");
+    shape(SquashedPolicy::new(net(2), usize::MAX), "2 outputs for each of an action's 18446744");
+    shape(SquashedPolicy::new(net(2), 0), "2 outputs for each of an action's 0 numbers");
+    assert_rejects(SquashedGaussian::new(usize::MAX), Error::Config, "dim");
     assert!(SquashedGaussian::new(usize::MAX / 2).unwrap().mode(&[], &mut []).is_ok());
 }
 
@@ -81,14 +79,10 @@ fn spaces_of_more_values_than_can_be_counted_are_refused() {
         let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
         let mut policy = PolicyNetworks::new(net(2), net(1), distribution).unwrap();
         let actions = rlox_core::ActionsMut::Discrete(&mut [0]);
-        for error in [
-            mask_width(&space).unwrap_err(),
-            Distribution::new(&space, 0.0).unwrap_err(),
-            predict_actions(&mut policy, obs, None, &space, &mut Vec::new(), actions).unwrap_err(),
-        ] {
-            assert!(matches!(error, Error::Space(_)), "{space:?}: {error:?}");
-            assert!(error.to_string().starts_with("action space: expected "), "{error}");
-        }
+        assert_rejects(mask_width(&space), Error::Space, "action space");
+        assert_rejects(Distribution::new(&space, 0.0), Error::Space, "action space");
+        let result = predict_actions(&mut policy, obs, None, &space, &mut Vec::new(), actions);
+        assert_rejects(result, Error::Space, "action space");
     }
     assert_eq!(mask_width(&Space::MultiBinary { n: 3 }).unwrap(), 6);
     assert_eq!(mask_width(&torque()).unwrap(), 0);

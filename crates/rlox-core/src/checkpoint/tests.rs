@@ -7,7 +7,8 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{FieldData, FieldMut};
+use crate::testing::assert_rejects;
+use crate::{FieldData, FieldMut, Mismatch};
 
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
@@ -73,19 +74,20 @@ fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
     let (_scratch, path) = saved();
     let read = Checkpoint::read(&path).unwrap();
     let mut out = [7.0; 6];
-    for (member, name, shape, expected) in [
+    for (member, name, shape, got) in [
         ("networks", "actor.0.weight", &[3, 2][..], "of shape [2, 3] and type F32 instead of [3, 2] and F32"),
         ("networks", "actor.0.bias", &[6], "no array \"actor.0.bias\""),
         ("optimizer", "x", &[6], "no such member"),
         ("normalizer", "mean", &[2], "type F64 instead of [2] and F32"),
     ] {
-        let text = read.array(member, name, shape, FieldMut::F32(&mut out)).unwrap_err().to_string();
-        assert!(text.contains(expected) && text.contains(&format!("section {member}: ")), "{text}");
+        let result = read.array(member, name, shape, FieldMut::F32(&mut out));
+        let rejected = assert_rejects(result, Error::Corrupt, &read.file_of(member));
+        assert!(rejected.got.contains(got) && rejected.at.section.as_deref() == Some(member), "{rejected}");
     }
     assert!(matches!(read.array("networks", "step", &[], FieldMut::F32(&mut out)), Err(Error::Shape(_))));
     assert_eq!(out, [7.0; 6]);
-    let error = checkpoint(1).put("a", &[("x", &[3], [0_u8; 2][..].into())]).unwrap_err();
-    assert!(error.to_string().contains("\"x\" of shape [3]"), "{error}");
+    let rejected = assert_rejects(checkpoint(1).put("a", &[("x", &[3], [0_u8; 2][..].into())]), Error::Shape, "arrays");
+    assert!(rejected.got.contains("\"x\" of shape [3]"), "{rejected}");
 }
 
 #[test]
@@ -121,15 +123,18 @@ fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     fs::write(path.join(MANIFEST), canonical::sealed(manifest)).unwrap();
 }
 
+/// Checks that a file of the checkpoint `path` is found to be corrupt.
+fn corrupt(path: &Path, file: &str) -> Mismatch {
+    assert_rejects(Checkpoint::read(path), Error::Corrupt, &path.join(file).display().to_string())
+}
+
 #[test]
 fn names_cannot_leave_the_folder() {
     for name in ["../networks", "/etc/passwd", "a/b", "..", "", "A", "é", "9", &"a".repeat(65)] {
-        let error = checkpoint(1).put_safetensors(name, Vec::new()).unwrap_err();
-        assert!(error.to_string().starts_with("members: expected names of"), "{error}");
+        assert_rejects(checkpoint(1).put_safetensors(name, Vec::new()), Error::Config, "members");
         let (_scratch, path) = saved();
         forge(&path, |manifest| manifest["members"][name] = json!({"bytes": 0, "sha256": ""}));
-        let error = Checkpoint::read(&path).unwrap_err();
-        assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains("section members"), "{error}");
+        assert_eq!(corrupt(&path, MANIFEST).at.section.as_deref(), Some("members"));
     }
 }
 
@@ -140,8 +145,9 @@ fn links_to_other_files_are_not_followed() {
     let (file, moved) = (path.join("networks.safetensors"), scratch.path().join("elsewhere"));
     fs::rename(&file, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &file).unwrap();
-    let text = Checkpoint::read(&path).unwrap_err().to_string();
-    assert!(text.contains("networks.safetensors, section networks") && text.contains("a link"), "{text}");
+    let rejected = corrupt(&path, "networks.safetensors");
+    assert_eq!(rejected.at.section.as_deref(), Some("networks"));
+    assert_eq!(rejected.got, "a link, a folder or a device");
     // The checkpoint itself may be behind one, and is replaced where it is.
     fs::remove_file(&file).unwrap();
     fs::rename(&moved, &file).unwrap();
@@ -154,25 +160,32 @@ fn links_to_other_files_are_not_followed() {
 
 #[test]
 fn manifests_of_others_are_refused() {
-    let forged = |change: fn(&mut Map<String, Value>), expected: &str| {
-        let (_scratch, path) = saved();
+    let forged = |change: fn(&mut Map<String, Value>)| {
+        let (scratch, path) = saved();
         forge(&path, change);
-        let text = Checkpoint::read(&path).unwrap_err().to_string();
-        assert!(text.contains("manifest.json") && text.contains(expected), "{text}");
+        (scratch, path)
     };
-    forged(|m| drop(m.remove("members")), "no key \"members\"");
-    forged(|m| drop(m.insert("members".into(), json!([]))), "[] as \"members\"");
-    forged(|m| m["members"]["networks"] = json!(3), "section members");
-    forged(|m| m["members"]["networks"]["bytes"] = json!(-1), "section members");
-    forged(|m| m["format"] = json!(99), "expected format 2, got 99, written by rlox \"2");
+    let (_scratch, path) = forged(|m| drop(m.remove("members")));
+    assert_eq!(corrupt(&path, MANIFEST).got, "no key \"members\"");
+    let (_scratch, path) = forged(|m| drop(m.insert("members".into(), json!([]))));
+    assert_eq!(corrupt(&path, MANIFEST).got, "[] as \"members\"");
+    for change in [(|m| m["members"]["networks"] = json!(3)) as fn(&mut Map<String, Value>), |m| {
+        m["members"]["networks"]["bytes"] = json!(-1)
+    }] {
+        let (_scratch, path) = forged(change);
+        assert_eq!(corrupt(&path, MANIFEST).at.section.as_deref(), Some("members"));
+    }
+    let (_scratch, path) = forged(|m| m["format"] = json!(99));
+    let file = path.join(MANIFEST).display().to_string();
+    let newer = assert_rejects(Checkpoint::read(&path), Error::Config, &file);
+    assert_eq!(newer.got, format!("99, written by rlox {:?}", env!("CARGO_PKG_VERSION")));
     let (_scratch, path) = saved();
     fs::remove_file(path.join("networks.safetensors")).unwrap();
-    let text = Checkpoint::read(&path).unwrap_err().to_string();
-    assert!(text.contains("networks.safetensors, section networks") && text.contains("no such file"), "{text}");
+    let missing = corrupt(&path, "networks.safetensors");
+    assert_eq!((&missing.got[..], missing.at.section.as_deref()), ("no such file", Some("networks")));
     // What claims to be enormous is not read.
     forge_size(&path);
-    let text = Checkpoint::read(&path).unwrap_err().to_string();
-    assert!(text.contains("instead of 9223372036854775807"), "{text}");
+    assert!(corrupt(&path, "networks.safetensors").got.ends_with("bytes instead of 9223372036854775807"));
 }
 
 fn forge_size(path: &Path) {
@@ -297,8 +310,7 @@ fn members_are_what_the_format_s_own_library_writes() {
         .zip(&bytes)
         .map(|(((name, shape, _), dtype), bytes)| (*name, TensorView::new(dtype, shape.to_vec(), bytes).unwrap()));
     assert!(made.safetensors("all") == Some(&serialize(views, None).unwrap()[..]));
-    let wrong = made.put("all", &[("x", &[2, 2], [1.0_f32; 3][..].into())]).unwrap_err().to_string();
-    assert!(wrong.starts_with("arrays: expected as many elements as the shape has"), "{wrong}");
-    let wrong = made.put("all", &[("x", &[usize::MAX, 2], [1.0_f32; 3][..].into())]).unwrap_err().to_string();
-    assert!(wrong.starts_with("arrays: expected as many elements as the shape has"), "{wrong}");
+    for rows in [2, usize::MAX] {
+        assert_rejects(made.put("all", &[("x", &[rows, 2], [1.0_f32; 3][..].into())]), Error::Shape, "arrays");
+    }
 }

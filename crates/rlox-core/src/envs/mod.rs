@@ -236,6 +236,7 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::assert_rejects;
 
     fn options(arguments: &[(String, f64)]) -> MakeOptions<'_> {
         MakeOptions {
@@ -249,15 +250,15 @@ mod tests {
 
     #[test]
     fn unknown_ids_list_near_names() {
-        let error = make("cartpole", &options(&[])).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error.contains("did you mean CartPole-v1"), "{error}");
+        let rejected = assert_rejects(make("cartpole", &options(&[])), Error::Config, "env_id");
+        assert!(rejected.hint.contains("did you mean CartPole-v1"), "{rejected}");
     }
 
     #[test]
     fn unknown_arguments_are_refused() {
         let arguments = [("gravity".to_string(), 1.0)];
-        let error = make("Pendulum-v1", &options(&arguments)).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error.contains("only g") && error.contains("gravity"), "{error}");
+        let rejected = assert_rejects(make("Pendulum-v1", &options(&arguments)), Error::Config, "env arguments");
+        assert_eq!((&rejected.expected[..], &rejected.got[..]), ("only g", "\"gravity\""));
     }
 
     #[test]

@@ -206,8 +206,9 @@ mod tests {
     fn half_widths_that_observations_cannot_hold_are_refused() {
         let env = Pendulum::default();
         for (name, bad) in [("y_init", 1e39), ("x_init", f64::INFINITY), ("x_init", -0.1), ("y_init", 1e300)] {
-            let text = env.check_options(&ResetOptions::new([(name, bad)])).unwrap_err().to_string();
-            assert!(text.contains("finite in f32") && text.contains(name), "{text}");
+            let result = env.check_options(&ResetOptions::new([(name, bad)]));
+            let rejected = crate::testing::assert_rejects(result, Error::Config, "options");
+            assert!(rejected.got.contains(&format!("{name} {bad}")), "{rejected}");
         }
         assert!(env.check_options(&ResetOptions::new([("y_init", 1e38)])).is_ok());
     }

@@ -236,6 +236,7 @@ mod tests {
 
     use super::*;
     use crate::simd::tests::on_each_isa;
+    use crate::testing::{Variant, assert_rejects};
 
     fn batch<T: Float>(rewards: &[T], group_size: usize, options: &GroupOptions) -> Vec<T> {
         let mut advantages = vec![T::of(9.0); rewards.len()];
@@ -345,19 +346,24 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_named_and_nothing_is_written() {
-        let refuse = |rewards: &[f64], group_size, options: &GroupOptions, words: &str| {
+        let rejects = |rewards: &[f64], group_size, options: &GroupOptions, variant: Variant, argument| {
             let mut advantages = vec![9.0; rewards.len()];
-            let error = compute_batch_group_advantages(rewards, group_size, options, &mut advantages).unwrap_err();
-            assert!(error.to_string().contains(words), "{error}");
+            let result = compute_batch_group_advantages(rewards, group_size, options, &mut advantages);
             assert!(advantages.iter().all(|x| *x == 9.0));
+            assert_rejects(result, variant, argument)
         };
         let usual = GroupOptions::default();
-        refuse(&[1.0; 5], 2, &usual, "rewards: expected a multiple of group_size = 2 elements, got 5");
-        refuse(&[1.0; 5], 0, &usual, "group_size = 0");
-        refuse(&[1.0, f64::INFINITY], 2, &usual, "inf at element 1");
-        refuse(&[1e200, 1.0], 2, &usual, "at element 0");
+        for group_size in [2, 0] {
+            let rejected = rejects(&[1.0; 5], group_size, &usual, Error::Shape, "rewards");
+            assert_eq!(rejected.expected, format!("a multiple of group_size = {group_size} elements"));
+            assert_eq!(rejected.got, "5");
+        }
+        let infinite = rejects(&[1.0, f64::INFINITY], 2, &usual, Error::Config, "rewards");
+        assert!(infinite.to_string().contains("inf at element 1"), "{infinite}");
+        let large = rejects(&[1e200, 1.0], 2, &usual, Error::Config, "rewards");
+        assert!(large.to_string().contains("at element 0"), "{large}");
         for eps in [-1e-4, f64::NAN, f64::INFINITY] {
-            refuse(&[1.0, 2.0], 2, &GroupOptions { eps, ..usual }, "eps");
+            rejects(&[1.0, 2.0], 2, &GroupOptions { eps, ..usual }, Error::Config, "eps");
         }
     }
 }

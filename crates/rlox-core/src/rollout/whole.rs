@@ -171,6 +171,7 @@ fn little_endian(bytes: &mut [u8], size: usize) {
 mod tests {
     use super::*;
     use crate::envs::{MakeOptions, make};
+    use crate::testing::{Variant, assert_rejects};
     use crate::{AutoresetMode, Pcg64, RandomPolicy, VectorEnv, collect};
 
     fn collected(mode: AutoresetMode) -> (Box<dyn VectorEnv>, RolloutBuffer) {
@@ -207,7 +208,7 @@ mod tests {
         let mut bytes = Vec::new();
         made.write_whole(&mut bytes).unwrap();
         let mut copy = RolloutBuffer::for_env(12, env.as_ref()).unwrap();
-        assert!(copy.write_whole(&mut Vec::new()).unwrap_err().to_string().contains("finished rollout"));
+        assert_rejects(copy.write_whole(&mut Vec::new()), Error::Config, "buffer");
         let fixed = copy.whole_bytes(0);
         let changed = |at: usize, to: &[u8]| {
             let mut bytes = bytes.clone();
@@ -215,17 +216,24 @@ mod tests {
             bytes
         };
         let longer = [&bytes[..], &[0]].concat();
-        for (bad, said) in [
-            (bytes[..bytes.len() - 1].to_vec(), "bytes"),
-            (longer, "bytes"),
-            (Vec::new(), "at least"),
-            (changed(fixed - WORD, &u64::MAX.to_le_bytes()), "at most 36"),
-            (changed(fixed, &1_u64.to_le_bytes()), "truncated episodes"),
-            (changed(0, &f32::NAN.to_le_bytes()), "\"obs\" in row 0"),
-            (changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()), "\"final_obs\""),
-        ] {
-            let error = copy.read_whole(&bad).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+        let lengths = [bytes.len() - 1, bytes.len() + 1, 0].map(|len| len.to_string());
+        let cases: [(_, Variant, &str, Option<usize>); 7] = [
+            (bytes[..bytes.len() - 1].to_vec(), Error::Shape, &lengths[0], None),
+            (longer, Error::Shape, &lengths[1], None),
+            (Vec::new(), Error::Shape, &lengths[2], None),
+            (changed(fixed - WORD, &u64::MAX.to_le_bytes()), Error::Shape, "18446744073709551615", None),
+            (changed(fixed, &1_u64.to_le_bytes()), Error::Shape, "others", None),
+            (changed(0, &f32::NAN.to_le_bytes()), Error::NotFinite, "another of \"obs\"", Some(0)),
+            (
+                changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()),
+                Error::NotFinite,
+                "another of \"final_obs\"",
+                made.final_index.len().checked_sub(1),
+            ),
+        ];
+        for (bad, variant, got, row) in cases {
+            let rejected = assert_rejects(copy.read_whole(&bad), variant, "rollout");
+            assert_eq!((&rejected.got[..], rejected.at.row), (got, row));
             assert!(!copy.is_finished() && copy.next_step() == 0);
         }
     }

@@ -2,9 +2,10 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Ends, Float, Result, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major, compute_returns,
-    compute_vtrace,
+    Ends, Error, Float, Mismatch, Result, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major,
+    compute_returns, compute_vtrace,
 };
 
 const NAN: f64 = f64::NAN;
@@ -100,67 +101,52 @@ fn nothing_is_fine_and_writes_nothing() -> Result<()> {
     compute_gae_batched::<f32>(&[], &[], ends, &[], 5, 0.9, 0.9, &mut [], &mut [])
 }
 
-/// What `call` complains about; it must have written nothing.
-fn complaint(call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>) -> String {
+/// Checks the error of `call`, which must have written nothing.
+fn rejects(
+    (variant, argument, got): (Variant, &str, &str),
+    call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>,
+) -> Mismatch {
     let (mut advantages, mut returns) = ([7.0; 4], [7.0; 4]);
-    let error = call(&mut advantages, &mut returns).expect_err("bad input");
+    let mismatch = assert_rejects(call(&mut advantages, &mut returns), variant, argument);
+    assert_eq!(mismatch.got, got, "{argument}");
     assert_eq!((advantages, returns), ([7.0; 4], [7.0; 4]));
-    error.to_string()
+    mismatch
 }
 
 #[test]
 fn bad_input_is_named_before_anything_is_written() {
     let x = [0.0; 4];
     let none = Ends::dones(&[false; 4]);
-    let starts = |text: String, start: &str| assert!(text.starts_with(start), "{text}");
-    starts(complaint(|a, r| compute_gae(&x, &x[..3], none, 0.0, 0.9, 0.9, a, r)), "values: expected 4 elements, got 3");
+    rejects((Error::Shape, "values", "3"), |a, r| compute_gae(&x, &x[..3], none, 0.0, 0.9, 0.9, a, r));
     let short = Ends::dones(&[false; 3]);
-    starts(complaint(|a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r)), "terminated: expected 4 elements, got 3");
+    rejects((Error::Shape, "terminated", "3"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
     let short = Ends { truncated: Some(&[false; 5]), ..none };
-    starts(complaint(|a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r)), "truncated: expected 4 elements, got 5");
+    rejects((Error::Shape, "truncated", "5"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
     let short = Ends { final_values: Some(&x[..1]), ..none };
-    starts(complaint(|a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r)), "final_values: expected 4 elements");
-    starts(complaint(|a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, &mut a[..2], r)), "advantages: expected 4");
-    starts(complaint(|a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, a, &mut r[..2])), "returns: expected 4");
-    starts(
-        complaint(|a, r| compute_gae(&x, &x, none, 0.0, 1.5, 0.9, a, r)),
-        "gamma: expected a number in [0, 1], got 1.5",
-    );
-    starts(
-        complaint(|a, r| compute_gae(&x, &x, none, 0.0, 0.9, NAN, a, r)),
-        "gae_lambda: expected a number in [0, 1], got NaN",
-    );
+    rejects((Error::Shape, "final_values", "1"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
+    rejects((Error::Shape, "advantages", "2"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, &mut a[..2], r));
+    rejects((Error::Shape, "returns", "2"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, a, &mut r[..2]));
+    rejects((Error::Config, "gamma", "1.5"), |a, r| compute_gae(&x, &x, none, 0.0, 1.5, 0.9, a, r));
+    rejects((Error::Config, "gae_lambda", "NaN"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, NAN, a, r));
     let cut = Ends { truncated: Some(&[false, false, true, false]), ..none };
-    let text = complaint(|a, r| compute_gae(&x, &x, cut, 0.0, 0.9, 0.9, a, r));
-    starts(text.clone(), "final_values: expected a value for every row that is truncated and not terminated, got no");
-    assert!(text.contains("row 2") && text.ends_with("in those rows, and anything in the others"), "{text}");
+    let missing = rejects((Error::Shape, "final_values", "none"), |a, r| compute_gae(&x, &x, cut, 0.0, 0.9, 0.9, a, r));
+    assert_eq!(missing.at.row, Some(2));
 }
 
 #[test]
 fn rows_that_do_not_fit_are_named() {
     let x = [0.0; 4];
     let none = Ends::dones(&[false; 4]);
-    let starts = |text: String, start: &str| assert!(text.starts_with(start), "{text}");
-    starts(
-        complaint(|a, r| compute_gae_time_major(&x, &x, none, 3, &x[..3], 0.9, 0.9, a, r)),
-        "rewards: expected a multiple of num_envs = 3 elements, got 4",
-    );
-    starts(
-        complaint(|a, r| compute_gae_time_major(&x, &x, none, 0, &[], 0.9, 0.9, a, r)),
-        "rewards: expected a multiple of num_envs = 0 elements, got 4",
-    );
-    starts(
-        complaint(|a, r| compute_gae_time_major(&x, &x, none, 2, &x, 0.9, 0.9, a, r)),
-        "last_values: expected 2 elements, got 4",
-    );
-    starts(
-        complaint(|a, r| compute_gae_batched(&x, &x, none, &x, 3, 0.9, 0.9, a, r)),
-        "rewards: expected a multiple of n_steps = 3 elements, got 4",
-    );
-    starts(
-        complaint(|a, r| compute_gae_batched(&x, &x, none, &x, 2, 0.9, 0.9, a, r)),
-        "last_values: expected 2 elements, got 4",
-    );
+    for num_envs in [3, 0] {
+        let rows = rejects((Error::Shape, "rewards", "4"), |a, r| {
+            compute_gae_time_major(&x, &x, none, num_envs, &x[..num_envs], 0.9, 0.9, a, r)
+        });
+        assert_eq!(rows.expected, format!("a multiple of num_envs = {num_envs} elements"));
+    }
+    rejects((Error::Shape, "last_values", "4"), |a, r| compute_gae_time_major(&x, &x, none, 2, &x, 0.9, 0.9, a, r));
+    let rows = rejects((Error::Shape, "rewards", "4"), |a, r| compute_gae_batched(&x, &x, none, &x, 3, 0.9, 0.9, a, r));
+    assert_eq!(rows.expected, "a multiple of n_steps = 3 elements");
+    rejects((Error::Shape, "last_values", "4"), |a, r| compute_gae_batched(&x, &x, none, &x, 2, 0.9, 0.9, a, r));
 }
 
 /// A rollout of N environments over T steps, environment-major.
@@ -288,7 +274,6 @@ fn final_values_without_truncations_are_refused() {
         compute_vtrace(&x, &x, &x, ends, 0.0, Vtrace::default(), &mut a, &mut b),
     ];
     for result in refused {
-        let text = result.unwrap_err().to_string();
-        assert!(text.starts_with("truncated: expected flags beside final_values"), "{text}");
+        assert_eq!(assert_rejects(result, Error::Shape, "truncated").got, "none");
     }
 }

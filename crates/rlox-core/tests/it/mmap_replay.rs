@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rlox_core::replay::{ExperienceRecord, Layout, MmapReplayBuffer, Part, SampledBatch, Steps};
+use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64, Result};
 use tempfile::TempDir;
 
@@ -117,24 +118,27 @@ fn every_row_is_as_likely_wherever_it_lies_and_a_seed_repeats() {
 fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     let (_scratch, path) = place();
     let stacks = Layout { frame_stack: 2, ..layout() };
-    let refused = |hot, total, layout| MmapReplayBuffer::create(&path, hot, total, layout).unwrap_err().to_string();
-    assert!(refused(0, 10, layout()).starts_with("hot_capacity: expected at least 1"));
-    assert!(refused(1, 0, layout()).starts_with("total_capacity: expected at least 1"));
-    assert!(refused(11, 10, layout()).starts_with("hot_capacity: expected at most total_capacity = 10, got 11"));
-    assert!(refused(1, 10, stacks).starts_with("frame_stack: expected 1, got 2"));
-    assert!(refused(1, usize::MAX, layout()).starts_with("total_capacity: expected a file of less than 2**63 bytes"));
-    let much = MmapReplayBuffer::create(&path, 1 << 50, 1 << 50, layout()).unwrap_err();
-    assert!(matches!(much, Error::Memory(_)) && much.to_string().contains(" bytes ("), "{much}");
+    for (hot, total, layout, argument, got) in [
+        (0, 10, layout(), "hot_capacity", "0"),
+        (1, 0, layout(), "total_capacity", "0"),
+        (11, 10, layout(), "hot_capacity", "11"),
+        (1, 10, stacks, "frame_stack", "2"),
+    ] {
+        let result = MmapReplayBuffer::create(&path, hot, total, layout);
+        assert_eq!(assert_rejects(result, Error::Config, argument).got, got);
+    }
+    assert_rejects(MmapReplayBuffer::create(&path, 1, usize::MAX, layout()), Error::Config, "total_capacity");
+    assert_rejects(MmapReplayBuffer::create(&path, 1 << 50, 1 << 50, layout()), Error::Memory, "hot_capacity");
     assert!(!path.exists());
 
     let mut buffer = MmapReplayBuffer::create(&path, 2, 10, layout()).unwrap();
     let mut batch = SampledBatch::default();
     assert!(matches!(buffer.sample_into(&mut batch, 1, 0), Err(Error::Config(_))));
     push(&mut buffer, 0, 5).unwrap();
-    let text = |error: Result<()>| error.unwrap_err().to_string();
-    assert!(text(buffer.push_slices(&[0.0; 5], &[0.0; DIM], &[0.0], 0.0, false, false)).starts_with("obs: "));
+    let short = buffer.push_slices(&[0.0; 5], &[0.0; DIM], &[0.0], 0.0, false, false);
+    assert_rejects(short, Error::Shape, "obs");
     let record = ExperienceRecord { obs: vec![0.0; DIM], next_obs: vec![0.0; DIM], ..Default::default() };
-    assert!(text(buffer.push(&record)).starts_with("actions: expected I64, got F32"));
+    assert_eq!(assert_rejects(buffer.push(&record), Error::Space, "actions").got, "F32");
     let steps = Steps {
         obs: &[FieldData::F32(&[0.0; DIM])],
         actions: FieldData::I64(&[1]),
@@ -144,15 +148,13 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
         next_obs: None,
         extra: &[],
     };
-    assert!(text(buffer.push_batch(&steps)).starts_with("next_obs: expected the observation after each row"));
+    assert_rejects(buffer.push_batch(&steps), Error::Config, "next_obs");
     let broken = [FieldData::F32(&[f32::NAN; DIM])];
-    assert!(
-        text(buffer.push_batch(&Steps { next_obs: Some(&broken), ..steps })).starts_with("next_obs: expected finite")
-    );
+    assert_rejects(buffer.push_batch(&Steps { next_obs: Some(&broken), ..steps }), Error::NotFinite, "next_obs");
     let steps = Steps { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
-    assert!(text(buffer.push_batch(&steps)).starts_with("obs: expected finite"));
-    let text = buffer.sample_into(&mut batch, 6, 0).unwrap_err().to_string();
-    assert!(text.starts_with("batch_size: expected 1 to 5"), "{text}");
+    assert_rejects(buffer.push_batch(&steps), Error::NotFinite, "obs");
+    let rejected = assert_rejects(buffer.sample_into(&mut batch, 6, 0), Error::Config, "batch_size");
+    assert_eq!(rejected.expected, "1 to 5, as many as are stored");
     assert_eq!(sampled(&buffer, 0).len(), 5);
 }
 
@@ -187,14 +189,14 @@ fn nothing_that_is_there_is_overwritten() {
         }
         assert_eq!(there(&at(name)), before, "{name}");
         let opened = MmapReplayBuffer::open(at(name), None);
-        match opened.err() {
-            None => assert_eq!(*name, "replay"),
-            Some(Error::Io { source, .. }) => {
+        match opened {
+            Ok(_) => assert_eq!(*name, "replay"),
+            Err(Error::Io { source, .. }) => {
                 assert_eq!((*name, source.kind()), ("dangling", std::io::ErrorKind::NotFound));
             }
-            Some(error) => {
-                let text = error.to_string();
-                assert!(matches!(error, Error::Corrupt(_)) && text.contains(&format!("{name}, section ")), "{text}");
+            corrupt => {
+                let file = at(name).display().to_string();
+                assert!(assert_rejects(corrupt, Error::Corrupt, &file).at.section.is_some());
             }
         }
         assert_eq!(there(&at(name)), before, "{name}");
@@ -285,8 +287,7 @@ fn a_file_is_open_once() {
     let (_scratch, path) = place();
     let buffer = MmapReplayBuffer::create(&path, 100, 2000, layout()).unwrap();
     for _ in 0..2 {
-        let error = MmapReplayBuffer::open(&path, None).unwrap_err();
-        assert!(matches!(error, Error::Closed(_)) && error.to_string().contains("another buffer has open"), "{error}");
+        assert_rejects(MmapReplayBuffer::open(&path, None), Error::Closed, &path.display().to_string());
     }
     drop(buffer);
     // Another process has it until it is killed.

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use rlox_core::replay::{
     Layout, Part, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, Steps,
 };
-use rlox_core::{DType, FieldData, Pcg64};
+use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::{DType, Error, FieldData, Pcg64};
 
 fn layout() -> Layout {
     Layout::new(Part::new("obs", &[1], DType::F32), Part::new("actions", &[], DType::F32))
@@ -90,23 +91,24 @@ fn without_alpha_all_are_alike_and_with_beta_zero_weights_are_one() {
 
 #[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
-    for (alpha, beta, said) in [(-0.1, 0.4, "alpha"), (1.5, 0.4, "alpha"), (f32::NAN, 0.4, "alpha"), (0.5, 2.0, "beta")]
+    for (alpha, beta, argument) in
+        [(-0.1, 0.4, "alpha"), (1.5, 0.4, "alpha"), (f32::NAN, 0.4, "alpha"), (0.5, 2.0, "beta")]
     {
-        let error = PrioritizedReplayBuffer::new(4, 1, 1, alpha, beta).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{said}: expected a number in [0, 1]")), "{error}");
+        assert_rejects(PrioritizedReplayBuffer::new(4, 1, 1, alpha, beta), Error::Config, argument);
     }
     let mut buffer = PrioritizedReplayBuffer::new(4, 1, 1, 0.6, 0.4).unwrap();
     for i in 0..4 {
         buffer.push_slices(&[i as f32], &[-1.0], &[0.0], 0.0, false, true).unwrap();
     }
     let before = drawn(&buffer, 20, 4);
-    let mut said =
-        |indices: &[usize], priorities: &[f32]| buffer.update_priorities(indices, priorities).unwrap_err().to_string();
-    assert!(said(&[0, 1], &[1.0]).starts_with("priorities: expected 2 elements, got 1"));
-    assert!(said(&[0, 4], &[9.0, 9.0]).starts_with("indices: expected numbers of stored transitions, 0 to 3, got 4"));
-    for wrong in [-1.0, f32::NAN, f32::INFINITY] {
-        let error = said(&[0, 1], &[9.0, wrong]);
-        assert!(error.starts_with("priorities: expected finite numbers, at least 0"), "{error}");
+    let short = assert_rejects(buffer.update_priorities(&[0, 1], &[1.0]), Error::Shape, "priorities");
+    let outside = assert_rejects(buffer.update_priorities(&[0, 4], &[9.0, 9.0]), Error::Config, "indices");
+    assert_eq!([&short.got[..], &outside.got[..]], ["1", "4"]);
+    for (wrong, variant) in
+        [(-1.0, Error::Config as Variant), (f32::NAN, Error::NotFinite), (f32::INFINITY, Error::NotFinite)]
+    {
+        let rejected = assert_rejects(buffer.update_priorities(&[0, 1], &[9.0, wrong]), variant, "priorities");
+        assert_eq!((rejected.got, rejected.at.row), (wrong.to_string(), Some(1)));
     }
     assert_eq!(drawn(&buffer, 20, 4), before);
 }

@@ -9,6 +9,7 @@ use rlox_core::replay::{
     ChosenSequences, Column, Layout, NStep, Part, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
     Sampler, Saved, Sequences, Uniform,
 };
+use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
 
 use crate::support::{FRAME, Pushed, Stacking, layout, push_with};
@@ -17,17 +18,16 @@ use crate::support::{FRAME, Pushed, Stacking, layout, push_with};
 fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
     let named = |name| Layout { extra: vec![Part::new(name, &[], DType::F32)], ..layout(1) };
     for name in ["obs", "next_obs", "actions", "rewards", "indices", "mask", "episode_starts", "lengths"] {
-        let said = ReplayStorage::new(10, 1, named(name)).unwrap_err().to_string();
-        assert!(said.starts_with("extra: expected a name that is none of") && said.contains(name), "{said}");
+        let duplicate = assert_rejects(ReplayStorage::new(10, 1, named(name)), Error::Config, "extra");
+        assert_eq!(duplicate.got, format!("{name:?}"));
     }
     for (capacity, num_envs, argument) in [(1 << 50, 1, "capacity"), (3, 1 << 50, "num_envs")] {
-        let said = ReplayStorage::new(capacity, num_envs, layout(1)).unwrap_err().to_string();
-        assert!(said.starts_with(&format!("{argument}: expected at most")), "{said}");
-        assert!(said.contains(&format!("{argument} = 1125899906842624, rows of")), "{said}");
+        let rejected = assert_rejects(ReplayStorage::new(capacity, num_envs, layout(1)), Error::Memory, argument);
+        assert!(rejected.got.contains(&format!("{argument} = 1125899906842624, rows of")), "{rejected}");
     }
     let wide = Layout::new(Part::new("obs", &[1 << 60], DType::F32), Part::new("actions", &[], DType::I64));
-    let said = ReplayStorage::new(3, 1, wide).unwrap_err().to_string();
-    assert!(said.starts_with("obs_dim: ") && said.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{said}");
+    let rejected = assert_rejects(ReplayStorage::new(3, 1, wide), Error::Memory, "obs_dim");
+    assert!(rejected.got.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{rejected}");
 }
 
 /// What lies aside of rows that others take the place of is given back, whether those go on or not.
@@ -166,13 +166,10 @@ proptest! {
             if kind == 2 && count > 0 {
                 push(&mut storage, &rows, true, true);
                 // Rows that stand for themselves are not what was promised: nothing of them is stored.
-                let (others, mut refused) = ([strays.step(), strays.step()], None);
-                push_with(&others, false, |steps| {
-                    refused = storage.push(steps).err();
+                push_with(&[strays.step(), strays.step()], false, |steps| {
+                    assert_rejects(storage.push(steps), Error::Config, "obs");
                     Ok(())
                 });
-                let said = refused.map_or_else(String::new, |error| error.to_string());
-                prop_assert!(said.starts_with("obs: expected the next step first"), "{}", said);
                 agrees(&storage, &[&model[..], &rows].concat(), frames * FRAME);
                 // What was promised comes.
                 let mut row = env.step();
@@ -399,21 +396,24 @@ fn starts_are_as_likely_as_each_other() {
 fn senseless_sequences_are_refused() {
     let (buffer, mut rng) = (buffer_of_episodes(&[3], 10), Pcg64::seed_from(1));
     let mut chosen = ChosenSequences::default();
-    let mut said = |length, burn_in, whole, batch_size, buffer: &ReplayBuffer| {
+    let mut rejects = |variant, argument, (length, burn_in, whole), batch_size, buffer: &ReplayBuffer| {
         let of = Sequences { length, burn_in, whole };
-        of.choose(buffer.storage(), batch_size, &mut rng, &mut chosen).unwrap_err().to_string()
+        assert_rejects(of.choose(buffer.storage(), batch_size, &mut rng, &mut chosen), variant, argument)
     };
-    assert!(said(0, 0, false, 1, &buffer).starts_with("length: expected at least 1, got 0"));
-    assert!(said(2, 1, true, 1, &buffer).starts_with("burn_in: expected 0 with whole episodes, got 1"));
-    assert!(said(2, 0, false, 4, &buffer).starts_with("batch_size: expected 1 to 3"));
-    assert!(said(usize::MAX, 9, false, 1, &buffer).starts_with("length: expected at most"));
-    let asked = said(1 << 50, 0, false, 2, &buffer);
-    assert!(asked.contains("got length = 1125899906842624, which needs"), "{asked}");
-    assert!(said(3, 1 << 50, false, 2, &buffer).starts_with("burn_in: expected at most"));
-    assert!(said(1 << 50, 0, false, 2, &ReplayBuffer::new(5, 1, 1).unwrap()).starts_with("length: expected at most"));
+    rejects(Error::Config, "length", (0, 0, false), 1, &buffer);
+    rejects(Error::Config, "burn_in", (2, 1, true), 1, &buffer);
+    assert_eq!(
+        rejects(Error::Config, "batch_size", (2, 0, false), 4, &buffer).expected,
+        "1 to 3, as many as are stored"
+    );
+    rejects(Error::Memory, "length", (usize::MAX, 9, false), 1, &buffer);
+    let long = rejects(Error::Memory, "length", (1 << 50, 0, false), 2, &buffer);
+    assert!(long.got.starts_with("length = 1125899906842624, which needs"), "{long}");
+    rejects(Error::Memory, "burn_in", (3, 1 << 50, false), 2, &buffer);
+    rejects(Error::Memory, "length", (1 << 50, 0, false), 2, &ReplayBuffer::new(5, 1, 1).unwrap());
     let mut running = ReplayBuffer::new(5, 1, 1).unwrap();
     running.push_slices(&[0.0], &[1.0], &[0.0], 0.0, false, false).unwrap();
-    assert!(said(2, 0, true, 1, &running).starts_with("whole: expected an episode"));
+    rejects(Error::Config, "whole", (2, 0, true), 1, &running);
 }
 
 /// Everything that a sample of all that is stored has.
@@ -580,26 +580,25 @@ fn states_of_others_are_refused_by_name_and_nothing_changes() {
     for (i, name) in names.iter().enumerate() {
         let mut missing = state.clone();
         missing.remove(i);
-        let said = buffer.load_state(&missing).unwrap_err().to_string();
-        assert!(said.starts_with(&format!("arrays[{name:?}]: expected an array, got none")), "{said}");
+        let rejected = assert_rejects(buffer.load_state(&missing), Error::Config, &format!("arrays[{name:?}]"));
+        assert_eq!(rejected.got, "none");
         let mut shorter = state.clone();
         let (field, rows) = (&state[i], state[i].rows());
         shorter[i] = Field::new(name.clone(), rows + 1, field.shape(), field.dtype()).unwrap();
-        let said = buffer.load_state(&shorter).unwrap_err().to_string();
-        assert!(said.starts_with("arrays["), "{said}");
+        assert_rejects(buffer.load_state(&shorter), Error::Shape, &format!("arrays[{name:?}]"));
         assert_eq!(buffer.state().unwrap(), before, "{name}");
     }
     let mut more = state.clone();
     more.push(Field::new("other", 1, &[], rlox_core::DType::F32).unwrap());
-    let said = buffer.load_state(&more).unwrap_err().to_string();
-    assert!(said.starts_with("arrays[\"other\"]: expected no such array"), "{said}");
+    assert_rejects(buffer.load_state(&more), Error::Config, "arrays[\"other\"]");
     let steps = NStep { n: 3, gamma: 0.9 };
     let mut spans = Replay::with(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
-    let said = spans.as_mut().unwrap().load_state(&state).unwrap_err().to_string();
-    assert!(said.starts_with("arrays[\"n_step\"]: expected 3, got 1"), "{said}");
+    let other = assert_rejects(spans.as_mut().unwrap().load_state(&state), Error::Config, "arrays[\"n_step\"]");
+    assert_eq!((&other.expected[..], &other.got[..]), ("3", "1"));
     let storage = ReplayStorage::new(10, 2, layout(3)).unwrap();
-    let said = Replay::with(storage, Uniform).unwrap().load_state(&state).unwrap_err().to_string();
-    assert!(said.starts_with("arrays[\"capacity\"]: expected 10, got 8"), "{said}");
+    let result = Replay::with(storage, Uniform).unwrap().load_state(&state);
+    let other = assert_rejects(result, Error::Config, "arrays[\"capacity\"]");
+    assert_eq!((&other.expected[..], &other.got[..]), ("10", "8"));
     assert_eq!(buffer.state().unwrap(), before);
 }
 
@@ -654,9 +653,7 @@ fn folders_hold_buffers_and_every_damage_is_seen() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << (at % 8);
             fs::write(&file, damaged).unwrap();
-            let error = ReplayBuffer::load(&path).unwrap_err();
-            assert!(matches!(error, Error::Corrupt(_)), "{name} at {at}: {error}");
-            assert!(error.to_string().contains(name), "{error}");
+            assert_rejects(ReplayBuffer::load(&path), Error::Corrupt, &file.display().to_string());
         }
         for len in (0..whole.len()).step_by(13) {
             fs::write(&file, &whole[..len]).unwrap();

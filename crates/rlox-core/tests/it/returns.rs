@@ -2,9 +2,10 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Ends, Float, Result, compute_gae, compute_lambda_returns, compute_lambda_returns_time_major, compute_returns,
-    compute_returns_time_major,
+    Ends, Error, Float, Result, compute_gae, compute_lambda_returns, compute_lambda_returns_time_major,
+    compute_returns, compute_returns_time_major,
 };
 
 const NAN: f64 = f64::NAN;
@@ -72,23 +73,23 @@ fn nothing_is_fine_and_writes_nothing() -> Result<()> {
 
 #[test]
 fn bad_input_is_named_before_anything_is_written() {
-    let complaint = |start: &str, call: &dyn Fn(&mut [f64]) -> Result<()>| {
+    let rejects = |(variant, argument, got): (Variant, &str, &str), call: &dyn Fn(&mut [f64]) -> Result<()>| {
         let mut returns = [7.0; 4];
-        let text = call(&mut returns).expect_err("bad input").to_string();
-        assert!(returns == [7.0; 4] && text.starts_with(start), "{text}");
+        let mismatch = assert_rejects(call(&mut returns), variant, argument);
+        assert_eq!((mismatch.got.as_str(), returns), (got, [7.0; 4]), "{argument}");
+        mismatch
     };
     let (x, none) = (&[0.0; 4], Ends::dones(&[false; 4]));
     let cut = Ends { truncated: Some(&[true; 4]), ..none };
-    complaint("terminated: expected 4", &|r| compute_returns(x, Ends::dones(&[false]), 0.0, 0.9, r));
-    complaint("returns: expected 4 elements, got 3", &|r| compute_returns(x, none, 0.0, 0.9, &mut r[..3]));
-    complaint("gamma: expected a number in [0, 1], got -1", &|r| compute_returns(x, none, 0.0, -1.0, r));
-    complaint("lambda: expected a number in [0, 1], got 2", &|r| compute_lambda_returns(x, x, none, 0.0, 1.0, 2.0, r));
-    complaint("values: expected 4", &|r| compute_lambda_returns(x, &x[..1], none, 0.0, 1.0, 1.0, r));
-    complaint("final_values: expected a value", &|r| compute_returns(x, cut, 0.0, 0.9, r));
-    complaint("rewards: expected a multiple of num_envs = 3", &|r| {
-        compute_returns_time_major(x, none, 3, &x[..3], 0.9, r)
-    });
-    complaint("last_values: expected 2 elements, got 1", &|r| {
+    rejects((Error::Shape, "terminated", "1"), &|r| compute_returns(x, Ends::dones(&[false]), 0.0, 0.9, r));
+    rejects((Error::Shape, "returns", "3"), &|r| compute_returns(x, none, 0.0, 0.9, &mut r[..3]));
+    rejects((Error::Config, "gamma", "-1"), &|r| compute_returns(x, none, 0.0, -1.0, r));
+    rejects((Error::Config, "lambda", "2"), &|r| compute_lambda_returns(x, x, none, 0.0, 1.0, 2.0, r));
+    rejects((Error::Shape, "values", "1"), &|r| compute_lambda_returns(x, &x[..1], none, 0.0, 1.0, 1.0, r));
+    rejects((Error::Shape, "final_values", "none"), &|r| compute_returns(x, cut, 0.0, 0.9, r));
+    let rows = rejects((Error::Shape, "rewards", "4"), &|r| compute_returns_time_major(x, none, 3, &x[..3], 0.9, r));
+    assert_eq!(rows.expected, "a multiple of num_envs = 3 elements");
+    rejects((Error::Shape, "last_values", "1"), &|r| {
         compute_lambda_returns_time_major(x, x, none, 2, &x[..1], 0.9, 0.9, r)
     });
 }

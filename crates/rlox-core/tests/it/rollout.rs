@@ -1,5 +1,6 @@
 //! Rollouts: what is stored, what is bootstrapped, what is sent, and fields of every dtype.
 
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Normalizer, NormalizerOptions,
     Pcg64, Policy, PolicyOut, PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
@@ -140,18 +141,18 @@ fn steps_out_of_turn_and_unfinished_rollouts_are_refused() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
     let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
-    let text = |result: Result<()>| result.unwrap_err().to_string();
-    assert!(text(buffer.step(0, &mut env, said, None)).contains("begun"));
+    let unstarted = assert_rejects(buffer.step(0, &mut env, said, None), Error::Config, "t");
     buffer.begin(&mut env, Seeds::Base(1), None).unwrap();
-    assert!(text(buffer.step(1, &mut env, said, None)).contains("0, the next step"));
-    assert!(text(buffer.finish(&[0.0], &[], 0.9, 0.9)).contains("0 of 2 steps"));
+    let early = assert_rejects(buffer.step(1, &mut env, said, None), Error::Config, "t");
+    assert_eq!(assert_rejects(buffer.finish(&[0.0], &[], 0.9, 0.9), Error::Config, "finish").got, "0 of 2 steps");
     let bad = PolicySaid { actions: Actions::Discrete(&[7]), ..said };
     assert!(matches!(buffer.step(0, &mut env, bad, None), Err(Error::Action(_))));
     let wrong_kind = PolicySaid { actions: Actions::Continuous(&[0.0]), ..said };
     assert!(matches!(buffer.step(0, &mut env, wrong_kind, None), Err(Error::Space(_))));
     buffer.step(0, &mut env, said, None).unwrap();
     buffer.step(1, &mut env, said, None).unwrap();
-    assert!(text(buffer.step(2, &mut env, said, None)).contains("full"));
+    let late = assert_rejects(buffer.step(2, &mut env, said, None), Error::Config, "t");
+    assert_eq!([unstarted.got, early.got, late.got], ["0", "1", "2"]);
     assert!(matches!(buffer.finish(&[0.0], &[], 1.5, 0.9), Err(Error::Config(_))));
     buffer.finish(&[0.0], &[], 0.9, 0.9).unwrap();
 }
@@ -227,8 +228,8 @@ fn infinite_actions_are_refused_before_they_are_clipped() {
     let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
     let said = PolicySaid { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
-    let error = buffer.step(0, &mut env, said, None).unwrap_err();
-    assert!(error.to_string().contains("inf in environment 0"), "{error}");
+    let infinite = assert_rejects(buffer.step(0, &mut env, said, None), Error::NotFinite, "actions");
+    assert_eq!((&infinite.got[..], infinite.at.env), ("inf", Some(0)));
 }
 
 #[test]
@@ -302,8 +303,8 @@ fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_row() {
         let mut buffer = RolloutBuffer::for_env(4, &env).unwrap();
         let mut rngs = [0, 1].map(Pcg64::seed_from);
         let result = collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0);
-        let text = result.unwrap_err().to_string();
-        assert!(text.starts_with(name) && text.contains("NaN in environment 1 in row 2"), "{text}");
+        let nan = assert_rejects(result, Error::NotFinite, name);
+        assert_eq!((&nan.got[..], nan.at.env, nan.at.row), ("NaN", Some(1), Some(2)));
         assert_eq!(buffer.next_step(), 2);
     }
 }
@@ -324,7 +325,7 @@ fn values_that_are_not_finite_bootstrap_nothing() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     let result = collect(&mut env, &mut Lost, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0);
-    assert!(result.unwrap_err().to_string().contains("last_values: expected finite numbers"));
+    assert_eq!(assert_rejects(result, Error::NotFinite, "last_values").got, "NaN");
 }
 
 #[test]
@@ -372,8 +373,8 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         let dtype = first.dtype();
         let mut buffer = RolloutBuffer::new(2, 1, (&[2], dtype), (&[], DType::I64)).unwrap();
         let wrong = FieldData::F32(&[0.0; 2]);
-        let text = buffer.begin_with(wrong, true, None, None).unwrap_err().to_string();
-        assert!(text.contains(&format!("obs: expected {dtype:?} elements, got F32")), "{text}");
+        let rejected = assert_rejects(buffer.begin_with(wrong, true, None, None), Error::Shape, "obs");
+        assert_eq!((rejected.expected, &rejected.got[..]), (format!("{dtype:?} elements"), "F32"));
         buffer.begin_with(first, true, None, None).unwrap();
         let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
         let answered = Transition {
@@ -383,8 +384,8 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
             truncated: &[true],
             final_obs: first,
         };
-        let text = buffer.record(0, said, Transition { next_obs: wrong, ..answered }, None).unwrap_err().to_string();
-        assert!(text.starts_with("next_obs: expected"), "{text}");
+        let result = buffer.record(0, said, Transition { next_obs: wrong, ..answered }, None);
+        assert_rejects(result, Error::Shape, "next_obs");
         buffer.record(0, said, answered, None).unwrap();
         let never = Transition { truncated: &[false], final_obs: FieldData::F32(&[]), ..answered };
         buffer.record(1, said, never, None).unwrap();
@@ -395,8 +396,11 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         assert_eq!(f32s(&buffer, "advantages"), [1.5, 1.0]);
 
         let mut normalizer = Normalizer::new(1, 2, NormalizerOptions::default()).unwrap();
-        let text = buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap_err().to_string();
-        assert!(text.starts_with("normalizer: expected F32 observations"), "{text}");
+        let result = buffer.begin_with(first, true, None, Some(&mut normalizer));
+        assert_eq!(
+            assert_rejects(result, Error::Config, "normalizer").got,
+            format!("a buffer of {dtype:?} observations")
+        );
         let rewards_only = NormalizerOptions { obs: false, ..NormalizerOptions::default() };
         let mut normalizer = Normalizer::new(1, 2, rewards_only).unwrap();
         buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap();
@@ -409,8 +413,7 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
 fn rows_of_more_axes_than_arrays_have_are_refused() {
     let new = |axes| RolloutBuffer::new(1, 1, (&vec![1; axes], DType::F32), (&[], DType::I64));
     assert_eq!(new(32).unwrap().field("obs").unwrap().shape().len(), 32);
-    let text = new(33).unwrap_err().to_string();
-    assert!(text.contains("expected at most 32 axes, got 33"), "{text}");
+    assert_eq!(assert_rejects(new(33), Error::Shape, "obs_shape").got, "33");
     assert!(new(32).unwrap().with_field("costs", &[1; 33], DType::F32).is_err());
 }
 
@@ -431,6 +434,6 @@ fn fields_of_the_callers_own_are_found_however_many_there_are() {
     for taken in ["field 999", "obs", "returns"] {
         assert!(buffer.fields().any(|field| field.name() == taken));
     }
-    let error = buffer.with_field("field 7", &[], DType::F32).unwrap_err().to_string();
-    assert!(error.contains("expected a new field name, got \"field 7\""), "{error}");
+    let duplicate = assert_rejects(buffer.with_field("field 7", &[], DType::F32), Error::Config, "name");
+    assert_eq!(duplicate.got, "\"field 7\"");
 }

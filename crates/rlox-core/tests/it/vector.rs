@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use rlox_core::envs::{self, CartPole, MakeOptions};
+use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
     Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space, Standing, Step,
     StepOut, VecEnv, VectorEnv,
@@ -121,8 +122,7 @@ fn disabled_waits_for_a_reset_by_mask() {
     let mut batch = counters(2, AutoresetMode::Disabled);
     batch.step(&[3, 1]).unwrap();
     let before = batch.obs.clone();
-    let error = batch.step(&[1, 1]).unwrap_err();
-    assert!(matches!(error, Error::Action(_)) && error.to_string().contains("environment 0"), "{error}");
+    assert_eq!(assert_rejects(batch.step(&[1, 1]), Error::Action, "step").at.env, Some(0));
     assert_eq!(batch.obs, before);
     batch.reset(Some(&[true, false]), &ResetOptions::new([("count", 1.0)])).unwrap();
     assert_eq!(batch.obs, [1.0, 2.0, 1.0, 1.0], "the other environment keeps its observation");
@@ -171,7 +171,7 @@ fn a_refused_call_changes_nothing() {
 #[test]
 fn stepping_before_reset_is_refused() {
     let mut batch = Batch::new(VecEnv::new(2, None, AutoresetMode::SameStep, Counter::new).unwrap());
-    assert!(batch.step(&[0, 0]).unwrap_err().to_string().contains("call reset first"));
+    assert_eq!(assert_rejects(batch.step(&[0, 0]), Error::Action, "step").got, "a call before reset");
     assert!(batch.reset(Some(&[true, false]), &ResetOptions::default()).is_err(), "one would stay without a state");
     assert!(batch.env.observe(&mut [0.0; 4]).is_err());
 }
@@ -235,10 +235,10 @@ fn a_state_put_back_goes_on_alike() {
 
 #[test]
 fn too_many_environments_are_refused_before_memory_is_taken() {
-    let error = VecEnv::new(1 << 62, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap_err();
-    assert!(matches!(error, Error::Memory(_)) && error.to_string().contains("4611686018427387904"), "{error}");
-    let error = VecEnv::new(0, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap_err();
-    assert!(matches!(error, Error::Config(_)));
+    let new = |n| VecEnv::new(n, Some(0), AutoresetMode::SameStep, CartPole::default);
+    let rejected = assert_rejects(new(1 << 62), Error::Memory, "num_envs");
+    assert!(rejected.got.contains("4611686018427387904"), "{rejected}");
+    assert_rejects(new(0), Error::Config, "num_envs");
 }
 
 #[test]
@@ -263,8 +263,9 @@ fn states_that_make_no_sense_are_refused_by_number_and_environment() {
                 for bad in [f64::NAN, f64::INFINITY, 1e39].into_iter().filter(|x| !(unknown_torque && x.is_nan())) {
                     let mut state = good.clone();
                     state[at] = bad;
-                    let text = env.check_state(1, &state, progress).unwrap_err().to_string();
-                    assert!(text.contains(&format!("{bad} as number {at} in environment 1")), "{text}");
+                    let variant: Variant = if bad.is_finite() { Error::Config } else { Error::NotFinite };
+                    let rejected = assert_rejects(env.check_state(1, &state, progress), variant, "states");
+                    assert_eq!((rejected.got, rejected.at.env), (format!("{bad} as number {at}"), Some(1)));
                     assert!(env.set_state(1, &state).is_err());
                 }
             }
@@ -326,26 +327,28 @@ fn a_copy_with_the_same_standing_goes_on_alike() {
 #[test]
 fn standings_that_do_not_fit_change_nothing() {
     type Change = fn(&mut Standing<'_>);
-    let changes: [(Change, &str); 8] = [
-        (|s| s.states.to_mut().truncate(3), "states: expected 4 numbers an environment, got 1 numbers"),
-        (|s| s.states.to_mut()[7] = f64::NAN, "in environment 1"),
-        (|s| s.episode_returns = Cow::Borrowed(&[0.0]), "episode_returns: expected"),
-        (|s| s.episode_steps.to_mut()[1] = -1, "episode_steps: expected numbers in [0, 2**32), got -1"),
-        (|s| s.episode_steps = Cow::Borrowed(&[]), "episode_steps: expected"),
-        (|s| s.finished = Cow::Borrowed(&[true; 3]), "finished: expected"),
-        (|s| s.streams.to_mut()[6 + 3] = 2, "streams: expected"),
-        (|s| s.streams.to_mut().truncate(11), "streams: expected"),
+    let changes: [(Change, Variant, &str, &str); 8] = [
+        (|s| s.states.to_mut().truncate(3), Error::Shape, "states", "1 numbers"),
+        (|s| s.states.to_mut()[7] = f64::NAN, Error::NotFinite, "states", "NaN as number 3"),
+        (|s| s.episode_returns = Cow::Borrowed(&[0.0]), Error::Shape, "episode_returns", "1"),
+        (|s| s.episode_steps.to_mut()[1] = -1, Error::Config, "episode_steps", "-1"),
+        (|s| s.episode_steps = Cow::Borrowed(&[]), Error::Shape, "episode_steps", "0"),
+        (|s| s.finished = Cow::Borrowed(&[true; 3]), Error::Shape, "finished", "3"),
+        (|s| s.streams.to_mut()[6 + 3] = 2, Error::Config, "streams", "2"),
+        (|s| s.streams.to_mut().truncate(11), Error::Shape, "streams", "11"),
     ];
     let good = Standing::of(partly_finished(2).as_ref()).unwrap().unwrap();
-    for (change, words) in changes {
+    for (change, variant, argument, got) in changes {
         let mut bad = good.clone();
         change(&mut bad);
         let mut env = partly_finished(2);
         run(env.as_mut(), 1);
         let before = Standing::of(env.as_ref()).unwrap();
-        for error in [bad.check(env.as_ref()).unwrap_err(), bad.put(env.as_mut()).unwrap_err()] {
-            assert!(error.to_string().contains(words), "{error}: expected {words}");
+        for result in [bad.check(env.as_ref()), bad.put(env.as_mut())] {
+            let rejected = assert_rejects(result, variant, argument);
+            assert!(rejected.got.ends_with(got), "{rejected}");
+            assert_eq!(rejected.at.env, got.starts_with("NaN").then_some(1));
         }
-        assert_eq!(Standing::of(env.as_ref()).unwrap(), before, "{words}");
+        assert_eq!(Standing::of(env.as_ref()).unwrap(), before, "{argument}");
     }
 }

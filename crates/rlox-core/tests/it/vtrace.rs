@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::compute_vtrace_time_major;
-use rlox_core::{Ends, Float, Result, Vtrace, compute_gae, compute_lambda_returns, compute_vtrace};
+use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::{Ends, Error, Float, Mismatch, Result, Vtrace, compute_gae, compute_lambda_returns, compute_vtrace};
 
 const NAN: f64 = f64::NAN;
 const INFINITY: f64 = f64::INFINITY;
@@ -120,12 +121,16 @@ fn nothing_is_fine_and_writes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// What `call` complains about; it must have written nothing.
-fn complaint(start: &str, call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>) {
+/// Checks the error of `call`, which must have written nothing.
+fn rejects(
+    (variant, argument, got): (Variant, &str, &str),
+    call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>,
+) -> Mismatch {
     let (mut vs, mut pg) = ([7.0; 4], [7.0; 4]);
-    let text = call(&mut vs, &mut pg).expect_err("bad input").to_string();
+    let mismatch = assert_rejects(call(&mut vs, &mut pg), variant, argument);
+    assert_eq!(mismatch.got, got, "{argument}");
     assert_eq!((vs, pg), ([7.0; 4], [7.0; 4]));
-    assert!(text.starts_with(start), "{text}");
+    mismatch
 }
 
 #[test]
@@ -133,29 +138,28 @@ fn bad_input_is_named_before_anything_is_written() {
     let x = &[0.0; 4];
     let none = Ends::dones(&[false; 4]);
     let cut = Ends { truncated: Some(&[false, false, true, false]), ..none };
-    complaint("log_rhos: expected 4 elements, got 3", |v, p| compute_vtrace(&x[..3], x, x, none, 0.0, HALF, v, p));
-    complaint("values: expected 4 elements, got 3", |v, p| compute_vtrace(x, x, &x[..3], none, 0.0, HALF, v, p));
-    complaint("vs: expected 4 elements", |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, &mut v[..2], p));
-    complaint("pg_advantages: expected 4", |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, v, &mut p[..2]));
-    complaint("terminated: expected 4 elements, got 1", |v, p| {
-        compute_vtrace(x, x, x, Ends::dones(&[true]), 0.0, HALF, v, p)
-    });
-    complaint("final_values: expected a value", |v, p| compute_vtrace(x, x, x, cut, 0.0, HALF, v, p));
-    complaint("rewards: expected a multiple of num_envs = 3", |v, p| {
+    rejects((Error::Shape, "log_rhos", "3"), |v, p| compute_vtrace(&x[..3], x, x, none, 0.0, HALF, v, p));
+    rejects((Error::Shape, "values", "3"), |v, p| compute_vtrace(x, x, &x[..3], none, 0.0, HALF, v, p));
+    rejects((Error::Shape, "vs", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, &mut v[..2], p));
+    rejects((Error::Shape, "pg_advantages", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, v, &mut p[..2]));
+    rejects((Error::Shape, "terminated", "1"), |v, p| compute_vtrace(x, x, x, Ends::dones(&[true]), 0.0, HALF, v, p));
+    let missing = rejects((Error::Shape, "final_values", "none"), |v, p| compute_vtrace(x, x, x, cut, 0.0, HALF, v, p));
+    assert_eq!(missing.at.row, Some(2));
+    let rows = rejects((Error::Shape, "rewards", "4"), |v, p| {
         compute_vtrace_time_major(x, x, x, none, 3, &x[..3], HALF, v, p)
     });
-    complaint("bootstrap_values: expected 2 elements, got 4", |v, p| {
-        compute_vtrace_time_major(x, x, x, none, 2, x, HALF, v, p)
-    });
-    for (start, settings) in [
-        ("gamma: expected a number in [0, 1], got 1.5", Vtrace { gamma: 1.5, ..HALF }),
-        ("lambda: expected a number in [0, 1], got NaN", Vtrace { lambda: NAN, ..HALF }),
-        ("rho_bar: expected a number of at least 0, got -1", Vtrace { rho_bar: -1.0, ..HALF }),
-        ("c_bar: expected a number of at least 0, got NaN", Vtrace { c_bar: NAN, ..HALF }),
-        ("pg_rho_bar: expected a number of at least 0, got -inf", Vtrace { pg_rho_bar: -INFINITY, ..HALF }),
+    assert_eq!(rows.expected, "a multiple of num_envs = 3 elements");
+    rejects((Error::Shape, "bootstrap_values", "4"), |v, p| compute_vtrace_time_major(x, x, x, none, 2, x, HALF, v, p));
+    for (argument, got, settings) in [
+        ("gamma", "1.5", Vtrace { gamma: 1.5, ..HALF }),
+        ("lambda", "NaN", Vtrace { lambda: NAN, ..HALF }),
+        ("rho_bar", "-1", Vtrace { rho_bar: -1.0, ..HALF }),
+        ("c_bar", "NaN", Vtrace { c_bar: NAN, ..HALF }),
+        ("pg_rho_bar", "-inf", Vtrace { pg_rho_bar: -INFINITY, ..HALF }),
     ] {
-        complaint(start, |v, p| compute_vtrace(x, x, x, none, 0.0, settings, v, p));
-        complaint(start, |v, p| compute_vtrace_time_major(x, x, x, none, 2, &x[..2], settings, v, p));
+        let rejection: (Variant, _, _) = (Error::Config, argument, got);
+        rejects(rejection, |v, p| compute_vtrace(x, x, x, none, 0.0, settings, v, p));
+        rejects(rejection, |v, p| compute_vtrace_time_major(x, x, x, none, 2, &x[..2], settings, v, p));
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::process::{Process, command};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rlox_core::{ResetOptions, Seeds, VectorEnv};
+use rlox_core::testing::assert_rejects;
+use rlox_core::{Error, ResetOptions, Result, Seeds, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -54,15 +55,16 @@ fn options(files: &Files) -> ClientOptions {
     ClientOptions { token: Some(TOKEN.into()), tls_ca, connect_timeout: Duration::from_secs(2), ..Default::default() }
 }
 
-fn tried(address: &str, options: &ClientOptions) -> Result<RemoteVecEnv, String> {
+fn tried(address: &str, options: &ClientOptions) -> Result<RemoteVecEnv> {
     let start = Instant::now();
     let made = RemoteVecEnv::new(&[address], &EnvOptions::new("CartPole-v1", 1, 0), options);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    made.map_err(|error| error.to_string())
+    made
 }
 
+/// Checks that no connection is made, for the reasons and with the address in the text of the transport.
 fn refused(address: &str, options: &ClientOptions, says: &[&str]) {
-    let error = tried(address, options).unwrap_err();
+    let error = tried(address, options).unwrap_err().to_string();
     for said in says.iter().chain(&[address]) {
         assert!(error.contains(said), "{said:?} is not in {error:?}");
     }
@@ -77,9 +79,13 @@ fn with_tls_and_the_token_it_serves_beyond_loopback() {
     let mut env = tried(&address, &options(&files)).unwrap();
     env.reset(Seeds::Base(0), None, &ResetOptions::default(), &mut [0.0; 4]).unwrap();
     let with = |token: Option<&str>| ClientOptions { token: token.map(str::to_owned), ..options(&files) };
-    refused(&address, &with(None), &["token", "got none", "--token-file"]);
-    refused(&address, &with(Some("0123456789abcdef0123456789abcdeF")), &["token", "another one"]);
-    refused(&address, &with(Some("")), &["another one"]);
+    for (token, got) in
+        [(None, "none"), (Some("0123456789abcdef0123456789abcdeF"), "another one"), (Some(""), "another one")]
+    {
+        let rejected = assert_rejects(tried(&address, &with(token)), Error::Config, "token");
+        assert!(rejected.got == got && rejected.expected.contains(&address), "{rejected}");
+        assert!(rejected.hint.contains("--token-file"), "{rejected}");
+    }
     let plain = format!("http://localhost:{port}");
     refused(&plain, &options(&files), &["TLS"]);
     let named = format!("https://127.0.0.1:{port}");
@@ -87,7 +93,8 @@ fn with_tls_and_the_token_it_serves_beyond_loopback() {
     tried(&named, &ClientOptions { tls_domain: Some("localhost".into()), ..options(&files) }).unwrap();
     let stranger = ClientOptions { tls_ca: Some(certificate(false)[2].clone()), ..options(&files) };
     refused(&address, &stranger, &["certificate"]);
-    refused(&address, &ClientOptions { tls_ca: None, ..options(&files) }, &["tls_ca"]);
+    let absent = tried(&address, &ClientOptions { tls_ca: None, ..options(&files) });
+    assert!(assert_rejects(absent, Error::Config, "tls_ca").expected.contains(&address));
     refused(&address, &ClientOptions { tls_ca: Some("nonsense".into()), ..options(&files) }, &[]);
 }
 
@@ -109,13 +116,13 @@ fn addresses_that_nobody_has_say_which() {
     refused(&closed, &options, &["refused", "is it running there?"]);
     refused("http://no-such-host.invalid:50051", &options, &[]);
     for wrong in ["localhost:50051", "ftp://localhost:1", "http://localhost", "", "http://"] {
-        assert!(tried(wrong, &options).unwrap_err().contains("address"), "{wrong}");
+        assert_rejects(tried(wrong, &options), Error::Config, "address");
     }
     let plain = Process::start(&[]);
     let files = files(false);
     refused(&plain.address.replace("http", "https"), &self::options(&files), &[]);
     let few = RemoteVecEnv::new(&[&plain.address, &plain.address], &EnvOptions::new("CartPole-v1", 1, 0), &options);
-    assert!(few.unwrap_err().to_string().contains("at least 2, one for each worker"));
+    assert_eq!(assert_rejects(few, Error::Config, "num_envs").got, "1");
     assert!(RemoteVecEnv::new::<&str>(&[], &EnvOptions::new("CartPole-v1", 1, 0), &options).is_err());
 }
 

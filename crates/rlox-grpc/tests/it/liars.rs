@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
+use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::{Actions, Error, ResetOptions, Seeds, StepOut, VectorEnv};
 use rlox_grpc::v1::worker_server::{Worker, WorkerServer};
 use rlox_grpc::v1::{self, reply, request, space::Kind};
 use rlox_grpc::{ClientOptions, EnvOptions, PROTOCOL, RemoteVecEnv};
@@ -72,7 +73,7 @@ fn served(liar: Liar) -> (Runtime, String) {
 }
 
 /// The error of opening, resetting and stepping one environment there.
-fn error(first: v1::Opened, reset: reply::What, step: reply::What) -> Option<String> {
+fn tried(first: v1::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
     let answer = move |what| match what {
         request::What::Open(open) => {
             let v1::Open { protocol, .. } = open;
@@ -84,7 +85,7 @@ fn error(first: v1::Opened, reset: reply::What, step: reply::What) -> Option<Str
     };
     let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
     let options = ClientOptions { recovery_timeout: Duration::from_millis(300), ..ClientOptions::default() };
-    let tried = (|| {
+    let result = (|| {
         let mut env = RemoteVecEnv::new(&[&address], &EnvOptions::new("CartPole-v1", 1, 0), &options)?;
         let mut obs = [0.0; 4];
         env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs)?;
@@ -94,7 +95,7 @@ fn error(first: v1::Opened, reset: reply::What, step: reply::What) -> Option<Str
         env.step(Actions::Discrete(&[0]), out)
     })();
     runtime.shutdown_background();
-    tried.err().map(|error| error.to_string())
+    result
 }
 
 /// Bytes of a reply to a step of one environment without masks.
@@ -102,39 +103,43 @@ const STEP: usize = 16 + 8 + 2;
 
 #[test]
 fn what_fits_is_believed() {
-    assert_eq!(error(opened(), stepped(16, 0), stepped(STEP, 0)), None);
+    tried(opened(), stepped(16, 0), stepped(STEP, 0)).unwrap();
 }
 
 #[test]
 fn spaces_that_cannot_be_are_refused() {
-    let with = |change: fn(&mut v1::Opened)| {
-        let mut told = opened();
-        change(&mut told);
-        error(told, stepped(16, 0), stepped(STEP, 0)).unwrap()
+    let rejects = |argument, change: fn(&mut v1::Opened)| {
+        let mut first = opened();
+        change(&mut first);
+        assert_rejects(tried(first, stepped(16, 0), stepped(STEP, 0)), Error::Space, argument)
     };
-    assert!(with(|told| told.mask = 7).contains("action masks: expected none, or one for each of 2 choices, got 7"));
-    assert!(with(|told| told.action = None).starts_with("action space"));
-    assert!(with(|told| told.observation.as_mut().unwrap().shape = vec![u64::MAX, 2]).starts_with("observation space"));
-    assert!(with(|told| told.observation.as_mut().unwrap().kind = 99).starts_with("observation space"));
-    assert!(with(|told| told.action.as_mut().unwrap().n = -1).starts_with("action space"));
-    assert!(with(|told| *told = v1::Opened::default()).contains("action space"));
+    let masks = rejects("action masks", |first| first.mask = 7);
+    assert_eq!((&masks.expected[..], &masks.got[..]), ("none, or one for each of 2 choices", "7"));
+    rejects("action space", |first| first.action = None);
+    rejects("observation space", |first| first.observation.as_mut().unwrap().shape = vec![u64::MAX, 2]);
+    rejects("observation space", |first| first.observation.as_mut().unwrap().kind = 99);
+    rejects("action space", |first| first.action.as_mut().unwrap().n = -1);
+    rejects("action space", |first| *first = v1::Opened::default());
 }
 
 #[test]
 fn replies_of_other_sizes_are_refused() {
+    let rejects = |variant: Variant, argument, reset, step, got: &str| {
+        assert_eq!(assert_rejects(tried(opened(), reset, step), variant, argument).got, got, "{argument}");
+    };
     for bytes in [0, 15, 17, STEP] {
-        let said = error(opened(), stepped(bytes, 0), stepped(STEP, 0)).unwrap();
-        assert!(said.contains("a worker's reply: expected") && said.contains(&bytes.to_string()), "{said}");
+        let got = bytes.to_string();
+        rejects(Error::Shape, "a worker's reply", stepped(bytes, 0), stepped(STEP, 0), &got);
     }
     for bytes in [16, STEP - 1, STEP + 1] {
-        assert!(error(opened(), stepped(16, 0), stepped(bytes, 0)).unwrap().contains("a worker's reply"));
+        let got = bytes.to_string();
+        rejects(Error::Shape, "a worker's reply", stepped(16, 0), stepped(bytes, 0), &got);
     }
-    let finals = error(opened(), stepped(16, 0), stepped(STEP + 16, 1)).unwrap();
-    assert!(finals.contains("last observations: expected 0, of the episodes that ended, got 1"), "{finals}");
+    rejects(Error::Corrupt, "last observations", stepped(16, 0), stepped(STEP + 16, 1), "1");
     let many = v1::Stepped { slab: vec![0; STEP].into(), episodes: u32::MAX, ..v1::Stepped::default() };
-    assert!(error(opened(), stepped(16, 0), reply::What::Stepped(many)).unwrap().contains("a worker's reply"));
-    let other = error(opened(), reply::What::Done(v1::Done {}), stepped(STEP, 0)).unwrap();
-    assert!(other.contains("reply: expected observations, got another answer"), "{other}");
+    let got = STEP.to_string();
+    rejects(Error::Shape, "a worker's reply", stepped(16, 0), reply::What::Stepped(many), &got);
+    rejects(Error::Config, "reply", reply::What::Done(v1::Done {}), stepped(STEP, 0), "another answer");
 }
 
 #[test]
@@ -193,7 +198,7 @@ fn rollouts_of_another_version_are_refused() {
     let mut steps = RolloutBuffer::for_spec(3, 1, &spec, false).unwrap();
     let turn = Turn { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
     let (returns, lengths) = (&mut Vec::new(), &mut Vec::new());
-    let error = actor.collect_into(turn, &policy.tensors(), &mut steps, returns, lengths, &|| false).unwrap_err();
-    assert!(error.to_string().contains("expected one of version 1, got one of version 9"), "{error}");
+    let result = actor.collect_into(turn, &policy.tensors(), &mut steps, returns, lengths, &|| false);
+    assert_eq!(assert_rejects(result, Error::Corrupt, "rollout").got, "one of version 9");
     runtime.shutdown_background();
 }

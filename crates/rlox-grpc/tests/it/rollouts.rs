@@ -2,7 +2,8 @@
 
 use crate::support::process::Process;
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{Ahead, AutoresetMode, Pcg64, VectorEnv};
+use rlox_core::testing::assert_rejects;
+use rlox_core::{Ahead, AutoresetMode, Error, Pcg64, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, asynchronous};
 use rlox_nn::train::{A2cConfig, AsyncOnPolicy, ImpalaConfig, OnPolicyAlgorithm, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
@@ -90,15 +91,15 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
         let mut begun = Begun { turn, weights: weights.into(), buffer };
         actor.collect(&mut begun, &|| false).map(|()| begun.buffer.steps.transitions())
     };
-    let error = begin(other.tensors(), 0).unwrap_err().to_string();
-    assert!(error.contains("\"actor.0.weight\" of shape [16, 4]") && error.contains("[8, 4]"), "{error}");
-    assert!(error.contains(&worker.address()), "{error}");
+    let rejected = assert_rejects(begin(other.tensors(), 0), Error::Shape, "tensors");
+    assert_eq!(rejected.expected, "\"actor.0.weight\" of shape [16, 4]");
+    assert!(rejected.got.contains("[8, 4]") && rejected.got.contains(&worker.address()), "{rejected}");
     assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
     forgets(&addresses, &settings, &policy);
     let shape = rlox_nn::PolicyShape { value: vec![4], ..policy.shape().unwrap() };
     let settings = RolloutSettings { shape, ..settings };
-    let refused = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap_err();
-    assert!(refused.to_string().contains("same known layers"), "{refused}");
+    let result = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options);
+    assert_rejects(result, Error::Config, "policy");
 }
 
 /// Weights of a version that comes again are sent again where they were forgotten.
@@ -136,6 +137,6 @@ fn rollouts_that_are_too_large_for_a_message_are_refused_at_once() {
     let (ahead, options) = (Ahead::default(), ClientOptions::default());
     let addresses = [worker.address()];
     let made = asynchronous(&addresses, &remote("CartPole-v1"), 1, make, config, ahead, 0, &options);
-    let error = made.unwrap_err().to_string();
-    assert!(error.contains("n_steps") && error.contains("--max-message-bytes"), "{error}");
+    let rejected = assert_rejects(made, Error::Config, "n_steps");
+    assert!(rejected.hint.contains("--max-message-bytes"), "{rejected}");
 }

@@ -1,9 +1,10 @@
 //! The same seeds give the same trajectories through workers as in process.
 
 use rlox_core::envs::{self, MakeOptions};
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, Standing, StepOut,
-    VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, Standing,
+    StepOut, VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
@@ -131,8 +132,9 @@ fn where_environments_stand_goes_from_here_to_there_and_back() {
         let mut again = local(&env);
         back.put(again.as_mut()).unwrap();
         assert_eq!(run(again.as_mut(), 50, 2), run(&mut there, 50, 2));
-        let error = there.check_state(1, &[f64::NAN; 4], rlox_core::Progress::default()).unwrap_err().to_string();
-        assert!(error.contains("environment 1") || error.contains("number"), "{error}");
+        let result = there.check_state(1, &[f64::NAN; 4], rlox_core::Progress::default());
+        let rejected = assert_rejects(result, Error::NotFinite, "states");
+        assert!(rejected.got.starts_with("NaN as number 0") && rejected.at.env == Some(1), "{rejected}");
     }
 }
 
@@ -156,10 +158,10 @@ fn seeds_masks_and_options_mean_what_they_mean_here() {
     }
     // What is refused here is refused there, and changes nothing.
     for options in [ResetOptions::new([("lo", 0.0)]), ResetOptions::new([("low", 1.0), ("high", 0.0)])] {
-        let a = here.reset(Seeds::Keep, None, &options, &mut obs[0]).unwrap_err().to_string();
-        let b = there.reset(Seeds::Keep, None, &options, &mut obs[1]).unwrap_err().to_string();
-        assert!(b.contains(&format!("(worker {})", worker.address())), "{b}");
-        assert_eq!(a, b.replace(&format!(" (worker {})", worker.address()), ""));
+        let mut a = assert_rejects(here.reset(Seeds::Keep, None, &options, &mut obs[0]), Error::Config, "options");
+        let b = assert_rejects(there.reset(Seeds::Keep, None, &options, &mut obs[1]), Error::Config, "options");
+        a.got += &format!(" (worker {})", worker.address());
+        assert_eq!(a, b);
     }
     assert_eq!(run(here.as_mut(), 30, 3), run(&mut there, 30, 3));
 }
@@ -174,13 +176,14 @@ fn calls_that_make_no_sense_are_refused_before_anything_is_sent() {
         let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 8], [0.0; 2], [false; 2], [false; 2]);
         let (terminated, truncated) = (&mut terminated, &mut truncated);
         let out = StepOut { obs: &mut obs, reward: &mut reward, terminated, truncated, final_obs: &mut [] };
-        env.step(actions, out).map_err(|error| error.to_string())
+        env.step(actions, out)
     };
-    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("call reset first"));
+    let early = assert_rejects(step(&mut there, Actions::Discrete(&[0, 0])), Error::Action, "step");
+    assert_eq!(early.got, "a call before reset");
     assert!(there.observe(&mut [0.0; 8]).is_err());
     let mut obs = [0.0; 8];
     let half = there.reset(Seeds::Keep, Some(&[true, false]), &ResetOptions::default(), &mut obs);
-    assert!(half.unwrap_err().to_string().contains("call reset first"));
+    assert_rejects(half, Error::Action, "reset_mask");
     assert!(there.reset(Seeds::Base(u64::MAX), None, &ResetOptions::default(), &mut obs).is_err());
     let before = begun(&mut there, Seeds::Base(1));
     for bad in [Actions::Discrete(&[0, 2]), Actions::Discrete(&[0]), Actions::Continuous(&[0.0, 0.0])] {
@@ -190,5 +193,6 @@ fn calls_that_make_no_sense_are_refused_before_anything_is_sent() {
     }
     // One that has ended waits for its reset.
     while step(&mut there, Actions::Discrete(&[0, 0])).is_ok() {}
-    assert!(step(&mut there, Actions::Discrete(&[0, 0])).unwrap_err().contains("an episode that is over"));
+    let late = assert_rejects(step(&mut there, Actions::Discrete(&[0, 0])), Error::Action, "step");
+    assert_eq!(late.got, "an episode that is over");
 }

@@ -189,8 +189,8 @@ mod tests {
         bits.evaluate(given, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
         assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
         let none = Given { masks: Some(&[true, false, false, false, true, true]), ..given };
-        let error = bits.mode(none, &mut actions).unwrap_err().to_string();
-        assert!(error.starts_with("masks: expected an action that is allowed, got none in row 0"), "{error}");
+        let rejected = rlox_core::testing::assert_rejects(bits.mode(none, &mut actions), Error::Action, "masks");
+        assert_eq!((&rejected.got[..], rejected.at.row), ("none", Some(0)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
     Ahead, AutoresetMode, Begun, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, Seeds,
     Space, Step, VecEnv, VectorEnv,
@@ -17,6 +18,7 @@ use rlox_nn::{ActorCritic, NamedTensors};
 use serde_json::json;
 
 use crate::support::actors::{IN_TURN, Policy, Trainer, cartpole, impala, iterate, networks, read, state, with};
+use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt, setting};
 
 fn goes_on_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: impl Fn(u64) -> Trainer<A>) {
     let scratch = tempfile::tempdir().unwrap();
@@ -144,20 +146,19 @@ fn free_actors_go_on_within_the_bound() {
     }
 }
 
-/// A change, and what is said of it.
-type Change = (fn(&mut Checkpoint), &'static str);
+/// A change and the error that it causes.
+type Change = (fn(&mut Checkpoint), Rejection);
 
-/// Asserts that a load is refused in these words, has changed nothing, and that training goes on as if it had not been.
-fn refused<A: OnPolicyAlgorithm>(make: impl Fn() -> Trainer<A>, path: &Path, expected: &str) {
+/// Checks the error of a load, which must have changed nothing, and that training goes on as if it had not been.
+fn rejects<A: OnPolicyAlgorithm>(make: impl Fn() -> Trainer<A>, path: &Path, rejection: Rejection) {
     let (mut trainer, mut other) = (make(), make());
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
-    let error = trainer.load(path).unwrap_err().to_string();
-    assert!(error.contains(expected), "{error}: expected {expected}");
-    assert!(state(&mut trainer) == state(&mut other), "{expected}: something has changed");
+    assert_checkpoint_rejects(trainer.load(path), path, rejection);
+    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: something has changed");
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
-    assert!(state(&mut trainer) == state(&mut other), "{expected}: it does not go on");
+    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: it does not go on");
 }
 
 #[test]
@@ -167,26 +168,20 @@ fn checkpoints_of_other_trainers_are_refused() {
     let mut saved = impala(2, IN_TURN, 1);
     saved.train(100, |_| true).unwrap();
     saved.save(&path).unwrap();
-    refused(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, "section algorithm: expected a2c, got impala");
-    let section = |said: &str| format!("manifest.json, section settings: expected {said}; make the trainer");
-    let settings = |make: &dyn Fn() -> Impala<Policy>, said| refused(make, &path, &section(said));
-    settings(&|| impala(3, IN_TURN, 1), "num_actors = 3, got 2");
-    let ahead = |max_lag, lockstep| move || impala(2, Ahead { max_lag, lockstep }, 1);
-    settings(&ahead(1, true), "max_lag = 1, got 0");
-    settings(
-        &|| {
-            let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
-            Impala::new(envs, networks, ImpalaConfig::default(), IN_TURN, 1).unwrap()
-        },
-        "num_envs = 6, got 4",
-    );
-    settings(
-        &|| with(ImpalaConfig { rho_bar: 2.0, ..ImpalaConfig::default() }, 2, IN_TURN, 1),
-        "rho_bar = 2.0, got 1.0",
-    );
+    rejects(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, (Error::Config, "algorithm", "a2c", "impala"));
+    rejects(|| impala(3, IN_TURN, 1), &path, setting("num_actors = 3", "2"));
+    let ahead = Ahead { max_lag: 1, lockstep: true };
+    rejects(|| impala(2, ahead, 1), &path, setting("max_lag = 1", "0"));
+    let more_envs = || {
+        let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
+        Impala::new(envs, networks, ImpalaConfig::default(), IN_TURN, 1).unwrap()
+    };
+    rejects(more_envs, &path, setting("num_envs = 6", "4"));
+    let config = ImpalaConfig { rho_bar: 2.0, ..ImpalaConfig::default() };
+    rejects(|| with(config.clone(), 2, IN_TURN, 1), &path, setting("rho_bar = 2.0", "1.0"));
     let loops = Ppo::new(cartpole(4, AutoresetMode::SameStep), networks, PpoConfig::default(), 1).unwrap();
     loops.save(&path).unwrap();
-    refused(|| with(PpoConfig::default(), 2, IN_TURN, 1), &path, &section("num_actors = 2, got 1"));
+    rejects(|| with(PpoConfig::default(), 2, IN_TURN, 1), &path, setting("num_actors = 2", "1"));
 }
 
 #[test]
@@ -206,8 +201,7 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
             damaged[at] ^= 1 << rng.integers(0, 8);
             for damaged in [&damaged[..], &data[..at]] {
                 fs::write(&file, damaged).unwrap();
-                let error = trainer.load(&path).unwrap_err();
-                assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains(member), "{error}");
+                assert_rejects(trainer.load(&path), Error::Corrupt, &file.display().to_string());
             }
         }
         fs::write(&file, data).unwrap();
@@ -217,12 +211,9 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
     assert!(state(&mut trainer) == state(&mut saved));
 
     let changes: [Change; 4] = [
-        (
-            |c| c.manifest["counters"]["rollouts"] = json!(-1),
-            "section counters: expected what rlox wrote, got no count",
-        ),
-        (|c| c.manifest["counters"]["rollouts"] = json!(u64::MAX), "no count \"rollouts\""),
-        (|c| c.manifest["settings"]["num_actors"] = json!("2"), "expected num_actors = 2, got \"2\""),
+        (|c| c.manifest["counters"]["rollouts"] = json!(-1), corrupt("counters", "no count")),
+        (|c| c.manifest["counters"]["rollouts"] = json!(u64::MAX), corrupt("counters", "no count \"rollouts\"")),
+        (|c| c.manifest["settings"]["num_actors"] = json!("2"), setting("num_actors = 2", "\"2\"")),
         // Of the second actor.
         (
             |c| {
@@ -241,15 +232,15 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
                 )
                 .unwrap();
             },
-            "section environment, state",
+            (Error::NotFinite, "environment, state", "", "NaN"),
         ),
     ];
-    for (change, expected) in changes {
+    for (change, rejection) in changes {
         let forged = scratch.path().join("forged");
         let mut checkpoint = Checkpoint::read(&path).unwrap();
         change(&mut checkpoint);
         checkpoint.write(&forged).unwrap();
-        refused(make, &forged, expected);
+        rejects(make, &forged, rejection);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
     AutoresetMode, Checkpoint, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step,
     VecEnv, VectorEnv, envs,
@@ -12,10 +13,12 @@ use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimize
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
+use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt, setting};
+
 type Policy = PolicyNetworks<Mlp>;
 
-/// A change, and what is said of it.
-type Change<T> = (fn(&mut T), &'static str);
+/// A change and the error that it causes.
+type Change<T> = (fn(&mut T), Rejection);
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options = envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
@@ -209,14 +212,12 @@ fn what_was_saved_before_the_first_step_is_a_beginning() {
     assert_eq!(first.tensors(), second.tensors());
 }
 
-/// Asserts that a load is refused in these words, and has changed nothing.
-fn refused(trainer: &mut dyn Trainer, path: &Path, expected: &str) -> Error {
+/// Checks the error of a load, which must have changed nothing.
+fn rejects(trainer: &mut dyn Trainer, path: &Path, rejection: Rejection) {
     let scratch = tempfile::tempdir().unwrap();
     let before = state(trainer, &scratch);
-    let error = trainer.load(path).unwrap_err();
-    assert!(error.to_string().contains(expected), "{error}: expected {expected}");
-    assert!(state(trainer, &scratch) == before, "{expected}: something has changed");
-    error
+    assert_checkpoint_rejects(trainer.load(path), path, rejection);
+    assert!(state(trainer, &scratch) == before, "{rejection:?}: something has changed");
 }
 
 #[test]
@@ -228,30 +229,30 @@ fn checkpoints_of_other_trainers_are_refused() {
     saved.save(&path).unwrap();
     let env = || make("Pendulum-v1", 3, AutoresetMode::SameStep);
     let mut a2c = A2c::new(env(), sde, A2cConfig::default(), 1).unwrap();
-    refused(&mut a2c, &path, "manifest.json, section algorithm: expected a2c, got ppo");
+    rejects(&mut a2c, &path, (Error::Config, "algorithm", "a2c", "ppo"));
     let other = make("MountainCarContinuous-v0", 3, AutoresetMode::SameStep);
     let mut other = Ppo::new(other, sde, pendulum_config(), 1).unwrap();
-    refused(&mut other, &path, "section env: expected MountainCarContinuous-v0, got Pendulum-v1");
-    refused(&mut pendulum(4, AutoresetMode::SameStep, 1), &path, "section settings: expected num_envs = 4, got 3");
+    rejects(&mut other, &path, (Error::Config, "env", "MountainCarContinuous-v0", "Pendulum-v1"));
+    rejects(&mut pendulum(4, AutoresetMode::SameStep, 1), &path, setting("num_envs = 4", "3"));
     let mut plain = Ppo::new(env(), tanh, pendulum_config(), 1).unwrap();
     Trainer::train(&mut plain, 100, u64::MAX);
-    refused(&mut plain, &path, "section settings: expected use_sde = false, got true");
+    rejects(&mut plain, &path, setting("use_sde = false", "true"));
     let untold = scratch.path().join("untold");
     saved.save(&untold).unwrap();
     forge(&untold, |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("use_sde")));
-    refused(&mut plain, &untold, "networks.safetensors, section networks, tensors: expected \"log_std\" of shape [1]");
+    rejects(&mut plain, &untold, (Error::Shape, "networks, tensors", "\"log_std\" of shape [1]", ""));
     let changes: [Change<PpoConfig>; 6] = [
-        (|c| c.gamma = 0.98, "expected gamma = 0.98, got 0.99"),
-        (|c| c.optimizer = Optimizer::adam(3e-4), "expected optimizer_eps = 1e-8, got 0.00001"),
-        (|c| c.target_kl = Some(0.1), "expected target_kl = 0.1, got null"),
-        (|c| c.lr_schedule = Schedule::Constant, "expected lr_schedule = \"constant\", got \"linear\""),
-        (|c| c.normalize = None, "expected normalize_obs = false, got true"),
-        (|c| c.sde_sample_freq = 0, "expected sde_sample_freq = -1, got 4"),
+        (|c| c.gamma = 0.98, setting("gamma = 0.98", "0.99")),
+        (|c| c.optimizer = Optimizer::adam(3e-4), setting("optimizer_eps = 1e-8", "0.00001")),
+        (|c| c.target_kl = Some(0.1), setting("target_kl = 0.1", "null")),
+        (|c| c.lr_schedule = Schedule::Constant, setting("lr_schedule = \"constant\"", "\"linear\"")),
+        (|c| c.normalize = None, setting("normalize_obs = false", "true")),
+        (|c| c.sde_sample_freq = 0, setting("sde_sample_freq = -1", "4")),
     ];
-    for (change, expected) in changes {
+    for (change, rejection) in changes {
         let mut config = pendulum_config();
         change(&mut config);
-        refused(&mut Ppo::new(env(), sde, config, 1).unwrap(), &path, expected);
+        rejects(&mut Ppo::new(env(), sde, config, 1).unwrap(), &path, rejection);
     }
 }
 
@@ -274,12 +275,12 @@ fn a_damaged_checkpoint_is_refused_wherever_the_damage_is() {
             let short = &data[..at];
             for damaged in [&damaged[..], short] {
                 fs::write(&file, damaged).unwrap();
-                let error = trainer.load(&path).unwrap_err();
-                assert!(matches!(error, Error::Corrupt(_)) && error.to_string().contains(member), "{error}");
+                assert_rejects(trainer.load(&path), Error::Corrupt, &file.display().to_string());
             }
         }
         fs::remove_file(&file).unwrap();
-        assert!(trainer.load(&path).unwrap_err().to_string().contains(&format!("{member}, section ")));
+        let missing = assert_rejects(trainer.load(&path), Error::Corrupt, &file.display().to_string());
+        assert!(missing.at.section.is_some());
         fs::write(&file, data).unwrap();
     }
     assert!(state(&trainer, &scratch) == before);
@@ -296,40 +297,43 @@ fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
 #[test]
 fn whole_checkpoints_that_make_no_sense_are_refused() {
     let changes: [Change<Checkpoint>; 15] = [
-        (|c| drop(c.manifest.remove("counters")), "no key \"counters\""),
-        (|c| c.manifest["counters"]["updates"] = json!(-1), "section counters: expected what rlox wrote, got no count"),
-        (|c| c.manifest["counters"]["timesteps"] = json!(u64::MAX - 3), "got no count \"timesteps\""),
-        (|c| c.manifest["counters"]["episodes"]["count"] = json!(7), "section counters"),
-        (|c| c.manifest["counters"]["episodes"]["returns"] = json!(["x"]), "section counters"),
-        (
-            |c| c.manifest["run"] = json!({"start": 9, "target": 8}),
-            "section run: expected what rlox wrote, got a run from 9 to 8",
-        ),
-        (|c| c.manifest["streams"]["resets"]["state"]["inc"] = json!("2"), "section streams"),
+        (|c| drop(c.manifest.remove("counters")), corrupt("manifest", "no key \"counters\"")),
+        (|c| c.manifest["counters"]["updates"] = json!(-1), corrupt("counters", "no count")),
+        (|c| c.manifest["counters"]["timesteps"] = json!(u64::MAX - 3), corrupt("counters", "no count \"timesteps\"")),
+        (|c| c.manifest["counters"]["episodes"]["count"] = json!(7), corrupt("counters", "")),
+        (|c| c.manifest["counters"]["episodes"]["returns"] = json!(["x"]), corrupt("counters", "")),
+        (|c| c.manifest["run"] = json!({"start": 9, "target": 8}), corrupt("run", "a run from 9 to 8")),
+        (|c| c.manifest["streams"]["resets"]["state"]["inc"] = json!("2"), corrupt("streams", "")),
         (
             |c| drop(c.manifest["streams"].as_object_mut().unwrap().remove("iterations")),
-            "no PCG64's state as \"iterations\"",
+            corrupt("streams", "no PCG64's state as \"iterations\""),
         ),
-        (|c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("gamma")), "no key \"gamma\""),
-        (|c| c.manifest["algorithm"] = json!(1), "section algorithm"),
         (
-            |c| c.put_safetensors("networks", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(),
-            "networks.safetensors, section networks",
+            |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("gamma")),
+            corrupt("settings", "no key \"gamma\""),
         ),
-        (|c| c.put("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), "section normalizer"),
-        (|c| c.put("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(), "section environment"),
-        (|c| fill(c, "optimizer", "log_std.step", 0.5), "section optimizer, state"),
-        (|c| fill(c, "networks", "critic.2.bias", f32::NAN), "NaN in \"critic.2.bias\""),
+        (|c| c.manifest["algorithm"] = json!(1), corrupt("algorithm", "")),
+        (|c| c.put_safetensors("networks", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("networks", "")),
+        (|c| c.put("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
+        (
+            |c| c.put("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(),
+            corrupt("environment", ""),
+        ),
+        (|c| fill(c, "optimizer", "log_std.step", 0.5), (Error::Config, "optimizer, state", "", "")),
+        (
+            |c| fill(c, "networks", "critic.2.bias", f32::NAN),
+            (Error::NotFinite, "networks", "", "NaN in \"critic.2.bias\""),
+        ),
     ];
     let mut trainer = pendulum(3, AutoresetMode::SameStep, 1);
     Trainer::train(&mut trainer, 700, u64::MAX);
-    for (change, expected) in changes {
+    for (change, rejection) in changes {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("saved");
         trainer.save(&path).unwrap();
         forge(&path, change);
-        refused(&mut pendulum(3, AutoresetMode::SameStep, 2), &path, expected);
-        refused(&mut trainer, &path, expected);
+        rejects(&mut pendulum(3, AutoresetMode::SameStep, 2), &path, rejection);
+        rejects(&mut trainer, &path, rejection);
     }
 }
 
@@ -354,11 +358,9 @@ fn weights_that_are_not_finite_do_not_replace_those_that_are() {
     let config = A2cConfig { optimizer, ..A2cConfig::default() };
     let mut trainer = A2c::new(make("CartPole-v1", 4, AutoresetMode::SameStep), tanh, config, 1).unwrap();
     trainer.save(&path).unwrap();
-    let text = trainer.iterate(0.0).unwrap_err().to_string();
-    assert!(text.starts_with("parameters of actor: expected finite numbers, got "), "{text}");
-    assert!(text.contains(" in \"0.weight\", row 0 at timestep 0; "), "{text}");
-    let text = trainer.save(&path).unwrap_err().to_string();
-    assert!(text.starts_with("networks: expected finite numbers, got "), "{text}");
+    let rejected = assert_rejects(trainer.iterate(0.0), Error::NotFinite, "parameters of actor");
+    assert!(rejected.got.ends_with(" in \"0.weight\", row 0") && rejected.at.timesteps == Some(0), "{rejected}");
+    assert_rejects(trainer.save(&path), Error::NotFinite, "networks");
     trainer.load(&path).unwrap();
     assert_eq!(trainer.timesteps(), 0);
 }

@@ -1,6 +1,7 @@
 //! Dueling networks: what they say, and gradients against finite differences.
 
-use rlox_core::Pcg64;
+use rlox_core::testing::assert_rejects;
+use rlox_core::{Error, Pcg64};
 use rlox_nn::{Activation, Dueling, Init, Mlp, Network, Scratch};
 
 const ROWS: usize = 3;
@@ -97,22 +98,19 @@ fn gradients_through_the_hidden_layer_are_those_of_the_network_inside() {
         }
     }
     let before = dueling.gradients();
-    let said = |error: rlox_core::Error| error.to_string();
-    assert!(said(dueling.backward_hidden(&dy[1..], &dh).unwrap_err()).starts_with("dy: expected 12 elements, got 11"));
-    assert!(said(dueling.backward_hidden(&dy, &dh[1..]).unwrap_err()).starts_with("dh: expected 24 elements, got 23"));
+    assert_eq!(assert_rejects(dueling.backward_hidden(&dy[1..], &dh), Error::Shape, "dy").got, "11");
+    assert_eq!(assert_rejects(dueling.backward_hidden(&dy, &dh[1..]), Error::Shape, "dh").got, "23");
     assert_eq!(dueling.gradients(), before);
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
     let narrow = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap();
-    assert!(Dueling::new(narrow).unwrap_err().to_string().starts_with("network: expected at least 2 outputs, got 1"));
+    assert_eq!(assert_rejects(Dueling::new(narrow), Error::Shape, "network").got, "1");
     let mut dueling = Dueling::new(network()).unwrap();
     let mut y = [0.0; ACTIONS];
-    assert!(dueling.backward(&y, true, None).unwrap_err().to_string().starts_with("dy: expected"));
-    assert!(
-        dueling.forward(&[0.0; 4], 2, &mut y).unwrap_err().to_string().starts_with("y: expected 8 elements, got 4")
-    );
+    assert_rejects(dueling.backward(&y, true, None), Error::Shape, "dy");
+    assert_eq!(assert_rejects(dueling.forward(&[0.0; 4], 2, &mut y), Error::Shape, "y").got, "4");
 }
 
 #[test]

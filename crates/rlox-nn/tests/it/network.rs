@@ -2,7 +2,8 @@
 
 use allocation_counter::measure;
 use proptest::prelude::*;
-use rlox_core::{Error, Pcg64};
+use rlox_core::testing::assert_rejects;
+use rlox_core::{Error, Pcg64, Result};
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Parameters, Scratch, clipped_step};
 
 use crate::support::assert_independent_of_threads;
@@ -191,8 +192,7 @@ fn everything_goes_through_a_file_and_back() {
 fn damaged_files_are_refused() {
     let bytes = net(&[3, 8, 2], Activation::Tanh).tensors().to_safetensors();
     for cut in [0, 7, 8, 100, bytes.len() - 1] {
-        let error = NamedTensors::from_safetensors(&bytes[..cut]).unwrap_err();
-        assert!(matches!(error, Error::Corrupt(_)), "{cut}: {error}");
+        assert_rejects(NamedTensors::from_safetensors(&bytes[..cut]), Error::Corrupt, "file");
     }
 }
 
@@ -216,32 +216,36 @@ fn nothing_is_allocated_after_the_first_step() {
 fn wrong_arguments_are_named_and_change_nothing() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let before = net.tensors();
-    let said = |error: Error| error.to_string();
     let mut y = [0.0; 4];
-    assert!(said(net.backward(&[0.0; 2], true, None).unwrap_err()).contains("call forward first"));
-    assert!(said(net.hidden(&mut [0.0; 8]).unwrap_err()).contains("call forward first"));
-    assert!(said(net.forward(&[0.0; 5], 2, &mut y).unwrap_err()).starts_with("x: expected 6 elements, got 5"));
-    assert!(said(net.forward(&[], 0, &mut []).unwrap_err()).starts_with("rows: expected at least 1"));
+    let rejects = |result: Result<()>, argument, got: &str| {
+        assert_eq!(assert_rejects(result, Error::Shape, argument).got, got, "{argument}");
+    };
+    rejects(net.backward(&[0.0; 2], true, None), "rows", "none");
+    rejects(net.hidden(&mut [0.0; 8]), "rows", "none");
+    rejects(net.forward(&[0.0; 5], 2, &mut y), "x", "5");
+    rejects(net.forward(&[], 0, &mut []), "rows", "0");
     net.forward(&[0.0; 6], 2, &mut y).unwrap();
-    assert!(said(net.backward(&[0.0; 3], true, None).unwrap_err()).starts_with("dy: expected 4 elements, got 3"));
-    let dx = &mut [0.0; 5];
-    assert!(said(net.backward(&y, true, Some(dx)).unwrap_err()).starts_with("dx: expected 6 elements, got 5"));
-    let error = Mlp::new(&[3, 0, 2], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0)).unwrap_err();
-    assert!(said(error).contains("[3, 0, 2]"));
-    assert!(said("softsign".parse::<Activation>().unwrap_err()).contains("\"softsign\""));
+    rejects(net.backward(&[0.0; 3], true, None), "dy", "3");
+    rejects(net.backward(&y, true, Some(&mut [0.0; 5])), "dx", "5");
+    let empty = Mlp::new(&[3, 0, 2], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0));
+    assert_eq!(assert_rejects(empty, Error::Config, "sizes").got, "[3, 0, 2]");
+    let unknown = assert_rejects("softsign".parse::<Activation>(), Error::Config, "activation");
+    assert_eq!(unknown.got, "\"softsign\"");
     let other = self::net(&[3, 9, 2], Activation::Tanh);
-    assert!(said(net.track(&other, 0.5).unwrap_err()).contains("[3, 9, 2]"));
-    assert!(said(net.load(&other.tensors()).unwrap_err()).contains("\"0.weight\" of shape [8, 3]"));
+    let rejected = assert_rejects(net.track(&other, 0.5), Error::Shape, "online");
+    assert!(rejected.got.contains("[3, 9, 2]"), "{rejected}");
+    let rejected = assert_rejects(net.load(&other.tensors()), Error::Shape, "tensors");
+    assert_eq!(rejected.expected, "\"0.weight\" of shape [8, 3]");
     let without: NamedTensors = {
         let mut some = NamedTensors::default();
         before.iter().skip(1).for_each(|t| some.push(t.name.clone(), &t.shape, t.data.clone()).unwrap());
         some
     };
-    assert!(said(net.load(&without).unwrap_err()).contains("one named \"0.weight\""));
+    assert_eq!(assert_rejects(net.load(&without), Error::Shape, "tensors").expected, "one named \"0.weight\"");
     let mut more = before.clone();
     more.push("4.weight", &[1], vec![0.0]).unwrap();
-    assert!(said(net.load(&more).unwrap_err()).contains("one more, \"4.weight\""));
-    assert!(said(more.push("4.weight", &[1], vec![0.0]).unwrap_err()).contains("two tensors named \"4.weight\""));
+    rejects(net.load(&more), "tensors", "one more, \"4.weight\"");
+    rejects(more.push("4.weight", &[1], vec![0.0]), "tensors", "two tensors named \"4.weight\"");
     let mut spoiled = NamedTensors::default();
     for tensor in &before {
         let mut data = tensor.data.clone();
@@ -250,7 +254,7 @@ fn wrong_arguments_are_named_and_change_nothing() {
         }
         spoiled.push(tensor.name.clone(), &tensor.shape, data).unwrap();
     }
-    assert!(said(net.load(&spoiled).unwrap_err()).contains("NaN in \"0.weight\", row 1"));
+    assert_eq!(assert_rejects(net.load(&spoiled), Error::NotFinite, "tensors").got, "NaN in \"0.weight\", row 1");
     assert_eq!(net.tensors(), before);
 }
 
@@ -260,8 +264,9 @@ fn gradients_that_are_no_numbers_change_nothing() {
     let (before, mut y) = (net.tensors(), [0.0; 2]);
     net.forward(&[0.1; 3], 1, &mut y).unwrap();
     net.backward(&[f32::NAN, 0.0], true, None).unwrap();
-    let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
-    assert!(error.to_string().contains("NaN in \"critic.0.weight\", row "), "{error}");
+    let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
+    let rejected = assert_rejects(result, Error::NotFinite, "gradients");
+    assert!(rejected.got.starts_with("NaN in \"critic.0.weight\", row "), "{rejected}");
     assert_eq!(net.tensors(), before);
     // The next minibatch starts anew.
     net.backward(&[1.0, 0.0], true, None).unwrap();
@@ -273,18 +278,17 @@ fn gradients_whose_squares_overflow_are_named_by_the_largest() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[-1e30, 1e20], true, None).unwrap();
-    let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
-    assert!(
-        error.to_string().contains("-1000000000000000000000000000000 in \"critic.2.bias\", row 0, whose square over"),
-        "{error}"
-    );
+    let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
+    let rejected = assert_rejects(result, Error::NotFinite, "gradients");
+    let gradient = "-1000000000000000000000000000000 in \"critic.2.bias\", row 0, whose square overflows";
+    assert_eq!(rejected.got, gradient);
 }
 
 #[test]
 fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
     assert!(Optimizer::adam(1e30).check().is_ok());
     for too_much in [Optimizer::adam(1.1e30), Optimizer::adam_w(f32::MAX), Optimizer::rms_prop(f32::INFINITY)] {
-        assert!(too_much.check().unwrap_err().to_string().starts_with("lr: expected a number from 0 to 1e30"));
+        assert_rejects(too_much.check(), Error::Config, "lr");
     }
     // A step of one tensor alone, and of numbers beside whole vectors, too.
     for at in [0, 16, 18] {
@@ -293,9 +297,9 @@ fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
             values[at] = if at == 16 { f32::MAX } else { f32::MIN };
             let mut parameters = Parameters::new("log_std", &[19], &values).unwrap();
             parameters.add_gradients((0..19).map(|i| if i == at { -1e-30 * values[at].signum() } else { 0.0 }));
-            let error = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None).unwrap_err().to_string();
-            assert!(error.starts_with("parameters of policy: expected finite numbers, got "), "{error}");
-            assert!(error.contains("inf in \"log_std\""), "{error}");
+            let result = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None);
+            let rejected = assert_rejects(result, Error::NotFinite, "parameters of policy");
+            assert!(rejected.got.contains("inf in \"log_std\""), "{rejected}");
         }
     }
 }
@@ -307,22 +311,20 @@ fn norms_to_cut_to_are_numbers_of_0_or_more() {
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[1.0, 0.0], true, None).unwrap();
     for wrong in [f32::NAN, -1.0] {
-        let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(wrong)).unwrap_err();
-        assert!(error.to_string().starts_with("max_grad_norm: expected a finite number, at least 0, got"), "{error}");
+        let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(wrong));
+        assert_eq!(assert_rejects(result, Error::Config, "max_grad_norm").got, wrong.to_string());
     }
     assert_eq!((net.tensors(), net.optimizer_state()), before);
 }
 
 #[test]
 fn parameters_have_as_many_values_as_their_shape() {
-    let error = Parameters::new("x", &[3], &[1.0]).unwrap_err().to_string();
-    assert!(error.starts_with("values: expected 3 elements, got 1"), "{error}");
+    assert_eq!(assert_rejects(Parameters::new("x", &[3], &[1.0]), Error::Shape, "values").got, "1");
     assert!(Parameters::new("x", &[1 << 63, 2], &[]).is_err());
-    let error = Parameters::new("x", &[2, 1], &[0.0, f32::NAN]).unwrap_err().to_string();
-    assert!(error.starts_with("values: expected finite numbers, got NaN in row 1"), "{error}");
+    let nan = assert_rejects(Parameters::new("x", &[2, 1], &[0.0, f32::NAN]), Error::NotFinite, "values");
+    assert_eq!((&nan.got[..], nan.at.row), ("NaN", Some(1)));
     for name in ["__metadata__", "a\nb"] {
-        let error = Parameters::filled(name, &[1], 0.0).unwrap_err().to_string();
-        assert!(error.starts_with("name: expected names without line breaks"), "{error}");
+        assert_rejects(Parameters::filled(name, &[1], 0.0), Error::Shape, "name");
     }
     assert!(Parameters::filled("x", &[1], f32::INFINITY).is_err());
 }

@@ -3,9 +3,10 @@
 
 use rlox_core::envs::CartPole;
 use rlox_core::replay::{Column, ReplayStorage};
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, FieldData, FieldMut, NormalizerOptions, Pcg64, ResetOptions,
-    Result, Seeds, Space, Step, StepOut, VecEnv, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, Error, FieldData, FieldMut, NormalizerOptions, Pcg64,
+    ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv, VectorEnv,
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, NoiseProcess, Observations, OffPolicyAgent,
@@ -238,7 +239,7 @@ fn schedules_go_by_the_run_and_targets_by_steps() {
     for ((rate, lr), (expected_rate, expected_lr)) in said.iter().zip(expected) {
         assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{said:?}");
     }
-    assert!(dqn.resume(|_| true).unwrap_err().to_string().starts_with("resume: expected a run that has not ended"));
+    assert_rejects(dqn.resume(|_| true), Error::Config, "resume");
 }
 
 /// The iterations of one step after which the target network is what learned before the last update.
@@ -336,8 +337,8 @@ fn metrics_mean_what_they_say() {
 #[test]
 fn a_reward_that_is_no_number_is_named_and_a_new_run_goes_on() {
     let mut dqn = new_dqn(2, &config(), || Clock { nan_at: 20, ..Clock::new(true) });
-    let error = dqn.train(120, |_| true).unwrap_err().to_string();
-    assert!(error.starts_with("rewards: expected finite numbers, got NaN in row 0 at timestep 38"), "{error}");
+    let rejected = assert_rejects(dqn.train(120, |_| true), Error::NotFinite, "rewards");
+    assert_eq!((&rejected.got[..], rejected.at.row, rejected.at.timesteps), ("NaN", Some(0), Some(38)));
     assert_eq!((dqn.timesteps(), dqn.replay().len()), (38, 38));
     let metrics = dqn.train(60, |_| true).unwrap();
     assert_eq!(metrics.timesteps, 98);
@@ -367,8 +368,7 @@ fn noise_walks_and_begins_anew() {
             expected[1] = 0.0;
         }
     }
-    let error = noise.apply(&mut rngs, &mut [0.0; 3]).unwrap_err().to_string();
-    assert!(error.starts_with("actions: expected 2 elements, got 3"), "{error}");
+    assert_eq!(assert_rejects(noise.apply(&mut rngs, &mut [0.0; 3]), Error::Shape, "actions").got, "3");
 }
 
 #[test]
@@ -485,16 +485,15 @@ fn it_goes_on_from_where_it_stood() {
     second.learner_mut().load_optimizer_state(&first.learner().optimizer_state()).unwrap();
     second.set_standing(&streams, first.timesteps(), first.updates(), first.left_over(), first.progress()).unwrap();
     assert!(!second.started());
-    let said = second.iterate(&mut lent, None, 0.0, &mut || Ok(false)).unwrap_err().to_string();
-    assert!(said.starts_with("env: expected environments that have been started"), "{said}");
+    assert_rejects(second.iterate(&mut lent, None, 0.0, &mut || Ok(false)), Error::Config, "env");
     let mut copy = env(7);
     rlox_core::Standing::of(&lent).unwrap().unwrap().put(&mut copy).unwrap();
     second.go_on(&copy).unwrap();
     iterate(&mut first, &mut lent, 20);
     iterate(&mut second, &mut copy, 20);
     assert_eq!(weights(&first), weights(&second));
-    let said = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0).unwrap_err().to_string();
-    assert!(said.starts_with("streams: expected 4"), "{said}");
+    let result = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0);
+    assert_eq!(assert_rejects(result, Error::Shape, "streams").expected, "4 elements");
     assert_eq!(second.timesteps(), first.timesteps());
 }
 
@@ -522,8 +521,8 @@ fn a_ratio_decides_how_often_it_learns() {
     iterate(&mut agent, &mut lent, 20);
     assert_eq!(agent.updates(), 3);
     let wrong = DqnConfig { utd_ratio: Some(-1.0), ..config };
-    let said = DqnLearner::<QNetworks<Mlp>>::gathering(&wrong, lent.spec()).unwrap_err().to_string();
-    assert!(said.starts_with("utd_ratio: "), "{said}");
+    let result = DqnLearner::<QNetworks<Mlp>>::gathering(&wrong, lent.spec());
+    assert_rejects(result, Error::Config, "utd_ratio");
 }
 
 #[test]
@@ -557,8 +556,7 @@ fn errors_decide_what_is_sampled() {
         (Priorities { alpha: 0.6, beta: f32::NAN }, "priority_beta"),
     ] {
         let config = DqnConfig { prioritized: Some(priorities), ..agent_config() };
-        let said = config.check().unwrap_err().to_string();
-        assert!(said.starts_with(&format!("{name}: ")), "{said}");
+        assert_rejects(config.check(), Error::Config, name);
     }
 }
 

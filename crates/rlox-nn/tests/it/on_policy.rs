@@ -1,9 +1,10 @@
 //! On-policy trainers: they learn, a seed decides everything, and wrong rollouts and settings are named.
 
 use allocation_counter::measure;
+use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space, Step,
-    VecEnv, VectorEnv, envs,
+    Actions, AutoresetMode, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space,
+    Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, Collection, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule, collect_transitions,
@@ -335,7 +336,8 @@ fn a_minibatch_that_is_refused_leaves_no_gradients() {
         (said, left)
     };
     let (said, left) = update(&actions);
-    assert!(said.unwrap_err().to_string().starts_with("actions: expected integers from 0 to 1, got 2 in row 9"));
+    let rejected = assert_rejects(said, Error::Action, "actions");
+    assert_eq!((&rejected.got[..], rejected.at.row), ("2", Some(9)));
     assert_eq!(left, 0.0);
     actions[9] = 1;
     assert!(update(&actions).0.unwrap().grad_norm > 0.0);
@@ -355,13 +357,11 @@ fn settings_out_of_range_are_named() {
         (PpoConfig { optimizer: Optimizer::adam(f32::NAN), ..default.clone() }, "lr"),
         (PpoConfig { optimizer: Optimizer::RmsProp { lr: 0.1, alpha: 1.0, eps: 1e-5 }, ..default }, "alpha"),
     ] {
-        let error = Ppo::new(make("CartPole-v1", 8), two_networks, config, 0).unwrap_err();
-        assert!(error.to_string().starts_with(&format!("{name}: expected")), "{name}: {error}");
+        assert_rejects(Ppo::new(make("CartPole-v1", 8), two_networks, config, 0), Error::Config, name);
     }
     let mut ppo = Ppo::new(make("CartPole-v1", 8), two_networks, default, 0).unwrap();
-    assert!(ppo.iterate(1.5).unwrap_err().to_string().starts_with("progress: expected"));
-    let error = with_sde(make("CartPole-v1", 1).spec(), &mut Pcg64::seed_from(0)).unwrap_err();
-    assert!(error.to_string().starts_with("use_sde: expected a Box action space"), "{error}");
+    assert_rejects(ppo.iterate(1.5), Error::Config, "progress");
+    assert_rejects(with_sde(make("CartPole-v1", 1).spec(), &mut Pcg64::seed_from(0)), Error::Space, "use_sde");
 }
 
 #[test]
@@ -375,8 +375,8 @@ fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
         weights.push(tensor.name.clone(), &tensor.shape, vec![3e38; tensor.data.len()]).unwrap();
     }
     ppo.policy_mut().load(&weights).unwrap();
-    let error = ppo.iterate(0.0).unwrap_err().to_string();
-    assert!(error.starts_with("logits: ") && error.contains(" in row 0 at timestep 256; "), "{error}");
+    let at = assert_rejects(ppo.iterate(0.0), Error::NotFinite, "logits").at;
+    assert_eq!((at.row, at.timesteps), (Some(0), Some(256)));
 }
 
 const ENVS: usize = 2;
@@ -406,16 +406,16 @@ fn observations_of_another_width_are_not_learned_from() {
     let before = policy.tensors();
     let mut minibatches = Minibatches::new(Encoding::Numbers(2));
     let order = &mut Pcg64::seed_from(0);
-    let expected = "obs: expected rows of 2 numbers for Numbers(2), got 4";
     let ppo = PpoConfig::default().learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false);
     let a2c = A2cConfig::default().learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false);
     let encoding = Encoding::OneHot(vec![1, 1]);
     let estimated = estimate_advantages(&mut policy, &mut buffer, &encoding, &mut Vec::new(), 0.99, 0.95);
-    for error in [ppo.unwrap_err(), a2c.unwrap_err()] {
-        assert!(error.to_string().starts_with(expected), "{error}");
+    for (result, encoding) in
+        [(ppo.map(drop), "Numbers(2)"), (a2c.map(drop), "Numbers(2)"), (estimated, "OneHot([1, 1])")]
+    {
+        let rejected = assert_rejects(result, Error::Shape, "obs");
+        assert_eq!((rejected.expected, &rejected.got[..]), (format!("rows of 2 numbers for {encoding}"), "4"));
     }
-    let error = estimated.unwrap_err().to_string();
-    assert!(error.starts_with("obs: expected rows of 2 numbers for OneHot([1, 1]), got 4"), "{error}");
     assert_eq!(policy.tensors(), before);
 }
 
@@ -447,9 +447,9 @@ fn settings_out_of_range_are_refused_before_learning() {
     let mut minibatches = Minibatches::new(Encoding::Numbers(4));
     let order = &mut Pcg64::seed_from(0);
     let config = PpoConfig { batch_size: 0, ..PpoConfig::default() };
-    let error = config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false).unwrap_err();
-    assert!(error.to_string().starts_with("batch_size: expected at least 1, got 0"), "{error}");
+    let result = config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false);
+    assert_eq!(assert_rejects(result, Error::Config, "batch_size").got, "0");
     let config = A2cConfig { optimizer: Optimizer::rms_prop(f32::NAN), ..A2cConfig::default() };
-    let error = config.learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false).unwrap_err();
-    assert!(error.to_string().starts_with("lr: expected"), "{error}");
+    let result = config.learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false);
+    assert_rejects(result, Error::Config, "lr");
 }

@@ -2,6 +2,7 @@
 //! refused before anything has changed.
 
 use proptest::prelude::*;
+use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, ActionsMut, Ends, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space, Vtrace};
 use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
@@ -265,12 +266,15 @@ fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
     policy
 }
 
-fn starts(result: Result<impl Sized>, expected: &str) {
-    let Err(error) = result else { panic!("no error: {expected}") };
-    assert!(error.to_string().starts_with(expected), "{error} instead of {expected}");
-    assert!(matches!(error, Error::Config(_) | Error::NotFinite(_) | Error::Shape(_) | Error::Action(_)), "{error:?}");
-    let computed = expected.contains("expected finite numbers");
-    assert_eq!(matches!(error, Error::NotFinite(_)), computed, "{error:?}");
+/// Checks an error that reports a number that is not finite, with its row.
+fn rejects_nan<T>(result: Result<T>, argument: &str, got: f32, row: usize) {
+    let rejected = assert_rejects(result, Error::NotFinite, argument);
+    assert_eq!((rejected.got, rejected.at.row), (got.to_string(), Some(row)), "{argument}");
+}
+
+/// Checks an error that reports another rejected value.
+fn rejects<T>(result: Result<T>, variant: Variant, argument: &str, got: impl ToString) {
+    assert_eq!(assert_rejects(result, variant, argument).got, got.to_string(), "{argument}");
 }
 
 /// Room for the actions of two rows.
@@ -292,25 +296,26 @@ fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
         let name = if matches!(space, Space::Box { .. }) { "mean" } else { "logits" };
         let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
         for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
-            let got = if row == 1 { "NaN" } else { "inf" };
             // Of observations that are none themselves, they are to blame.
-            let (to_blame, fix) = if row == 1 { ("obs", "look at ") } else { (name, "look for ") };
-            let expected = format!("{to_blame}: expected finite numbers, got {got} in row {row}; {fix}");
+            let (argument, got) = if row == 1 { ("obs", f32::NAN) } else { (name, f32::INFINITY) };
             let before = policy.tensors();
-            with_actions(&space, |actions| starts(policy.act_deterministic(&obs, None, actions), &expected));
+            with_actions(&space, |actions| {
+                rejects_nan(policy.act_deterministic(&obs, None, actions), argument, got, row);
+            });
             let (mut rngs, mut log_probs, mut values) = ([0, 1].map(Pcg64::seed_from), [9.0; 2], [9.0; 2]);
             with_actions(&space, |actions| {
                 let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
-                starts(policy.act(&obs, None, &mut rngs, out), &expected);
+                rejects_nan(policy.act(&obs, None, &mut rngs, out), argument, got, row);
             });
             assert_eq!((log_probs, values, rngs), ([9.0; 2], [9.0; 2], [0, 1].map(Pcg64::seed_from)));
             let (integers, numbers) = (vec![0; 2 * space.dim()], vec![0.0; 2 * space.dim()]);
             let actions = if name == "mean" { Actions::Continuous(&numbers) } else { Actions::Discrete(&integers) };
-            starts(policy.evaluate_actions(&obs, None, actions, &mut log_probs, &mut values), &expected);
+            let result = policy.evaluate_actions(&obs, None, actions, &mut log_probs, &mut values);
+            rejects_nan(result, argument, got, row);
             let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
             let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
-            starts(policy.evaluate(&batch, &LOSS), &expected);
-            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
+            rejects_nan(policy.evaluate(&batch, &LOSS), argument, got, row);
+            rejects_nan(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), argument, got, row);
             assert_eq!(policy.tensors(), before);
             assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
         }
@@ -320,7 +325,6 @@ fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
 #[test]
 fn a_single_output_that_is_no_number_is_named() {
     for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let said = format!(": expected finite numbers, got {wrong} in row 1");
         let mut integers = [9; 4];
         for (space, outputs) in [(Space::discrete(2), 2), (Space::MultiBinary { n: 2 }, 2)] {
             let mut distribution = Distribution::new(&space, 0.0).unwrap();
@@ -330,13 +334,14 @@ fn a_single_output_that_is_no_number_is_named() {
             for masks in [None, Some(&allowed[..2 * outputs * if outputs == space.dim() { 2 } else { 1 }])] {
                 let given = Given { outputs: &logits, hidden: &[], masks };
                 let len = 2 * space.dim();
-                starts(distribution.mode(given, ActionsMut::Discrete(&mut integers[..len])), &format!("logits{said}"));
+                let result = distribution.mode(given, ActionsMut::Discrete(&mut integers[..len]));
+                rejects_nan(result, "logits", wrong, 1);
             }
         }
         assert_eq!(integers, [9; 4]);
         let mut normal = Distribution::new(&Space::uniform_box(-1.0, 1.0, &[1]), 0.0).unwrap();
         let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
-        starts(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), &format!("mean{said}"));
+        rejects_nan(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), "mean", wrong, 1);
     }
 }
 
@@ -351,9 +356,8 @@ fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
             let [obs, log_probs, values, advantages, returns] = [0, 1, 2, 3, 4].map(|i| &numbers[i][..]);
             let actions = Actions::Discrete(&[0, 1]);
             let batch = Minibatch { obs, actions, masks: None, log_probs, values, advantages, returns };
-            let expected = format!("{name}: expected finite numbers, got {wrong} in row 1; ");
-            starts(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), &expected);
-            starts(policy.evaluate(&batch, &LOSS), &expected);
+            rejects_nan(policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None), name, wrong, 1);
+            rejects_nan(policy.evaluate(&batch, &LOSS), name, wrong, 1);
         }
     }
     assert_eq!(policy.tensors(), before);
@@ -372,22 +376,21 @@ fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
             let hidden = if sde { &good[..] } else { &[] };
             let given = Given { outputs: &good, hidden, masks: None };
             let (mut log_probs, mut entropies, mut out) = ([9.0; 2], [9.0; 2], [9.0; 4]);
-            let expected = format!("actions: expected finite numbers, got {wrong} in row 1; ");
             let actions = Actions::Continuous(&bad);
-            starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
+            rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "actions", wrong, 1);
             it.evaluate(given, Actions::Continuous(&good), &mut [0.0; 2], &mut [0.0; 2]).unwrap();
-            starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+            rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "actions", wrong, 1);
             assert!(it.parameters().unwrap().tensors().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
             if sde {
                 let (given, actions) = (Given { hidden: &bad, ..given }, Actions::Continuous(&good));
-                let expected = format!("hidden: expected finite numbers, got {wrong} in row 1; ");
-                starts(it.evaluate(given, actions, &mut log_probs, &mut entropies), &expected);
-                starts(it.mode(given, ActionsMut::Continuous(&mut out)), &expected);
+                rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "hidden", wrong, 1);
+                rejects_nan(it.mode(given, ActionsMut::Continuous(&mut out)), "hidden", wrong, 1);
                 let mut rngs = [0, 1].map(Pcg64::seed_from);
-                starts(it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs), &expected);
+                let result = it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs);
+                rejects_nan(result, "hidden", wrong, 1);
                 assert_eq!(rngs, [0, 1].map(Pcg64::seed_from));
                 it.evaluate(Given { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
-                starts(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), &expected);
+                rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "hidden", wrong, 1);
             }
             assert_eq!((log_probs, entropies, out), ([9.0; 2], [9.0; 2], [9.0; 4]));
         }
@@ -404,8 +407,9 @@ fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
     let [log_probs, values, advantages, returns] = [&numbers[..]; 4];
     let actions = Actions::Discrete(&actions);
     let batch = Minibatch { obs: &obs, actions, masks: None, log_probs, values, advantages, returns };
-    let error = policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None).unwrap_err().to_string();
-    assert!(error.contains("got 2 in row 1500; "), "{error}");
+    let result = policy.update(&batch, &LOSS, &Optimizer::adam(1e-3), None);
+    let rejected = assert_rejects(result, Error::Action, "actions");
+    assert_eq!((&rejected.got[..], rejected.at.row), ("2", Some(1500)));
 }
 
 #[test]
@@ -431,20 +435,18 @@ fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
             ("vf_coef", ActorCriticLoss { vf_coef: wrong, ..LOSS }),
             ("ent_coef", ActorCriticLoss { ent_coef: wrong, ..LOSS }),
         ] {
-            let expected = format!("{name}: expected a finite number, at least 0, got {wrong}");
-            starts(policy.evaluate(&batch, &loss), &expected);
-            starts(policy.update(&batch, &loss, &Optimizer::adam(1e-3), None), &expected);
+            rejects(policy.evaluate(&batch, &loss), Error::Config, name, wrong);
+            rejects(policy.update(&batch, &loss, &Optimizer::adam(1e-3), None), Error::Config, name, wrong);
         }
-        starts(policy.update(&batch, &LOSS, &Optimizer::adam(wrong), None), "lr: expected");
-        starts(
-            clipped_policy_loss(&[0.0], &[0.0], &[1.0], wrong, &mut [0.0]),
-            &format!("clip_coef: expected a finite number, at least 0, got {wrong}"),
-        );
-        starts(value_loss(&[0.0], &[0.0], Some((&[0.0], wrong)), 0.5, &mut [0.0]), "clip_coef_vf: expected");
-        starts(value_loss(&[0.0], &[0.0], None, wrong, &mut [0.0]), "vf_coef: expected");
-        starts(Distribution::new(&space, f32::NAN), "log_std_init: expected a number from -20 to 20, got NaN");
+        rejects(policy.update(&batch, &LOSS, &Optimizer::adam(wrong), None), Error::Config, "lr", wrong);
+        let clipped = clipped_policy_loss(&[0.0], &[0.0], &[1.0], wrong, &mut [0.0]);
+        rejects(clipped, Error::Config, "clip_coef", wrong);
+        let clipped = value_loss(&[0.0], &[0.0], Some((&[0.0], wrong)), 0.5, &mut [0.0]);
+        rejects(clipped, Error::Config, "clip_coef_vf", wrong);
+        rejects(value_loss(&[0.0], &[0.0], None, wrong, &mut [0.0]), Error::Config, "vf_coef", wrong);
+        rejects(Distribution::new(&space, f32::NAN), Error::Config, "log_std_init", "NaN");
         let state_dependent = Distribution::state_dependent(&Space::uniform_box(-1.0, 1.0, &[1]), 2, f32::NEG_INFINITY);
-        starts(state_dependent, "log_std_init: expected a number from -20 to 20, got -inf");
+        rejects(state_dependent, Error::Config, "log_std_init", "-inf");
     }
     assert_eq!(policy.tensors(), before);
     assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
@@ -453,18 +455,18 @@ fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
 #[test]
 fn losses_refuse_slices_of_other_lengths() {
     let (two, one, mut out) = (&[0.5, 3.0][..], &[1.0][..], [7.0; 2]);
-    starts(clipped_policy_loss(two, one, two, 0.2, &mut out), "old_log_probs: expected 2 elements, got 1");
-    starts(clipped_policy_loss(two, two, one, 0.2, &mut out), "advantages: expected 2 elements, got 1");
-    starts(clipped_policy_loss(two, two, two, 0.2, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
-    starts(policy_gradient_loss(two, one, &mut out), "advantages: expected 2 elements, got 1");
-    starts(policy_gradient_loss(two, two, &mut out[..1]), "d_log_probs: expected 2 elements, got 1");
-    starts(value_loss(two, one, None, 0.5, &mut out), "returns: expected 2 elements, got 1");
-    starts(value_loss(two, two, Some((one, 0.2)), 0.5, &mut out), "old_values: expected 2 elements, got 1");
-    starts(value_loss(two, two, None, 0.5, &mut out[..1]), "d_values: expected 2 elements, got 1");
-    starts(explained_variance(two, one), "returns: expected 2 elements, got 1");
-    starts(clipped_policy_loss(&[], &[], &[], 0.2, &mut []), "log_probs: expected at least one row, got none");
-    starts(policy_gradient_loss(&[], &[], &mut []), "log_probs: expected at least one row, got none");
-    starts(value_loss(&[], &[], None, 0.5, &mut []), "values: expected at least one row, got none");
+    rejects(clipped_policy_loss(two, one, two, 0.2, &mut out), Error::Shape, "old_log_probs", 1);
+    rejects(clipped_policy_loss(two, two, one, 0.2, &mut out), Error::Shape, "advantages", 1);
+    rejects(clipped_policy_loss(two, two, two, 0.2, &mut out[..1]), Error::Shape, "d_log_probs", 1);
+    rejects(policy_gradient_loss(two, one, &mut out), Error::Shape, "advantages", 1);
+    rejects(policy_gradient_loss(two, two, &mut out[..1]), Error::Shape, "d_log_probs", 1);
+    rejects(value_loss(two, one, None, 0.5, &mut out), Error::Shape, "returns", 1);
+    rejects(value_loss(two, two, Some((one, 0.2)), 0.5, &mut out), Error::Shape, "old_values", 1);
+    rejects(value_loss(two, two, None, 0.5, &mut out[..1]), Error::Shape, "d_values", 1);
+    rejects(explained_variance(two, one), Error::Shape, "returns", 1);
+    rejects(clipped_policy_loss(&[], &[], &[], 0.2, &mut []), Error::Shape, "log_probs", "none");
+    rejects(policy_gradient_loss(&[], &[], &mut []), Error::Shape, "log_probs", "none");
+    rejects(value_loss(&[], &[], None, 0.5, &mut []), Error::Shape, "values", "none");
     assert_eq!(out, [7.0; 2]);
 }
 
@@ -482,22 +484,26 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
         let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
         let given = Given { outputs: &outputs, hidden: &hidden, masks: None };
         let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
-        let expected = "backward: expected an evaluate of 2 rows before it, got an evaluate of ";
-        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        let rejects_backward = |result| {
+            let rejected = assert_rejects(result, Error::Shape, "backward");
+            assert_eq!(rejected.expected, "an evaluate of 2 rows before it");
+        };
+        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
         // One row is not two, and a sample is no evaluation.
         let less = Given { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
         let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
         distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
-        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
         distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
         let (mut integers, mut numbers) = ([0; 2], [0.0; 2]);
         let out = if continuous { ActionsMut::Continuous(&mut numbers) } else { ActionsMut::Discrete(&mut integers) };
         distribution.sample(given, &mut [0, 1].map(Pcg64::seed_from), out, &mut [0.0; 2]).unwrap();
-        starts(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs), expected);
+        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
         distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
         if !continuous {
             let wrong = Actions::Discrete(&[1, 7]);
-            starts(distribution.backward(given, wrong, &[1.0; 2], 0.0, &mut d_outputs), "actions: expected");
+            let result = distribution.backward(given, wrong, &[1.0; 2], 0.0, &mut d_outputs);
+            assert_rejects(result, Error::Action, "actions");
         }
         assert!(d_outputs.iter().all(|x| *x == 7.0));
         distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
@@ -508,17 +514,18 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
 #[test]
 fn actions_that_masks_forbid_are_not_evaluated() {
     let multi = [true, true, true, false, true, true, false, true, true, true];
-    for (space, masks, good, wrong, said) in [
-        (Space::discrete(2), &[true, true, true, false][..], &[1, 0][..], &[1, 1][..], "1 in row 1"),
-        (Space::MultiDiscrete { nvec: vec![2, 3] }, &multi, &[0, 2, 0, 0], &[0, 1, 0, 0], "1 in row 0"),
-        (Space::MultiBinary { n: 1 }, &[true, true, false, true], &[0, 1], &[0, 0], "0 in row 1"),
+    for (space, masks, good, wrong, got, row) in [
+        (Space::discrete(2), &[true, true, true, false][..], &[1, 0][..], &[1, 1][..], "1", 1),
+        (Space::MultiDiscrete { nvec: vec![2, 3] }, &multi, &[0, 2, 0, 0], &[0, 1, 0, 0], "1", 0),
+        (Space::MultiBinary { n: 1 }, &[true, true, false, true], &[0, 1], &[0, 0], "0", 1),
     ] {
         let mut distribution = Distribution::new(&space, 0.0).unwrap();
         let outputs = vec![0.1; 2 * distribution.outputs()];
         let given = Given { outputs: &outputs, hidden: &[], masks: Some(masks) };
         let (mut log_probs, mut entropies) = ([7.0; 2], [7.0; 2]);
         let evaluated = distribution.evaluate(given, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
-        starts(evaluated, &format!("actions: expected actions that the masks allow, got {said}; "));
+        let rejected = assert_rejects(evaluated, Error::Action, "actions");
+        assert_eq!((&rejected.got[..], rejected.at.row), (got, Some(row)));
         assert_eq!((log_probs, entropies), ([7.0; 2], [7.0; 2]));
         distribution.evaluate(given, Actions::Discrete(good), &mut log_probs, &mut entropies).unwrap();
         assert!(log_probs.iter().all(|x| x.is_finite()));
@@ -529,9 +536,8 @@ fn actions_that_masks_forbid_are_not_evaluated() {
 fn standard_deviations_begin_far_from_the_ends_of_f32() {
     let space = Space::uniform_box(-1.0, 1.0, &[1]);
     for wrong in [100.0, -21.0] {
-        let expected = format!("log_std_init: expected a number from -20 to 20, got {wrong}; ");
-        starts(Distribution::new(&space, wrong), &expected);
-        starts(Distribution::state_dependent(&space, 2, wrong), &expected);
+        rejects(Distribution::new(&space, wrong), Error::Config, "log_std_init", wrong);
+        rejects(Distribution::state_dependent(&space, 2, wrong), Error::Config, "log_std_init", wrong);
     }
     for log_std_init in [-20.0, 20.0] {
         let (mut actions, mut log_probs, rngs) = ([0.0], [0.0], &mut [Pcg64::seed_from(0)]);
@@ -561,6 +567,6 @@ fn policies_go_back_from_what_the_weights_there_are_said() {
         } else {
             policy.load(&weights).unwrap();
         }
-        starts(policy.backward(), "backward: expected an evaluate before it, got none; call evaluate first");
+        rejects(policy.backward(), Error::Shape, "backward", "none");
     }
 }

@@ -1,6 +1,7 @@
 //! Actions for any number of observations are those for each of them.
 
-use rlox_core::{ActionsMut, EnvSpec, FieldData, Pcg64, Result, Space};
+use rlox_core::testing::assert_rejects;
+use rlox_core::{ActionsMut, EnvSpec, Error, FieldData, Pcg64, Result, Space};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 
@@ -71,30 +72,31 @@ fn masks_go_with_their_rows() {
 fn numbers_that_are_not_finite_are_refused() {
     let (space, mut obs) = (Space::discrete(2), obs());
     obs[DIM * MANY - 1] = f32::NAN;
-    let said = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY])).unwrap_err();
+    let result = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY]));
+    let rejected = assert_rejects(result, Error::NotFinite, "obs");
     // 5461 rows of 3 numbers are acted on at once.
-    let expected = format!("obs: expected finite numbers, got NaN in row {}; ", MANY - 1);
-    assert!(said.to_string().starts_with(&expected), "{said}");
+    assert_eq!((&rejected.got[..], rejected.at.row), ("NaN", Some(MANY - 1)));
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
     let space = Space::discrete(2);
-    let said = |obs, encoding: &Encoding, masks, actions: &mut [i64]| {
+    let run = |obs, encoding: &Encoding, masks, actions: &mut [i64]| {
         let obs = Observations { data: obs, encoding, normalizer: None, masks };
         let actions = ActionsMut::Discrete(actions);
-        predict_actions(&mut policy(&space), obs, None, &space, &mut Vec::new(), actions).unwrap_err().to_string()
+        predict_actions(&mut policy(&space), obs, None, &space, &mut Vec::new(), actions)
     };
     let (numbers, plain) = (Encoding::Numbers(DIM), FieldData::F32(&[0.0; DIM]));
-    let error = said(plain, &numbers, Some(&[true]), &mut [0]);
-    assert!(error.starts_with("masks: expected 2 elements, got 1"), "{error}");
-    let error = said(plain, &Encoding::Numbers(0), None, &mut [0]);
-    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
-    let error = said(FieldData::I64(&[0]), &Encoding::OneHot(vec![]), None, &mut [0]);
-    assert!(error.starts_with("obs: expected more than 0 rows of 0 numbers"), "{error}");
+    assert_eq!(assert_rejects(run(plain, &numbers, Some(&[true]), &mut [0]), Error::Shape, "masks").got, "1");
+    for result in [
+        run(plain, &Encoding::Numbers(0), None, &mut [0]),
+        run(FieldData::I64(&[0]), &Encoding::OneHot(vec![]), None, &mut [0]),
+    ] {
+        assert_eq!(assert_rejects(result, Error::Shape, "obs").expected, "more than 0 rows of 0 numbers");
+    }
     let wide = Space::MultiDiscrete { nvec: vec![2, 3] };
     let obs = Observations { data: plain, encoding: &numbers, normalizer: None, masks: None };
     let actions = ActionsMut::Discrete(&mut [0; 3]);
-    let error = predict_actions(&mut policy(&wide), obs, None, &wide, &mut Vec::new(), actions).unwrap_err();
-    assert!(error.to_string().starts_with("actions: expected 2 elements, got 3"), "{error}");
+    let result = predict_actions(&mut policy(&wide), obs, None, &wide, &mut Vec::new(), actions);
+    assert_eq!(assert_rejects(result, Error::Shape, "actions").got, "3");
 }

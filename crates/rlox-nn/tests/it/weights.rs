@@ -1,13 +1,15 @@
 //! Weights and optimiser states, from files and from memory: valid ones restore a network, refused ones change nothing.
 
 use rlox_core::envs::CartPole;
-use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Result, Space, VecEnv};
+use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Space, VecEnv};
 use rlox_nn::train::{A2c, A2cConfig};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, Init, Learnable, Mlp, NamedTensors, Network, Optimizer, Parameters,
     PolicyNetworks, Scratch,
 };
 
+use crate::support::checkpoints::assert_checkpoint_rejects;
 use crate::support::learners::twin_critics;
 
 fn tensors() -> NamedTensors {
@@ -26,12 +28,6 @@ fn file(header: &str, numbers: &[f32]) -> Vec<u8> {
     bytes.extend(header.bytes());
     bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
     bytes
-}
-
-fn said(read: Result<NamedTensors>) -> String {
-    let error = read.unwrap_err();
-    assert!(matches!(error, Error::Corrupt(_)), "{error}");
-    error.to_string()
 }
 
 #[test]
@@ -53,7 +49,7 @@ fn no_bit_can_be_turned_and_no_end_be_missing() {
             let read = NamedTensors::from_safetensors(&damaged);
             assert!(matches!(read, Err(Error::Corrupt(_))), "bit {bit} of byte {at}: {read:?}");
         }
-        said(NamedTensors::from_safetensors(&whole[..at]));
+        assert_rejects(NamedTensors::from_safetensors(&whole[..at]), Error::Corrupt, "file");
     }
 }
 
@@ -71,19 +67,21 @@ fn files_of_others_have_no_checksum() {
 #[test]
 fn a_name_stands_once_in_a_header() {
     let tensor = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
-    let text = said(NamedTensors::from_safetensors(&file(&format!("{{{tensor},{tensor}}}"), &[1.0])));
-    assert!(text.contains("two tensors named \"a\""), "{text}");
+    let result = NamedTensors::from_safetensors(&file(&format!("{{{tensor},{tensor}}}"), &[1.0]));
+    let rejected = assert_rejects(result, Error::Corrupt, "file");
+    assert!(rejected.got.contains("two tensors named \"a\""), "{rejected}");
 }
 
 #[test]
 fn names_and_shapes_that_no_file_holds_are_refused() {
     let mut tensors = NamedTensors::default();
     for name in ["a\nb", "__metadata__"] {
-        let error = tensors.push(name, &[], vec![0.0]).unwrap_err().to_string();
-        assert!(error.starts_with("tensors: expected names without line breaks"), "{error}");
+        assert_eq!(
+            assert_rejects(tensors.push(name, &[], vec![0.0]), Error::Shape, "tensors").got,
+            format!("{name:?}")
+        );
     }
-    let error = tensors.push("a", &[1 << 63, 2], vec![]).unwrap_err().to_string();
-    assert!(error.starts_with("data: expected elements for the shape"), "{error}");
+    assert_rejects(tensors.push("a", &[1 << 63, 2], vec![]), Error::Shape, "data");
     assert!(tensors.is_empty());
 }
 
@@ -153,8 +151,8 @@ fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itsel
     checkpoint.write(&bad).unwrap();
     assert!(trainer.iterate(0.0).is_err());
     let before = bits(&trainer);
-    let error = trainer.load(&bad).unwrap_err().to_string();
-    assert!(error.contains("section optimizer, state: expected one named \"actor.0.weight.exp_avg\""), "{error}");
+    let missing = (Error::Shape as Variant, "optimizer, state", "one named \"actor.0.weight.exp_avg\"", "");
+    assert_checkpoint_rejects(trainer.load(&bad), &bad, missing);
     assert_eq!(bits(&trainer), before);
     trainer.load(&good).unwrap();
     let mut values = [0.0];
@@ -179,18 +177,16 @@ fn a_state_that_is_refused_in_a_later_part_leaves_the_earlier_ones() {
     let mut policy = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
     let mut critics = twin_critics(8);
     let before = (policy.optimizer_state(), critics.optimizer_state());
-    for (name, x, expected) in [
-        ("critic.step", 0.5, "state: expected a whole number, at least 0, in \"critic.step\", got 0.5"),
-        ("log_std.step", -1.0, "state: expected a whole number, at least 0, in \"log_std.step\", got -1"),
-        ("log_std.exp_avg_sq", -0.25, "state: expected numbers, at least 0, in \"log_std.exp_avg_sq\", got -0.25"),
-        ("critic.0.bias.exp_avg", f32::NAN, "state: expected finite numbers, got NaN in \"critic.0.bias.exp_avg\""),
-    ] {
-        let error = policy.load_optimizer_state(&with(&before.0, name, x)).unwrap_err().to_string();
-        assert!(error.starts_with(expected), "{error}");
+    for (name, x) in [("critic.step", 0.5), ("log_std.step", -1.0), ("log_std.exp_avg_sq", -0.25)] {
+        let rejected = assert_rejects(policy.load_optimizer_state(&with(&before.0, name, x)), Error::Config, "state");
+        assert!(rejected.expected.contains(&format!("{name:?}")) && rejected.got == x.to_string(), "{rejected}");
     }
+    let nan = policy.load_optimizer_state(&with(&before.0, "critic.0.bias.exp_avg", f32::NAN));
+    let rejected = assert_rejects(nan, Error::NotFinite, "state");
+    assert!(rejected.got.starts_with("NaN in \"critic.0.bias.exp_avg\""), "{rejected}");
     for (name, x) in [("critic.qf1.step", 0.5), ("critic.qf1.0.weight.exp_avg_sq", -1e-9)] {
-        let error = critics.load_optimizer_state(&with(&before.1, name, x)).unwrap_err().to_string();
-        assert!(error.contains(name), "{error}");
+        let rejected = assert_rejects(critics.load_optimizer_state(&with(&before.1, name, x)), Error::Config, "state");
+        assert!(rejected.expected.contains(name), "{rejected}");
     }
     assert_eq!((policy.optimizer_state(), critics.optimizer_state()), before);
     policy.load_optimizer_state(&with(&before.0, "", 0.0)).unwrap();

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod actors;
+pub(crate) mod checkpoints;
 pub(crate) mod learners;
 pub(crate) mod trainers;
 

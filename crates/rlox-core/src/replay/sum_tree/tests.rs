@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::simd::tests::on_each_isa;
+use crate::testing::{Variant, assert_rejects};
 
 /// Sizes with one to four levels, nodes that are full and not.
 const CAPACITIES: [usize; 8] = [1, 5, 16, 17, 255, 300, 4096, 5000];
@@ -242,24 +243,27 @@ fn every_instruction_set_gives_the_same() {
 
 #[test]
 fn what_is_wrong_is_named_and_changes_nothing() {
-    let message = |result: Result<()>| result.unwrap_err().to_string();
+    let got = |result: Result<()>, variant: Variant, argument| assert_rejects(result, variant, argument).got;
     let mut tree = tree(&[1.0, 2.0, 0.5]);
-    let leaf = "expected less than 3, got 3; pass leaves of this tree";
-    assert_eq!(message(tree.set(3, 1.0)), format!("leaf: {leaf}"));
-    assert_eq!(message(tree.set_many(&[0, 3], &[9.0; 2])), format!("leaves: {leaf}"));
-    assert!(message(tree.set_many(&[0, 1], &[9.0])).starts_with("priorities: expected 2 elements, got 1"));
+    assert_eq!(got(tree.set(3, 1.0), Error::Config, "leaf"), "3");
+    assert_eq!(got(tree.set_many(&[0, 3], &[9.0; 2]), Error::Config, "leaves"), "3");
+    assert_eq!(got(tree.set_many(&[0, 1], &[9.0]), Error::Shape, "priorities"), "1");
     for bad in [-1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1e-45] {
-        let expected = format!("expected finite numbers of at least 0, got {bad}; find out where it comes from");
-        assert_eq!(message(tree.set(0, bad)), format!("priority: {expected}"));
-        assert_eq!(message(tree.fill(0..3, bad)), format!("priority: {expected}"));
-        assert_eq!(message(tree.set_many(&[0, 1], &[9.0, bad])), format!("priorities: {expected}"));
-        assert_eq!(message(tree.set_range(0, &[9.0, bad])), format!("priorities: {expected}"));
+        let variant: Variant = if bad.is_finite() { Error::Config } else { Error::NotFinite };
+        for (result, argument) in [
+            (tree.set(0, bad), "priority"),
+            (tree.fill(0..3, bad), "priority"),
+            (tree.set_many(&[0, 1], &[9.0, bad]), "priorities"),
+            (tree.set_range(0, &[9.0, bad]), "priorities"),
+        ] {
+            assert_eq!(got(result, variant, argument), bad.to_string());
+        }
     }
-    assert!(message(tree.fill(2..4, 9.0)).starts_with("leaves: expected a range within 0..3, got 2..4"));
-    assert!(message(tree.set_range(usize::MAX, &[9.0; 2])).contains("leaves: expected a range within 0..3"));
+    assert_eq!(got(tree.fill(2..4, 9.0), Error::Config, "leaves"), "2..4");
+    got(tree.set_range(usize::MAX, &[9.0; 2]), Error::Config, "leaves");
     #[expect(clippy::reversed_empty_ranges, reason = "it is what is refused")]
     let reversed = 2..1;
-    assert!(message(tree.fill(reversed, 9.0)).contains("got 2..1"));
+    assert_eq!(got(tree.fill(reversed, 9.0), Error::Config, "leaves"), "2..1");
     assert_eq!(tree.priorities(), [1.0, 2.0, 0.5]);
     assert_eq!((tree.total(), tree.min()), (3.5, Some(0.5)));
     tree.fill(3..3, 9.0).unwrap();
@@ -281,8 +285,7 @@ fn nothing_to_draw_is_an_error_and_takes_no_random_numbers() {
     let mut tree = SumTree::new(100).unwrap();
     let (mut rng, mut drawn) = (Pcg64::seed_from(1), [7; 3]);
     for _ in 0..2 {
-        let message = tree.sample_stratified(&mut rng, &mut drawn).unwrap_err().to_string();
-        assert_eq!(message, "priorities: expected one above 0, got only 0; set a priority before drawing");
+        assert_rejects(tree.sample_stratified(&mut rng, &mut drawn), Error::Config, "priorities");
         assert!(tree.find(0.0).is_err());
         tree.set(9, 1.0).unwrap();
         tree.set(9, 0.0).unwrap();

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use rlox_core::testing::assert_rejects;
 use rlox_core::{AutoresetMode, Turn, VecEnv, envs::CartPole};
 
 use super::*;
@@ -81,16 +82,19 @@ fn environments_that_differ_are_refused() {
         rlox_core::envs::make("CartPole-v1", &options).unwrap()
     };
     let envs = vec![other(Some(500)), other(Some(9))];
-    let said = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1).unwrap_err().to_string();
-    assert!(said.starts_with("envs: expected CartPole-v1 with ") && said.contains("a limit of 500"), "{said}");
-    assert!(said.contains("got CartPole-v1 with ") && said.contains("a limit of 9, without action masks"), "{said}");
+    let result = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1);
+    let rejected = assert_rejects(result, Error::Config, "envs");
+    for (text, limit) in [(&rejected.expected, "a limit of 500"), (&rejected.got, "a limit of 9, without action masks")]
+    {
+        assert!(text.starts_with("CartPole-v1 with ") && text.contains(limit), "{rejected}");
+    }
 }
 
 #[test]
 fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
     for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
         let ahead = Ahead { max_lag, lockstep: true };
-        let error = Impala::new(vec![env()], make, ImpalaConfig::default(), ahead, 1).unwrap_err();
-        assert!(matches!(error, Error::Memory(_)) && error.to_string().starts_with("max_lag: expected"), "{error}");
+        let result = Impala::new(vec![env()], make, ImpalaConfig::default(), ahead, 1);
+        assert_rejects(result, Error::Memory, "max_lag");
     }
 }

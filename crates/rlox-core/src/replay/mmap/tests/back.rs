@@ -42,10 +42,8 @@ fn what_was_overwritten_cannot_be_gone_back_to() {
     let state = buffer.state().unwrap();
     push(&mut buffer, 20..25).unwrap();
     let before = rows(&buffer).unwrap();
-    let said = buffer.load_state(&state).unwrap_err().to_string();
-    assert!(
-        said.contains("[\"pushed\"]: expected at least 21, as older rows were overwritten since, got 20; keep a copy")
-    );
+    let rejected = assert_rejects(buffer.load_state(&state), Error::Config, "arrays[\"pushed\"]");
+    assert!(rejected.got == "20" && rejected.expected.starts_with("at least 21"), "{rejected}");
     assert_eq!((check(&buffer), rows(&buffer).unwrap() == before), (15..25, true));
 }
 
@@ -156,9 +154,8 @@ fn rows_that_came_in_the_place_of_others_are_not_taken_for_them() {
         buffer = anew(buffer);
         let third = buffer.state().unwrap();
         let before = rows(&buffer).unwrap();
-        let said = buffer.load_state(&second).unwrap_err().to_string();
-        assert!(said.contains("[\"timeline\"]: expected that of the first 8 rows in "), "{said}");
-        assert!(said.contains("got that of rows that were dropped when the file went back; keep a copy"), "{said}");
+        let rejected = assert_rejects(buffer.load_state(&second), Error::Config, "arrays[\"timeline\"]");
+        assert!(rejected.expected.contains("the first 8 rows"), "{rejected}");
         assert_eq!((buffer.indices(), rows(&buffer).unwrap() == before), (0..11, true));
         // What came before still is what it was, as often as one goes back to it.
         buffer.load_state(&third).unwrap();
@@ -181,8 +178,8 @@ fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
     let late = buffer.state().unwrap();
     push(&mut buffer, 18..21).unwrap();
     buffer.load_state(&late).unwrap();
-    let said = buffer.load_state(&early).unwrap_err().to_string();
-    assert!(said.contains("[\"pushed\"]: expected more, as older rows were overwritten since, got 16"), "{said}");
+    let rejected = assert_rejects(buffer.load_state(&early), Error::Config, "arrays[\"pushed\"]");
+    assert!(rejected.got == "16" && rejected.expected.starts_with("more"), "{rejected}");
     assert_eq!(check(&buffer), 8..18);
     buffer.verify().unwrap();
 }

@@ -1,0 +1,21 @@
+//! Checks of errors, for the tests of this workspace.
+
+use std::mem::discriminant;
+
+use crate::{Error, Mismatch, Result};
+
+/// Constructor of a variant of [`Error`] that carries a [`Mismatch`].
+pub type Variant = fn(Box<Mismatch>) -> Error;
+
+/// Checks the variant and the argument of an error and returns its fields.
+///
+/// # Panics
+/// If `result` is a value, or an error of another variant or about another argument.
+#[track_caller]
+pub fn assert_rejects<T>(result: Result<T>, variant: Variant, argument: &str) -> Mismatch {
+    let Err(error) = result else { panic!("expected an error about {argument}") };
+    assert_eq!(discriminant(&error), discriminant(&variant(Box::default())), "{error:?}");
+    let mismatch = error.mismatch().expect("the variant has one").clone();
+    assert_eq!(mismatch.argument, argument, "{mismatch}");
+    mismatch
+}
