@@ -64,8 +64,8 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
         return {cls.__name__: [_encode(x, f"{path}[{i}]", arrays) for i, x in enumerate(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {k: _encode(x, f"{path}[{k!r}]", arrays) for k, x in value.items()}}
-    got = f"is a {cls.__name__}, which is not plain data"
-    raise ArgumentError(path, None, got, None)
+    expected = "dicts, lists, tuples, arrays, PCG64 generators, numbers, texts or None"
+    raise ArgumentError(path, expected, f"a {cls.__name__}", "return plain data from get_state()")
 
 
 def _decode(tree: Any, arrays: Arrays) -> Any:
