@@ -25,9 +25,13 @@ class StructuredError(Exception):
         hint: How to correct the call, or None.
         env: Index of the environment.
         row: Index of the row of a batch.
+        column: Index of the column of a batch, counted through the numbers of a row.
+        index: Index in a flat array or a list.
         step: Index of the step of that environment.
         timesteps: Steps of all environments together.
-        section: Section of a file, of a state or of a list of arguments.
+        section: Section of a file, of a state or of a list of arguments, or name of one array of
+            several.
+        worker: Address of the worker that raised the error.
     """
 
     diagnosis: str | None = None
@@ -42,9 +46,12 @@ class StructuredError(Exception):
         *,
         env: int | None = None,
         row: int | None = None,
+        column: int | None = None,
+        index: int | None = None,
         step: int | None = None,
         timesteps: int | None = None,
         section: str | None = None,
+        worker: str | None = None,
     ) -> None:
         if isinstance(argument, StructuredError):
             # Gymnasium raises `type(error)(error)` for an error of a worker process.
@@ -58,23 +65,29 @@ class StructuredError(Exception):
         self.hint = hint
         self.env = env
         self.row = row
+        self.column = column
+        self.index = index
         self.step = step
         self.timesteps = timesteps
         self.section = section
+        self.worker = worker
 
     def __str__(self) -> str:
         """Return the text: argument, section, expected, got, location and hint."""
         section = "" if self.section is None else f", section {self.section}"
         expected = " " if self.expected is None else f": expected {self.expected}, got "
         location = "".join(
-            f" {preposition} {index}"
-            for preposition, index in (
+            f" {preposition} {place}"
+            for preposition, place in (
                 ("in environment", self.env),
                 ("in row", self.row),
+                ("in column", self.column),
+                ("at index", self.index),
                 ("at step", self.step),
                 ("at timestep", self.timesteps),
+                ("on worker", self.worker),
             )
-            if index is not None
+            if place is not None
         )
         hint = "" if self.hint is None else f"; {self.hint}"
         hint += "" if self.diagnosis is None else f"; see {self.diagnosis}"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs import classic_control
 
-from rlox._errors import ArgumentError, StructuredError
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeVectorEnv
 
 # Gymnasium's class, and the numbers in its `state`; native states have more numbers.
@@ -27,13 +27,6 @@ _ARGUMENTS = {
     "MountainCarContinuous-v0": {"goal_velocity": "goal_velocity"},
     "Pendulum-v1": {"g": "g"},
 }
-
-
-def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
-    """Name the argument that the caller passed, which has no index of an environment."""
-    if error.argument in names:
-        error.argument = names[error.argument]
-        error.env = None
 
 
 def expect_state(env_id: str) -> None:

@@ -85,6 +85,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         act_dtype: DType = "float32",
         extra: Mapping[str, Any] | None = None,
         seed: int | np.random.Generator | None = None,
+        _capacity_name: str = "capacity",
     ) -> "HindsightReplayBuffer":
         """The core's buffer, with what makes rewards."""
         _expect_callable("compute_reward", compute_reward)
@@ -102,6 +103,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             act_dtype=act_dtype,
             extra=extra,
             seed=seed,
+            capacity_name=_capacity_name,
         )
         made = cast(HindsightReplayBuffer, new)
         made.compute_reward = compute_reward

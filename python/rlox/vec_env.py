@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import spaces, streams
-from rlox._errors import ClosedError, StructuredError
+from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.attributes import GymnasiumAttributes, rename_arguments
+from rlox.attributes import GymnasiumAttributes
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
@@ -70,15 +70,44 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         render_mode: str | None = None,
         **env_kwargs: float,
     ) -> None:
+        limit = max_episode_steps
+        self._build("n", n, seed, env_id, autoreset_mode, limit, render_mode, env_kwargs)
+
+    @classmethod
+    def _with_num_envs(
+        cls,
+        num_envs: int,
+        seed: int | None,
+        env_id: str,
+        *,
+        autoreset_mode: AutoresetMode | str,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        **env_kwargs: float,
+    ) -> "VecEnv":
+        """Return `VecEnv(num_envs, ...)`; errors about the number name `num_envs`."""
+        env, limit = cls.__new__(cls), max_episode_steps
+        env._build(
+            "num_envs", num_envs, seed, env_id, autoreset_mode, limit, render_mode, env_kwargs
+        )
+        return env
+
+    def _build(
+        self,
+        count_name: str,
+        n: int,
+        seed: int | None,
+        env_id: str,
+        autoreset_mode: AutoresetMode | str,
+        limit: int | None,
+        render_mode: str | None,
+        env_kwargs: dict[str, float],
+    ) -> None:
+        """Initialize the environments; errors about their number name `count_name`."""
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
         expect_render_mode(render_mode, render_modes(name))
-        n = whole("n", n, 1, fix="say how many to make")
-        limit = max_episode_steps
-        try:
-            native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
-        except StructuredError as error:
-            rename_arguments(error, {"num_envs": "n", "env arguments": "env_kwargs"})
-            raise
+        n = whole(count_name, n, 1, fix="say how many to make")
+        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, count_name)
         self._native = native
         self._step = native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}

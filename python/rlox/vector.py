@@ -10,8 +10,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
-from rlox.attributes import rename_arguments
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox.contract import FIX, CopyFinalObs, require_env
 from rlox.foreign import ForeignVecEnv
 from rlox.memory import check_memory
@@ -293,11 +292,7 @@ def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | 
         entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
         if how is None or (entry and "env_id" in recipe.kwargs):
             arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
-            try:
-                vector = VecEnv(num_envs, seed, native.name, **arguments)
-            except StructuredError as error:
-                rename_arguments(error, {"n": "num_envs"})
-                raise
+            vector = VecEnv._with_num_envs(num_envs, seed, native.name, **arguments)
             expect_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)

@@ -429,7 +429,7 @@ CALLS += [
         seed=7,
         autoreset_mode="SameStep",
         max_episode_steps=5,
-        kwargs=replace(record({"g": 9.5}), names=("env arguments",)),
+        kwargs=replace(record({"g": 9.5}), names=("env_kwargs",)),
     ),
     call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
     call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),

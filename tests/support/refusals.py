@@ -37,8 +37,8 @@ def expect_refusal(refusal, *args):
 def refuses(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
-    `attributes` are others of the error: `expected`, `got` and the location (`env`, `row`, `step`,
-    `timesteps`, `section`), which are compared with ``==``. Yields what `pytest.raises` yields.
+    `attributes` are others of the error: `expected`, `got` and the location (`env`, `row`,
+    `column`, `index`, `step`, `timesteps`, `section`, `worker`), which are compared with ``==``. Yields what `pytest.raises` yields.
     """
     with pytest.raises(error) as raised:
         yield raised

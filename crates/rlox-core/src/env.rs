@@ -262,8 +262,8 @@ impl Action for [i64] {
             return Err(wrong_count(num_envs, dim, values.len()));
         }
         if let Some(at) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
-            let expected = format!("component {} in [0, {}]", at % dim, limit(at % dim) - 1);
-            return Err(outside(at / dim, &expected, &values[at].to_string()));
+            let expected = format!("integers in [0, {}]", limit(at % dim) - 1);
+            return Err(outside(at / dim, &expected, &values[at].to_string()).at_column(at % dim));
         }
         Ok(values.chunks_exact(dim))
     }
@@ -311,8 +311,10 @@ mod tests {
     fn vectors_of_integers_are_checked_by_component() {
         let space = Space::MultiDiscrete { nvec: vec![2, 4] };
         assert!(<[i64]>::rows(Actions::Discrete(&[1, 3, 0, 0]), 2, &space).is_ok());
-        let text = message::<[i64]>(Actions::Discrete(&[1, 3, 2, 0]), 2, &space);
-        assert!(text.contains("component 0") && text.contains("2 in environment 1"), "{text}");
+        let error = <[i64]>::rows(Actions::Discrete(&[1, 3, 2, 0]), 2, &space).map(|_| ()).unwrap_err();
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.expected, &*wrong.got), ("integers in [0, 1]", "2"));
+        assert_eq!((wrong.at.env, wrong.at.column), (Some(1), Some(0)));
         assert!(message::<[i64]>(Actions::Discrete(&[2]), 1, &Space::MultiBinary { n: 1 }).contains("[0, 1]"));
     }
 

@@ -175,9 +175,11 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
             let before = (net.tensors(), net.optimizer_state());
             net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
             net.backward(&[gradient, 0.0], true, None).unwrap();
-            let error = net.apply_gradients(&optimizer, scale).unwrap_err().to_string();
-            let said = format!(r#"gradients: expected finite numbers, got {gradient} in "2.bias", row 0"#);
-            assert!(error.starts_with(&said), "{error}");
+            let error = net.apply_gradients(&optimizer, scale).unwrap_err();
+            let wrong = error.mismatch().unwrap();
+            assert_eq!((&*wrong.argument, &*wrong.expected), ("gradients", "finite numbers"));
+            assert_eq!(wrong.got, format!("{gradient}, whose square overflows"));
+            assert_eq!((wrong.at.section.as_deref(), wrong.at.row), (Some("2.bias"), Some(0)));
             assert_eq!((net.tensors(), net.optimizer_state()), before);
             if scale > 1.0 {
                 // They are there still, and far from it without the scale.

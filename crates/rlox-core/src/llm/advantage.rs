@@ -354,8 +354,8 @@ mod tests {
         let usual = GroupOptions::default();
         refuse(&[1.0; 5], 2, &usual, "rewards: expected a multiple of group_size = 2 elements, got 5");
         refuse(&[1.0; 5], 0, &usual, "group_size = 0");
-        refuse(&[1.0, f64::INFINITY], 2, &usual, "inf at element 1");
-        refuse(&[1e200, 1.0], 2, &usual, "at element 0");
+        refuse(&[1.0, f64::INFINITY], 2, &usual, "got inf at index 1");
+        refuse(&[1e200, 1.0], 2, &usual, "got 1e200 at index 0");
         for eps in [-1e-4, f64::NAN, f64::INFINITY] {
             refuse(&[1.0, 2.0], 2, &GroupOptions { eps, ..usual }, "eps");
         }

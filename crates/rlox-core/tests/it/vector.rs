@@ -263,8 +263,9 @@ fn states_that_make_no_sense_are_refused_by_number_and_environment() {
                 for bad in [f64::NAN, f64::INFINITY, 1e39].into_iter().filter(|x| !(unknown_torque && x.is_nan())) {
                     let mut state = good.clone();
                     state[at] = bad;
-                    let text = env.check_state(1, &state, progress).unwrap_err().to_string();
-                    assert!(text.contains(&format!("{bad} as number {at} in environment 1")), "{text}");
+                    let error = env.check_state(1, &state, progress).unwrap_err();
+                    let wrong = error.mismatch().unwrap();
+                    assert_eq!((&wrong.got, wrong.at.env, wrong.at.index), (&bad.to_string(), Some(1), Some(at)));
                     assert!(env.set_state(1, &state).is_err());
                 }
             }

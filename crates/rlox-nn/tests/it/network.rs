@@ -250,7 +250,9 @@ fn wrong_arguments_are_named_and_change_nothing() {
         }
         spoiled.push(tensor.name.clone(), &tensor.shape, data).unwrap();
     }
-    assert!(said(net.load(&spoiled).unwrap_err()).contains("NaN in \"0.weight\", row 1"));
+    let error = net.load(&spoiled).unwrap_err();
+    let wrong = error.mismatch().unwrap();
+    assert_eq!((&*wrong.got, wrong.at.section.as_deref(), wrong.at.row), ("NaN", Some("0.weight"), Some(1)));
     assert_eq!(net.tensors(), before);
 }
 
@@ -261,7 +263,9 @@ fn gradients_that_are_no_numbers_change_nothing() {
     net.forward(&[0.1; 3], 1, &mut y).unwrap();
     net.backward(&[f32::NAN, 0.0], true, None).unwrap();
     let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
-    assert!(error.to_string().contains("NaN in \"critic.0.weight\", row "), "{error}");
+    let wrong = error.mismatch().unwrap();
+    assert_eq!((&*wrong.got, wrong.at.section.as_deref()), ("NaN", Some("critic.0.weight")));
+    assert!(wrong.at.row.is_some());
     assert_eq!(net.tensors(), before);
     // The next minibatch starts anew.
     net.backward(&[1.0, 0.0], true, None).unwrap();
@@ -274,10 +278,9 @@ fn gradients_whose_squares_overflow_are_named_by_the_largest() {
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[-1e30, 1e20], true, None).unwrap();
     let error = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap_err();
-    assert!(
-        error.to_string().contains("-1000000000000000000000000000000 in \"critic.2.bias\", row 0, whose square over"),
-        "{error}"
-    );
+    let wrong = error.mismatch().unwrap();
+    assert_eq!(wrong.got, "-1000000000000000000000000000000, whose square overflows");
+    assert_eq!((wrong.at.section.as_deref(), wrong.at.row), (Some("critic.2.bias"), Some(0)));
 }
 
 #[test]
@@ -293,9 +296,11 @@ fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
             values[at] = if at == 16 { f32::MAX } else { f32::MIN };
             let mut parameters = Parameters::new("log_std", &[19], &values).unwrap();
             parameters.add_gradients((0..19).map(|i| if i == at { -1e-30 * values[at].signum() } else { 0.0 }));
-            let error = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None).unwrap_err().to_string();
-            assert!(error.starts_with("parameters of policy: expected finite numbers, got "), "{error}");
-            assert!(error.contains("inf in \"log_std\""), "{error}");
+            let error = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None).unwrap_err();
+            let wrong = error.mismatch().unwrap();
+            assert_eq!((&*wrong.argument, &*wrong.expected), ("parameters of policy", "finite numbers"));
+            assert!(wrong.got.ends_with("inf"), "{error}");
+            assert_eq!(wrong.at.section.as_deref(), Some("log_std"));
         }
     }
 }

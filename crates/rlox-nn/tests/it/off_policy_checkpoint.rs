@@ -349,7 +349,10 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             (|c| c.put("environment", &[("states", &[3, 1], [0.0_f64; 3][..].into())]).unwrap(), "section environment"),
             (|c| c.put("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), "section normalizer"),
             (|c| fill(c, "optimizer", "actor.step", 0.5), "section optimizer, state"),
-            (|c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN), "NaN in \"critic_target.qf1.2.bias\""),
+            (
+                |c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN),
+                ", critic_target.qf1.2.bias: expected finite numbers, got NaN",
+            ),
         ],
     );
 }
