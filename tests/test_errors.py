@@ -44,6 +44,7 @@ def test_error_has_attributes_bases_and_a_public_name(kind):
 def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
     where = {name: i for i, name in enumerate(LOCATIONS)}
     error = kind("obs", "finite numbers", "nan", "look", **where)
+    error.step = 30  # a location is added after the error was raised
     again = copied(error)
     assert type(again) is kind
     assert (fields(again), str(again)) == (fields(error), str(error))
@@ -55,7 +56,10 @@ def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
         ({}, "obs: expected finite numbers, got nan; look"),
         ({"env": 0}, "obs: expected finite numbers, got nan in environment 0; look"),
         ({"row": 4}, "obs: expected finite numbers, got nan in row 4; look"),
-        ({"row": 4, "column": 2}, "obs: expected finite numbers, got nan in row 4 in column 2; look"),
+        (
+            {"row": 4, "column": 2},
+            "obs: expected finite numbers, got nan in row 4 in column 2; look",
+        ),
         ({"index": 9}, "obs: expected finite numbers, got nan at index 9; look"),
         (
             {"env": 7, "worker": "http://a:1"},

@@ -1,5 +1,6 @@
 """Calls of native environments that are rejected, without a change of state."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 

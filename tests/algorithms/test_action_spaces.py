@@ -153,7 +153,7 @@ def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
 
 def test_invalid_bounds_are_rejected():
     space = Box(-1, 1, (2, 1))  # Gymnasium's constructor rejects these bounds
-    for low, expected in ((2.0, "low <= .*2.0 > 1.0 in component 1"), (np.nan, "finite bounds")):
+    for low, expected in ((2.0, "low <= .*2.0 > 1.0 at index 1"), (np.nan, "finite bounds")):
         space.low[1] = low
         with pytest.raises(ValueError, match=f"^action space: expected {expected}"):
             expect_actions_for("sac", space)

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
 
 import rlox
-from rlox import make_vec
+from rlox import ArgumentError, make_vec
 from rlox.configs import DQNConfig, SACConfig
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import Answer
@@ -26,6 +26,7 @@ from support.off_policy import (
     make_learner,
     vector,
 )
+from support.refusals import refuses
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 EVERY_CASE = pytest.mark.parametrize("case", CASES)
@@ -75,6 +76,20 @@ def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
     content.pop(next(iter(content)))
     with pytest.raises(ValueError, match=part):
         one.load_state(state)
+    np.testing.assert_equal(vars(one.state()), vars(before))
+
+
+@BOTH
+@EVERY_CASE
+def test_more_due_minibatches_than_transitions_are_rejected(case, backend):
+    one = make_learner(case, backend, 5)
+    iterated(one)
+    before = one.state()
+    for due in (-1.0, np.nan, 2.0**31):
+        state = one.state()
+        state.counters["due" if backend == "native" else "owed"] = due
+        with refuses(ArgumentError, "counters"):
+            one.load_state(state)
     np.testing.assert_equal(vars(one.state()), vars(before))
 
 

@@ -278,7 +278,7 @@ CALLS += [
         obs_dtype=optional(dtype("uint8")),
         extra={"masks": MASKS},
     ),
-    call("RolloutBuffer.field", name=replace(text("rewards"), names=("field",))),
+    call("RolloutBuffer.field", name=text("rewards")),
     call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=normalizer, ended=flags(0, 1, 0), at=-1),
     call("RolloutBuffer.record", t=1, normalizer=normalizer, **STEP, at=1),
     call(

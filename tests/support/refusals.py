@@ -38,7 +38,8 @@ def refuses(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
     `attributes` are others of the error: `expected`, `got` and the location (`env`, `row`,
-    `column`, `index`, `step`, `timesteps`, `section`, `worker`), which are compared with ``==``. Yields what `pytest.raises` yields.
+    `column`, `index`, `step`, `timesteps`, `section`, `worker`), which are compared with ``==``.
+    Yields what `pytest.raises` yields.
     """
     with pytest.raises(error) as raised:
         yield raised

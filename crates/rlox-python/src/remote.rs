@@ -186,7 +186,8 @@ pub(crate) fn remote_actors(
             })
             .collect::<Result<Vec<_>>>()
     });
-    let made = NativeActors::start(py, made.map_err(to_py)?, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
+    let made = made.map_err(|error| to_py(error.rename_argument("arguments", "env_kwargs")))?;
+    let made = NativeActors::start(py, made, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
     Ok((made, telling(py, counts)?))
 }
 

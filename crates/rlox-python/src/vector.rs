@@ -140,7 +140,8 @@ impl NativeVectorEnv {
 #[pymethods]
 impl NativeVectorEnv {
     #[new]
-    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name="num_envs", *, single=false))]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name="num_envs", *, single=false),
+        text_signature = "(env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None)")]
     fn new(
         py: Python<'_>,
         env_id: &Bound<'_, PyAny>,

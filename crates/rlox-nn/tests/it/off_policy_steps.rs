@@ -495,7 +495,13 @@ fn it_goes_on_from_where_it_stood() {
     assert_eq!(weights(&first), weights(&second));
     let said = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0).unwrap_err().to_string();
     assert!(said.starts_with("streams: expected 4"), "{said}");
-    assert_eq!(second.timesteps(), first.timesteps());
+    let limit = second.due_limit(first.timesteps());
+    for due in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
+        let error = second.set_standing(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.argument, &wrong.got), ("due", &due.to_string()));
+    }
+    assert_eq!((second.timesteps(), second.left_over()), (first.timesteps(), first.left_over()));
 }
 
 #[test]
