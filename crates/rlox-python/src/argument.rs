@@ -236,11 +236,6 @@ pub(crate) fn argument_like<'py, T: FromArray>(
 }
 
 impl<'py, T: FromArray> Argument<'py, T> {
-    /// Returns the name of the argument.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
-    }
-
     /// The elements, C-contiguous: borrowed where they were that already, else copied; booleans are always copied. Runs no
     /// Python code.
     ///
