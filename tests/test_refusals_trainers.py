@@ -29,7 +29,7 @@ from rlox.evaluation import evaluate
 from rlox.noise import GaussianNoise
 from rlox.sweep import Plan, Range, Sweep
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from support.refusals import Refusal, expect_refusal, refusals
+from support.refusals import Refusal, expect_refusal, refusals, refuses
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
 PLAN = Plan("ppo", "CartPole-v1", {"gamma": Range(0.9, 1.0)}, 9, 9)
