@@ -178,7 +178,7 @@ def test_a_state_that_does_not_fit_changes_nothing(part):
         state = learner.state()
         state.counters, state.streams = before.counters, before.streams
         setattr(state, part, arrays)
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(ValueError, match=f"section {part}\\b") as raised:
             learner.load_state(state)
         assert raised.value.section.split(", ")[0] == part
         assert_equal_states(learner, SimpleNamespace(state=lambda: now))
