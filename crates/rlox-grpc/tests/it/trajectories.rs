@@ -2,8 +2,8 @@
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, Standing, StepOut,
-    VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Pcg64, Policy, PolicyOut, Progress, RandomPolicy, ResetOptions, Seeds,
+    Standing, StepOut, VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
