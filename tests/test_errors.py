@@ -23,7 +23,8 @@ BASES = {
     rlox.CorruptFileError: (ValueError,),
     rlox.OutOfMemoryError: (MemoryError,),
 }
-FIELDS = ("argument", "expected", "got", "hint", "env", "row", "step", "timesteps", "section")
+LOCATIONS = ("env", "row", "column", "index", "step", "timesteps", "section", "worker")
+FIELDS = ("argument", "expected", "got", "hint", *LOCATIONS)
 
 
 def fields(error):
@@ -33,7 +34,7 @@ def fields(error):
 @pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
 def test_error_has_attributes_bases_and_a_public_name(kind):
     error = kind("gamma", "a number", "'x'", "pass one")
-    assert fields(error) == ("gamma", "a number", "'x'", "pass one", *[None] * 5)
+    assert fields(error) == ("gamma", "a number", "'x'", "pass one", *[None] * 8)
     assert all(isinstance(error, base) for base in (*BASES[kind], _errors.StructuredError))
     assert getattr(rlox, kind.__name__) is kind
     assert kind.__module__ == "rlox"
@@ -42,8 +43,9 @@ def test_error_has_attributes_bases_and_a_public_name(kind):
 @pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
 def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
-    error = kind("obs", "finite numbers", "nan", "look", env=1, row=2, step=3, section="s")
-    error.argument = "observations"
+    where = {name: i for i, name in enumerate(LOCATIONS)}
+    error = kind("obs", "finite numbers", "nan", "look", **where)
+    error.step = 30  # a location is added after the error was raised
     again = copied(error)
     assert type(again) is kind
     assert (fields(again), str(again)) == (fields(error), str(error))
@@ -55,6 +57,15 @@ def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
         ({}, "obs: expected finite numbers, got nan; look"),
         ({"env": 0}, "obs: expected finite numbers, got nan in environment 0; look"),
         ({"row": 4}, "obs: expected finite numbers, got nan in row 4; look"),
+        (
+            {"row": 4, "column": 2},
+            "obs: expected finite numbers, got nan in row 4 in column 2; look",
+        ),
+        ({"index": 9}, "obs: expected finite numbers, got nan at index 9; look"),
+        (
+            {"env": 7, "worker": "http://a:1"},
+            "obs: expected finite numbers, got nan in environment 7 on worker http://a:1; look",
+        ),
         (
             {"env": 1, "step": 7},
             "obs: expected finite numbers, got nan in environment 1 at step 7; look",
@@ -113,6 +124,16 @@ def collect_closed():
     rlox.collect_rollout(rlox.make_vec(SyncVectorEnv([Doors, Closed])), None, 3)
 
 
+def single_env():
+    env = gym.make("rlox/CartPole-v1").unwrapped
+    env.reset(seed=1)
+    return env
+
+
+def set_state(number):
+    single_env().state = [0.0, number, 0.0, 0.0]
+
+
 def push_with(name, number):
     rows = {"obs": np.zeros((3, 2)), "next_obs": np.zeros((3, 2)), "actions": np.zeros((3, 1))}
     rows |= {"rewards": np.zeros(3)}
@@ -127,26 +148,34 @@ def update_with(number):
 
 
 @pytest.mark.parametrize(
-    ("call", "argument", "env", "row", "got"),
+    ("call", "argument", "got", "location"),
     [
-        (collect_closed, "action_mask", 1, None, "none"),
-        (lambda: push_with("next_obs", np.inf), "next_obs", None, 2, "inf"),
-        (lambda: push_with("rewards", np.nan), "rewards", None, 2, "NaN"),
-        (lambda: update_with(np.nan), "priorities", None, 1, "NaN"),
-        (lambda: update_with(-1.0), "priorities", None, 1, "-1"),
-        (lambda: group([1.0, np.inf], 2), "rewards", None, None, "inf at element 1"),
+        (collect_closed, "action_mask", "none", {"env": 1}),
+        (lambda: push_with("next_obs", np.inf), "next_obs", "inf", {"row": 2}),
+        (lambda: push_with("rewards", np.nan), "rewards", "NaN", {"row": 2}),
+        (lambda: update_with(np.nan), "priorities", "NaN", {"row": 1}),
+        (lambda: update_with(-1.0), "priorities", "-1", {"row": 1}),
+        (lambda: group([1.0, np.inf], 2), "rewards", "inf", {"index": 1}),
+        (lambda: group([[1, 1]], 1, weights=[1, np.nan]), "weights", "NaN", {"index": 1}),
+        (lambda: rlox.pack_lengths([3, -1], 4), "lengths", "-1", {"index": 1}),
+        (lambda: rlox.pack_lengths([3, 2, 9], 4), "lengths", "9", {"index": 2}),
+        (lambda: rlox.pack_sequences([[1], [[2]]], 4), "sequences", "shape [1, 1]", {"index": 1}),
+        (lambda: rlox.pack_sequences([[1], [2, 3]], 1), "sequences", "2", {"index": 1}),
         (
-            lambda: group([[1, 1]], 1, weights=[1, np.nan]),
-            "weights",
-            None,
-            None,
-            "NaN at element 1",
+            lambda: rlox.RunningMeanStd((2,)).update([[0.0, 1.0], [2.0, np.nan]]),
+            "x",
+            "NaN",
+            {"row": 1, "column": 1},
         ),
+        (lambda: rlox.compute_gae([1.0], [0.0], [0.5], 0.0), "dones", "0.5", {"index": 0}),
+        (lambda: single_env().step(2), "action", "2", {}),
+        (lambda: set_state(np.nan), "state", "NaN", {"index": 1}),
     ],
 )
-def test_rejected_numbers_are_located(call, argument, env, row, got):
+def test_rejected_numbers_are_located(call, argument, got, location):
     error = NonFiniteError if got in ("inf", "NaN") else ArgumentError
-    with refuses(error, argument, env=env, row=row, got=got):
+    location = dict.fromkeys(LOCATIONS) | location
+    with refuses(error, argument, got=got, **location):
         call()
 
 

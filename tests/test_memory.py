@@ -97,5 +97,7 @@ def test_refused_memory_raises_and_changes_nothing(run, name):
 
 def test_too_large_buffer_names_only_the_setting():
     layout, config = Layout(gym.spaces.Box(-1, 1, (4,))), DQNConfig(buffer_size=10**14)
-    with refuses(OutOfMemoryError, "buffer_size", got="100,000,000,000,000"):
+    with refuses(OutOfMemoryError, "buffer_size") as raised:
         replay_buffer(layout, gym.spaces.Discrete(2), config, 1)
+    assert raised.value.got.startswith("100000000000000 transitions of ")
+    assert "capacity" not in str(raised.value)

@@ -155,7 +155,7 @@ def new(*sizes, **keywords):
     (new(1, 1 << 62, 2, 1), ArgumentError, "total_capacity"),
     (new(1.5, 10, 2, 1), ArgumentTypeError, "hot_capacity"),
     (new(1, -1, 2, 1), ArgumentError, "total_capacity"),
-    (new(1, 10, 0, 1), ArgumentError, "obs"),
+    (new(1, 10, 0, 1), ArgumentError, "obs_dim"),
     (new(1, 10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
     (new(5, 50, 2, 1, seed=-1), ArgumentError, "seed"),
 )

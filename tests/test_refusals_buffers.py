@@ -57,6 +57,7 @@ def replay(**keywords):
     (lambda: Normalizer(1, (4,), clip_obs=NAN), ArgumentError, "clip_obs"),
     (lambda: Normalizer(1, (4,), obs=1), ArgumentTypeError, "obs"),
     (lambda: Normalizer(1, (4,), reward="no"), ArgumentTypeError, "reward"),
+    (lambda: RolloutBuffer(1, 1, (4,)).field("reward"), ArgumentError, "name"),
     (lambda: begin(fresh=1), ArgumentTypeError, "fresh"),
     (lambda: record(2**70), ArgumentError, "t"),
 )
@@ -71,8 +72,12 @@ def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
     (lambda: ReplayBuffer(1 << 70, 2, 1), OutOfMemoryError, "capacity"),
     (lambda: ReplayBuffer(10**12 + 1, 4, 1, num_envs=3), OutOfMemoryError, "capacity"),
     (lambda: ReplayBuffer(10, (2, -4), 1), ArgumentError, "obs_dim"),
-    (lambda: ReplayBuffer(10, (2, 0), 1), ArgumentError, "obs"),
-    (lambda: ReplayBuffer(10, {}, 1), ArgumentError, "obs"),
+    (lambda: ReplayBuffer(10, (2, 0), 1), ArgumentError, "obs_dim"),
+    (lambda: ReplayBuffer(10, (1,) * 31, 1), ArgumentError, "obs_dim"),
+    (lambda: ReplayBuffer(10, {}, 1), ArgumentError, "obs_dim"),
+    (lambda: ReplayBuffer(10, {"a": 0}, 1), ArgumentError, "obs_dim"),
+    (lambda: ReplayBuffer(10, 2, 0), ArgumentError, "act_dim"),
+    (lambda: ReplayBuffer(10, 2, (1,) * 31), ArgumentError, "act_dim"),
     (lambda: ReplayBuffer(10, {"a": "b"}, 1), ArgumentTypeError, "obs_dim"),
     (lambda: ReplayBuffer(10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
     (lambda: ReplayBuffer(10, 4, 1 << 61), OutOfMemoryError, "act_dim"),
@@ -88,6 +93,7 @@ def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
     (lambda: replay(n_step=0), ArgumentError, "n_step"),
     (lambda: replay(n_step=2, gamma=1.5), ArgumentError, "gamma"),
     (lambda: replay(extra={"cost": ((), np.dtype("i4"))}), ArgumentError, "extra"),
+    (lambda: replay(extra={"cost": ((0,), "bool")}), ArgumentError, "extra"),
     *(
         (lambda name=name: replay(extra={name: ((), "bool")}), ArgumentError, "extra")
         for name in RESERVED

@@ -1,5 +1,6 @@
 """Calls of native environments that are rejected, without a change of state."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -74,6 +75,8 @@ def frozen(array):
     (lambda: VecEnv(render_mode="ansi"), ArgumentError, "render_mode"),
     (lambda: VecEnv(num_env=2), ArgumentError, "env_kwargs"),
     (lambda: make_vec("CartPole-v1", 2, num_env=2), ArgumentError, "env_kwargs"),
+    (lambda: make_vec("CartPole-v1", 2**45), OutOfMemoryError, "num_envs"),
+    (lambda: gym.make_vec("rlox/CartPole-v1", 2**45), OutOfMemoryError, "num_envs"),
     (lambda: pendulum(sutton_barto_reward=True), ArgumentError, "env_kwargs"),
     (lambda: pendulum(g="10"), ArgumentTypeError, "g"),
     (lambda: pendulum(g=NAN), ArgumentError, "g"),

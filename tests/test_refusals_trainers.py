@@ -163,7 +163,7 @@ def swing(**keywords):
     (lambda here: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
     (lambda here: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
     (lambda here: swing(gravity=9.8), ArgumentError, "env_kwargs"),
-    (lambda here: swing(g="moon"), ArgumentTypeError, "env_kwargs"),
+    (lambda here: swing(g="moon"), ArgumentTypeError, "g"),
     (lambda here: swing(num_envs=4), ArgumentTypeError, "env_kwargs"),
     (lambda here: swing(g=object()), ArgumentTypeError, "env_kwargs['g']"),
     (
@@ -212,6 +212,11 @@ def swing(**keywords):
 )
 def test_trainer_rejects_invalid_calls(refusal, here):
     expect_refusal(refusal, here)
+
+
+def test_argument_of_the_environment_has_the_section_env_kwargs():
+    with refuses(ArgumentTypeError, "g", section="env_kwargs", got="'moon'"):
+        swing(g="moon")
 
 
 def test_damaged_file_of_a_checkpoint_is_named(here):

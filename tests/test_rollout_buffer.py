@@ -232,7 +232,7 @@ OTHER = Normalizer(3, (3,))
     (lambda: buffer().begin(np.full((3, 4), NAN)), NonFiniteError, "obs"),
     (lambda: OTHER.normalize_obs(np.zeros((4, 4))), ArgumentError, "obs"),
     (lambda: buffer().finish([0.0] * 3, 0.9, 0.9), ArgumentError, "finish"),
-    (lambda: buffer().field("rewads"), ArgumentError, "field"),
+    (lambda: buffer().field("rewads"), ArgumentError, "name"),
     (lambda: buffer().rewads, AttributeError, "rewads"),
     (
         lambda: RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")}),

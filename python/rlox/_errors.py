@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 __all__ = [
     "ArgumentError",
@@ -26,9 +28,13 @@ class StructuredError(Exception):
         hint: How to correct the call, or None.
         env: Index of the environment.
         row: Index of the row of a batch.
+        column: Index of the column of a batch, counted through the numbers of a row.
+        index: Index in a flat array or a list.
         step: Index of the step of that environment.
         timesteps: Steps of all environments together.
-        section: Section of a file, of a state or of a list of arguments.
+        section: Section of a file, of a state or of a list of arguments, or name of one array of
+            several.
+        worker: Address of the worker that raised the error.
     """
 
     diagnosis: str | None = None
@@ -43,9 +49,12 @@ class StructuredError(Exception):
         *,
         env: int | None = None,
         row: int | None = None,
+        column: int | None = None,
+        index: int | None = None,
         step: int | None = None,
         timesteps: int | None = None,
         section: str | None = None,
+        worker: str | None = None,
     ) -> None:
         if not got:
             # Gymnasium raises `type(error)(error)` for an error of a worker process, and
@@ -62,23 +71,29 @@ class StructuredError(Exception):
         self.hint = hint
         self.env = env
         self.row = row
+        self.column = column
+        self.index = index
         self.step = step
         self.timesteps = timesteps
         self.section = section
+        self.worker = worker
 
     def __str__(self) -> str:
         """Return the text: argument, section, expected, got, location and hint."""
         section = "" if self.section is None else f", section {self.section}"
         expected = " " if self.expected is None else f": expected {self.expected}, got "
         location = "".join(
-            f" {preposition} {index}"
-            for preposition, index in (
+            f" {preposition} {place}"
+            for preposition, place in (
                 ("in environment", self.env),
                 ("in row", self.row),
+                ("in column", self.column),
+                ("at index", self.index),
                 ("at step", self.step),
                 ("at timestep", self.timesteps),
+                ("on worker", self.worker),
             )
-            if index is not None
+            if place is not None
         )
         hint = "" if self.hint is None else f"; {self.hint}"
         hint += "" if self.diagnosis is None else f"; see {self.diagnosis}"
@@ -136,6 +151,16 @@ def in_file(
     copy.section = ", ".join(part for part in parts if part is not None)
     copy.hint = hint if issubclass(kind, CorruptFileError) else error.hint
     return copy
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Name the argument that the caller passed in errors of a block or of a decorated function."""
+    try:
+        yield
+    except StructuredError as error:
+        error.argument = names.get(error.argument, error.argument)
+        raise
 
 
 def one_line(error: BaseException) -> str:

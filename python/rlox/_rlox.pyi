@@ -73,7 +73,7 @@ def read_rollout(buffer: RolloutBuffer, data: npt.NDArray[np.uint8]) -> None: ..
 def remote_env(
     addresses: Sequence[str],
     env_id: object,
-    num_envs: int,
+    n: int,
     seed: int,
     autoreset_mode: str,
     max_episode_steps: int | None,
@@ -542,6 +542,7 @@ class GoalReplayBuffer(ReplayBuffer):
         act_dtype: _DType = "float32",
         extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
+        capacity_name: str = "capacity",
     ) -> GoalReplayBuffer: ...
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GoalReplayBuffer: ...
@@ -633,6 +634,9 @@ class NativeVectorEnv:
         autoreset_mode: str | None = None,
         max_episode_steps: int | None = None,
         kwargs: Mapping[str, float] | None = None,
+        count_name: str = "num_envs",
+        *,
+        single: bool = False,
     ) -> NativeVectorEnv: ...
     @property
     def num_envs(self) -> int: ...
@@ -872,6 +876,7 @@ class NativeAgent:
     def replay_state(self) -> dict[str, npt.NDArray[Any]]: ...
     def load_replay_state(self, arrays: Mapping[str, npt.ArrayLike]) -> None: ...
     def standing(self) -> tuple[npt.NDArray[np.float32], float, float]: ...
+    def due_limit(self, timesteps: int) -> float: ...
     def set_standing(
         self,
         streams: npt.ArrayLike,

@@ -65,7 +65,7 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
         raise ArgumentError(
             "action space",
             f"low <= high for {name}",
-            f"{space.low[above][0]} > {space.high[above][0]} in component "
-            f"{int(np.flatnonzero(above)[0])}",
+            f"{space.low[above][0]} > {space.high[above][0]}",
             "swap them",
+            index=int(np.flatnonzero(above)[0]),
         )

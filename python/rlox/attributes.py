@@ -1,7 +1,6 @@
 """Attributes that native environments share with Gymnasium's environments of the same ids."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs import classic_control
 
-from rlox._errors import ArgumentError, StructuredError
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeVectorEnv
 
 # Gymnasium's class, and the numbers in its `state`; native states have more numbers.
@@ -28,23 +27,6 @@ _ARGUMENTS = {
     "MountainCarContinuous-v0": {"goal_velocity": "goal_velocity"},
     "Pendulum-v1": {"g": "g"},
 }
-
-
-def rename_arguments(error: StructuredError, names: Mapping[str, str]) -> None:
-    """Name the argument that the caller passed, which has no index of an environment."""
-    if error.argument in names:
-        error.argument = names[error.argument]
-        error.env = None
-
-
-@contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Name the argument that the caller passed in errors of a block or of a decorated function."""
-    try:
-        yield
-    except StructuredError as error:
-        rename_arguments(error, names)
-        raise
 
 
 def expect_state(env_id: str) -> None:

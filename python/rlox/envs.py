@@ -17,13 +17,11 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import spaces, streams
-from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
+from rlox._errors import ArgumentError, ArgumentTypeError, renamed
 from rlox._rlox import NativeVectorEnv, env_ids
 from rlox.attributes import (
     GymnasiumAttributes,
     expect_state,
-    rename_arguments,
-    renamed,
     to_gymnasium_state,
     to_native_state,
 )
@@ -35,8 +33,6 @@ from rlox.settings import plain_seed, text, whole
 from rlox.vec_env import VecEnv
 
 Obs = npt.NDArray[np.float32]
-# Arguments of single environments, by the names of those of vector environments.
-_ARGUMENTS = {"states": "state", "actions": "action", "env arguments": "env_kwargs"}
 
 
 class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
@@ -65,8 +61,9 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         env_id = text("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         expect_render_mode(render_mode, modes)
-        with renamed(_ARGUMENTS):
-            self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs)
+        self._native = NativeVectorEnv(
+            source_of(env_id), 1, None, "Disabled", -1, env_kwargs, single=True
+        )
         self._started = False
         about = self._native.spec()
         self.observation_space = spaces.from_native(about["observation"])
@@ -105,8 +102,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         state = to_native_state(self._native.env_id, value)
         zero, streams = np.zeros(1), self._native.rng_states()
         episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
-        with renamed(_ARGUMENTS):
-            self._native.set_state({"states": state[None], "streams": streams, **episode})
+        self._native.set_state({"states": state[None], "streams": streams, **episode})
         self._started = True
 
     def set_wrapper_attr(self, name: str, value: object, *, force: bool = True) -> bool:
@@ -165,11 +161,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
             )
         if self._steps_draw:
             self._lend_stream()
-        try:
-            obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
-        except StructuredError as error:
-            rename_arguments(error, _ARGUMENTS)
-            raise
+        obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
         if self._steps_draw:
             self._take_stream_back()
         if self.render_mode == "human":
@@ -209,7 +201,8 @@ def make_native_vec(
     'NEXT_STEP'
     """
     num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
-    return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
+    with renamed({"n": "num_envs"}):
+        return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 
 def register_env(plugin: object) -> str:

@@ -264,6 +264,16 @@ class Explorer(BaseLearner):
             learner.numbers_from_state(state.counters, name, count)
             for name, count in wanted.items()
         )
+        (timesteps,), _ = learner.counts_from_state(state.counters, ("timesteps",))
+        # Sums are rounded, and of other settings less than one minibatch can be due.
+        limit = (self._each() or 0.0) * timesteps * (1 + 1e-9) + 1
+        if not 0 <= owed[0] <= limit:
+            raise ArgumentError(
+                "counters",
+                f"0 to {limit:g} minibatches that are due",
+                str(owed[0]),
+                "use what `state` gave",
+            )
         super().load_state(state)
         self.owed, self.progress, self._looked = owed[0], progress[0], False
         self.last = dict(zip(self.last, last, strict=True))

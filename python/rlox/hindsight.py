@@ -86,22 +86,48 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         extra: Mapping[str, Any] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> "HindsightReplayBuffer":
-        """The core's buffer, with what makes rewards."""
-        _expect_callable("compute_reward", compute_reward)
-        if compute_terminated is not None:
-            _expect_callable("compute_terminated", compute_terminated)
-        new = super().__new__(
-            cls,
-            capacity,
-            _sizes(obs_dim),
-            act_dim,
-            _given("strategy", strategy),
-            _given("n_sampled_goal", n_sampled_goal),
+        """Return the core's buffer, with the functions of the goals."""
+        return cls._make(
+            "capacity",
+            capacity=capacity,
+            obs_dim=obs_dim,
+            act_dim=act_dim,
+            compute_reward=compute_reward,
+            compute_terminated=compute_terminated,
+            strategy=strategy,
+            n_sampled_goal=n_sampled_goal,
             num_envs=num_envs,
             obs_dtype=obs_dtype,
             act_dtype=act_dtype,
             extra=extra,
             seed=seed,
+        )
+
+    @classmethod
+    def _make(
+        cls,
+        capacity_name: str,
+        *,
+        obs_dim: Mapping[str, Any],
+        compute_reward: OfGoals,
+        compute_terminated: OfGoals | None,
+        strategy: Strategy,
+        n_sampled_goal: int,
+        extra: Mapping[str, Any] | None,
+        **arguments: Any,
+    ) -> "HindsightReplayBuffer":
+        """Return the buffer of the constructor's arguments; errors name `capacity` so."""
+        _expect_callable("compute_reward", compute_reward)
+        if compute_terminated is not None:
+            _expect_callable("compute_terminated", compute_terminated)
+        new = super().__new__(
+            cls,
+            obs_dim=_sizes(obs_dim),
+            strategy=_given("strategy", strategy),
+            n_sampled_goal=_given("n_sampled_goal", n_sampled_goal),
+            extra=extra,
+            capacity_name=capacity_name,
+            **arguments,
         )
         made = cast(HindsightReplayBuffer, new)
         made.compute_reward = compute_reward

@@ -22,7 +22,7 @@ from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
 from rlox.streams import state_for_native
-from rlox.transitions import NativeReplay, rename_capacity
+from rlox.transitions import NativeReplay
 from rlox.vec_env import VecEnv
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
@@ -144,7 +144,6 @@ class NativeOffPolicy(BaseLearner):
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
                 self.started = self.fused and self.policy.started
-                rename_capacity(error, self.config)
                 if isinstance(error, ValueError | FloatingPointError):
                     finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
                 raise

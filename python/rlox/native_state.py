@@ -69,7 +69,7 @@ def standing(state: learner.LearnerState, agent: NativeAgent, num_envs: int) -> 
         due, progress = float(state.counters["due"]), float(state.counters["progress"])
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, due, progress = False, 0.0, 0.0
-    if not (fits and 0 <= due <= 9e15 and 0 <= progress <= 1):
+    if not (fits and 0 <= due <= agent.due_limit(timesteps) and 0 <= progress <= 1):
         raise ArgumentError(
             "counters",
             f"{kept.size} finite numbers of noise, what is due, and the progress",

@@ -16,7 +16,7 @@ from rlox.actor_critic import torch_dtype
 from rlox.goals import GoalFunctions
 from rlox.layouts import Layout
 from rlox.stepping import Step
-from rlox.transitions import parts_of, rename_capacity, replay_buffer
+from rlox.transitions import parts_of, replay_buffer
 
 Array = npt.NDArray[Any]
 
@@ -109,11 +109,7 @@ class Replay:
                 return
         extra = None if next_masks is None else {"next_masks": next_masks}
         given: list[Any] = [self.layout.unpack(x) if self.named else x for x in seen]
-        try:
-            self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
-        except MemoryError as error:
-            rename_capacity(error, self.config)
-            raise
+        self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
 
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any

@@ -88,8 +88,7 @@ class Trainer:
             self.env = make_vec(env, config.num_envs, **self._env_kwargs)
         except StructuredError as error:
             if error.argument in self._env_kwargs:
-                error.got = f"{error.argument}={error.got}"
-                error.argument = "env_kwargs"
+                error.section = "env_kwargs"
             raise
         try:
             space = self.env.single_observation_space

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import native_shapes
-from rlox._errors import ArgumentError, StructuredError
+from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
 from rlox.goals import GoalFunctions
 from rlox.hindsight import HindsightReplayBuffer
@@ -73,19 +73,9 @@ def replay_buffer(
         "gamma": config.gamma,
         "extra": None if mask_width is None else {"next_masks": ((mask_width,), "bool")},
         "seed": 0,  # samples name their own
+        "capacity_name": "buffer_size",
     }
-    try:
-        return _made(config, about, goals)
-    except StructuredError as error:
-        rename_capacity(error, config)
-        raise
-
-
-def rename_capacity(error: BaseException, config: Any) -> None:
-    """Name the setting `buffer_size` in errors about the `capacity` of a buffer."""
-    if isinstance(error, StructuredError) and error.argument == "capacity":
-        error.argument = "buffer_size"
-        error.got = f"{config.buffer_size:,}"
+    return _made(config, about, goals)
 
 
 def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
@@ -98,7 +88,7 @@ def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> Re
         left_out = ("n_step", "gamma", "frame_stack")
         rest = {name: x for name, x in about.items() if name not in left_out}
         how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
-        return HindsightReplayBuffer(**rest, **how, **goals._asdict())
+        return HindsightReplayBuffer._make(**rest, **how, **goals._asdict())
     if prioritized:
         how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
         return PrioritizedReplayBuffer(**about, **how)

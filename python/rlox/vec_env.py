@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rlox import spaces, streams
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox.attributes import GymnasiumAttributes, renamed
+from rlox.attributes import GymnasiumAttributes
 from rlox.collecting import check_collection, collect_steps
 from rlox.ids import native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.masks import expect_choice, expect_masks, final_mask_infos, mask_infos
@@ -74,8 +74,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         expect_render_mode(render_mode, render_modes(name))
         n = whole("n", n, 1, fix="say how many to make")
         limit = max_episode_steps
-        with renamed({"num_envs": "n", "env arguments": "env_kwargs"}):
-            native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs)
+        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
         self._native = native
         self._step = native.step
         self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}

@@ -11,8 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.attributes import renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, renamed
 from rlox.contract import FIX, CheckedEnv, expect_interface, require_env
 from rlox.foreign import ForeignVecEnv
 from rlox.memory import check_memory

@@ -80,6 +80,20 @@ def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
     np.testing.assert_equal(vars(one.state()), vars(before))
 
 
+@BOTH
+@EVERY_CASE
+def test_more_due_minibatches_than_transitions_are_rejected(case, backend):
+    one = make_learner(case, backend, 5)
+    iterated(one)
+    before = one.state()
+    for due in (-1.0, np.nan, 2.0**31):
+        state = one.state()
+        state.counters["due" if backend == "native" else "owed"] = due
+        with refuses(ArgumentError, "counters"):
+            one.load_state(state)
+    np.testing.assert_equal(vars(one.state()), vars(before))
+
+
 def test_a_damaged_state_of_a_native_learner_is_rejected():
     one = make_learner("SAC", "native")
     iterated(one)

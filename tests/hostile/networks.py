@@ -334,6 +334,7 @@ CALLS = [
         updates=3,
         progress=0.5,
     ),
+    call("NativeAgent.due_limit", timesteps=9),
     call("NativeAgent.set_learned", learned=optional(LEARNED)),
     *(each for kind in LEARNERS for each in learner_calls(kind)),
 ]

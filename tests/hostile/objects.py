@@ -278,7 +278,7 @@ CALLS += [
         obs_dtype=optional(dtype("uint8")),
         extra={"masks": MASKS},
     ),
-    call("RolloutBuffer.field", name=replace(text("rewards"), names=("field",))),
+    call("RolloutBuffer.field", name=text("rewards")),
     call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=normalizer, ended=flags(0, 1, 0), at=-1),
     call("RolloutBuffer.record", t=1, normalizer=normalizer, **STEP, at=1),
     call(
@@ -429,7 +429,7 @@ CALLS += [
         seed=7,
         autoreset_mode="SameStep",
         max_episode_steps=5,
-        kwargs=replace(record({"g": 9.5}), names=("env arguments",)),
+        kwargs=replace(record({"g": 9.5}), names=("env_kwargs",)),
     ),
     call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
     call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),

@@ -40,8 +40,8 @@ def refuses(error, argument, hint="", **attributes):
     An error of rlox must have a hint, unless `hint` is None.
 
     `attributes` are others of the error, which are compared with ``==``: `expected`, `got` and the
-    location (`env`, `row`, `step`, `timesteps`, `section`), or `errno` and `name` of an error of
-    Python. Yields what `pytest.raises` yields.
+    location (`env`, `row`, `column`, `index`, `step`, `timesteps`, `section`, `worker`), or `errno`
+    and `name` of an error of Python. Yields what `pytest.raises` yields.
     """
     with pytest.raises(error) as raised:
         yield raised

@@ -162,7 +162,8 @@ impl Checkpoint {
     pub fn in_file(&self, mut error: Error, section: &str) -> Error {
         if let Some(wrong) = error.mismatch_mut() {
             let inner = std::mem::replace(&mut wrong.argument, self.file_of(section).into());
-            wrong.at.section = Some(format!("{section}, {inner}"));
+            let part = wrong.at.section.take().map_or(String::new(), |part| format!(", {part}"));
+            wrong.at.section = Some(format!("{section}, {inner}{part}"));
         }
         error
     }

@@ -262,8 +262,8 @@ impl Action for [i64] {
             return Err(wrong_count(num_envs, dim, values.len()));
         }
         if let Some(at) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
-            let expected = format!("component {} in [0, {}]", at % dim, limit(at % dim) - 1);
-            return Err(outside(at / dim, &expected, &values[at].to_string()));
+            let expected = format!("integers in [0, {}]", limit(at % dim) - 1);
+            return Err(outside(at / dim, &expected, &values[at].to_string()).at_column(at % dim));
         }
         Ok(values.chunks_exact(dim))
     }
@@ -315,8 +315,8 @@ mod tests {
         let space = Space::MultiDiscrete { nvec: vec![2, 4] };
         assert!(<[i64]>::rows(Actions::Discrete(&[1, 3, 0, 0]), 2, &space).is_ok());
         let rejected = outside::<[i64]>(&[1, 3, 2, 0], 2, &space);
-        assert!(rejected.expected.contains("component 0"), "{rejected}");
-        assert_eq!((&rejected.got[..], rejected.at.env), ("2", Some(1)));
+        assert_eq!((&rejected.expected[..], &rejected.got[..]), ("integers in [0, 1]", "2"));
+        assert_eq!((rejected.at.env, rejected.at.column), (Some(1), Some(0)));
         assert!(outside::<[i64]>(&[2], 1, &Space::MultiBinary { n: 1 }).expected.contains("[0, 1]"));
     }
 

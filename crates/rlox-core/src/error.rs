@@ -13,12 +13,18 @@ pub struct Location {
     pub env: Option<usize>,
     /// Index of the row of a batch, or of the step in a rollout.
     pub row: Option<usize>,
+    /// Index of the column of a batch, counted through the numbers of a row.
+    pub column: Option<usize>,
+    /// Index in a flat array or a list.
+    pub index: Option<usize>,
     /// Index of the environment's step, counted from its first one.
     pub step: Option<usize>,
     /// Steps of all environments together that a run had made.
     pub timesteps: Option<u64>,
-    /// Section of a file.
+    /// Section of a file, or name of one array of several.
     pub section: Option<String>,
+    /// Address of the worker that raised the error.
+    pub worker: Option<String>,
 }
 
 /// A rejected argument: its name, the accepted and the rejected value, a hint and the location.
@@ -55,7 +61,13 @@ impl fmt::Display for Mismatch {
         } else {
             write!(f, ": expected {}, got {}", self.expected, self.got)?;
         }
-        let indices = [("in environment", self.at.env), ("in row", self.at.row), ("at step", self.at.step)];
+        let indices = [
+            ("in environment", self.at.env),
+            ("in row", self.at.row),
+            ("in column", self.at.column),
+            ("at index", self.at.index),
+            ("at step", self.at.step),
+        ];
         for (preposition, index) in indices {
             if let Some(index) = index {
                 write!(f, " {preposition} {index}")?;
@@ -63,6 +75,9 @@ impl fmt::Display for Mismatch {
         }
         if let Some(timesteps) = self.at.timesteps {
             write!(f, " at timestep {timesteps}")?;
+        }
+        if let Some(worker) = &self.at.worker {
+            write!(f, " on worker {worker}")?;
         }
         if self.hint.is_empty() { Ok(()) } else { write!(f, "; {}", self.hint) }
     }
@@ -203,6 +218,18 @@ impl Error {
         self.located(|at| at.row = Some(row))
     }
 
+    /// Sets the index of the column.
+    #[must_use]
+    pub fn at_column(self, column: usize) -> Self {
+        self.located(|at| at.column = Some(column))
+    }
+
+    /// Sets the index in a flat array or a list.
+    #[must_use]
+    pub fn at_index(self, index: usize) -> Self {
+        self.located(|at| at.index = Some(index))
+    }
+
     /// Sets the index of the step.
     #[must_use]
     pub fn at_step(self, step: usize) -> Self {
@@ -215,10 +242,29 @@ impl Error {
         self.located(|at| at.timesteps = Some(timesteps))
     }
 
-    /// Sets the section of the file.
+    /// Sets the section of the file, or the name of one array of several.
     #[must_use]
     pub fn in_section(self, section: impl Into<String>) -> Self {
         self.located(|at| at.section = Some(section.into()))
+    }
+
+    /// Sets the address of the worker.
+    #[must_use]
+    pub fn on_worker(self, address: impl Into<String>) -> Self {
+        self.located(|at| at.worker = Some(address.into()))
+    }
+
+    /// Removes the index of the environment: for callers that have a single one.
+    #[must_use]
+    pub fn without_env(self) -> Self {
+        self.located(|at| at.env = None)
+    }
+
+    /// Adds `first` to the index of the environment, if there is one: for errors about a part of the environments that
+    /// starts there.
+    #[must_use]
+    pub fn offset_env(self, first: usize) -> Self {
+        self.located(|at| at.env = at.env.map(|env| first + env))
     }
 
     /// Adds `first` to the index of the row, if there is one: for errors about a part of the rows that starts there.
@@ -234,7 +280,7 @@ impl Error {
     /// assert_eq!(error.to_string(), "obs: expected 4 elements, got 3; pass one array of that length");
     /// ```
     #[must_use]
-    pub fn rename_argument(mut self, from: &str, to: &'static str) -> Self {
+    pub fn rename_argument(mut self, from: &str, to: impl Into<Cow<'static, str>>) -> Self {
         if let Some(wrong) = self.mismatch_mut().filter(|wrong| wrong.argument == from) {
             wrong.argument = to.into();
         }
@@ -274,6 +320,15 @@ mod tests {
         let cases = [
             (not_finite(), "obs: expected finite numbers, got NaN; check the environment"),
             (not_finite().at_row(4), "obs: expected finite numbers, got NaN in row 4; check the environment"),
+            (
+                not_finite().at_column(2).at_row(4),
+                "obs: expected finite numbers, got NaN in row 4 in column 2; check the environment",
+            ),
+            (not_finite().at_index(9), "obs: expected finite numbers, got NaN at index 9; check the environment"),
+            (
+                not_finite().on_worker("http://a:1").at_env(3).offset_env(4),
+                "obs: expected finite numbers, got NaN in environment 7 on worker http://a:1; check the environment",
+            ),
             (
                 not_finite().at_step(7).at_env(1),
                 "obs: expected finite numbers, got NaN in environment 1 at step 7; check the environment",

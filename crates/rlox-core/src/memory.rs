@@ -13,10 +13,10 @@ const SMALL: u128 = 1 << 20;
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
 pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
-    check_said(argument, count as u128 * bytes_each as u128, || format!("{argument} = {count}, which needs"))
+    check_said(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
 }
 
-/// As [`check`], of what `said` names, such as "capacity = 5 rows, which needs".
+/// As [`check`], of what `said` names, such as "5 rows, which needs".
 ///
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
@@ -104,7 +104,7 @@ pub(crate) fn of<T>(vector: &Vec<T>) -> usize {
 }
 
 pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
-    refused_said(argument, count as u128 * bytes_each as u128, &format!("{argument} = {count}, which needs"))
+    refused_said(argument, count as u128 * bytes_each as u128, &format!("{count}, which needs"))
 }
 
 fn refused_said(argument: &'static str, bytes: u128, said: &str) -> Error {

@@ -122,9 +122,8 @@ impl RunningMeanStd {
             }
             if let Some(at) = stretch.iter().position(|x| !(*x).into().is_finite()) {
                 let (x, at) = (stretch[at].into(), i * Watch::STRETCH + at);
-                let got = format!("{x} in column {}", at % dim);
-                let error = Error::not_finite("rows", "finite numbers", got, "find out where it comes from");
-                return Err(error.at_row(at / dim));
+                let error = Error::not_finite("rows", "finite numbers", x.to_string(), "find out where it comes from");
+                return Err(error.at_row(at / dim).at_column(at % dim));
             }
         }
         if rows.is_empty() {

@@ -91,6 +91,7 @@ impl Space {
     /// # Errors
     /// [`Error::Space`] naming `argument` otherwise.
     pub fn validate(&self, argument: &'static str) -> Result<()> {
+        let mut index = None;
         let problem = match self {
             Self::Discrete { n, .. } if *n < 1 => Some(("n of at least 1", format!("n = {n}"))),
             Self::Discrete { n, start } if start.checked_add(*n).is_none() => {
@@ -105,16 +106,15 @@ impl Space {
                 if dim == 0 || low.len() != dim || high.len() != dim {
                     Some(("as many bounds as elements", format!("shape {shape:?}, {} and {}", low.len(), high.len())))
                 } else {
-                    let bad = low.iter().zip(high).position(|(l, h)| l > h || l.is_nan() || h.is_nan());
-                    bad.map(|i| ("low <= high", format!("[{}, {}] at element {i}", low[i], high[i])))
+                    index = low.iter().zip(high).position(|(l, h)| l > h || l.is_nan() || h.is_nan());
+                    index.map(|i| ("low <= high", format!("[{}, {}]", low[i], high[i])))
                 }
             }
             _ => None,
         };
-        match problem {
-            None => Ok(()),
-            Some((expected, got)) => Err(Error::space(argument, expected, got, "correct the space's definition")),
-        }
+        let Some((expected, got)) = problem else { return Ok(()) };
+        let error = Error::space(argument, expected, got, "correct the space's definition");
+        Err(if let Some(index) = index { error.at_index(index) } else { error })
     }
 }
 

@@ -282,13 +282,15 @@ pub(crate) fn failure_to(error: Error) -> v1::Failure {
         row: at.row.map(|row| row as u64),
         step: at.step.map(|step| step as u64),
         section: at.section,
+        column: at.column.map(|column| column as u64),
+        index: at.index.map(|index| index as u64),
     }
 }
 
-/// The error that a worker told of, with its address.
-pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
+/// Returns the error of a worker, with its address; `first_env` is the index of the worker's first environment.
+pub(crate) fn failure_from(failure: v1::Failure, address: &str, first_env: usize) -> Error {
     use v1::failure::Kind;
-    let v1::Failure { kind, argument, expected, got, hint, env, row, step, section } = failure;
+    let v1::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;
     let make = match Kind::try_from(kind).unwrap_or(Kind::Backend) {
         Kind::Backend => return Error::Backend(format!("worker {address}: {got}")),
         Kind::Panic => return Error::Backend(format!("worker {address}: the environment panicked: {got}")),
@@ -301,10 +303,19 @@ pub(crate) fn failure_from(failure: v1::Failure, address: &str) -> Error {
         Kind::Corrupt => Error::corrupt,
         Kind::Closed => Error::closed,
     };
-    let mut error = make(argument, expected, format!("{got} (worker {address})"), hint);
+    let mut error = make(argument, expected, got, hint);
     if let Some(wrong) = error.mismatch_mut() {
-        let index = |index: Option<u64>| index.and_then(|index| usize::try_from(index).ok());
-        wrong.at = Location { env: index(env), row: index(row), step: index(step), section, timesteps: None };
+        let number = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+        wrong.at = Location {
+            env: number(env).and_then(|env| env.checked_add(first_env)),
+            row: number(row),
+            column: number(column),
+            index: number(index),
+            step: number(step),
+            timesteps: None,
+            section,
+            worker: Some(address.to_owned()),
+        };
     }
     error
 }

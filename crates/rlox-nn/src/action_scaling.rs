@@ -38,8 +38,8 @@ impl ActionScaling {
         };
         let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite());
         if let Some(i) = low.iter().zip(high).position(wrong) {
-            let got = format!("[{}, {}] at element {i}", low[i], high[i]);
-            return Err(Error::space("action space", "finite bounds", got, FIX));
+            let got = format!("[{}, {}]", low[i], high[i]);
+            return Err(Error::space("action space", "finite bounds", got, FIX).at_index(i));
         }
         Ok(Self { low: low.clone(), high: high.clone() })
     }

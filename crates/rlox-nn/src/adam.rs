@@ -328,8 +328,8 @@ pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Resu
             _ => continue,
         };
         if let Some(wrong) = data.iter().find(|x| **x < 0.0 || (whole && x.fract() != 0.0)) {
-            let expected = format!("{wanted}, at least 0, in {name:?}");
-            return Err(Error::config("state", expected, wrong.to_string(), "pass what optimizer_state gave"));
+            let (expected, hint) = (format!("{wanted}, at least 0"), "pass what optimizer_state gave");
+            return Err(Error::config("state", expected, wrong.to_string(), hint).in_section(name.clone()));
         }
     }
     Ok(())

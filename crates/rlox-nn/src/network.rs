@@ -347,18 +347,17 @@ pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTens
 
 /// Names the gradient that made a norm infinite or NaN.
 fn not_finite(gradients: &[NamedTensor]) -> Error {
-    let first = gradients.iter().find_map(|one| Some(one.said(one.first_not_finite()?)));
+    let first = gradients.iter().find_map(|one| Some((one, one.first_not_finite()?)));
     let largest = || {
         let numbers = gradients.iter().flat_map(|one| (0..one.data.len()).map(move |at| (one, at)));
         let size = |(one, at): (&NamedTensor, usize)| one.data[at].abs();
-        let (one, at) = numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })?;
-        Some(format!("{}, whose square overflows", one.said(at)))
+        numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })
     };
-    let got = first.or_else(largest).unwrap_or_default();
-    Error::not_finite(
-        "gradients",
-        "finite numbers",
-        got,
-        "lower the learning rate, or look for extreme rewards or observations",
-    )
+    let hint = "lower the learning rate, or look for extreme rewards or observations";
+    let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
+    match (first, largest()) {
+        (Some((one, at)), _) => one.locate(error(one.data[at].to_string()), at),
+        (None, Some((one, at))) => one.locate(error(format!("{}, whose square overflows", one.data[at])), at),
+        (None, None) => error(String::new()),
+    }
 }

@@ -23,16 +23,16 @@ impl NamedTensor {
         self.data.iter().position(|x| !x.is_finite())
     }
 
-    /// An element in words, with its row, along the first axis.
-    pub(crate) fn said(&self, at: usize) -> String {
+    /// Adds the location of an element to an error: the name of the array, and the row along the first axis.
+    pub(crate) fn locate(&self, error: Error, at: usize) -> Error {
         let rows = self.shape.first().copied().unwrap_or(1).max(1);
-        format!("{} in {:?}, row {}", self.data[at], self.name, at / (self.data.len() / rows).max(1))
+        error.in_section(self.name.clone()).at_row(at / (self.data.len() / rows).max(1))
     }
 
     fn check_finite(&self, argument: &'static str) -> Result<()> {
         let Some(at) = self.first_not_finite() else { return Ok(()) };
-        let got = self.said(at);
-        Err(Error::not_finite(argument, "finite numbers", got, "go back to weights that were saved whole"))
+        let (got, hint) = (self.data[at].to_string(), "go back to weights that were saved whole");
+        Err(self.locate(Error::not_finite(argument, "finite numbers", got, hint), at))
     }
 }
 

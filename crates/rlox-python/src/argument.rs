@@ -211,10 +211,15 @@ pub(crate) fn argument_like<'py, T: FromArray>(
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
     let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
-    // Unsigned ones that only look strange in memory are looked at as what they are, before they are converted.
+    // Their own type can hold them: NumPy warns of floats that overflow, and wraps unsigned integers silently.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
+    let double = kind == 'f' && dtype.itemsize() >= 8 && !wrong;
     if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
-        let wanted = if unsigned { numpy::dtype::<u64>(py) } else { numpy::dtype::<T>(py) };
+        let wanted = match (unsigned, double) {
+            (true, _) => numpy::dtype::<u64>(py),
+            (_, true) => numpy::dtype::<f64>(py),
+            _ => numpy::dtype::<T>(py),
+        };
         array = in_dtype(&array, &wanted).map_err(|error| no_copy(name, &array, error))?;
     }
     let outside = T::outside(&array).map_err(|error| no_copy(name, &array, error))?;

@@ -42,13 +42,16 @@ fn structured<T: PyTypeInfo>(wrong: Mismatch) -> PyErr {
     let (expected, hint) = (Some(expected).filter(|text| !text.is_empty()), Some(hint).filter(|text| !text.is_empty()));
     Python::attach(|py| {
         let keywords = || {
-            let Location { env, row, step, section, timesteps } = &at;
+            let Location { env, row, column, index, step, timesteps, section, worker } = &at;
             let keywords = PyDict::new(py);
             keywords.set_item("env", env)?;
             keywords.set_item("row", row)?;
+            keywords.set_item("column", column)?;
+            keywords.set_item("index", index)?;
             keywords.set_item("step", step)?;
             keywords.set_item("timesteps", timesteps)?;
             keywords.set_item("section", section)?;
+            keywords.set_item("worker", worker)?;
             PyResult::Ok(keywords)
         };
         let keywords = if at == Location::default() { None } else { Some(keywords()) };
@@ -88,6 +91,13 @@ pub(crate) fn type_error(argument: &str, expected: &str, got: &str, hint: &str) 
 /// Returns an `ArgumentError`.
 pub(crate) fn value_error(argument: &str, expected: &str, got: &str, hint: &str) -> PyErr {
     structured::<classes::ArgumentError>(mismatch(argument, expected, got, hint))
+}
+
+/// Returns an `ArgumentError` about an element of a flat array or of a list.
+pub(crate) fn value_error_at(index: usize, argument: &str, expected: &str, got: &str, hint: &str) -> PyErr {
+    let mut wrong = mismatch(argument, expected, got, hint);
+    wrong.at.index = Some(index);
+    structured::<classes::ArgumentError>(wrong)
 }
 
 /// Returns an `OutOfMemoryError`.

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyString};
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{AutoresetMode, EnvPlugin, VectorEnv};
+use rlox_core::{AutoresetMode, EnvPlugin, Error, VectorEnv};
 
 use crate::argument::{count, shown, text};
 use crate::array::plugin_in;
@@ -49,17 +49,17 @@ pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
     }
 }
 
-/// Environments of an id, or of a plugin's capsule, from what Python said.
+/// Returns environments of an id, or of a plugin's capsule; errors about their number name `count_name`.
 pub(crate) fn make(
     py: Python<'_>,
     env_id: &Bound<'_, PyAny>,
-    num_envs: &Bound<'_, PyAny>,
+    (count_name, num_envs): (&str, &Bound<'_, PyAny>),
     seed: Option<&Bound<'_, PyAny>>,
     autoreset_mode: Option<&Bound<'_, PyAny>>,
     max_episode_steps: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Box<dyn VectorEnv>> {
-    let num_envs = count("num_envs", num_envs)?;
+    let num_envs = count(count_name, num_envs)?;
     let source = Source::of(env_id)?;
     let arguments = arguments_of(kwargs)?;
     let options = MakeOptions {
@@ -73,7 +73,10 @@ pub(crate) fn make(
         Source::Id(id) => envs::make(&id, &options),
         Source::Plugin(plugin) => plugin.make(&options),
     });
-    let mut env = made.map_err(to_py)?;
+    let name = |error: Error| {
+        error.rename_argument("num_envs", count_name.to_owned()).rename_argument("arguments", "env_kwargs")
+    };
+    let mut env = made.map_err(|error| to_py(name(error)))?;
     if let (Some(seed), None) = (seed, options.seed) {
         env.set_rngs(&streams_from(seed, num_envs, |rng| rng)?).map_err(to_py)?;
     }

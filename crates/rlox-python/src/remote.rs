@@ -25,7 +25,7 @@ use crate::vector::NativeVectorEnv;
 ///
 /// Args:
 ///     addresses: Of workers, "host:port" or with "https://".
-///     env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
+///     env_id, n, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv, with n as num_envs.
 ///     reach: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
 ///         "recovery_timeout": seconds, "snapshot_every": int}.
 ///
@@ -40,7 +40,7 @@ pub(crate) fn remote_env(
     py: Python<'_>,
     addresses: &Bound<'_, PyAny>,
     env_id: &Bound<'_, PyAny>,
-    num_envs: &Bound<'_, PyAny>,
+    n: &Bound<'_, PyAny>,
     seed: &Bound<'_, PyAny>,
     autoreset_mode: &Bound<'_, PyAny>,
     max_episode_steps: &Bound<'_, PyAny>,
@@ -54,9 +54,10 @@ pub(crate) fn remote_env(
         autoreset_mode: mode_of(autoreset_mode)?,
         max_episode_steps: if max_episode_steps.is_none() { None } else { Some(limit_of(max_episode_steps)?) },
         arguments: arguments_of(Some(kwargs))?,
-        ..EnvOptions::new(id_of(env_id)?, count("num_envs", num_envs)?, 0)
+        ..EnvOptions::new(id_of(env_id)?, count("n", n)?, 0)
     };
-    let made = detached(py, || RemoteVecEnv::new(&addresses, &env, &reach)).map_err(to_py)?;
+    let name = |error: Error| error.rename_argument("num_envs", "n").rename_argument("arguments", "env_kwargs");
+    let made = detached(py, || RemoteVecEnv::new(&addresses, &env, &reach)).map_err(|error| to_py(name(error)))?;
     let told = telling(py, vec![made.fault_counts()])?;
     let mut made: Box<dyn VectorEnv> = Box::new(made);
     if base.is_none() {
@@ -185,7 +186,8 @@ pub(crate) fn remote_actors(
             })
             .collect::<Result<Vec<_>>>()
     });
-    let made = NativeActors::start(py, made.map_err(to_py)?, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
+    let made = made.map_err(|error| to_py(error.rename_argument("arguments", "env_kwargs")))?;
+    let made = NativeActors::start(py, made, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
     Ok((made, telling(py, counts)?))
 }
 

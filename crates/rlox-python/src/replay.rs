@@ -70,7 +70,7 @@ pub(crate) struct ReplayBuffer {
 #[pymethods]
 impl ReplayBuffer {
     #[new]
-    #[pyo3(signature = (capacity, obs_dim, act_dim, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None),
+    #[pyo3(signature = (capacity, obs_dim, act_dim, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None, capacity_name=None),
         text_signature = "(capacity, obs_dim, act_dim, *, num_envs=1, obs_dtype='float32', act_dtype='float32', frame_stack=1, n_step=1, gamma=0.99, extra=None, seed=None)")]
     fn new(
         py: Python<'_>,
@@ -85,8 +85,10 @@ impl ReplayBuffer {
         #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
         extra: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
+        capacity_name: Option<&str>,
     ) -> PyResult<Self> {
-        let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
+        let settings =
+            Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         Ok(Self { buffer: Buffer::new(py, made, Uniform.into(), "ReplayBuffer")? })
     }

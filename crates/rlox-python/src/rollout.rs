@@ -95,7 +95,7 @@ impl RolloutBuffer {
     fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
         let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown =
-            || value_error("field", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
+            || value_error("name", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
         self.fields.iter().find(|(field, _)| field == name).map(|(_, memory)| memory).ok_or_else(unknown)
     }
 

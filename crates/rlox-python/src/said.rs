@@ -16,21 +16,21 @@ pub(crate) enum ActionArgument<'py> {
 }
 
 impl<'py> ActionArgument<'py> {
-    /// Takes integers where `discrete`, real numbers where not. May run Python code.
-    pub(crate) fn new(object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
+    /// Takes integers where `discrete`, real numbers where not, for the argument `name`. May run Python code.
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
         if discrete {
-            return Ok(Self::Discrete(argument("actions", object, &INTEGER)?));
+            return Ok(Self::Discrete(argument(name, object, &INTEGER)?));
         }
         if typed::<f32>(object).is_some() {
-            return Ok(Self::Continuous(argument("actions", object, &REAL)?));
+            return Ok(Self::Continuous(argument(name, object, &REAL)?));
         }
-        let array = asarray("actions", object)?;
-        let beyond = beyond_f32(array.as_any()).map_err(|error| no_copy("actions", &array, error))?;
+        let array = asarray(name, object)?;
+        let beyond = beyond_f32(array.as_any()).map_err(|error| no_copy(name, &array, error))?;
         if let Some(number) = beyond {
             let expected = "numbers that float32 can hold";
-            return Err(value_error("actions", expected, &format!("{number:e}"), "scale or clip them"));
+            return Err(value_error(name, expected, &format!("{number:e}"), "scale or clip them"));
         }
-        Ok(Self::Continuous(argument("actions", array.as_any(), &REAL)?))
+        Ok(Self::Continuous(argument(name, array.as_any(), &REAL)?))
     }
 
     /// Whether elements that are borrowed are apart from all that was taken.
@@ -51,15 +51,15 @@ impl<'py> ActionArgument<'py> {
 
     /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
     pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
-        let actions = match self {
-            Self::Discrete(actions) => ActionInput::Discrete(actions.read(hold)?),
-            Self::Continuous(actions) => ActionInput::Continuous(actions.read(hold)?),
+        let (name, actions) = match self {
+            Self::Discrete(actions) => (actions.name(), ActionInput::Discrete(actions.read(hold)?)),
+            Self::Continuous(actions) => (actions.name(), ActionInput::Continuous(actions.read(hold)?)),
         };
         let got = match &actions {
             ActionInput::Discrete(array) => array.shape(),
             ActionInput::Continuous(array) => array.shape(),
         };
-        expect_shape("actions", got, rows, shape)?;
+        expect_shape(name, got, rows, shape)?;
         Ok(actions)
     }
 }
@@ -100,7 +100,7 @@ impl<'py> SaidArgument<'py> {
         values: &Bound<'py, PyAny>,
         discrete: bool,
     ) -> PyResult<Self> {
-        let actions = ActionArgument::new(actions, discrete)?;
+        let actions = ActionArgument::new("actions", actions, discrete)?;
         let (log_probs, values) = (argument("log_probs", log_probs, &REAL)?, argument("values", values, &REAL)?);
         Ok(Self { actions, log_probs, values })
     }

@@ -87,7 +87,7 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetO
 
 pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
     from_items(kwargs, 2, |(name, value)| {
-        let name = key("kwargs", &name)?;
+        let name = key("env_kwargs", &name)?;
         let number =
             if let Ok(flag) = value.cast::<PyBool>() { Ok(f64::from(u8::from(flag.is_true()))) } else { float(&value) };
         let number = number.map_err(|error| no_number(&name, "a number or a boolean", &value, error))?;

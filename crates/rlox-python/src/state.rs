@@ -48,7 +48,14 @@ pub(crate) fn untold() -> Error {
     Error::config("states", "environments that tell their state", "others", "do without")
 }
 
-pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: &Bound<'_, PyDict>) -> PyResult<()> {
+/// Restores what [`take`] returned; `name` gives an error the names that the caller knows.
+pub(crate) fn put(
+    py: Python<'_>,
+    inner: &Shared<Inner>,
+    num_envs: usize,
+    dict: &Bound<'_, PyDict>,
+    name: impl FnOnce(Error) -> Error + Send,
+) -> PyResult<()> {
     // Comparing keys may run Python code, so all items are there before any of them is looked at.
     let item = |name| item(dict, name, FIX);
     let (states, returns, steps) = (item("states")?, item("episode_returns")?, item("episode_steps")?);
@@ -78,6 +85,6 @@ pub(crate) fn put(py: Python<'_>, inner: &Shared<Inner>, num_envs: usize, dict: 
             finished: finished.into(),
             streams: mapped(streams, |x| x)?.into(),
         };
-        standing.put(inner.env.as_mut())
+        standing.put(inner.env.as_mut()).map_err(name)
     })
 }

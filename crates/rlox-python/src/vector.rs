@@ -6,7 +6,7 @@ use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Result, Seeds, Space, Standing, StepOut, VectorEnv, Watch, check_len,
+    Actions, AutoresetMode, EnvSpec, Error, Result, Seeds, Space, Standing, StepOut, VectorEnv, Watch, check_len,
     masked_actions, stream_words, streams_of,
 };
 
@@ -94,6 +94,28 @@ pub(crate) struct NativeVectorEnv {
     dim: usize,
     action_shape: Vec<usize>,
     long: bool,
+    names: Names,
+}
+
+/// Names of arguments in errors, as callers know them.
+#[derive(Clone, Copy)]
+struct Names {
+    actions: &'static str,
+    states: &'static str,
+    /// Whether the environment is a single one, without an index.
+    single: bool,
+}
+
+impl Names {
+    const BATCH: Self = Self { actions: "actions", states: "states", single: false };
+    const SINGLE: Self = Self { actions: "action", states: "state", single: true };
+
+    fn apply(self, error: Error) -> Error {
+        if !self.single {
+            return error;
+        }
+        error.rename_argument("actions", self.actions).rename_argument("states", self.states).without_env()
+    }
 }
 
 impl NativeVectorEnv {
@@ -107,7 +129,7 @@ impl NativeVectorEnv {
         let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
         let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
         let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || slow;
-        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long })
+        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long, names: Names::BATCH })
     }
 
     fn discrete(&self) -> bool {
@@ -118,7 +140,8 @@ impl NativeVectorEnv {
 #[pymethods]
 impl NativeVectorEnv {
     #[new]
-    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None))]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name="num_envs", *, single=false),
+        text_signature = "(env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None)")]
     fn new(
         py: Python<'_>,
         env_id: &Bound<'_, PyAny>,
@@ -127,10 +150,13 @@ impl NativeVectorEnv {
         autoreset_mode: Option<&Bound<'_, PyAny>>,
         max_episode_steps: Option<&Bound<'_, PyAny>>,
         kwargs: Option<&Bound<'_, PyDict>>,
+        count_name: &str,
+        single: bool,
     ) -> PyResult<Self> {
-        let env = make(py, env_id, num_envs, seed, autoreset_mode, max_episode_steps, kwargs)?;
+        let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
         // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
-        Self::around(py, env, env_id.is_instance_of::<PyCapsule>())
+        let env = Self::around(py, env, env_id.is_instance_of::<PyCapsule>())?;
+        Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
     }
 
     #[getter]
@@ -190,7 +216,7 @@ impl NativeVectorEnv {
         Bound<'py, PyArrayDyn<bool>>,
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
-        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
         let actions = actions.read(!self.long && alone(py), self.num_envs, &self.action_shape)?;
         let (mut obs, mut rewards) =
             (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
@@ -203,7 +229,7 @@ impl NativeVectorEnv {
             let mut copy = reserved(inner.final_obs.len() + self.num_envs * ROOM)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
-            inner.env.step(actions, out)?;
+            inner.env.step(actions, out).map_err(|error| self.names.apply(error))?;
             let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a || *b);
             if !any {
                 return Ok(None);
@@ -228,7 +254,7 @@ impl NativeVectorEnv {
         final_obs: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (n, each) = (self.num_envs, [self.dim]);
-        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
         let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs };
         if !self.long
             && alone(py)
@@ -257,7 +283,7 @@ impl NativeVectorEnv {
     ) -> PyResult<()> {
         let (n, dim) = (self.num_envs, self.dim);
         let shape = [&[n][..], &self.action_shape].concat();
-        let actions = ActionArgument::new(actions, self.discrete())?;
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
         let steps = actions.rows();
         let actions = actions.read(false, steps, &shape)?;
         let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs: Some(final_obs) };
@@ -382,7 +408,7 @@ impl NativeVectorEnv {
 
     fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
-        state::put(py, &self.inner, self.num_envs, state)
+        state::put(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
     /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.

@@ -145,11 +145,13 @@ class RemoteVecEnv(VecEnv):
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
         remote_env = extension().remote_env
 
-        def make(env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: Any) -> Any:
+        def make(
+            env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: Any, _name: str
+        ) -> Any:
             native, self._faults = remote_env(
                 self.addresses,
                 env_id,
-                num_envs=n,
+                n=n,
                 seed=seed,
                 autoreset_mode=mode,
                 max_episode_steps=limit,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rlox import loading, spaces, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.attributes import renamed
+from rlox._errors import renamed
 from rlox.backends import Backend
 from rlox.keywords import refuse_unknown
 from rlox.learner import EpisodeStatistics

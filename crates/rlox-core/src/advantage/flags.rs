@@ -30,8 +30,9 @@ pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags
         return Ok(());
     }
     let strange = numbers.iter().position(|x| *x != T::of(0.0) && *x != T::of(1.0));
-    let got = strange.map_or_else(String::new, |at| format!("{} at element {at}", numbers[at]));
-    Err(Error::space(argument, "flags, each 0 or 1", got, "pass booleans"))
+    let got = strange.map_or_else(String::new, |at| numbers[at].to_string());
+    let error = Error::space(argument, "flags, each 0 or 1", got, "pass booleans");
+    Err(if let Some(at) = strange { error.at_index(at) } else { error })
 }
 
 multiversion! {
@@ -64,8 +65,9 @@ mod tests {
         for strange in [0.5, f32::NAN, -1.0] {
             numbers[77] = strange;
             for result in crate::simd::tests::on_each_isa(|| flags_from_numbers("dones", &numbers, &mut [false; 100])) {
-                let message = result.unwrap_err().to_string();
-                assert!(message.contains(&format!("{strange} at element 77")), "{message}");
+                let error = result.unwrap_err();
+                let wrong = error.mismatch().unwrap();
+                assert_eq!((&wrong.got, wrong.at.index), (&strange.to_string(), Some(77)));
             }
         }
     }

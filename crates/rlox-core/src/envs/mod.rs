@@ -162,7 +162,7 @@ fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, def
     for (given, value) in arguments {
         if !known.contains(&given.as_str()) {
             let expected = format!("only {}", known.join(", "));
-            return Err(Error::config("env arguments", expected, format!("{given:?}"), "remove or rename it"));
+            return Err(Error::config("arguments", expected, format!("{given:?}"), "remove or rename it"));
         }
         if !value.is_finite() {
             return Err(Error::config(given.clone(), "a finite number", value.to_string(), "pass a finite number"));
@@ -202,20 +202,16 @@ fn check_state(state: &[f64], len: usize) -> Result<()> {
     check_len("state", state.len(), len)?;
     let limit = f64::from(f32::MAX);
     let Some(at) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
-    let (expected, got) = ("numbers finite in f32", format!("{} as number {at}", state[at]));
+    let make = if state[at].is_finite() { Error::config } else { Error::not_finite };
     let fix = "pass what the environment gave as its state";
-    if state[at].is_finite() {
-        Err(Error::config("state", expected, got, fix))
-    } else {
-        Err(Error::not_finite("state", expected, got, fix))
-    }
+    Err(make("state", "numbers finite in f32", state[at].to_string(), fix).at_index(at))
 }
 
 /// Refuses a mark, the state's last number, that is neither 0 nor 1.
 fn check_mark(state: &[f64]) -> Result<()> {
     let Some(mark) = state.last().filter(|mark| **mark != 0.0 && **mark != 1.0) else { return Ok(()) };
-    let got = format!("{mark} as number {}", state.len() - 1);
-    Err(Error::config("state", "0 or 1 as its last number", got, "pass what the environment gave as its state"))
+    let fix = "pass what the environment gave as its state";
+    Err(Error::config("state", "0 or 1 as its last number", mark.to_string(), fix).at_index(state.len() - 1))
 }
 
 /// Levenshtein distance, for near names.

@@ -92,9 +92,8 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
             && let Some(at) = lengths.iter().position(|&length| length > max_length)
         {
             let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
-            let (at, fix) =
-                (i * Watch::STRETCH + at, "raise max_length, split the sequence or truncate what is too long");
-            return Err(Error::shape("lengths", expected, format!("{got} in sequence {at}"), fix));
+            let fix = "raise max_length, split the sequence or truncate what is too long";
+            return Err(Error::shape("lengths", expected, got.to_string(), fix).at_index(i * Watch::STRETCH + at));
         }
         total = lengths.iter().fold(total, |sum, length| sum.saturating_add(*length.min(&max_length)));
     }
@@ -304,8 +303,10 @@ mod tests {
 
     #[test]
     fn long_sequences_are_refused_or_cut() {
-        let error = pack(&[3, 9, 10], 8, Overflow::Error).unwrap_err().to_string();
-        assert!(error.contains("at most max_length = 8 tokens each, got 9 in sequence 1"), "{error}");
+        let error = pack(&[3, 9, 10], 8, Overflow::Error).unwrap_err();
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.argument, &*wrong.got, wrong.at.index), ("lengths", "9", Some(1)));
+        assert_eq!(wrong.expected, "at most max_length = 8 tokens each");
         let packing = pack(&[3, 9, 5], 8, Overflow::Truncate).unwrap();
         assert_eq!(packing.bins().collect::<Vec<_>>(), [&[1][..], &[2, 0]]);
         assert_eq!(pack(&[usize::MAX, 1], 4, Overflow::Truncate).unwrap().num_bins(), 2);

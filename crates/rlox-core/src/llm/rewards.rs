@@ -70,9 +70,9 @@ fn weighted<T: Float>(row: &[T], weights: &[f64], watch: &mut Watch) -> Result<f
 
 fn check_weights(weights: &[f64]) -> Result<()> {
     const EXPECTED: &str = "a finite number, of at most 1e140, for each reward function";
-    let refuse = |got| Err(Error::config("weights", EXPECTED, got, "correct it, or leave that reward function out"));
+    let error = |got: String| Error::config("weights", EXPECTED, got, "correct it, or leave that reward function out");
     if weights.is_empty() {
-        return refuse("none".into());
+        return Err(error("none".into()));
     }
     let mut watch = Watch::default();
     for (i, stretch) in weights.chunks(Watch::STRETCH).enumerate() {
@@ -80,7 +80,7 @@ fn check_weights(weights: &[f64]) -> Result<()> {
             watch.check()?;
         }
         if let Some(at) = stretch.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT) {
-            return refuse(format!("{:?} at element {}", stretch[at], i * Watch::STRETCH + at));
+            return Err(error(format!("{:?}", stretch[at])).at_index(i * Watch::STRETCH + at));
         }
     }
     Ok(())
@@ -98,8 +98,9 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
         }
         if let Some(at) = stretch.iter().position(|x| x.wide().abs() > limit::<T>()) {
             let expected = format!("numbers of at most {:e} in size, or NaN for missing ones", limit::<T>());
-            let got = format!("{:?} at element {}", stretch[at].wide(), i * Watch::STRETCH + at);
-            return Err(Error::config(argument, expected, got, "clip what the reward functions return"));
+            let got = format!("{:?}", stretch[at].wide());
+            let error = Error::config(argument, expected, got, "clip what the reward functions return");
+            return Err(error.at_index(i * Watch::STRETCH + at));
         }
     }
     Ok(())
@@ -127,9 +128,10 @@ mod tests {
         assert!(combine_rewards(&[1.0; 2], &[f64::NAN], &mut [0.0; 2]).is_err());
         assert!(combine_rewards::<f64>(&[], &[], &mut []).is_err());
         for (weight, shown) in [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (-1e141, "-1e141")] {
-            let words = combine_rewards(&[1.0; 2], &[1.0, weight], &mut [0.0]).map_err(|error| error.to_string());
-            let expected = format!("for each reward function, got {shown} at element 1; correct it");
-            assert!(words.is_err_and(|words| words.starts_with("weights: ") && words.contains(&expected)));
+            let error = combine_rewards(&[1.0; 2], &[1.0, weight], &mut [0.0]).unwrap_err();
+            let wrong = error.mismatch().unwrap();
+            assert_eq!((&*wrong.argument, &*wrong.got, wrong.at.index), ("weights", shown, Some(1)));
+            assert!(wrong.expected.ends_with("for each reward function"));
         }
         let sum = combine_rewards(&[1e139], &[1e10], &mut [0.0]).map_err(|error| error.to_string());
         assert!(sum.is_err_and(|words| words.starts_with("weights: expected weighted sums of at most 1e140, got 1")));

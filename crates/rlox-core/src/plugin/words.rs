@@ -261,8 +261,9 @@ pub(super) fn of_error(error: &Error) -> Vec<u64> {
     for part in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
         put_text(&mut words, part);
     }
-    let Location { env, row, step, section, timesteps: _ } = &mismatch.at;
-    for index in [env, row, step] {
+    // Only the host counts timesteps and has workers.
+    let Location { env, row, column, index, step, timesteps: _, section, worker: _ } = &mismatch.at;
+    for index in [env, row, column, index, step] {
         put_option(&mut words, index.map(|index| index as u64));
     }
     words.push(u64::from(section.is_some()));
@@ -279,10 +280,11 @@ pub(super) fn to_error(words: &[u64]) -> Option<Error> {
     let constructor = KINDS.get(kind)?;
     let (argument, expected) = (reader.text()?.into(), reader.text()?);
     let (got, hint) = (reader.text()?, reader.text()?.into());
-    let mut index = || Some(reader.option()?.and_then(|index| usize::try_from(index).ok()));
-    let (env, row, step) = (index()?, index()?, index()?);
+    let mut number = || Some(reader.option()?.and_then(|index| usize::try_from(index).ok()));
+    let (env, row, column, index, step) = (number()?, number()?, number()?, number()?, number()?);
     let (has_section, section) = (reader.flag()?, reader.text()?);
-    let at = Location { env, row, step, section: has_section.then_some(section), timesteps: None };
+    let section = has_section.then_some(section);
+    let at = Location { env, row, column, index, step, section, ..Location::default() };
     Some(constructor(Mismatch { argument, expected, got, hint, at }))
 }
 
@@ -295,7 +297,15 @@ mod tests {
         for constructor in KINDS {
             for at in [
                 Location::default(),
-                Location { env: Some(1), row: Some(0), step: Some(7), section: Some(String::new()), timesteps: None },
+                Location {
+                    env: Some(1),
+                    row: Some(0),
+                    column: Some(2),
+                    index: Some(3),
+                    step: Some(7),
+                    section: Some(String::new()),
+                    ..Location::default()
+                },
             ] {
                 let error = constructor(Mismatch { argument: "obs".into(), at, ..Mismatch::default() });
                 let back = to_error(&of_error(&error)).unwrap();

@@ -1,5 +1,7 @@
 //! What a transition is made of, and where its parts lie in a row of bytes.
 
+use std::cmp::Ordering;
+
 use crate::{DType, Error, Result};
 
 /// A part of every transition: its name, the shape of one row and the element type.
@@ -86,7 +88,7 @@ impl Layout {
 
     fn check(&self) -> Result<()> {
         if self.obs.is_empty() {
-            return Err(Error::config("obs", "one part or more", "none", "say what an observation is made of"));
+            return Err(Error::config("obs_dim", "one part or more", "none", "say what an observation is made of"));
         }
         let mut names: Vec<&str> = TAKEN.to_vec();
         let following: Vec<_> = self.obs.iter().map(|part| format!("next_{}", part.name)).collect();
@@ -96,13 +98,22 @@ impl Layout {
         let whole: Vec<_> = whole.flat_map(|name| [format!("next_{name}"), name]).collect();
         names.extend(whole.iter().map(String::as_str));
         for (number, part) in self.parts().enumerate() {
+            let wrong_shape = |expected: String, got: String, hint: &'static str| {
+                let (argument, several) = match number.cmp(&self.obs.len()) {
+                    Ordering::Less => ("obs_dim", self.obs.len() > 1 || part.name.contains('.')),
+                    Ordering::Equal => ("act_dim", false),
+                    Ordering::Greater => ("extra", true),
+                };
+                let error = Error::shape(argument, expected, got, hint);
+                if several { error.in_section(part.name.trim_start_matches("obs.")) } else { error }
+            };
             if part.shape.len() > crate::field::AXES {
                 let (expected, got) = (format!("at most {} axes", crate::field::AXES), part.shape.len().to_string());
-                return Err(Error::shape(part.name.clone(), expected, got, "flatten some of them"));
+                return Err(wrong_shape(expected, got, "flatten some of them"));
             }
             if part.shape.contains(&0) {
                 let got = format!("{:?}", part.shape);
-                return Err(Error::shape(part.name.clone(), "a row with elements", got, "drop the empty dimension"));
+                return Err(wrong_shape("a row with elements".into(), got, "drop the empty dimension"));
             }
             if names.contains(&part.name.as_str()) {
                 let argument = if number > self.obs.len() { "extra" } else { "name" };

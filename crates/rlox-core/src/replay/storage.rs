@@ -110,8 +110,8 @@ impl ReplayStorage {
         // Fewer than one of each environment become that, whatever the capacity is.
         let argument = if capacity < num_envs { "num_envs" } else { "capacity" };
         let said = || {
-            let envs = if num_envs > 1 { format!(", num_envs = {num_envs}") } else { String::new() };
-            format!("capacity = {capacity}{envs}, rows of {} bytes, which needs", places.stride)
+            let envs = if num_envs > 1 { format!(" of {num_envs} environments") } else { String::new() };
+            format!("{} transitions{envs} of {} bytes each, which needs", capacity.max(num_envs), places.stride)
         };
         Ok(Self {
             data: memory::zeroed_named(argument, rows, places.stride, said)?,

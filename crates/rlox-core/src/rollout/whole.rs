@@ -122,14 +122,19 @@ impl RolloutBuffer {
 
 fn check_finite(field: &Field, bytes: &[u8]) -> Result<()> {
     let bad = match field.data() {
-        FieldData::F32(_) => numbers(bytes).map(f32::from_le_bytes).position(|x| !x.is_finite()),
-        FieldData::F64(_) => numbers(bytes).map(f64::from_le_bytes).position(|x| !x.is_finite()),
+        FieldData::F32(_) => {
+            numbers(bytes).map(|number| f32::from_le_bytes(number).into()).enumerate().find(is_not_finite)
+        }
+        FieldData::F64(_) => numbers(bytes).map(f64::from_le_bytes).enumerate().find(is_not_finite),
         _ => None,
     };
-    let Some(at) = bad else { return Ok(()) };
-    let got = format!("another of {:?}", field.name());
-    let error = Error::not_finite("rollout", "finite numbers", got, "find out where it comes from");
-    Err(error.at_row(at / field.width()))
+    let Some((at, got)) = bad else { return Ok(()) };
+    let error = Error::not_finite("rollout", "finite numbers", got.to_string(), "find out where it comes from");
+    Err(error.in_section(field.name()).at_row(at / field.width()))
+}
+
+fn is_not_finite((_, number): &(usize, f64)) -> bool {
+    !number.is_finite()
 }
 
 fn numbers<const B: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; B]> {

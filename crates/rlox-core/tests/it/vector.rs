@@ -265,7 +265,7 @@ fn states_that_make_no_sense_are_refused_by_number_and_environment() {
                     state[at] = bad;
                     let variant: Variant = if bad.is_finite() { Error::Config } else { Error::NotFinite };
                     let rejected = assert_rejects(env.check_state(1, &state, progress), variant, "states");
-                    assert_eq!((rejected.got, rejected.at.env), (format!("{bad} as number {at}"), Some(1)));
+                    assert_eq!((rejected.got, rejected.at.env, rejected.at.index), (bad.to_string(), Some(1), Some(at)));
                     assert!(env.set_state(1, &state).is_err());
                 }
             }

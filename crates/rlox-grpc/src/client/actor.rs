@@ -58,7 +58,7 @@ impl RemoteActor {
     ) -> Result<Self> {
         let fleet = Arc::new(Fleet::new(addresses, options)?);
         let policy = Some(settings.policy()?);
-        let shard = Shard::new(&fleet, at, v1::Open { policy, ..env.open(0, env.num_envs)? })?;
+        let shard = Shard::new(&fleet, at, v1::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
         let spec = wire::spec_from(shard.opened().clone())?;
         Ok(Self { shard, fleet, spec, reset: Some(settings.reset), sent: (None, Bytes::new()) })
     }
@@ -98,9 +98,9 @@ impl RemoteActor {
         if (&self.spec, there) == (spec, masks) {
             return Ok(());
         }
-        let got = format!("{} from worker {}", said(&self.spec, there), self.shard.address());
+        let (expected, got) = (format!("the learner's, {}", said(spec, masks)), said(&self.spec, there));
         let fix = "start all workers with the learner's version and environments";
-        Err(Error::space("spaces", format!("the learner's, {}", said(spec, masks)), got, fix))
+        Err(Error::space("spaces", expected, got, fix).on_worker(self.shard.address()))
     }
 }
 
@@ -223,7 +223,7 @@ pub fn asynchronous<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'stati
 ) -> Result<AsyncOnPolicy<A, P>> {
     ahead.check(num_actors)?;
     let fleet = Arc::new(Fleet::new(addresses, options)?);
-    let opened = Shard::new(&fleet, 0, env.open(0, env.num_envs)?)?.opened().clone();
+    let opened = Shard::new(&fleet, 0, env.open(0, env.num_envs)?, 0)?.opened().clone();
     let masks = opened.mask > 0;
     let spec = wire::spec_from(opened)?;
     let shape = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.shape().ok_or_else(|| {

@@ -78,11 +78,11 @@ impl RemoteVecEnv {
         let (mut shards, mut first) = (Vec::<Shard>::with_capacity(workers), 0);
         for at in 0..workers {
             let count = env.num_envs / workers + usize::from(at < env.num_envs % workers);
-            let shard = Shard::new(&fleet, at, env.open(first, count)?)?;
+            let shard = Shard::new(&fleet, at, env.open(first, count)?, first)?;
             if shards.first().is_some_and(|one| !alike(one.opened(), shard.opened())) {
-                let (expected, got) = (format!("that of {}", fleet.addresses[0]), fleet.addresses[at].clone());
+                let expected = format!("that of {}", fleet.addresses[0]);
                 let fix = "start all workers with the same version and the same environments";
-                return Err(Error::space("spaces", expected, format!("another from {got}"), fix));
+                return Err(Error::space("spaces", expected, "another one", fix).on_worker(&fleet.addresses[at]));
             }
             first += count;
             shards.push(shard);

@@ -44,6 +44,8 @@ impl From<Error> for Trouble {
 /// A session. Requests are answered in order.
 pub(super) struct Link {
     pub(super) address: String,
+    /// Index of the first environment of the session in the environments of all workers.
+    first_env: usize,
     pub(super) opened: v1::Opened,
     /// Of the weights that the worker has.
     pub(super) version: Option<u64>,
@@ -74,6 +76,7 @@ impl Link {
         runtime: &Handle,
         address: &str,
         open: v1::Open,
+        first_env: usize,
         options: &ClientOptions,
         deadline: Instant,
         stop: &dyn Fn() -> bool,
@@ -91,7 +94,8 @@ impl Link {
         });
         let (address, opened, process) = (address.to_owned(), v1::Opened::default(), std::process::id());
         let (requests, task) = (Some(requests), Some(task));
-        let mut made = Self { address, opened, version: None, requests, replies, sent, received: 0, task, process };
+        let (version, received) = (None, 0);
+        let mut made = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
         made.send(request::What::Open(open))?;
         let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
         match made.receive(patience.min(deadline.saturating_duration_since(Instant::now())), stop)? {
@@ -135,7 +139,9 @@ impl Link {
                         )));
                     }
                     return match reply.what {
-                        Some(reply::What::Failure(failure)) => Err(wire::failure_from(failure, &self.address).into()),
+                        Some(reply::What::Failure(failure)) => {
+                            Err(wire::failure_from(failure, &self.address, self.first_env).into())
+                        }
                         Some(what) => Ok(what),
                         None => Err(self.unexpected("an answer that it knows")),
                     };
@@ -158,8 +164,7 @@ impl Link {
     /// Says that an answer is of another kind than the request's.
     pub(super) fn unexpected(&self, expected: &str) -> Trouble {
         let fix = "install the same version of rlox on both sides";
-        let got = format!("another answer (worker {})", self.address);
-        Error::config("reply", expected, got, fix).into()
+        Error::config("reply", expected, "another answer", fix).on_worker(&self.address).into()
     }
 
     fn gone(&self) -> Trouble {

@@ -22,6 +22,8 @@ pub(super) struct Shard {
     at: usize,
     link: Option<Link>,
     open: v1::Open,
+    /// Index of the first environment in the environments of all workers.
+    first_env: usize,
     /// The first worker's word, which that of others must equal.
     opened: v1::Opened,
     standing: Option<v1::Standing>,
@@ -43,14 +45,14 @@ struct Pending {
 }
 
 impl Shard {
-    /// Opens the first session, at the address of this number.
-    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: v1::Open) -> Result<Self> {
+    /// Opens the first session, at the address of this number, for environments from `first_env` on.
+    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: v1::Open, first_env: usize) -> Result<Self> {
         let (at, stop) = (at % fleet.addresses.len(), || stopped(fleet));
         let (deadline, mut pause) = (Instant::now() + fleet.options.connect_timeout, BACKOFF[0]);
         let link = loop {
             // Once begun, an attempt has its own time.
             let late = deadline + fleet.options.connect_timeout;
-            match connect(fleet, at, open.clone(), late, &stop) {
+            match connect(fleet, at, open.clone(), first_env, late, &stop) {
                 Ok(link) => break link,
                 Err(Trouble::Error(error)) => return Err(error),
                 Err(Trouble::Lost(text)) if Instant::now() + pause >= deadline => return Err(Error::Backend(text)),
@@ -61,7 +63,21 @@ impl Shard {
         let (fleet, opened, log) = (Arc::clone(fleet), link.opened.clone(), Vec::new());
         let (standing, pending, lost, refused) = (None, None, None, None);
         let (link, log_bytes, forgotten) = (Some(link), 0, false);
-        Ok(Self { fleet, at, link, open, opened, standing, log, log_bytes, forgotten, pending, lost, refused })
+        Ok(Self {
+            fleet,
+            at,
+            link,
+            open,
+            first_env,
+            opened,
+            standing,
+            log,
+            log_bytes,
+            forgotten,
+            pending,
+            lost,
+            refused,
+        })
     }
 
     pub(super) fn opened(&self) -> &v1::Opened {
@@ -207,11 +223,13 @@ impl Shard {
     fn replayed(&self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
         let deadline = self.fleet.deadline();
         let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
-        let mut link = connect(&self.fleet, at, open, deadline, stop)?;
+        let mut link = connect(&self.fleet, at, open, self.first_env, deadline, stop)?;
         if !alike(&link.opened, &self.opened) {
-            let got = format!("another one from worker {}", link.address);
-            let fix = "start all workers with the same version and the same environments";
-            return Err(Error::space("spaces", format!("that of {}", self.open.env_id), got, fix).into());
+            let (expected, fix) = (
+                format!("that of {}", self.open.env_id),
+                "start all workers with the same version and the same environments",
+            );
+            return Err(Error::space("spaces", expected, "another one", fix).on_worker(&link.address).into());
         }
         let patience = || self.fleet.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
         let mut unanswered = 0_usize;
@@ -280,10 +298,11 @@ fn connect(
     fleet: &Fleet,
     at: usize,
     open: v1::Open,
+    first_env: usize,
     deadline: Instant,
     stop: &dyn Fn() -> bool,
 ) -> std::result::Result<Link, Trouble> {
-    let opened = Link::open(fleet.runtime()?, &fleet.addresses[at], open, &fleet.options, deadline, stop);
+    let opened = Link::open(fleet.runtime()?, &fleet.addresses[at], open, first_env, &fleet.options, deadline, stop);
     opened.map_err(|trouble| match trouble {
         // Others may have room, and this one when a session that nobody needs any more has ended.
         Trouble::Error(error @ Error::Memory(_)) => Trouble::Lost(error.to_string()),
@@ -302,7 +321,7 @@ fn send(link: &mut Link, mut what: request::What) -> std::result::Result<(), Tro
         if collect.weights.len() as u64 + 64 > most {
             let (expected, got) = (format!("at most {most} bytes"), format!("{} bytes", collect.weights.len()));
             let fix = "start the workers with a larger --max-message-bytes";
-            return Err(Error::config("weights", expected, format!("{got} for worker {}", link.address), fix).into());
+            return Err(Error::config("weights", expected, got, fix).on_worker(&link.address).into());
         }
     }
     link.send(what)

@@ -289,7 +289,8 @@ pub struct Failure {
     pub got: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub hint: ::prost::alloc::string::String,
-    /// Location of the rejected value: indices of the environment, of the row and of the step, and a section of a file.
+    /// Location of the rejected value: index of the environment in the session, of the row and of the step, a section of a
+    /// file, index of the column and index in a flat array.
     #[prost(uint64, optional, tag = "6")]
     pub env: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "7")]
@@ -298,6 +299,10 @@ pub struct Failure {
     pub step: ::core::option::Option<u64>,
     #[prost(string, optional, tag = "9")]
     pub section: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "10")]
+    pub column: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub index: ::core::option::Option<u64>,
 }
 /// Nested message and enum types in `Failure`.
 pub mod failure {

@@ -3,8 +3,8 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, Standing,
-    StepOut, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Progress, RandomPolicy, ResetOptions, Seeds,
+    Standing, StepOut, VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
@@ -160,10 +160,29 @@ fn seeds_masks_and_options_mean_what_they_mean_here() {
     for options in [ResetOptions::new([("lo", 0.0)]), ResetOptions::new([("low", 1.0), ("high", 0.0)])] {
         let mut a = assert_rejects(here.reset(Seeds::Keep, None, &options, &mut obs[0]), Error::Config, "options");
         let b = assert_rejects(there.reset(Seeds::Keep, None, &options, &mut obs[1]), Error::Config, "options");
-        a.got += &format!(" (worker {})", worker.address());
+        a.at.worker = Some(worker.address());
         assert_eq!(a, b);
     }
     assert_eq!(run(here.as_mut(), 30, 3), run(&mut there, 30, 3));
+}
+
+#[test]
+fn errors_of_workers_have_the_index_among_all_environments() {
+    let workers = [(); 2].map(|()| Worker::start(WorkerOptions::default()).unwrap());
+    let addresses = [workers[0].address(), workers[1].address()];
+    let env = EnvOptions::new("CartPole-v1", 5, 1);
+    let mut env = RemoteVecEnv::new(&addresses, &env, &ClientOptions::default()).unwrap();
+    env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 20]).unwrap();
+    // The first worker has three of the five.
+    for (index, worker) in [(1, 0), (4, 1)] {
+        let mut state = env.state(index).unwrap();
+        state[2] = f64::NAN;
+        let error = env.check_state(index, &state, Progress::default()).unwrap_err();
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.argument, &*wrong.got), ("states", "NaN"));
+        assert_eq!((wrong.at.env, wrong.at.index), (Some(index), Some(2)));
+        assert_eq!(wrong.at.worker.as_ref(), Some(&addresses[worker]));
+    }
 }
 
 #[test]

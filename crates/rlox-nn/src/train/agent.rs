@@ -342,8 +342,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over below 0 or a progress outside of 0
-    /// to 1. Nothing has changed then.
+    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over below 0 or above what so many
+    /// timesteps leave, or a progress outside of 0 to 1. Nothing has changed then.
     pub fn set_standing(
         &mut self,
         streams: &[Pcg64],
@@ -354,13 +354,10 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<()> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
-        if !DUE.contains(&due) {
-            return Err(Error::config(
-                "due",
-                "a finite number of at least 0",
-                due.to_string(),
-                "pass what left_over said",
-            ));
+        let limit = self.due_limit(timesteps);
+        if !(0.0..=limit).contains(&due) {
+            let expected = format!("a number between 0 and {limit} at {timesteps} timesteps");
+            return Err(Error::config("due", expected, due.to_string(), "pass what left_over returned"));
         }
         check_share("progress", progress)?;
         let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
@@ -370,6 +367,13 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
         self.learner.set_updates(updates);
         Ok(())
+    }
+
+    /// Returns how many minibatches can be due after so many timesteps.
+    pub fn due_limit(&self, timesteps: u64) -> f64 {
+        // Sums are rounded, and of other settings less than one minibatch can be due.
+        let sum = self.each().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
+        (sum + 1.0).min(9e15)
     }
 
     /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::set_standing`], which forgets it.
@@ -388,9 +392,6 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.due + self.each().filter(|_| counted).map_or(0.0, |each| each * self.gatherer.gathered as f64)
     }
 }
-
-/// How many minibatches can be due.
-pub(super) const DUE: std::ops::RangeInclusive<f64> = 0.0..=9e15;
 
 /// Checks that environments reset in the step that ends an episode.
 pub(super) fn expect_resetting(env: &dyn VectorEnv) -> Result<()> {

@@ -62,8 +62,9 @@ impl About<'_> {
         for (member, tensors) in [(NETWORKS, networks), (OPTIMIZER, optimizer)] {
             // It could not be loaded, and the former checkpoint is worth more.
             if let Some((tensor, at)) = tensors.iter().find_map(|one| Some((one, one.first_not_finite()?))) {
-                let got = format!("{} in {:?}", tensor.data[at], tensor.name);
-                return Err(Error::not_finite(member, "finite numbers", got, "go back to the last checkpoint"));
+                let got = tensor.data[at].to_string();
+                let error = Error::not_finite(member, "finite numbers", got, "go back to the last checkpoint");
+                return Err(tensor.locate(error, at));
             }
             if !tensors.is_empty() {
                 checkpoint.put_safetensors(member, tensors.to_safetensors())?;

@@ -107,10 +107,11 @@ fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
 
 fn one_hot(counts: &[usize], data: &[i64], rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {
     for row in rows {
-        for (x, count) in row_of(data, row, counts.len())?.iter().zip(counts) {
+        for (column, (x, count)) in row_of(data, row, counts.len())?.iter().zip(counts).enumerate() {
             let Some(at) = usize::try_from(*x).ok().filter(|at| at < count) else {
-                let expected = format!("integers in [0, {count})");
-                return Err(Error::space("obs", expected, x.to_string(), "pass observations of the space"));
+                let (expected, hint) = (format!("integers in [0, {count})"), "pass observations of the space");
+                let error = Error::space("obs", expected, x.to_string(), hint).at_row(row);
+                return Err(if counts.len() > 1 { error.at_column(column) } else { error });
             };
             let start = out.len();
             out.resize(start + count, 0.0);

@@ -247,7 +247,7 @@ impl Experience {
 
     /// Stores a step of all environments, or of those that are `valid`.
     pub(super) fn push(&mut self, step: &Stepped<'_>, valid: Option<&[bool]>) -> Result<()> {
-        match valid {
+        let pushed = match valid {
             Some(valid) if valid.contains(&false) => {
                 let mut packed = std::mem::take(&mut self.packed);
                 let pushed = packed.pack(step, valid).and_then(|()| self.push_all(&packed.stepped(self.discrete)));
@@ -255,7 +255,8 @@ impl Experience {
                 pushed
             }
             _ => self.push_all(step),
-        }
+        };
+        pushed.map_err(|error| error.rename_argument("capacity", "buffer_size"))
     }
 
     fn push_all(&mut self, step: &Stepped<'_>) -> Result<()> {

@@ -105,8 +105,8 @@ impl NamedTensors {
         let mut tensors = Self::default();
         for (name, view) in views {
             if view.dtype() != Dtype::F32 {
-                let got = format!("{:?} in {name:?}", view.dtype());
-                return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32"));
+                let got = format!("{:?}", view.dtype());
+                return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32").in_section(name));
             }
             let numbers = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             tensors.push(name, view.shape(), numbers.collect()).map_err(|error| damaged(error.to_string()))?;

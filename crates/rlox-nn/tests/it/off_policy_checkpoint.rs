@@ -374,7 +374,7 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             (|c| fill(c, "optimizer", "actor.step", 0.5), (Error::Config, "optimizer, state", "", "")),
             (
                 |c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN),
-                (Error::NotFinite, "networks", "", "NaN in \"critic_target.qf1.2.bias\""),
+                (Error::NotFinite, "networks, critic_target.qf1.2.bias", "", "NaN"),
             ),
         ],
     );

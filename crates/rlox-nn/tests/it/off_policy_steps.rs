@@ -494,7 +494,13 @@ fn it_goes_on_from_where_it_stood() {
     assert_eq!(weights(&first), weights(&second));
     let result = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0);
     assert_eq!(assert_rejects(result, Error::Shape, "streams").expected, "4 elements");
-    assert_eq!(second.timesteps(), first.timesteps());
+    let limit = second.due_limit(first.timesteps());
+    for due in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
+        let error = second.set_standing(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.argument, &wrong.got), ("due", &due.to_string()));
+    }
+    assert_eq!((second.timesteps(), second.left_over()), (first.timesteps(), first.left_over()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rlox_core::{Result, Watch};
 use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence, shown};
 use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
 use crate::detach::{alone, detached};
-use crate::error::{to_py, type_error, value_error};
+use crate::error::{to_py, type_error, value_error, value_error_at};
 use crate::interrupt::look;
 use crate::llm::options;
 use crate::recycling::{collected, mapped, reserved, zeroed};
@@ -169,8 +169,8 @@ fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize
     let length = |(at, sequence): (usize, &Argument<'_, T>)| match sequence.shape() {
         [length] => Ok(*length),
         shape => {
-            let got = format!("shape {shape:?} in sequence {at}");
-            Err(value_error("sequences", "one-dimensional sequences", &got, "pass one array for each"))
+            let (expected, got) = ("one-dimensional sequences", format!("shape {shape:?}"));
+            Err(value_error_at(at, "sequences", expected, &got, "pass one array for each"))
         }
     };
     collected(sequences.len(), sequences.iter().enumerate().map(length))
@@ -206,8 +206,8 @@ fn copy<'py, T: FromArray>(
         // What takes long is guarded, as others may run meanwhile.
         let sequence = sequence.read(hold && whole[source] <= Watch::STRETCH)?;
         if sequence.shape() != [whole[source]] {
-            let got = format!("sequence {source}, which another thread changed");
-            return Err(value_error("sequences", "arrays that nobody writes to", &got, "pass copies"));
+            let (expected, got) = ("arrays that nobody writes to", "one that another thread changed");
+            return Err(value_error_at(source, "sequences", expected, got, "pass copies"));
         }
         let sequence = &sequence.slice()[..max_length.min(whole[source])];
         let place = &mut tokens[places[source]..][..sequence.len()];
@@ -317,8 +317,8 @@ pub(crate) fn pack_lengths<'py>(
         return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
     }
     if let Some(at) = lengths.slice().iter().position(|length| *length < 0) {
-        let got = format!("{} at element {at}", lengths.slice()[at]);
-        return Err(value_error("lengths", "numbers of tokens", &got, "correct it"));
+        let got = lengths.slice()[at].to_string();
+        return Err(value_error_at(at, "lengths", "numbers of tokens", &got, "correct it"));
     }
     let slice = lengths.slice();
     let plan = || {

@@ -288,6 +288,12 @@ impl NativeAgent {
         Ok((noise.into_pyarray(py).into_any(), due, progress))
     }
 
+    /// How many minibatches can be due after so many timesteps.
+    fn due_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
+        let timesteps = index("timesteps", timesteps)? as u64;
+        self.inner.with(py, false, |inner| Ok(inner.agent.due_limit(timesteps)))
+    }
+
     /// Goes on with streams, noise and counts that were there before; the environments have to be started.
     ///
     /// Raises:

@@ -36,7 +36,10 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(|next| &next[..]),
             extra: &[],
         };
-        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, false).map_err(of_action)))
+        Some(
+            self.inner
+                .write(py, false, |buffer| buffer.push(&steps, false).map_err(|error| self.name(of_action(error)))),
+        )
     }
 
     /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
@@ -69,7 +72,7 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(|next| &next[..]),
             extra: &[],
         };
-        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, in_order)))
+        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error))))
     }
 }
 

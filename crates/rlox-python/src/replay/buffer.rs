@@ -1,5 +1,7 @@
 //! What all replay buffers do.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
 use rlox_core::replay::{
@@ -46,6 +48,8 @@ pub(super) struct Buffer<B = Replay<AnySampler>> {
     prioritized: bool,
     /// Whether transitions span several steps.
     spans: bool,
+    /// Name of the argument `capacity` in errors.
+    capacity_name: Cow<'static, str>,
 }
 
 /// The buffer's own stream before and after a call has drawn from it.
@@ -56,16 +60,24 @@ pub(super) struct Made {
     pub(super) storage: ReplayStorage,
     n_step: Option<NStep>,
     rng: Pcg64,
+    capacity_name: Cow<'static, str>,
+}
+
+impl Made {
+    /// Returns an error with the name of the argument that the caller passed as the capacity.
+    pub(super) fn name(&self, error: Error) -> Error {
+        error.rename_argument("capacity", self.capacity_name.clone())
+    }
 }
 
 impl Buffer {
     pub(super) fn new(py: Python<'_>, made: Made, sampler: AnySampler, name: &'static str) -> PyResult<Self> {
-        let Made { storage, n_step, rng } = made;
+        let Made { storage, n_step, rng, capacity_name } = made;
         let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
-        Ok(Self::with(py, buffer, rng, name))
+        Ok(Self { capacity_name, ..Self::with(py, buffer, rng, name) })
     }
 
     /// What Python sees of a buffer of the core's.
@@ -83,7 +95,14 @@ impl<B: Source> Buffer<B> {
         let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
         let (inner, rng) = (Readable::new(name, B::REOPEN, buffer), Shared::new(name, rng));
         let (chosen, sequences) = (Spare::new(), Spare::new());
-        Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized: false, spans: false }
+        let capacity_name = Cow::Borrowed("capacity");
+        let (prioritized, spans) = (false, false);
+        Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized, spans, capacity_name }
+    }
+
+    /// Returns an error with the name of the argument that the caller passed as the capacity.
+    pub(super) fn name(&self, error: Error) -> Error {
+        error.rename_argument("capacity", self.capacity_name.clone())
     }
 
     /// Adds one transition of the only environment.
@@ -117,7 +136,7 @@ impl<B: Source> Buffer<B> {
             let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
-        self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(of_action))
+        self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(|error| self.name(of_action(error))))
     }
 
     /// Adds rows.
@@ -154,7 +173,7 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(Few::as_slice),
             extra: extra.as_slice(),
         };
-        self.inner.write(py, !hold, |buffer| buffer.push(&steps, in_order))
+        self.inner.write(py, !hold, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error)))
     }
 
     /// Whether pushing so many rows waits for a disk.
@@ -341,7 +360,8 @@ pub(super) fn made(
     settings: Settings<'_, '_>,
 ) -> PyResult<Made> {
     let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| size(name, given));
-    let capacity = size("capacity", capacity)?;
+    let capacity_name = settings.capacity_name.map_or(Cow::Borrowed("capacity"), |name| Cow::Owned(name.to_owned()));
+    let capacity = size(&capacity_name, capacity)?;
     let num_envs = or_one("num_envs", settings.num_envs)?;
     let frame_stack = or_one("frame_stack", settings.frame_stack)?;
     let dtypes = [settings.obs_dtype, settings.act_dtype];
@@ -349,8 +369,9 @@ pub(super) fn made(
     let n = or_one("n_step", settings.n_step)?;
     let n_step = (n != 1).then_some(NStep { n, gamma: settings.gamma });
     let rng = own_rng(settings.seed)?;
-    let storage = detached(py, || ReplayStorage::new(capacity, num_envs, layout)).map_err(to_py)?;
-    Ok(Made { storage, n_step, rng })
+    let name = |error: Error| error.rename_argument("capacity", capacity_name.clone());
+    let storage = detached(py, || ReplayStorage::new(capacity, num_envs, layout).map_err(name)).map_err(to_py)?;
+    Ok(Made { storage, n_step, rng, capacity_name })
 }
 
 /// The keywords of a constructor.
@@ -363,4 +384,6 @@ pub(super) struct Settings<'a, 'py> {
     pub(super) gamma: f64,
     pub(super) extra: Option<&'a Bound<'py, PyAny>>,
     pub(super) seed: Option<&'a Bound<'py, PyAny>>,
+    /// Name of the argument `capacity` in errors; it is not part of the documented signature.
+    pub(super) capacity_name: Option<&'a str>,
 }

@@ -30,7 +30,7 @@ pub(crate) struct GoalReplayBuffer;
 #[pymethods]
 impl GoalReplayBuffer {
     #[new]
-    #[pyo3(signature = (capacity, obs_dim, act_dim, strategy=None, n_sampled_goal=None, *, num_envs=None, obs_dtype=None, act_dtype=None, extra=None, seed=None),
+    #[pyo3(signature = (capacity, obs_dim, act_dim, strategy=None, n_sampled_goal=None, *, num_envs=None, obs_dtype=None, act_dtype=None, extra=None, seed=None, capacity_name=None),
         text_signature = "(capacity, obs_dim, act_dim, strategy='future', n_sampled_goal=4, *, num_envs=1, obs_dtype='float32', act_dtype='float32', extra=None, seed=None)")]
     fn new(
         py: Python<'_>,
@@ -44,12 +44,22 @@ impl GoalReplayBuffer {
         act_dtype: Option<&Bound<'_, PyAny>>,
         extra: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
+        capacity_name: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let strategy = strategy.map_or(Ok("future".to_owned()), |given| text("strategy", given))?;
         let strategy = Strategy::named(&strategy).map_err(to_py)?;
         let n_sampled_goal = n_sampled_goal.map_or(Ok(4), |given| count("n_sampled_goal", given))?;
-        let settings =
-            Settings { num_envs, obs_dtype, act_dtype, extra, seed, frame_stack: None, n_step: None, gamma: 0.99 };
+        let settings = Settings {
+            num_envs,
+            obs_dtype,
+            act_dtype,
+            extra,
+            seed,
+            capacity_name,
+            frame_stack: None,
+            n_step: None,
+            gamma: 0.99,
+        };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
         let parts = &made.storage.layout().obs;
         let at = |name: &str| {
@@ -62,7 +72,8 @@ impl GoalReplayBuffer {
         };
         let _ = at("observation")?;
         let parts = (at("achieved_goal")?, at("desired_goal")?);
-        let sampler = Hindsight::new(&made.storage, parts, strategy, n_sampled_goal).map_err(to_py)?;
+        let sampler =
+            Hindsight::new(&made.storage, parts, strategy, n_sampled_goal).map_err(|error| to_py(made.name(error)))?;
         let buffer = Buffer::new(py, made, sampler.into(), "HindsightReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }

@@ -94,7 +94,7 @@ fn none() -> Error {
 #[pymethods]
 impl PrioritizedReplayBuffer {
     #[new]
-    #[pyo3(signature = (capacity, obs_dim, act_dim, alpha=0.6, beta=0.4, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None),
+    #[pyo3(signature = (capacity, obs_dim, act_dim, alpha=0.6, beta=0.4, *, num_envs=None, obs_dtype=None, act_dtype=None, frame_stack=None, n_step=None, gamma=0.99, extra=None, seed=None, capacity_name=None),
         text_signature = "(capacity, obs_dim, act_dim, alpha=0.6, beta=0.4, *, num_envs=1, obs_dtype='float32', act_dtype='float32', frame_stack=1, n_step=1, gamma=0.99, extra=None, seed=None)")]
     fn new(
         py: Python<'_>,
@@ -111,10 +111,13 @@ impl PrioritizedReplayBuffer {
         #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
         extra: Option<&Bound<'_, PyAny>>,
         seed: Option<&Bound<'_, PyAny>>,
+        capacity_name: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let settings = Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed };
+        let settings =
+            Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
         let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        let sampler = Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(to_py)?;
+        let sampler =
+            Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(|error| to_py(made.name(error)))?;
         let buffer = Buffer::new(py, made, sampler.into(), "PrioritizedReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::new_given([alpha, beta])))
     }

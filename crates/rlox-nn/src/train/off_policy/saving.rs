@@ -7,7 +7,6 @@ use rlox_core::{Checkpoint, Error, Pcg64, Result, Space, Standing};
 use serde_json::{Value, json};
 
 use super::OffPolicy;
-use crate::train::agent::DUE;
 use crate::train::checkpoint::{About, Read, check_standing, learned, move_envs, named, of_section};
 use crate::train::episodes::Episodes;
 use crate::train::settings::{self, Setting, Settings};
@@ -85,7 +84,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let Read { counted, streams, normalizer, standing } = about.read(&saved)?;
         check_standing(&saved, standing.as_ref(), self.env.as_ref())?;
         let learner = self.agent.learner();
-        let beside = Beside::read(&saved, learner.noise().len())?;
+        let beside = Beside::read(&saved, learner.noise().len(), self.agent.due_limit(counted.timesteps))?;
         let (networks, optimizer) =
             learned(&saved, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
         let replay = if has_replay(&saved)? { Some(saved.fields(REPLAY)?) } else { None };
@@ -205,8 +204,8 @@ impl Beside {
         Ok(())
     }
 
-    /// What a manifest says of noise of so many numbers, and of the rest.
-    fn read(saved: &Checkpoint, noise: usize) -> Result<Self> {
+    /// Reads noise of so many numbers from a manifest, at most `due_limit` minibatches that are due, and the rest.
+    fn read(saved: &Checkpoint, noise: usize, due_limit: f64) -> Result<Self> {
         let counters = saved.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
             let wrong =
@@ -224,7 +223,7 @@ impl Beside {
                 Some(OffPolicyLearned::from_json(said).ok_or_else(wrong)?)
             }
         };
-        let (due, progress) = (within("due", DUE)?, within("progress", 0.0..=1.0)?);
+        let (due, progress) = (within("due", 0.0..=due_limit)?, within("progress", 0.0..=1.0)?);
         Ok(Self { noise: numbers.ok_or_else(wrong)?, due, progress, learned })
     }
 }
