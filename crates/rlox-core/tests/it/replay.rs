@@ -23,7 +23,7 @@ fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
     }
     for (capacity, num_envs, argument) in [(1 << 50, 1, "capacity"), (3, 1 << 50, "num_envs")] {
         let rejected = assert_rejects(ReplayStorage::new(capacity, num_envs, layout(1)), Error::Memory, argument);
-        assert!(rejected.got.contains(&format!("{argument} = 1125899906842624, rows of")), "{rejected}");
+        assert!(rejected.got.starts_with("1125899906842624 transitions"), "{rejected}");
     }
     let wide = Layout::new(Part::new("obs", &[1 << 60], DType::F32), Part::new("actions", &[], DType::I64));
     let rejected = assert_rejects(ReplayStorage::new(3, 1, wide), Error::Memory, "obs_dim");

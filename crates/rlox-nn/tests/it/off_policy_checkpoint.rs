@@ -339,7 +339,11 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             ),
             (
                 |c| c.manifest["counters"]["due"] = json!(-0.5),
-                corrupt("counters", "no number in 0 to 9000000000000000 as \"due\""),
+                corrupt("counters", "no number in 0 to 1 as \"due\""),
+            ),
+            (
+                |c| c.manifest["counters"]["due"] = json!(f64::from(u32::MAX)),
+                corrupt("counters", "no number in 0 to 1 as \"due\""),
             ),
             (
                 |c| c.manifest["counters"]["progress"] = json!(null),
