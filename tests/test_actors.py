@@ -67,7 +67,7 @@ def impala(**settings):
     (impala(max_lag=0), ArgumentError, "max_lag", "lockstep=True"),
     (impala(num_actors=4, max_lag=2), ArgumentError, "max_lag", "or take fewer actors"),
     (impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
-    (impala(num_actors=0), ArgumentError, "num_actors", "pass a value of that type and range"),
+    (impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
     (impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
     (impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "its address"),
 )

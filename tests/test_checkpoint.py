@@ -219,25 +219,33 @@ def test_an_end_at_any_call_leaves_the_old_or_the_new_checkpoint(saved, monkeypa
 REFUSED = """
 import resource, sys, tempfile
 import numpy as np
-from rlox.checkpoint import write_checkpoint
+from rlox.checkpoint import read_checkpoint, write_checkpoint
 
 # Arrays of other strides than files have are copied.
 members = {"networks": {"w": np.ones((2_000, 2_000), np.float32).T}}
+folder = tempfile.mkdtemp()
+write_checkpoint(folder + "/read", {}, members)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-for mebibytes in (4, 200):
-    resource.setrlimit(resource.RLIMIT_AS, (used + mebibytes * 2**20, resource.RLIM_INFINITY))
-    try:
-        write_checkpoint(tempfile.mkdtemp() + "/saved", {}, members)
-        print("done")
-    except MemoryError:
-        print("MemoryError")
+calls = (
+    lambda: write_checkpoint(folder + "/written", {}, members),
+    lambda: read_checkpoint(folder + "/read"),
+)
+for call in calls:
+    for mebibytes in (4, 18, 24, 200):
+        resource.setrlimit(resource.RLIMIT_AS, (used + mebibytes * 2**20, resource.RLIM_INFINITY))
+        try:
+            call()
+            print("done")
+        except MemoryError:
+            print("MemoryError")
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
-def test_write_checkpoint_raises_where_memory_is_refused():
+def test_checkpoints_raise_where_memory_is_refused():
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
-    assert done.stdout.split() == ["MemoryError", "done"], done.stderr
+    written = ["MemoryError", "done", "done", "done"]
+    assert done.stdout.split() == [*written, *["MemoryError"] * 3, "done"], done.stderr
 
 
 WRITING = """

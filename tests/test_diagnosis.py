@@ -130,7 +130,7 @@ def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
     )
     folder = str(tmp_path / "diagnosis")
     error = NonFiniteError("obs", "finite numbers", "NaN")
-    with refuses(NonFiniteError, "obs", diagnosis=folder), write_diagnosis_on_error(trainer):
+    with refuses(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(trainer):
         raise error
     assert str(error).endswith(f"; see {folder}")
 

@@ -127,7 +127,7 @@ MODE = gym.vector.AutoresetMode
 WITHOUT_STATE = {
     "no methods": (lambda: make_vec(Echo), r"Echo has no get_state\(\) and set_state\(state\)"),
     "wrapper": (lambda: make_vec(lambda: unchanged(cartpole())), "^TransformObservation has no"),
-    "not plain": (lambda: make_vec(ObjectState), r"state\['layers'\]\[0\]\['space'\] is a Box"),
+    "not plain": (lambda: make_vec(ObjectState), r"state\['layers'\]\[0\]\['space'\]: .* a Box"),
     "vector wrapper": (lambda: make_vec(list_of_infos()), "DictInfoToList cannot be saved"),
     "workers of Gymnasium": (lambda: make_vec(workers(MODE.SAME_STEP)), "rlox has not made"),
     "workers in NEXT_STEP mode": (lambda: make_vec(workers(MODE.NEXT_STEP)), "NEXT_STEP"),

@@ -350,7 +350,7 @@ def test_step_within_a_step_is_refused():
     for call in calls:
         env.reset()
         within = [call]
-        with refuses(ClosedError, "env", expected=None):
+        with refuses(ClosedError, "env", None, expected=None):
             env.step([0, 0])
         env.reset()
         assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]

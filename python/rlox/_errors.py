@@ -27,7 +27,7 @@ class StructuredError(Exception):
         got: Description of the rejected value.
         hint: How to correct the call, or None.
         env: Index of the environment.
-        row: Index of the row of a batch.
+        row: Index of the row of a batch, or of the step in a rollout.
         column: Index of the column of a batch, counted through the numbers of a row.
         index: Index in a flat array or a list.
         step: Index of the step of that environment.

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, OutOfMemoryError
 from rlox._rlox import __version__
 from rlox.files import flush_folder, locked, make_folder, write_file
 from rlox.learner import Arrays
@@ -40,6 +41,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # bytes of a manifest
+_SPARE = 2**20  # bytes that safetensors needs besides the file and the arrays
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
@@ -261,6 +263,12 @@ def _read_whole(path: Path) -> Checkpoint:
         data = _read(file, name, about["bytes"])
         if hashlib.sha256(data).hexdigest() != about["sha256"]:
             raise corrupt(file, name, "another SHA-256 than the manifest says")
+        try:
+            np.empty(2 * len(data) + _SPARE, np.uint8)  # safetensors panics without memory
+        except MemoryError:
+            hint = "free memory, or load it on a larger machine"
+            got = f"{len(data):,} bytes as {name!r}"
+            raise OutOfMemoryError("path", "what fits into memory", got, hint) from None
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:

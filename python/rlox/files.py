@@ -88,7 +88,8 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
         return yaml.load(data, Loader)  # a SafeLoader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    # PyYAML's constructors raise the last three for "!!bool x", "!!int" and "!!timestamp x".
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
         got = f"other ({one_line(error)})"
         raise ArgumentError(argument, "YAML", got, "write keys and values as YAML does") from error
 

@@ -434,33 +434,6 @@ def test_a_save_without_memory_names_the_setting_and_a_smaller_one_works(scarce,
     trainer.save(tmp_path / "saved", replay=False)
 
 
-class Full:
-    """Delegate to an object, except a call that finds no memory."""
-
-    def __init__(self, inner, call):
-        self.inner, self.call = inner, call
-
-    def __getattr__(self, name):
-        return self.refuse if name == self.call else getattr(self.inner, name)
-
-    def __len__(self):
-        return len(self.inner)
-
-    def refuse(self, *args, **kwargs):
-        raise OutOfMemoryError("capacity", "what fits into 1 bytes of free memory", "9", None)
-
-
-@BOTH
-def test_transitions_without_memory_name_the_setting(backend):
-    learner = sac(backend).learner
-    if backend == "native":
-        learner.policy = Full(learner.policy, "iterate")
-    else:
-        learner.replay.buffer = Full(learner.replay.buffer, "push_batch")
-    with refuses(OutOfMemoryError, "buffer_size"):
-        learner.iterate()
-
-
 LIMITED = """
 import os, resource, sys, warnings
 import gymnasium as gym, numpy as np, torch

@@ -182,7 +182,8 @@ def test_yaml_values():
 def test_yaml_other_than_plain_data_is_rejected():
     plain = ("a: 1\na: 2", "b: {a: 1, a: 2}", "[1]: 2", "a: [1", "a: b: c", "a: 1\n---\nb: 2", "\0")
     tag = "a: !!python/object/apply:os.system ['x']"
-    for text in (*plain, tag, "[" * 100_000, "a: &a [*a]"):
+    tags = ("!!int", "!!bool x", "!!timestamp x")
+    for text in (*plain, *tags, tag, "[" * 100_000, "a: &a [*a]"):
         with pytest.raises(UsageError) as raised:
             read_yaml(text, "here")
         assert raised.value.__cause__.argument == "here"

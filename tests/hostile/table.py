@@ -50,6 +50,7 @@ NOT_CALLED = {
     ),
     "rejects everything without masks: test_env_plugin.py": "VecEnv.action_masks",
     "takes a capsule: test_env_plugin.py": "register_env",
+    "sets attributes of any name and kind: test_envs.py": "NativeEnv.set_wrapper_attr",
     "takes a function and a path: test_hindsight.py": "HindsightReplayBuffer.load",
     "needs another package: tests/callbacks/test_video.py, test_interchange.py": (
         "VideoRecordingCallback from_arrow from_minari to_arrow"

@@ -150,7 +150,8 @@ impl NamedTensors {
     /// let mut tensors = rlox_nn::NamedTensors::default();
     /// tensors.push("0.weight", &[2, 2], vec![0.0, 1.0, 2.0, f32::NAN])?;
     /// let error = tensors.check_finite("parameters").unwrap_err();
-    /// assert!(error.to_string().starts_with("parameters: expected finite numbers, got NaN in \"0.weight\", row 1"));
+    /// let at = &error.mismatch().unwrap().at;
+    /// assert_eq!((at.section.as_deref(), at.row), (Some("0.weight"), Some(1)));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn check_finite(&self, argument: &'static str) -> Result<()> {

@@ -24,8 +24,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line
-from rlox._errors import renamed
+from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, renamed
 from rlox.backends import Backend, expect_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import loading, spaces, trainers
-from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._errors import renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, renamed
 from rlox.backends import Backend
 from rlox.keywords import refuse_unknown
 from rlox.learner import EpisodeStatistics

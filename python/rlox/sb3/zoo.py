@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlox._errors import ArgumentError
-from rlox._errors import renamed
+from rlox._errors import ArgumentError, renamed
 from rlox.extras import load_extra
 from rlox.files import parse_yaml, read_small
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise

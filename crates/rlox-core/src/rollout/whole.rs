@@ -222,23 +222,19 @@ mod tests {
         };
         let longer = [&bytes[..], &[0]].concat();
         let lengths = [bytes.len() - 1, bytes.len() + 1, 0].map(|len| len.to_string());
-        let cases: [(_, Variant, &str, Option<usize>); 7] = [
-            (bytes[..bytes.len() - 1].to_vec(), Error::Shape, &lengths[0], None),
-            (longer, Error::Shape, &lengths[1], None),
-            (Vec::new(), Error::Shape, &lengths[2], None),
-            (changed(fixed - WORD, &u64::MAX.to_le_bytes()), Error::Shape, "18446744073709551615", None),
-            (changed(fixed, &1_u64.to_le_bytes()), Error::Shape, "others", None),
-            (changed(0, &f32::NAN.to_le_bytes()), Error::NotFinite, "another of \"obs\"", Some(0)),
-            (
-                changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()),
-                Error::NotFinite,
-                "another of \"final_obs\"",
-                made.final_index.len().checked_sub(1),
-            ),
+        let last = made.final_index.len().checked_sub(1);
+        let cases: [(_, Variant, &str, Option<&str>, Option<usize>); 7] = [
+            (bytes[..bytes.len() - 1].to_vec(), Error::Shape, &lengths[0], None, None),
+            (longer, Error::Shape, &lengths[1], None, None),
+            (Vec::new(), Error::Shape, &lengths[2], None, None),
+            (changed(fixed - WORD, &u64::MAX.to_le_bytes()), Error::Shape, "18446744073709551615", None, None),
+            (changed(fixed, &1_u64.to_le_bytes()), Error::Shape, "others", None, None),
+            (changed(0, &f32::NAN.to_le_bytes()), Error::NotFinite, "NaN", Some("obs"), Some(0)),
+            (changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()), Error::NotFinite, "inf", Some("final_obs"), last),
         ];
-        for (bad, variant, got, row) in cases {
+        for (bad, variant, got, section, row) in cases {
             let rejected = assert_rejects(copy.read_whole(&bad), variant, "rollout");
-            assert_eq!((&rejected.got[..], rejected.at.row), (got, row));
+            assert_eq!((&rejected.got[..], rejected.at.section.as_deref(), rejected.at.row), (got, section, row));
             assert!(!copy.is_finished() && copy.next_step() == 0);
         }
     }

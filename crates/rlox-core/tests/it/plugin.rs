@@ -276,7 +276,7 @@ fn arguments_arrive_and_are_checked_by_the_library() {
     });
     assert!(plugin.make(&options(AutoresetMode::SameStep, &given)).is_ok());
     let unknown = natives("Pendulum-v1").make(&options(AutoresetMode::SameStep, &given));
-    assert_eq!(assert_rejects(unknown, Error::Config, "env arguments").got, "\"π\"");
+    assert_eq!(assert_rejects(unknown, Error::Config, "arguments").got, "\"π\"");
 }
 
 #[test]

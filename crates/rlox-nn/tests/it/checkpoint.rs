@@ -322,7 +322,7 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
         (|c| fill(c, "optimizer", "log_std.step", 0.5), (Error::Config, "optimizer, state", "", "")),
         (
             |c| fill(c, "networks", "critic.2.bias", f32::NAN),
-            (Error::NotFinite, "networks, critic.2.bias", "", "NaN"),
+            (Error::NotFinite, "networks, tensors, critic.2.bias", "", "NaN"),
         ),
     ];
     let mut trainer = pendulum(3, AutoresetMode::SameStep, 1);

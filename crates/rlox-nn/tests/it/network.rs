@@ -255,7 +255,10 @@ fn wrong_arguments_are_named_and_change_nothing() {
         spoiled.push(tensor.name.clone(), &tensor.shape, data).unwrap();
     }
     let rejected = assert_rejects(net.load(&spoiled), Error::NotFinite, "tensors");
-    assert_eq!((&rejected.got[..], rejected.at.section.as_deref(), rejected.at.row), ("NaN", Some("0.weight"), Some(1)));
+    assert_eq!(
+        (&rejected.got[..], rejected.at.section.as_deref(), rejected.at.row),
+        ("NaN", Some("0.weight"), Some(1))
+    );
     assert_eq!(net.tensors(), before);
 }
 

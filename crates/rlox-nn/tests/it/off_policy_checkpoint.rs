@@ -337,10 +337,7 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
                 |c| c.manifest["counters"]["noise"] = json!([0.5, 1e300]),
                 corrupt("counters", "other than 2 finite numbers as \"noise\""),
             ),
-            (
-                |c| c.manifest["counters"]["due"] = json!(-0.5),
-                corrupt("counters", "no number in 0 to 1 as \"due\""),
-            ),
+            (|c| c.manifest["counters"]["due"] = json!(-0.5), corrupt("counters", "no number in 0 to 1 as \"due\"")),
             (
                 |c| c.manifest["counters"]["due"] = json!(f64::from(u32::MAX)),
                 corrupt("counters", "no number in 0 to 1 as \"due\""),
@@ -378,7 +375,7 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             (|c| fill(c, "optimizer", "actor.step", 0.5), (Error::Config, "optimizer, state", "", "")),
             (
                 |c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN),
-                (Error::NotFinite, "networks, critic_target.qf1.2.bias", "", "NaN"),
+                (Error::NotFinite, "networks, tensors, critic_target.qf1.2.bias", "", "NaN"),
             ),
         ],
     );
