@@ -542,7 +542,6 @@ class GoalReplayBuffer(ReplayBuffer):
         act_dtype: _DType = "float32",
         extra: Mapping[str, tuple[_Dim, _DType]] | None = None,
         seed: int | np.random.Generator | None = None,
-        capacity_name: str = "capacity",
     ) -> GoalReplayBuffer: ...
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GoalReplayBuffer: ...

@@ -88,7 +88,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     ) -> "HindsightReplayBuffer":
         """Return the core's buffer, with the functions of the goals."""
         return cls._make(
-            "capacity",
+            capacity_name="capacity",
             capacity=capacity,
             obs_dim=obs_dim,
             act_dim=act_dim,
@@ -106,7 +106,6 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     @classmethod
     def _make(
         cls,
-        capacity_name: str,
         *,
         obs_dim: Mapping[str, Any],
         compute_reward: OfGoals,
@@ -116,7 +115,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         extra: Mapping[str, Any] | None,
         **arguments: Any,
     ) -> "HindsightReplayBuffer":
-        """Return the buffer of the constructor's arguments; errors name `capacity` so."""
+        """Return a buffer; `capacity_name` is the name of `capacity` in its errors."""
         _expect_callable("compute_reward", compute_reward)
         if compute_terminated is not None:
             _expect_callable("compute_terminated", compute_terminated)
@@ -126,7 +125,6 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             strategy=_given("strategy", strategy),
             n_sampled_goal=_given("n_sampled_goal", n_sampled_goal),
             extra=extra,
-            capacity_name=capacity_name,
             **arguments,
         )
         made = cast(HindsightReplayBuffer, new)

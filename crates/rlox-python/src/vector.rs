@@ -141,7 +141,7 @@ impl NativeVectorEnv {
 impl NativeVectorEnv {
     #[new]
     #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name="num_envs", *, single=false),
-        text_signature = "(env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None)")]
+        text_signature = "(env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name='num_envs', *, single=False)")]
     fn new(
         py: Python<'_>,
         env_id: &Bound<'_, PyAny>,
