@@ -89,7 +89,7 @@ test-all: $(passed) ## run all tests, part by part; continues after the last par
 
 # The Python tests of one marker.
 test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
-	"$(py)" -m pytest -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest $(if $(filter hostile,$*),-n 2) -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
 # Release builds do not check arithmetic for overflow.
 test-debug:
@@ -97,7 +97,7 @@ test-debug:
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
-	"$(py)" -m pytest -m "slow and not ($(marked))" --timeout 3600 $(PYTEST_ARGS)
+	"$(py)" -m pytest -n 2 -m "slow and not ($(marked))" --timeout 3600 $(PYTEST_ARGS)
 
 $(passed): $(stamps)/passed-%: $(tested)
 	$(MAKE) $(if $(filter default,$*),test,test-$*)
