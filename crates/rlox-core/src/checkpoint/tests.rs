@@ -170,7 +170,7 @@ fn manifests_of_others_are_refused() {
     let (_scratch, path) = forged(|m| drop(m.insert("members".into(), json!([]))));
     assert_eq!(corrupt(&path, MANIFEST).got, "[] as \"members\"");
     for change in [(|m| m["members"]["networks"] = json!(3)) as fn(&mut Map<String, Value>), |m| {
-        m["members"]["networks"]["bytes"] = json!(-1)
+        m["members"]["networks"]["bytes"] = json!(-1);
     }] {
         let (_scratch, path) = forged(change);
         assert_eq!(corrupt(&path, MANIFEST).at.section.as_deref(), Some("members"));

@@ -273,6 +273,7 @@ fn rejects_nan<T>(result: Result<T>, argument: &str, got: f32, row: usize) {
 }
 
 /// Checks an error that reports another rejected value.
+#[expect(clippy::needless_pass_by_value, reason = "calls pass numbers and literals")]
 fn rejects<T>(result: Result<T>, variant: Variant, argument: &str, got: impl ToString) {
     assert_eq!(assert_rejects(result, variant, argument).got, got.to_string(), "{argument}");
 }
