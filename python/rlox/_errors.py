@@ -109,7 +109,7 @@ class ArgumentTypeError(StructuredError, TypeError):
 
 
 class NonFiniteError(StructuredError, ValueError, FloatingPointError):
-    """A number that must be finite is NaN or infinite."""
+    """A number in an array, a state, a loss or a weight is NaN or infinite."""
 
 
 class ClosedError(StructuredError, ValueError):

@@ -68,10 +68,8 @@ def number(
         plain = math.inf
     if not math.isfinite(plain) or not low <= plain <= high:
         nearest = f"pass at least {low}" if plain < low else f"pass at most {high}"
-        is_outside = math.isfinite(plain)
-        raise _wrong(
-            name, expected, value, fix or (nearest if is_outside else "pass a finite number")
-        )
+        nearest = nearest if math.isfinite(plain) else "pass a finite number"
+        raise _wrong(name, expected, value, fix or nearest)
     return plain
 
 
