@@ -60,7 +60,8 @@ class StructuredError(Exception):
             # Gymnasium raises `type(error)(error)` for an error of a worker process, and
             # `type(error)(text)` while it handles an error of a constructor.
             original = argument if isinstance(argument, StructuredError) else sys.exc_info()[1]
-            if isinstance(original, StructuredError):
+            same = original is argument or type(original) is type(self)
+            if isinstance(original, StructuredError) and same:
                 super().__init__(*original.args)
                 vars(self).update(vars(original))
                 return

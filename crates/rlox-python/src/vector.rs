@@ -102,7 +102,7 @@ pub(crate) struct NativeVectorEnv {
 struct Names {
     actions: &'static str,
     states: &'static str,
-    /// Whether the environment is a single one, without an index.
+    /// True for a single environment: its errors have no index.
     single: bool,
 }
 

@@ -288,7 +288,7 @@ impl NativeAgent {
         Ok((noise.into_pyarray(py).into_any(), due, progress))
     }
 
-    /// How many minibatches can be due after so many timesteps.
+    /// Returns the largest number of minibatches that can be due after this many timesteps.
     fn due_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
         self.inner.with(py, false, |inner| Ok(inner.agent.due_limit(timesteps)))
