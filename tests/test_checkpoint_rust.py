@@ -143,6 +143,7 @@ def test_networks_without_a_description_are_rejected(tmp_path, fixture, names, h
 
 
 REMOVED = object()
+DISCRETE = {"type": "Discrete", "n": 9, "start": 0, "dtype": "int64"}
 
 
 # Fixture, section of the manifest, key and value; expected value, or section of the damaged file.
@@ -152,7 +153,8 @@ REMOVED = object()
         ("rust-half", "settings", "beta1", 0.8, "beta1 = 0.9,", None),
         ("rust-half", "settings", "optimizer", "adamw", "optimizer = adam,", None),
         ("rust-half", "settings", "clip_obs", 5.0, "clip_obs = 10.0,", None),
-        ("rust-half", "spaces", "action", {"type": "Discrete"}, "action space", None),
+        ("rust-half", "spaces", "action", DISCRETE, "action space", None),
+        ("rust-half", "spaces", "action", {"type": "Discrete"}, "", "spaces"),
         ("rust-dqn", "settings", "loss", "squared_error", "loss = huber,", None),
         ("rust-dqn", "settings", "optimizer_eps", 1e-5, "optimizer_eps = 1e-08,", None),
         ("rust-sac", "settings", "n_critics", 3, "n_critics = 2,", None),

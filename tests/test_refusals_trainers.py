@@ -196,7 +196,7 @@ def swing(**keywords):
     (lambda here: load(3), ArgumentTypeError, "path"),
     (lambda here: load(here.saved, env="CartPole-v1"), TypeError, "'env'"),
     (lambda here: A2CTrainer.load(here.saved), ArgumentError, "path"),
-    (lambda here: PPOTrainer.load(here.saved, env="Pendulum-v1"), ArgumentError, "path"),
+    (lambda here: PPOTrainer.load(here.saved, env="Pendulum-v1"), ArgumentError, "env"),
     (lambda here: load(here.saved, backend="jax"), ArgumentError, "backend"),
     (lambda here: load(here.saved).predict([0.0] * 3), ArgumentError, "obs"),
     (lambda here: load(here.saved).predict([float("nan")] * 4), NonFiniteError, "obs"),

@@ -59,7 +59,7 @@ def test_missing_code_is_required_and_other_code_is_rejected(tmp_path):
     for keywords, argument, expected in (
         ({"policy": Coin}, "env", "what the trainer was made with"),
         ({"env": Echo}, "policy", "what the trainer was made with"),
-        ({"env": "CartPole-v1", "policy": Coin}, "path", "observation space"),
+        ({"env": "CartPole-v1", "policy": Coin}, "env", "observation space"),
         ({"env": Echo, "policy": MlpPolicy}, str(path), "what a MlpPolicy"),
     ):
         with pytest.raises(ArgumentError) as raised:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rlox.trainer import Trainer
 
 FOLDER = "diagnosis"
-_ATTRIBUTES = ("argument", "expected", "got", "hint", "env", "row", "step", "section")
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def _write(trainer: "Trainer", error: NonFiniteError) -> None:
     report: dict[str, Any] = {
         "error": type(error).__name__,
         "message": str(error),
-        **{name: getattr(error, name) for name in _ATTRIBUTES},
+        **vars(error),
         "timesteps": trainer.timesteps,
         "not_finite": _not_finite(trainer.learner.state(False)),
         "traceback": traceback.format_exception(error),

@@ -45,6 +45,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             do not end at a goal.
         strategy: "future", "final" or "episode".
         n_sampled_goal: How many transitions with such a goal there are for one without; 0 for none.
+        capacity_name: Name of `capacity` in errors, for callers that call the argument otherwise.
 
     Raises:
         TypeError: compute_reward or compute_terminated is nothing that can be called.
@@ -85,47 +86,25 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         act_dtype: DType = "float32",
         extra: Mapping[str, Any] | None = None,
         seed: int | np.random.Generator | None = None,
+        capacity_name: str = "capacity",
     ) -> "HindsightReplayBuffer":
         """Return the core's buffer, with the functions of the goals."""
-        return cls._make(
-            capacity_name="capacity",
-            capacity=capacity,
-            obs_dim=obs_dim,
-            act_dim=act_dim,
-            compute_reward=compute_reward,
-            compute_terminated=compute_terminated,
-            strategy=strategy,
-            n_sampled_goal=n_sampled_goal,
-            num_envs=num_envs,
-            obs_dtype=obs_dtype,
-            act_dtype=act_dtype,
-            extra=extra,
-            seed=seed,
-        )
-
-    @classmethod
-    def _make(
-        cls,
-        *,
-        obs_dim: Mapping[str, Any],
-        compute_reward: OfGoals,
-        compute_terminated: OfGoals | None,
-        strategy: Strategy,
-        n_sampled_goal: int,
-        extra: Mapping[str, Any] | None,
-        **arguments: Any,
-    ) -> "HindsightReplayBuffer":
-        """Return a buffer; `capacity_name` is the name of `capacity` in its errors."""
         _expect_callable("compute_reward", compute_reward)
         if compute_terminated is not None:
             _expect_callable("compute_terminated", compute_terminated)
         new = super().__new__(
             cls,
-            obs_dim=_sizes(obs_dim),
-            strategy=_given("strategy", strategy),
-            n_sampled_goal=_given("n_sampled_goal", n_sampled_goal),
+            capacity,
+            _sizes(obs_dim),
+            act_dim,
+            _given("strategy", strategy),
+            _given("n_sampled_goal", n_sampled_goal),
+            num_envs=num_envs,
+            obs_dtype=obs_dtype,
+            act_dtype=act_dtype,
             extra=extra,
-            **arguments,
+            seed=seed,
+            capacity_name=capacity_name,  # type: ignore[call-arg]  # not in the documented signature
         )
         made = cast(HindsightReplayBuffer, new)
         made.compute_reward = compute_reward

@@ -2,19 +2,19 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import spaces
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, in_file
 from rlox.backends import Backend, choose_backend, loading_backend, make_learner
-from rlox.checkpoint import MANIFEST, Checkpoint, corrupt, read_checkpoint
+from rlox.checkpoint import Checkpoint, read_checkpoint
 from rlox.collector import alone
 from rlox.learner import MEMBERS, LearnerState
-from rlox.manifest import expect_code, settings_on, trainer_manifest
+from rlox.manifest import expect_code, saved_spaces, settings_on, trainer_manifest
 
 if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
@@ -109,7 +109,7 @@ def load(
     expect_code(saved | {"env": ""}, policy=policy, features_extractor=features_extractor)
     chosen: Any = loading_backend(backend, saved["backend"])
     config = _small(kind.config_type(**settings_on(chosen, saved, device=device)))
-    nowhere = _Nowhere(path, saved["spaces"], config.num_envs)
+    nowhere = _Nowhere(saved, config.num_envs)
     space = nowhere.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)
     about = nowhere, config, saved["seed"]
@@ -157,14 +157,8 @@ class _Nowhere:
 
     has_action_masks = True
 
-    def __init__(
-        self, path: str | os.PathLike[str], described: dict[str, Any], num_envs: int
-    ) -> None:
-        try:
-            self.single_observation_space = spaces.from_json(described["observation"])
-            self.single_action_space = spaces.from_json(described["action"])
-        except ArgumentError as error:
-            raise corrupt(Path(path) / MANIFEST, "spaces", error.got) from error
+    def __init__(self, manifest: Mapping[str, Any], num_envs: int) -> None:
+        self.single_observation_space, self.single_action_space = saved_spaces(manifest)
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
+
 from rlox import spaces
 from rlox._errors import ArgumentError
 from rlox.backends import BACKENDS
@@ -169,6 +171,10 @@ def _expect_trainer(
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
     expect_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
+    try:
+        saved_spaces(manifest)
+    except ArgumentError as error:
+        raise corrupt(file, "spaces", error.got) from error
     run = manifest["run"]
     expect_keys(file, "run", run, {"start": (int,), "target": (int,)})
     if not 0 <= run["start"] <= run["target"]:
@@ -191,6 +197,12 @@ def _add(manifest: Mapping[str, Any]) -> None:
     for name, value in _ADDED.items():
         if name not in manifest["settings"] and name not in manifest["sources"]:
             manifest["settings"][name], manifest["sources"][name] = value, "default"
+
+
+def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Return the observation space and the action space of a manifest."""
+    saved = manifest["spaces"]
+    return spaces.from_json(saved["observation"]), spaces.from_json(saved["action"])
 
 
 def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:

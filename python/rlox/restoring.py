@@ -7,12 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlox import spaces
 from rlox._errors import ArgumentError, CorruptFileError, OutOfMemoryError, in_file
 from rlox.callbacks.states import KEY, saved_states, states_of
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys, write_checkpoint
 from rlox.learner import MEMBERS, Arrays, LearnerState
 from rlox.logger import RunFolder
-from rlox.manifest import describe, expect_saved
+from rlox.manifest import describe, expect_saved, saved_spaces
 from rlox.metrics import forget_after, forget_lines_after
 from rlox.rotation import check_no_newer
 from rlox.warning import warn
@@ -182,9 +183,10 @@ def restore(
         rlox.CorruptFileError: It is damaged; the file and the section are named.
         ValueError: It does not fit environment, policy or backend.
     """
-    about = describe(trainer)
-    for kind, space in about["spaces"].items():
-        expect_saved(f"{kind} space", saved["spaces"][kind], space, "pass the same env")
+    for kind, was in zip(("observation", "action"), saved_spaces(saved), strict=True):
+        space = getattr(trainer.env, f"single_{kind}_space")
+        if spaces.to_json(space) != saved["spaces"][kind]:
+            raise ArgumentError("env", f"{kind} space {was}", str(space), "pass the same env")
     state = _state_of(saved, members)
     remembered = saved_states(saved)
     if remembered is None:

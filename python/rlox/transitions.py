@@ -88,7 +88,7 @@ def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> Re
         left_out = ("n_step", "gamma", "frame_stack")
         rest = {name: x for name, x in about.items() if name not in left_out}
         how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
-        return HindsightReplayBuffer._make(**rest, **how, **goals._asdict())
+        return HindsightReplayBuffer(**rest, **how, **goals._asdict())
     if prioritized:
         how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
         return PrioritizedReplayBuffer(**about, **how)

@@ -93,7 +93,7 @@ ERRORS = [
     ("enjoy RUN --render-mode ascii", 2, ["'ascii'", "human", "rgb_array"]),
     ("resume nowhere", 1, ["path: expected a checkpoint"]),
     ("resume RUN", 1, ["RUN: expected a run that was stopped", "add --total-timesteps"]),
-    ("resume RUN --env Pendulum-v1 --total-timesteps 1", 1, ["observation space", "same env"]),
+    ("resume RUN --env Pendulum-v1 --total-timesteps 1", 2, ["observation space", "same env"]),
     ("resume RUN --actors threads --total-timesteps 1", 2, ["actors: expected"]),
     ("export RUN", 2, ["--out"]),
     ("export RUN --out policy", 2, ["--format: expected torch, safetensors or onnx", "'policy'"]),

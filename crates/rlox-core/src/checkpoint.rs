@@ -204,9 +204,10 @@ fn locate(path: &Path) -> Result<PathBuf> {
     if !folder.exists() && former(&folder).exists() {
         folder = former(&folder);
     }
-    if !folder.exists() || disk::is_empty(&folder) {
-        let nothing = "expected a checkpoint, got nothing there; pass where one is";
-        return Err(said(io::Error::new(io::ErrorKind::NotFound, nothing)));
+    if !folder.is_dir() || disk::is_empty(&folder) {
+        let got = if folder.is_file() { "a file" } else { "nothing there" };
+        let text = format!("expected the folder of a checkpoint, got {got}; pass another path");
+        return Err(said(io::Error::new(io::ErrorKind::NotFound, text)));
     }
     Ok(folder)
 }

@@ -224,11 +224,11 @@ fn what_is_not_a_checkpoint_is_not_overwritten() {
 }
 
 #[test]
-fn nothing_and_an_empty_folder_are_no_damaged_files() {
-    let scratch = tempfile::tempdir().unwrap();
-    for path in
-        [scratch.path().to_path_buf(), scratch.path().join("nowhere"), PathBuf::new(), scratch.path().join("a/../b")]
-    {
+fn nothing_an_empty_folder_and_a_file_are_no_damaged_checkpoints() {
+    let (scratch, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    let paths =
+        [scratch.path().to_path_buf(), scratch.path().join("nowhere"), PathBuf::new(), file.path().to_path_buf()];
+    for path in paths {
         match Checkpoint::read(&path) {
             Err(Error::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::NotFound, "{path:?}"),
             other => panic!("{path:?}: {other:?}"),

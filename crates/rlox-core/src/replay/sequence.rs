@@ -139,9 +139,9 @@ impl Sequences {
         let Self { length, burn_in, .. } = self;
         let argument = if burn_in > length { "burn_in" } else { "length" };
         let said = || {
-            let before = if burn_in > 0 { format!("burn_in = {burn_in}, ") } else { String::new() };
+            let before = if burn_in > 0 { format!(" after {burn_in}") } else { String::new() };
             let many = if batch_size > 1 { format!(" of {batch_size} sequences") } else { String::new() };
-            format!("{before}length = {length}{many}, which needs")
+            format!("{length} steps{before}{many}, which needs")
         };
         let steps = burn_in.saturating_add(length).saturating_mul(batch_size);
         memory::check_named(argument, steps, size_of::<usize>() + 2, said)
