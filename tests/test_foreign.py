@@ -244,6 +244,24 @@ def test_reset_and_step_count_episodes():
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
 
 
+class Broken(SyncVectorEnv):
+    """Vector environment whose methods return fewer values than Gymnasium's."""
+
+    def step(self, actions):
+        return super().step(actions)[:4]
+
+
+def test_vector_environments_of_another_interface_are_rejected():
+    env = ForeignVecEnv(Broken([Counter] * 2, autoreset_mode=SAME_STEP))
+    env.reset()
+    with refuses(ArgumentError, "env", got="4 values"):
+        env.step(np.array([0, 1]))
+    env = SyncVectorEnv([Counter], autoreset_mode=SAME_STEP)
+    del env.num_envs
+    with refuses(ArgumentError, "env", expected="SyncVectorEnv to have the attribute num_envs"):
+        ForeignVecEnv(env)
+
+
 def test_other_spaces_are_rejected():
     env = Counter()
     env.observation_space = spaces.Dict(a=spaces.Sequence(spaces.Box(0, 1)))

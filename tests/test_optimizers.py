@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from rlox import ArgumentError
-from rlox.adam import Adam
-from rlox.optimizer import clip_norm_
-from rlox.rmsprop import RMSprop
+from rlox.optimizer import Adam, RMSprop, clip_norm_
 from support.refusals import Refusal, expect_refusal, refuses
 
 RMS = {"alpha": 0.9, "eps": 1e-3}

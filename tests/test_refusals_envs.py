@@ -66,7 +66,7 @@ def frozen(array):
     (lambda: VecEnv(env_id="CartPole-v2"), ArgumentError, "env_id", "did you mean CartPole-v1"),
     (lambda: VecEnv(env_id="pendulum"), ArgumentError, "env_id", "did you mean Pendulum-v1"),
     (lambda: VecEnv(env_id="Ant-v5"), ArgumentError, "env_id", "rlox.make_vec"),
-    (lambda: VecEnv(env_id=7), ArgumentError, "env_id"),
+    (lambda: VecEnv(env_id=7), ArgumentTypeError, "env_id"),
     (lambda: VecEnv(autoreset_mode="Sometimes"), ArgumentError, "autoreset_mode"),
     (lambda: VecEnv(max_episode_steps=0), ArgumentError, "max_episode_steps"),
     (lambda: VecEnv(max_episode_steps=2**70), ArgumentError, "max_episode_steps"),

@@ -124,6 +124,8 @@ class GymnasiumAttributes:
         constants = self._constants
         unknown = name not in self.__dict__ and not hasattr(type(self), name)
         if constants is not None and (name in constants or unknown):
+            if name in constants and np.array_equal(value, constants[name]):  # type: ignore[arg-type]
+                return
             self._refuse(name, value)
         super().__setattr__(name, value)
 

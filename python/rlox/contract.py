@@ -53,6 +53,23 @@ def expect_interface(env: gym.Env[Any, Any]) -> None:
             raise ArgumentTypeError("env", expected, got, FIX) from error
 
 
+def expect_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
+    """Check that a vector environment has the attributes of Gymnasium's."""
+    for name in ("num_envs", "single_observation_space", "single_action_space"):
+        if not hasattr(env, name):
+            expected = f"{type(env.unwrapped).__name__} to have the attribute {name}"
+            raise ArgumentError("env", expected, "none", "set it in __init__")
+
+
+def expect_results(env: VectorEnv[Any, Any, Any], method: str, names: str, results: Any) -> Any:
+    """Return the results of a vector environment's method if they are as many as `names`."""
+    if isinstance(results, tuple) and len(results) == names.count(",") + 1:
+        return results
+    got = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
+    expected = f"{type(env.unwrapped).__name__}.{method}() to return ({names})"
+    raise ArgumentError("env", expected, got, FIX)
+
+
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Wrapper that checks what an environment returns, and copies its final observation and info.
 

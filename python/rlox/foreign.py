@@ -11,7 +11,7 @@ from rlox import spaces, standing, streams, workers
 from rlox._concurrency import CallGuard, synchronized
 from rlox._errors import ArgumentError, ClosedError
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
-from rlox.contract import CheckedEnv, check_observations
+from rlox.contract import CheckedEnv, check_observations, expect_results, expect_vector_interface
 from rlox.finite import expect_finite
 from rlox.layouts import Layout
 from rlox.mask_source import MaskSource, keep_masks
@@ -60,6 +60,7 @@ class ForeignVecEnv(Wrapper):
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
+        expect_vector_interface(env)
         self._guard = CallGuard()
         self._mode = autoreset_mode_of(env)
         self.layout = Layout(env.single_observation_space)
@@ -99,7 +100,8 @@ class ForeignVecEnv(Wrapper):
         masked, _ = split_options(options, self.num_envs)
         # Gymnasium's take the mask out of the dict they get.
         given = None if options is None else dict(options)
-        obs, infos = self._guarded(self._with_checks, self.env.reset, seed=sent, options=given)
+        results = self._guarded(self._with_checks, self.env.reset, seed=sent, options=given)
+        obs, infos = expect_results(self, "reset", "observations, infos", results)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
@@ -130,9 +132,9 @@ class ForeignVecEnv(Wrapper):
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
-        obs, rewards, terminated, truncated, infos = self._guarded(
-            self._with_checks, self.env.step, actions
-        )
+        results = self._guarded(self._with_checks, self.env.step, actions)
+        names = "observations, rewards, terminated, truncated, infos"
+        obs, rewards, terminated, truncated, infos = expect_results(self, "step", names, results)
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
         self._steps += 1

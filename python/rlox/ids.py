@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError
 from rlox._rlox import env_ids
+from rlox.settings import text
 
 # Environments of other extension modules by their ids; `rlox.register_env` puts them here.
 PLUGINS: dict[str, Any] = {}
@@ -45,12 +46,13 @@ def native_id(env_id: object) -> str:
     """An id without the prefix `rlox/`.
 
     Raises:
+        TypeError: It is no text.
         ValueError: It is one of Gymnasium's that has no native implementation.
 
     >>> native_id("rlox/CartPole-v1")
     'CartPole-v1'
     """
-    name = str(env_id).removeprefix("rlox/")
+    name = text("env_id", env_id).removeprefix("rlox/")
     if name not in native_ids() and name in gym.registry:
         raise ArgumentError(
             "env_id",

@@ -11,8 +11,6 @@ from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy
 from rlox.actors import Taken, gae_lambda
 from rlox.backends import expect_torch
-from rlox.masks import as_masks
-from rlox.observations import as_batch
 from rlox.on_policy_learner import OnPolicyLearner
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
@@ -173,16 +171,7 @@ class NativeLearner(OnPolicyLearner):
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
         drawn = self._sampling(deterministic, stream)
-        seed = None if drawn is None else int(drawn.integers(2**63))
-        space = self.spaces[1]
-        if self.plain and action_masks is None and not isinstance(obs, tuple):
-            said = self.policy.predict(obs, seed, None, self.normalizer)
-            return said if said.ndim else said[()]  # a number
-        rows, single = as_batch(obs, self.layout, self.normalizer)
-        masks = None if action_masks is None else as_masks(action_masks, space, len(rows))
-        said = self.policy.predict(rows, seed, masks)
-        sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
-        return sent[0] if single else sent
+        return native_state.predict(self, obs, drawn, action_masks)
 
     def _networks(self) -> learner.Arrays:
         """Copies of the parameters, by name."""

@@ -15,9 +15,8 @@ from rlox.action_spaces import expect_actions_for
 from rlox.backends import resolve_backend, torch_needs
 from rlox.base_learner import BaseLearner
 from rlox.crossing import as_in_rust
-from rlox.masks import as_masks, mask_width
+from rlox.masks import mask_width
 from rlox.noise import expect_lengths
-from rlox.observations import as_batch
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.stepping import Stepper
@@ -214,16 +213,7 @@ class NativeOffPolicy(BaseLearner):
         has nothing to draw.
         """
         drawn = self._sampling(deterministic, stream)
-        seed = None if drawn is None else int(drawn.integers(2**63))
-        space = self.spaces[1]
-        if self.plain and action_masks is None and not isinstance(obs, tuple):
-            said = self.policy.predict(obs, seed, None, self.normalizer)
-            return said if said.ndim else said[()]  # a number
-        rows, single = as_batch(obs, self.layout, self.normalizer)
-        masks = None if action_masks is None else as_masks(action_masks, space, len(rows))
-        said = self.policy.predict(rows, seed, masks)
-        sent = spaces.sent_actions(space, said.reshape(len(rows), *(space.shape or ())), len(rows))
-        return sent[0] if single else sent
+        return native_state.predict(self, obs, drawn, action_masks)
 
     def _networks(self) -> learner.Arrays:
         """Copies of the parameters, target networks and temperature included, by name."""

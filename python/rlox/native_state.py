@@ -1,4 +1,4 @@
-"""What native off-policy learners keep beside networks: random streams, noise, what is due."""
+"""Predictions of native learners, and the state of off-policy ones beside their networks."""
 
 import dataclasses
 import math
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlox import learner
+from rlox import learner, spaces
 from rlox._errors import ArgumentError, in_section
 from rlox._rlox import NativeAgent
+from rlox.masks import as_masks
+from rlox.observations import as_batch
 from rlox.streams import state_for_native, to_numpy
 
 Standing = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
@@ -20,6 +22,31 @@ _OWN = ("minibatches", "learning")
 # Means of what was learned: of all algorithms, and of some.
 MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
+
+
+def predict(
+    native: Any, obs: Any, drawn: learner.Stream | None, action_masks: Any
+) -> npt.NDArray[Any]:
+    """Return actions of a native learner: greedy ones, or samples whose seed is from `drawn`.
+
+    A rejected call leaves the random stream unchanged.
+    """
+    before: Any = None if drawn is None else drawn.bit_generator.state
+    seed = None if drawn is None else int(drawn.integers(2**63))
+    try:
+        if native.plain and action_masks is None and not isinstance(obs, tuple):
+            actions: npt.NDArray[Any] = native.policy.predict(obs, seed, None, native.normalizer)
+            return actions if actions.ndim else actions[()]  # a number
+        rows, single = as_batch(obs, native.layout, native.normalizer)
+        space, n = native.spaces[1], len(rows)
+        masks = None if action_masks is None else as_masks(action_masks, space, n)
+        actions = native.policy.predict(rows, seed, masks)
+    except Exception:
+        if drawn is not None:
+            drawn.bit_generator.state = before
+        raise
+    sent = spaces.sent_actions(space, actions.reshape(n, *(space.shape or ())), n)
+    return sent[0] if single else sent
 
 
 def _names(num_envs: int) -> list[str]:

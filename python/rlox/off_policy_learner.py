@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from rlox import finite, learner, settings, torch_state
 from rlox.actor_critic import torch_dtype
-from rlox.adam import Adam
 from rlox.exploring import Explorer
 from rlox.features import FeaturesExtractor
 from rlox.masks import as_masks
 from rlox.observations import as_batch
-from rlox.optimizer import clip_norm_
+from rlox.optimizer import Adam, clip_norm_
 from rlox.phases import enter
 from rlox.replaying import ReplayBatch
 from rlox.rollout import RolloutEnv

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlox._errors import ArgumentError
+from rlox.configs import ALPHA, BETAS, EPS
 from rlox.learner import Arrays
 
 MEANS = ("exp_avg", "exp_avg_sq")
@@ -183,3 +184,105 @@ def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
     norm: Tensor = gradient.norm()
     gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm
+
+
+class Adam(VectorOptimizer):
+    """Adam (Kingma and Ba 2015) for the trainable parameters of a module.
+
+    Args:
+        module, parts: As for `VectorOptimizer`.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the root of the latter.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+
+    >>> module = nn.Linear(2, 1, bias=False)
+    >>> adam = Adam(module)
+    >>> before = module.weight.detach().clone()
+    >>> adam.step(adam.gradient(module(torch.ones(1, 2)).sum()), learning_rate=0.5)
+    >>> (before - module.weight.detach()).round(decimals=3)
+    tensor([[0.5000, 0.5000]])
+    """
+
+    kept = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        betas: tuple[float, float] = BETAS,
+        eps: float = EPS,
+        parts: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(module, parts)
+        self.betas, self.eps = betas, eps
+        # One pass over the numbers in place of seven, where torch has it.
+        kind = self.vector.device.type, self.vector.dtype
+        self._fused = kind in (("cpu", torch.float32), ("cuda", torch.float32))
+        self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.vector) for _ in range(2))
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        beta1, beta2 = self.betas
+        if self._fused:
+            torch._fused_adam_(
+                [self.vector],
+                [gradient],
+                [self.exp_avg],
+                [self.exp_avg_sq],
+                [],
+                [torch.full((), float(self.steps), device=self.vector.device)],
+                lr=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=0.0,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
+            return
+        self.exp_avg.lerp_(gradient, 1 - beta1)
+        self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = self.exp_avg_sq.sqrt().div_((1 - beta2**self.steps) ** 0.5).add_(self.eps)
+        self.vector.addcdiv_(self.exp_avg, root, value=-learning_rate / (1 - beta1**self.steps))
+
+
+class RMSprop(VectorOptimizer):
+    """RMSprop (Tieleman and Hinton 2012) without momentum, for the parameters of a module.
+
+    A step divides the gradient by the root of the running mean of its square. As in PyTorch, the
+    mean starts at 0 and `eps` is added to the root; with `tf_like`, as in TensorFlow, the mean
+    starts at 1 and `eps` is added under the root, so that the first steps are small.
+
+    Args:
+        module: Its parameters have one dtype and one device.
+        alpha: Decay of the running mean.
+        eps: What keeps the divisor above 0.
+        tf_like: TensorFlow's form, Stable-Baselines3's `RMSpropTFLike`.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+
+    >>> module = nn.Linear(2, 1, bias=False)
+    >>> rmsprop = RMSprop(module, alpha=0.75)
+    >>> before = module.weight.detach().clone()
+    >>> rmsprop.step(rmsprop.gradient(module(torch.ones(1, 2)).sum()), learning_rate=0.5)
+    >>> (before - module.weight.detach()).round(decimals=3)
+    tensor([[1., 1.]])
+    """
+
+    kept = ("exp_avg_sq",)
+
+    def __init__(
+        self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False
+    ) -> None:
+        super().__init__(module)
+        self.alpha, self.eps, self.tf_like = alpha, eps, tf_like
+        self.exp_avg_sq = torch.full_like(self.vector, float(tf_like))
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        self.exp_avg_sq.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
+        if self.tf_like:
+            root = self.exp_avg_sq.add(self.eps).sqrt_()
+        else:
+            root = self.exp_avg_sq.sqrt().add_(self.eps)
+        self.vector.addcdiv_(gradient, root, value=-learning_rate)

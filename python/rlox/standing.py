@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlox.foreign import ForeignVecEnv
 
 _MASKS = ("action_mask", "_action_mask")
-_EXPECTED = "the saved state of environments"
+_EXPECTED, _FIX = "the saved state of environments", "pass what get_state() returned"
 
 
 def environment_state(env: RolloutEnv) -> Arrays:
@@ -94,14 +94,14 @@ def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
     inner: Any = env.env
     own = from_arrays(arrays)
     if not isinstance(own, dict) or "layers" not in own:
-        raise ArgumentError("state", _EXPECTED, "other data", "pass what `state` returned")
+        raise ArgumentError("state", _EXPECTED, "other data", _FIX)
     env.inexact = _unsupported(env)
     if env.inexact is None and own["layers"] != _layers(inner):
         env.inexact = "these are other environments than those that were saved"
     if env.inexact:
         return False
     if wrong := _mismatch(env, own):
-        raise ArgumentError(wrong, _EXPECTED, "other data", "pass what `state` returned")
+        raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
     before = {} if env._obs is None else get_env_state(env)
     if reason := _restore_each(inner, own["snapshots"]):
         if before:

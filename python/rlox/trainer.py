@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _HINTS = {
     "policy_kwargs": "pass net_arch, activation or features_extractor instead",
     "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
-    "total_timesteps": "pass it to train()",
+    **dict.fromkeys(("total_timesteps", "callbacks", "loggers"), "pass it to train()"),
 }
 Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]

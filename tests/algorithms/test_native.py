@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -25,7 +26,7 @@ from rlox._rlox import NativePolicy, network_backends
 from rlox.algorithms import PPO, A2CConfig, PPOConfig
 from rlox.native import NativeA2C, NativePPO
 from rlox.streams import state_for_native
-from rlox.trainers import A2CTrainer
+from rlox.trainers import A2CTrainer, DQNTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import assert_equal_states
 from support.refusals import expect_refusal, refusals, refuses
@@ -232,6 +233,21 @@ def policy(observation=NUMBERS, action=TWO):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [ppo, partial(DQNTrainer, "CartPole-v1", backend="native")])
+@pytest.mark.parametrize(
+    ("obs", "masks"), [(np.zeros((2, 3)), None), (np.zeros((2, 4)), True), ("x", None)]
+)
+def test_rejected_predictions_leave_the_random_stream_unchanged(make, obs, masks):
+    made = make()
+    learner = getattr(made, "learner", made)
+    before = learner.state().streams
+    with pytest.raises((ArgumentError, ArgumentTypeError)):
+        learner.predict(obs, deterministic=False, action_masks=masks)
+    assert learner.state().streams == before
+    learner.predict(np.zeros((2, 4)), deterministic=False)
+    assert learner.state().streams != before
+
+
 def test_predictions_and_training_with_statistics_do_not_deadlock():
     learner = ppo(n_steps=64, normalize_obs=True)
     over, obs = threading.Event(), np.zeros((64, 4), np.float32)

@@ -194,8 +194,8 @@ def test_trainers_refuse_wrong_workers(settings, name):
 def test_errors_name_the_worker_and_tokens_are_checked(two, tmp_path, monkeypatch):
     with refuses(RuntimeError, "worker http://127.0.0.1:1:"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0, connect_timeout=0.5)
-    worker = f"http://{two[0]}"
-    with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=worker):
+    url = f"http://{two[0]}"
+    with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
         RemoteVecEnv(two, 2, 0, gravity=1)
     there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
     np.testing.assert_equal(there.networks, trained(lockstep=True).networks)

@@ -17,6 +17,7 @@ from hostile.arguments import (
     floats,
     integers,
     moved,
+    name,
     number,
     optional,
     out,
@@ -171,6 +172,7 @@ CALLS = [
         obs_dim=without(record(lambda: dict(GOALS)), "one key more", "surrogates as key"),
         compute_reward=lambda: distance,
         compute_terminated=None,
+        capacity_name=name("capacity"),
         **REPLAY,
     ),
     # A dict of dicts: test_hindsight.py.
@@ -430,6 +432,7 @@ CALLS += [
         autoreset_mode="SameStep",
         max_episode_steps=5,
         kwargs=replace(record({"g": 9.5}), names=("env_kwargs",)),
+        count_name=name("num_envs"),
     ),
     call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
     call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),

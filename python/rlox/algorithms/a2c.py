@@ -12,13 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import finite, learner, policies, settings, torch_state
-from rlox.adam import Adam
 from rlox.batches import Batch
 from rlox.configs import A2CConfig, IMPALAConfig
 from rlox.features import FeaturesExtractor
-from rlox.optimizer import VectorOptimizer, clip_norm_
+from rlox.optimizer import Adam, RMSprop, VectorOptimizer, clip_norm_
 from rlox.phases import enter
-from rlox.rmsprop import RMSprop
 from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner
 

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlox.adam import Adam
 from rlox.configs import DQNConfig
 from rlox.critics import follow, target_of
 from rlox.featured import q_network
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.optimizer import Adam
 from rlox.own_networks import own_q_network
 from rlox.replaying import ReplayBatch
 

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import finite, learner, policies, settings, torch_state
-from rlox.adam import Adam
 from rlox.batches import Batch
 from rlox.configs import PPOConfig
 from rlox.features import FeaturesExtractor
-from rlox.optimizer import clip_norm_
+from rlox.optimizer import Adam, clip_norm_
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
 from rlox.torch_learner import TorchLearner

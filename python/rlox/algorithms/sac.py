@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlox.adam import Adam
 from rlox.configs import SACConfig
 from rlox.critics import follow, target_of
 from rlox.features import FeaturesExtractor, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.optimizer import Adam
 from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 from rlox.squashed import SquashedPolicy

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlox.adam import Adam
 from rlox.configs import TD3Config
 from rlox.critics import follow, target_of
 from rlox.featured import DeterministicPolicy
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
 from rlox.off_policy_learner import EPS, OffPolicyLearner
+from rlox.optimizer import Adam
 from rlox.own_networks import critic_parts, own_actor_critic
 from rlox.replaying import ReplayBatch
 
