@@ -97,7 +97,8 @@ test-debug:
 
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
-	"$(py)" -m pytest -n 2 -m "slow and not ($(marked))" --timeout 3600 $(PYTEST_ARGS)
+	"$(py)" -m pytest -n 2 -m "slow and not (serial or $(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest -n 0 -m "slow and serial and not ($(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
 $(passed): $(stamps)/passed-%: $(tested)
 	$(MAKE) $(if $(filter default,$*),test,test-$*)
@@ -119,7 +120,8 @@ test-backends-rust: ## test the crates rlox-candle, rlox-burn and rlox-bench
 test-backends: $(stamps)/test test-backends-rust ## test rlox-candle and rlox-burn, and learners on them in Python
 	$(develop) --release --extras $(test_extras) --features pyo3/abi3-py310,grpc,candle,burn
 	@rm -f $(stamps)/train $(stamps)/test $(stamps)/lint $(stamps)/extras
-	"$(py)" -m pytest -n 2 --dist loadfile -k "candle or burn or backend" $(PYTEST_ARGS)
+	"$(py)" -m pytest -n 2 --dist loadfile -m "not serial" -k "candle or burn or backend" $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest -n 0 -m serial -k "candle or burn or backend" $(PYTEST_ARGS) $(may_be_empty)
 
 lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
 	$(CARGO) fmt --all --check

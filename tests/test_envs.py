@@ -296,7 +296,9 @@ def test_steps_from_a_reset_and_from_states_that_are_set_equal_gymnasiums(env_id
 
 
 @pytest.mark.parametrize(
-    "state", [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [None] * 4, [np.nan] * 4, [1e39] * 4], ids=str
+    "state",
+    [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [True] * 4, [None] * 4, [np.nan] * 4, [1e39] * 4],
+    ids=str,
 )
 def test_states_of_another_kind_are_rejected(state):
     env = gym.make("rlox/CartPole-v1").unwrapped

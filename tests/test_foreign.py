@@ -1,5 +1,6 @@
 """`ForeignVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
 
+import threading
 from functools import partial
 
 import gymnasium as gym
@@ -242,6 +243,29 @@ def test_reset_and_step_count_episodes():
     assert infos["final_obs"][0].tolist() == [3]
     assert env.drain_episodes()[1].tolist() == [3, 3]
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
+
+
+class Locked(Counter):
+    """Environment whose infos contain an object that cannot be copied."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"env": self, "lock": threading.Lock()}
+
+
+class Reading(SyncVectorEnv):
+    """Vector environment that reads an attribute of its environments in a step."""
+
+    def step(self, actions):
+        self.counts = [env.at for env in self.envs]
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_infos_are_not_copied_and_attributes_can_be_read(mode):
+    env = ForeignVecEnv(Reading([partial(Locked, truncate_at=1)] * 2, autoreset_mode=mode))
+    env.reset()
+    assert env.step(np.array([0, 1]))[3].all()
+    assert env.unwrapped.counts == [0, 0]
 
 
 class Broken(SyncVectorEnv):

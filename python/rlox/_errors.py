@@ -56,7 +56,7 @@ class StructuredError(Exception):
         section: str | None = None,
         worker: str | None = None,
     ) -> None:
-        if not got:
+        if expected is None and not got:
             # Gymnasium raises `type(error)(error)` for an error of a worker process, and
             # `type(error)(text)` while it handles an error of a constructor.
             original = argument if isinstance(argument, StructuredError) else sys.exc_info()[1]

@@ -59,7 +59,7 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     """
     own = np.asarray(state)
     _, size = _CLASSES[env_id]
-    if own.shape != (size,) or own.dtype.kind not in "biuf":
+    if own.shape != (size,) or own.dtype.kind not in "iuf":
         raise ArgumentError(
             "state",
             f"{size} real numbers",

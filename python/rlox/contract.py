@@ -71,7 +71,7 @@ def expect_results(env: VectorEnv[Any, Any, Any], method: str, names: str, resul
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Wrapper that checks what an environment returns, and copies its final observation and info.
+    """Wrapper that checks what an environment returns, and copies its last observation and mask.
 
     In autoreset mode SAME_STEP an environment that returns one array again and again would
     overwrite its final observation or action mask by the reset. The wrapper also saves environments
@@ -83,6 +83,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         gym.utils.RecordConstructorArgs.__init__(self, index=index)
         gym.Wrapper.__init__(self, env)
         self.index = index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)  # a subclass of SyncVectorEnv may read attributes
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment; an ArgumentError rejects other results than two of their types."""
@@ -109,7 +114,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         if obs is None or not hasattr(info, "items"):
             raise self._wrong("step", "(observation, number, bool, bool, dict)", result)
         if over:
-            obs, info = copy.deepcopy((obs, info))
+            obs = copy.deepcopy(obs)
+            if "action_mask" in info:  # the remaining entries may be objects that cannot be copied
+                info = {**info, "action_mask": copy.deepcopy(info["action_mask"])}
         return obs, reward, terminated, truncated, info
 
     def _wrong(self, method: str, expected: str, result: Any) -> ArgumentError:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from torch import Tensor
 from rlox import learner, policies, spaces, standing, torch_state
 from rlox._rlox import RolloutBuffer
 from rlox.actors import Taken
-from rlox.batches import Batch
 from rlox.configs import SHAPE_SETTINGS
 from rlox.features import FeaturesExtractor
 from rlox.masks import as_masks
@@ -21,6 +20,32 @@ from rlox.observations import as_batch
 from rlox.on_policy_learner import OnPolicyLearner
 from rlox.optimizer import VectorOptimizer
 from rlox.rollout import RolloutEnv
+
+
+class Batch(NamedTuple):
+    """B steps of what was collected."""
+
+    obs: Any  # (B, *obs_shape), normalised; rows of a `Layout`, or what policies take
+    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
+    log_probs: Tensor  # (B,) float32, when collected
+    values: Tensor  # (B,) float32, when collected
+    advantages: Tensor  # (B,) float32
+    returns: Tensor  # (B,) float32, advantages + values
+    masks: Tensor | None = None  # (B, n) bool, which actions were allowed; None: all
+
+    @classmethod
+    def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
+        """All rows of a buffer, whatever it holds from now on, and of (T, N, n) masks; no copy."""
+        fields = [torch.from_numpy(buffer.field(name)) for name in cls._fields[:-1]]
+        return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same steps on a device."""
+        return Batch._make(None if x is None else x.to(device) for x in self)
+
+    def at(self, index: Tensor) -> "Batch":
+        """The steps of these indices, or where a mask is true."""
+        return Batch._make(None if x is None else x[index] for x in self)
 
 
 class TorchLearner(OnPolicyLearner):

@@ -172,7 +172,7 @@ CALLS = [
         obs_dim=without(record(lambda: dict(GOALS)), "one key more", "surrogates as key"),
         compute_reward=lambda: distance,
         compute_terminated=None,
-        capacity_name=name("capacity"),
+        capacity_name=optional(name("capacity")),
         **REPLAY,
     ),
     # A dict of dicts: test_hindsight.py.

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import finite, learner, policies, settings, torch_state
-from rlox.batches import Batch
 from rlox.configs import A2CConfig, IMPALAConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import Adam, RMSprop, VectorOptimizer, clip_norm_
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
-from rlox.torch_learner import TorchLearner
+from rlox.torch_learner import Batch, TorchLearner
 
 
 def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import finite, learner, policies, settings, torch_state
-from rlox.batches import Batch
 from rlox.configs import PPOConfig
 from rlox.features import FeaturesExtractor
 from rlox.optimizer import Adam, clip_norm_
 from rlox.phases import enter
 from rlox.rollout import RolloutEnv
-from rlox.torch_learner import TorchLearner
+from rlox.torch_learner import Batch, TorchLearner
 
 
 def ppo_loss(
