@@ -241,9 +241,9 @@ def _expect_integers(actions: npt.NDArray[Any]) -> None:
 
 
 def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    got = f"dtype {actions.dtype}"
     if actions.dtype.kind in "biuf":
         return actions
+    got = f"dtype {actions.dtype}"
     if actions.dtype.kind == "O":
         try:
             return actions.astype(np.float64)
