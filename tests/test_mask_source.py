@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rlox import ArgumentError, collect_rollout, make_vec
+from rlox.evaluation import evaluate
 from rlox.mask_source import MaskSource
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.masked_envs import Doors
@@ -60,6 +61,20 @@ def test_all_actions_are_allowed_where_no_environment_reports_a_mask(mode, kind)
         masks = trainer.learner.buffer.field("action_masks")
         assert set(masks.sum(2).ravel()) == {2, 3, 6}
         assert trainer.evaluate(3)["lengths"] == [5, 5, 5]
+
+
+def test_evaluation_allows_all_actions_where_no_mask_is_reported():
+    allowed = []
+
+    class Recording:
+        masked = True
+
+        def predict(self, obs, deterministic=True, action_masks=None):
+            allowed.append(int(action_masks.sum()))
+            return 10 + action_masks.argmax(1)
+
+    assert evaluate(Recording(), Once, 2, seed=0, num_envs=1)["lengths"] == [5, 5]
+    assert [count == 6 for count in allowed] == [False, *[True] * 4] * 2
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

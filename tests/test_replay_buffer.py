@@ -233,7 +233,7 @@ def test_beta_of_a_call_is_kept_and_saved(tmp_path):
     assert (buffer.alpha, buffer.beta) == (1.0, 0.5)
     expected = np.where(batch["indices"] == 3, 3**-0.5, 1.0)
     np.testing.assert_allclose(batch["weights"], expected, rtol=1e-5)
-    with pytest.raises(ArgumentError):
+    with refuses(ArgumentError, "batch_size"):
         buffer.sample(9, beta=0.6)
     for wrong in (-0.1, 1.5, float("nan")):
         expect_refusal(Refusal(partial(buffer.sample, beta=wrong), ArgumentError, "beta"), 4)

@@ -376,6 +376,9 @@ class Masked(Doors):
     (lambda: Masked([2] * 6), ArgumentError, "action_mask"),
     (lambda: Masked(["a"] * 6), ArgumentTypeError, "action_mask"),
     (lambda: Masked([0] * 6), ArgumentError, "action_mask"),
+    (lambda: Masked([-np.inf, 1, 1, 1, 1, 1]), ArgumentError, "action_mask", "pass True or False"),
+    (lambda: Masked([np.nan, 1, 1, 1, 1, 1]), ArgumentError, "action_mask", "pass True or False"),
+    (lambda: Masked([0, 2, 1, 1, 1, 1]), ArgumentError, "action_mask", "pass True or False"),
     (lambda: Masked([1] * 6, spaces.Box(0, 1, (6,))), ArgumentError, "action_masks"),
 )
 def test_invalid_masks_are_rejected(refusal):

@@ -355,6 +355,10 @@ def test_drain_episodes_returns_each_episode_once():
         env.step([0, 1])
     assert env.drain_episodes()[1].tolist() == [3, 3]
     assert env.drain_episodes()[0].tolist() == []
+    env.reset(options={"reset_mask": np.array([True, False])})
+    env.step([0, 1])
+    env.step([0, 1])
+    assert env.drain_episodes()[1].tolist() == [3], "a reset drops the episode that it cuts"
 
 
 def foreign():
@@ -459,8 +463,10 @@ def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, case):
     other = env.get_state()
     env.step(np.ones(n, int))
     before = env.get_state()
-    with refuses(NonFiniteError if np.isnan(number) else ArgumentError, name):
+    with refuses(NonFiniteError if np.isnan(number) else ArgumentError, name) as raised:
         env.set_state(changed(other, name, (n - 1, column), number))
+    if name in ("episode_returns", "finished"):
+        assert raised.value.env == n - 1
     for key, array in env.get_state().items():
         assert np.array_equal(array, before[key]), key
     env.set_state(other)
