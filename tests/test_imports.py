@@ -8,10 +8,10 @@ import rlox
 
 # Modules that import torch; all others work without it.
 WITH_TORCH = """
-actor_critic adam algorithms.a2c algorithms.dqn algorithms.impala algorithms.ppo algorithms.sac
-algorithms.td3 batches critics distributed._collectives distributed._ddp_learners distributions
+actor_critic algorithms.a2c algorithms.dqn algorithms.impala algorithms.ppo algorithms.sac
+algorithms.td3 critics distributed._collectives distributed._ddp_learners distributions
 exploring featured features networks off_policy_learner optimizer own_networks policies replaying
-rmsprop squashed torch_learner torch_state
+squashed torch_learner torch_state
 """
 WITH_TORCH = {f"rlox.{name}" for name in WITH_TORCH.split()}
 # Torch cannot be found, as if it were not installed.

@@ -89,6 +89,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
             raise AttributeError(name)
         return getattr(self.env, name)  # a subclass of SyncVectorEnv may read attributes
 
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the wrapped environment."""
+        return self.env.set_wrapper_attr(name, value, force=force)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment; an ArgumentError rejects other results than two of their types."""
         result: Any = self.env.reset(seed=seed, options=options)

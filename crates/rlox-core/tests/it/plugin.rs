@@ -254,7 +254,10 @@ fn what_cannot_be_made_says_so() {
     assert!(text(panics.make(&wanted)).contains("panicked: no luck"));
     let fewer = EnvPlugin::new(|options| MakeOptions { num_envs: 1, ..options.clone() }.copies_of(CartPole::default()));
     let rejected = assert_rejects(fewer.make(&wanted), Error::Config, "make");
-    assert_eq!((&rejected.expected[..], &rejected.got[..]), ("5 environments in SameStep mode", "1"));
+    assert_eq!(
+        (&rejected.expected[..], &rejected.got[..]),
+        ("5 environments in SameStep mode", "1 in SameStep mode from the library")
+    );
     let zero = MakeOptions { max_episode_steps: Some(Some(0)), ..options(AutoresetMode::SameStep, &[]) };
     assert_rejects(natives("CartPole-v1").make(&zero), Error::Config, "max_episode_steps");
     let endless = MakeOptions { max_episode_steps: Some(None), ..options(AutoresetMode::SameStep, &[]) };
