@@ -84,7 +84,7 @@ def test_means_and_intervals_are_those_of_rliable():
     pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
     from rliable import library, metrics
 
-    for seed, n in ((0, 40), (1, 31), (2, 22)):
+    for seed, n in ((0, 40), (1, 31), (2, 6)):
         returns = np.random.default_rng(seed).gamma(2.0, 50.0, n)
         means, intervals = library.get_interval_estimates(
             {"runs": returns[:, None]},

@@ -244,7 +244,7 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
     for name, values in wrong.items():
         missing = {key: value for key, value in saved.items() if key != name}
         for damaged in (missing, *({**saved, name: value} for value in values)):
-            with refuses(ArgumentError, "state", "pass what get_state() returned", section=name):
+            with refuses(ArgumentError, "state", "pass the result of get_state()", section=name):
                 env.set_state(to_arrays(damaged))
     for damaged in (
         {**state, "tree": state["tree"][:-1]},

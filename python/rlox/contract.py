@@ -19,6 +19,10 @@ FIX = (
     "update it to Gymnasium's API, or, if it follows Gym's, wrap it in "
     "shimmy.GymV21CompatibilityV0(env=...)"
 )
+_RESULTS = {
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminated", "truncated", "infos"),
+}
 
 
 def require_env(env: object) -> gym.Env[Any, Any]:
@@ -54,19 +58,20 @@ def expect_interface(env: gym.Env[Any, Any]) -> None:
 
 
 def expect_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
-    """Check that a vector environment has the attributes of Gymnasium's."""
+    """Check that a vector environment has `num_envs` and the spaces of single environments."""
     for name in ("num_envs", "single_observation_space", "single_action_space"):
         if not hasattr(env, name):
             expected = f"{type(env.unwrapped).__name__} to have the attribute {name}"
             raise ArgumentError("env", expected, "none", "set it in __init__")
 
 
-def expect_results(env: VectorEnv[Any, Any, Any], method: str, names: str, results: Any) -> Any:
-    """Return the results of a vector environment's method if they are as many as `names`."""
-    if isinstance(results, tuple) and len(results) == names.count(",") + 1:
+def expect_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
+    """Return the results of `reset` or `step` of a vector environment; check their number."""
+    names = _RESULTS[method]
+    if isinstance(results, tuple) and len(results) == len(names):
         return results
     got = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
-    expected = f"{type(env.unwrapped).__name__}.{method}() to return ({names})"
+    expected = f"{type(env.unwrapped).__name__}.{method}() to return ({', '.join(names)})"
     raise ArgumentError("env", expected, got, FIX)
 
 

@@ -101,7 +101,7 @@ class ForeignVecEnv(Wrapper):
         # Gymnasium's take the mask out of the dict they get.
         given = None if options is None else dict(options)
         results = self._guarded(self._with_checks, self.env.reset, seed=sent, options=given)
-        obs, infos = expect_results(self, "reset", "observations, infos", results)
+        obs, infos = expect_results(self, "reset", results)
         self._seeds.give(seed)
         self._obs = self._rows(obs)
         reset = slice(None) if masked is None else masked
@@ -133,8 +133,7 @@ class ForeignVecEnv(Wrapper):
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
         results = self._guarded(self._with_checks, self.env.step, actions)
-        names = "observations, rewards, terminated, truncated, infos"
-        obs, rewards, terminated, truncated, infos = expect_results(self, "step", names, results)
+        obs, rewards, terminated, truncated, infos = expect_results(self, "step", results)
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
         self._steps += 1

@@ -97,8 +97,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             capacity,
             _sizes(obs_dim),
             act_dim,
-            _given("strategy", strategy),
-            _given("n_sampled_goal", n_sampled_goal),
+            _require("strategy", strategy),
+            _require("n_sampled_goal", n_sampled_goal),
             num_envs=num_envs,
             obs_dtype=obs_dtype,
             act_dtype=act_dtype,
@@ -225,7 +225,7 @@ def _sizes(obs_dim: Any) -> Any:
     return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
 
 
-def _given(name: str, value: Any) -> Any:
+def _require(name: str, value: Any) -> Any:
     """A value, where the core takes None for its default."""
     if value is None:
         raise ArgumentTypeError(name, "a value", "None", "leave it out for the default")

@@ -46,7 +46,7 @@ def native_id(env_id: object) -> str:
     """An id without the prefix `rlox/`.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: `env_id` is not a str.
         ValueError: It is one of Gymnasium's that has no native implementation.
 
     >>> native_id("rlox/CartPole-v1")

@@ -24,22 +24,20 @@ MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
 
-def predict(
-    native: Any, obs: Any, drawn: learner.Stream | None, action_masks: Any
-) -> npt.NDArray[Any]:
-    """Return actions of a native learner: greedy ones, or samples whose seed is from `drawn`.
+def predict(native: Any, obs: Any, drawn: learner.Stream | None, masks: Any) -> npt.NDArray[Any]:
+    """Return greedy actions of a native learner, or samples with a seed from the stream `drawn`.
 
-    A rejected call leaves the random stream unchanged.
+    A rejected call leaves the stream unchanged.
     """
     before: Any = None if drawn is None else drawn.bit_generator.state
     seed = None if drawn is None else int(drawn.integers(2**63))
     try:
-        if native.plain and action_masks is None and not isinstance(obs, tuple):
+        if native.plain and masks is None and not isinstance(obs, tuple):
             actions: npt.NDArray[Any] = native.policy.predict(obs, seed, None, native.normalizer)
             return actions if actions.ndim else actions[()]  # a number
         rows, single = as_batch(obs, native.layout, native.normalizer)
         space, n = native.spaces[1], len(rows)
-        masks = None if action_masks is None else as_masks(action_masks, space, n)
+        masks = None if masks is None else as_masks(masks, space, n)
         actions = native.policy.predict(rows, seed, masks)
     except Exception:
         if drawn is not None:

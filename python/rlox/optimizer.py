@@ -33,7 +33,7 @@ class VectorOptimizer:
         ValueError: Parameters of several dtypes or devices, or none.
     """
 
-    kept: ClassVar[tuple[str, ...]]
+    moments: ClassVar[tuple[str, ...]]
     """Those of `MEANS` that are attributes, which hold a number for each parameter: vectors."""
 
     def __init__(self, module: nn.Module, parts: Sequence[str] | None = None) -> None:
@@ -93,18 +93,18 @@ class VectorOptimizer:
         self._move(gradient, learning_rate)
 
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
-        """Changes `vector`, and what is kept."""
+        """Change `vector` and the optimizer state."""
         raise NotImplementedError
 
     def state(self) -> Arrays:
-        """Copies of what is kept, by the names that every backend has.
+        """Return copies of the optimizer state, by the names that every backend has.
 
         "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq", the means of the gradients and of
         their squares, 0 where an optimiser has none, and the steps of each part, "actor.step".
         """
         arrays: Arrays = {}
         for kind in MEANS:
-            mean = getattr(self, kind) if kind in self.kept else torch.zeros_like(self.vector)
+            mean = getattr(self, kind) if kind in self.moments else torch.zeros_like(self.vector)
             for name, part in self._named_parts(mean):
                 arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
         parts = {_counted(name) for name, _ in self._named_parts(self.vector)}
@@ -137,7 +137,7 @@ class VectorOptimizer:
             kind = name.rpartition(".")[2]
             if kind == "step":
                 wanted, fits = "one count of steps", array == first >= 0 and array % 1 == 0
-            elif kind not in self.kept:
+            elif kind not in self.moments:
                 wanted, fits = "zeros, which this optimiser keeps", array == 0
             elif kind == "exp_avg_sq":
                 wanted, fits = "finite numbers, at least 0", (array >= 0) & np.isfinite(array)
@@ -152,7 +152,7 @@ class VectorOptimizer:
             kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
             for kind in MEANS
         }
-        if "exp_avg" in self.kept and any(said["exp_avg_sq"]) and not any(said["exp_avg"]):
+        if "exp_avg" in self.moments and any(said["exp_avg_sq"]) and not any(said["exp_avg"]):
             raise ArgumentError(
                 "optimizer",
                 "means of gradients beside those of their squares",
@@ -168,7 +168,7 @@ class VectorOptimizer:
         """
         self.check_state(arrays)
         self.steps = int(next(a for name, a in arrays.items() if name.endswith(".step")))
-        for kind in self.kept:
+        for kind in self.moments:
             for name, part in self._named_parts(getattr(self, kind)):
                 part.copy_(torch.from_numpy(np.array(arrays[f"{name}.{kind}"])))
 
@@ -205,7 +205,7 @@ class Adam(VectorOptimizer):
     tensor([[0.5000, 0.5000]])
     """
 
-    kept = ("exp_avg", "exp_avg_sq")
+    moments = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class RMSprop(VectorOptimizer):
     tensor([[1., 1.]])
     """
 
-    kept = ("exp_avg_sq",)
+    moments = ("exp_avg_sq",)
 
     def __init__(
         self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False

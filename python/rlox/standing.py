@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rlox.foreign import ForeignVecEnv
 
 _MASKS = ("action_mask", "_action_mask")
-_EXPECTED, _FIX = "the saved state of environments", "pass what get_state() returned"
+_EXPECTED = "the saved state of environments"
+_FIX = "pass the result of get_state()"
 
 
 def environment_state(env: RolloutEnv) -> Arrays:

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.policies import PolicyLike
 
+_OF_TRAIN = ("total_timesteps", "callbacks", "loggers", "progress_bar")
 _HINTS = {
     "policy_kwargs": "pass net_arch, activation or features_extractor instead",
     "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
-    **dict.fromkeys(("total_timesteps", "callbacks", "loggers"), "pass it to train()"),
+    **dict.fromkeys(_OF_TRAIN, "pass it to train()"),
 }
 Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]

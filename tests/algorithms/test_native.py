@@ -235,14 +235,13 @@ def policy(observation=NUMBERS, action=TWO):
     return NativePolicy(observation, action, stream, SHAPE, "native")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [ppo, partial(DQNTrainer, "CartPole-v1", backend="native")])
 @pytest.mark.parametrize(
     ("obs", "masks"), [(np.zeros((2, 3)), None), (np.zeros((2, 4)), True), ("x", None)]
 )
 def test_rejected_predictions_leave_the_random_stream_unchanged(make, obs, masks):
-    made = make()
-    learner = getattr(made, "learner", made)
+    learner = make()
+    learner = getattr(learner, "learner", learner)
     before = learner.state().streams
     with pytest.raises((ArgumentError, ArgumentTypeError)):
         learner.predict(obs, deterministic=False, action_masks=masks)
@@ -251,6 +250,7 @@ def test_rejected_predictions_leave_the_random_stream_unchanged(make, obs, masks
     assert learner.state().streams != before
 
 
+@pytest.mark.timeout(60)
 def test_predictions_and_training_with_statistics_do_not_deadlock():
     learner = ppo(n_steps=64, normalize_obs=True)
     over, obs = threading.Event(), np.zeros((64, 4), np.float32)

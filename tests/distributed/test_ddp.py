@@ -293,16 +293,15 @@ def test_rank_that_fails_ends_the_others_and_rank_0_saves(tmp_path, fault, rank,
     failed, other = outcomes[rank], outcomes[1 - rank]
     assert failed.error.startswith(error)
     assert failed.exit_code == exit_code
-    assert other.error.startswith(
-        ("PeerError: another rank failed", "PeerError: the process group")
-    )
+    assert other.error.startswith("PeerError: another rank failed")
     (saved,) = tmp_path.glob("*/*/*/checkpoint")
     manifest = read_checkpoint(saved).manifest
     assert manifest["counters"]["timesteps"] == 128
     assert len(manifest["ranks"]) == 2
     assert manifest["ranks"][0]["streams"] != manifest["ranks"][1]["streams"]
     assert manifest["environment"] == "approximate"
-    assert manifest["environment_reason"]
+    reason = error if rank == 0 else "rank 0: RuntimeError"
+    assert reason in manifest["environment_reason"]
     assert rlox.load(saved).predict([0.0]) in (0, 1)
 
 

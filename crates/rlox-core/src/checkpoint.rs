@@ -194,8 +194,8 @@ impl Checkpoint {
 /// The folder in which a checkpoint is found: at `path`, inside of a run folder, or as the former one where it was being
 /// replaced.
 fn locate(path: &Path) -> Result<PathBuf> {
-    let said = |source| Error::Io { path: path.display().to_string(), source };
-    let mut folder = disk::resolve(path).map_err(said)?;
+    let io_error = |source| Error::Io { path: path.display().to_string(), source };
+    let mut folder = disk::resolve(path).map_err(io_error)?;
     let inner = folder.join("checkpoint");
     let former = |folder: &Path| disk::beside(folder, "previous");
     if !folder.join(MANIFEST).exists() && (inner.exists() || former(&inner).exists()) {
@@ -207,7 +207,7 @@ fn locate(path: &Path) -> Result<PathBuf> {
     if !folder.is_dir() || disk::is_empty(&folder) {
         let got = if folder.is_file() { "a file" } else { "nothing there" };
         let text = format!("expected the folder of a checkpoint, got {got}; pass another path");
-        return Err(said(io::Error::new(io::ErrorKind::NotFound, text)));
+        return Err(io_error(io::Error::new(io::ErrorKind::NotFound, text)));
     }
     Ok(folder)
 }

@@ -138,13 +138,13 @@ impl Sequences {
     fn check_memory(self, batch_size: usize) -> Result<()> {
         let Self { length, burn_in, .. } = self;
         let argument = if burn_in > length { "burn_in" } else { "length" };
-        let said = || {
-            let before = if burn_in > 0 { format!(" after {burn_in}") } else { String::new() };
-            let many = if batch_size > 1 { format!(" of {batch_size} sequences") } else { String::new() };
+        let request = || {
+            let before = if burn_in > 0 { format!(" after {burn_in} steps of burn-in") } else { String::new() };
+            let many = if batch_size > 1 { format!(" in each of {batch_size} sequences") } else { String::new() };
             format!("{length} steps{before}{many}, which needs")
         };
         let steps = burn_in.saturating_add(length).saturating_mul(batch_size);
-        memory::check_named(argument, steps, size_of::<usize>() + 2, said)
+        memory::check_named(argument, steps, size_of::<usize>() + 2, request)
     }
 }
 
