@@ -1,6 +1,6 @@
 """Scores that training must reach in Gymnasium's environments, and controls that must fail.
 
-A score is the median over the seeds in RLOX_TEST_SEEDS, or over five seeds without the variable.
+A score is reached if most seeds reach it: those in RLOX_TEST_SEEDS, or five without the variable.
 """
 
 import os
@@ -20,15 +20,20 @@ MOUNTAIN_CAR = "MountainCarContinuous-v0"
 SEEDS = [int(seed) for seed in os.environ.get("RLOX_TEST_SEEDS", "1 2 3 4 5").split()]
 
 
-def median_score(trainer, env, total, backend, change=None, seeds=SEEDS, **settings):
-    scores = []
+def most_seeds_reach(score, trainer, env, total, backend, change=None, seeds=SEEDS, **settings):
+    """Return whether more than half of the seeds reach a score; stop when this is decided."""
+    reached = missed = 0
     for seed in seeds:
         with trainer(env, seed, backend=backend, runs_dir=None, **settings) as one:
             if change is not None:
                 change(one.learner)
             one.train(total)
-            scores.append(one.evaluate(30)["mean_reward"])
-    return np.median(scores)
+            mean = one.evaluate(30)["mean_reward"]
+        print(f"{trainer.__name__} on {env}, seed {seed}: {mean:.1f}")
+        reached, missed = reached + (mean >= score), missed + (mean < score)
+        if max(reached, missed) > len(seeds) / 2:
+            break
+    return reached > len(seeds) / 2
 
 
 SOLVED = {
@@ -52,20 +57,20 @@ SOLVED = {
 @pytest.mark.parametrize("case", SOLVED)
 def test_environments_are_solved(case, backend):
     trainer, env, total, score, settings = SOLVED[case]
-    assert median_score(trainer, env, total, backend, **settings) >= score
+    assert most_seeds_reach(score, trainer, env, total, backend, **settings)
 
 
 @pytest.mark.parametrize("backend", ["candle", "burn"])
 def test_ppo_solves_cartpole_on_optional_backends(backend):
     if backend not in network_backends():
         pytest.skip(f"rlox was built without the feature {backend}")
-    assert median_score(PPOTrainer, CARTPOLE, 100_000, backend) >= 475
+    assert most_seeds_reach(475, PPOTrainer, CARTPOLE, 100_000, backend)
 
 
 @pytest.mark.parametrize("lag", [0, 4])
 def test_impala_solves_cartpole_in_lockstep(lag):
     settings = {"lockstep": True, "max_lag": lag}
-    assert median_score(IMPALATrainer, CARTPOLE, 500_000, "auto", **settings) >= 475
+    assert most_seeds_reach(475, IMPALATrainer, CARTPOLE, 500_000, "auto", **settings)
 
 
 def permute_advantages(ppo):
@@ -141,7 +146,7 @@ def test_environments_are_not_solved_without_a_signal(case, backend):
     trainer, env, total, score, change = CONTROLS[case]
     if case == "IMPALA" and backend == "native":
         pytest.skip("the native learner corrects advantages in Rust")
-    assert median_score(trainer, env, total, backend, change) < score
+    assert not most_seeds_reach(score, trainer, env, total, backend, change)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
@@ -149,4 +154,4 @@ def test_environments_are_not_solved_without_a_signal(case, backend):
 def test_actors_do_not_solve_cartpole_without_learning(case, backend):
     trainer, env, total, _, settings = SOLVED[case]
     frozen = {"seeds": SEEDS[:3], "learning_rate": 0.0}
-    assert median_score(trainer, env, total, backend, **settings, **frozen) < 200
+    assert not most_seeds_reach(200, trainer, env, total, backend, **settings, **frozen)
