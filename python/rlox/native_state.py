@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
@@ -69,10 +69,9 @@ def with_standing(state: learner.LearnerState, agent: NativeAgent) -> learner.Le
     return dataclasses.replace(state, streams=state.streams | own, counters=counters)
 
 
-def without_standing(state: learner.LearnerState, names: Iterable[str]) -> learner.LearnerState:
+def without_standing(state: learner.LearnerState, names: Container[str]) -> learner.LearnerState:
     """A state with the streams of these names alone."""
-    known = [*names]
-    streams = {name: stream for name, stream in state.streams.items() if name in known}
+    streams = {name: stream for name, stream in state.streams.items() if name in names}
     return dataclasses.replace(state, streams=streams)
 
 

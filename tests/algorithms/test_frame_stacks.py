@@ -108,6 +108,32 @@ def test_a_stack_takes_the_memory_of_one_frame():
     assert one.replay.buffer.nbytes < 1.05 * 1000 * 40 * 40
 
 
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_nature_cnn_learns_the_same_from_frames_stored_once(name):
+    settings = {"learning_starts": 8, "batch_size": 4, "train_freq": 4, "buffer_size": 40}
+    learned = []
+    for frames in (FRAMES, None):
+        env = SyncVectorEnv([lambda: stacked(name == "DQN", side=36)])
+        one = make_learner(name, "torch", 2, env, frame_stack=frames, **settings)
+        iterated(one, 14)
+        assert one.updates == 12
+        learned.append(one._networks())
+    np.testing.assert_equal(*learned)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_native_learners_reject_checkpoints_with_stacked_frames(replay, tmp_path):
+    def numbers():
+        return FrameStackObservation(gym.make("CartPole-v1"), FRAMES)
+
+    settings = {**SMALL, "frame_stack": FRAMES, "runs_dir": None}
+    with DQNTrainer(numbers, 1, backend="torch", **settings) as trainer:
+        trainer.train(20)
+        trainer.save(tmp_path / "saved", replay=replay)
+    with refuses(ArgumentError, "frame_stack", "backend", got="4"):
+        DQNTrainer.load(tmp_path / "saved", env=numbers, backend="native", runs_dir=None)
+
+
 def test_frames_may_be_a_part_of_the_first_axis():
     assert stored_frames(learner("DQN", frame_stack=2)) == 2
     env = make_vec(lambda: gym.wrappers.FlattenObservation(stacked()), 1)  # of 36 numbers, 9 each

@@ -194,6 +194,12 @@ def test_pool_reports_worker_that_died():
         assert pool.free == 1
 
 
+def test_no_trials_are_rejected_before_the_storage_is_made(rlox, space, tmp_path):
+    result = rlox(*SWEEP, *space, "--trials", "0")
+    assert (result.code, result.err.startswith("rlox: trials: ")) == (2, True)
+    assert not [*tmp_path.rglob("*.db")]
+
+
 @pytest.mark.processes
 def test_study_of_another_plan_is_rejected(rlox, space):
     assert rlox(*SWEEP, *space, "--trials", "1").code == 0

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -94,6 +96,17 @@ def test_normalizer_statistics_outlive_killed_actors():
     state = trained(actors="ray", steps=4_000, callbacks=[kill], **how)
     # Rollouts that were lost do not count, first observations do.
     assert 4_000 <= state.normalizer["obs_count"] < 4_200
+
+
+@pytest.mark.kills
+def test_rollout_lost_with_its_node_is_collected_again():
+    script = Path(__file__).parents[1] / "support" / "ray_nodes.py"
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # Ray writes to stdout, too.
+    assert "nodes lost 1, timesteps 32768" in done.stdout.splitlines()
 
 
 def test_cluster_without_room_is_waited_for_until_the_run_is_stopped():

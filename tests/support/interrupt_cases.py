@@ -149,6 +149,15 @@ def environments(call, state, env_id="CartPole-v1"):
     return case
 
 
+def steps_into(n):
+    env, steps = rlox.VecEnv(n, seed=0)._native, 20
+    env.reset()
+    obs, final_obs = zeros(2, steps, n, 4)
+    rewards, (terminated, truncated) = np.zeros((steps, n)), zeros(2, steps, n, dtype=bool)
+    actions = zeros(steps, n, dtype=np.int64)
+    return lambda: env.steps_into(actions, obs, rewards, terminated, truncated, final_obs)
+
+
 def set_states(env):
     one = env.get_state()
     other = {**one, "episode_returns": np.ones(env.num_envs)}
@@ -190,6 +199,22 @@ def sample_from_a_file():
     os.remove(path)
     os.rmdir(os.path.dirname(path))
     return lambda n: lambda: buffer.sample(min(n, rows)), stream_of(buffer)
+
+
+def sample_image_stacks():
+    stacks, zero = zeros(2001, 4, 84, 84, dtype=np.uint8), zeros(2000)
+    off = zeros(2000, dtype=bool)
+    buffer = rlox.ReplayBuffer(40_000, (4, 84, 84), (), obs_dtype="uint8", frame_stack=4, seed=0)
+    for _ in range(20):
+        buffer.push_batch(stacks[:-1], stacks[1:], zero, zero, off, off, in_order=True)
+    return lambda n: lambda: buffer.sample(min(n, 40_000)), stream_of(buffer)
+
+
+def sample_a_long_sequence():
+    column, off = np.arange(1001, dtype=np.float32)[:, None], zeros(1000, dtype=bool)
+    buffer = rlox.ReplayBuffer(1000, 1, 1, seed=0)
+    buffer.push_batch(column[:-1], column[1:], zeros(1000, 1), zeros(1000), off, off, in_order=True)
+    return lambda n: lambda: buffer.sample_sequences(1, n), stream_of(buffer)
 
 
 def replay_states():
@@ -269,12 +294,15 @@ SLOW = {
     ),
     "compute_vtrace": on(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
     "policy_ratios": on(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
+    "steps_into": lambda: (steps_into, no_state),
+    "samples of image stacks": sample_image_stacks,
     "samples by priority": sample_by_priority,
     "samples from a file": sample_from_a_file,
 }
 # Each in one piece until all is there, so that the time in it does not matter.
 ONCE = {
     "a replay state": replay_states,
+    "sample_sequences": sample_a_long_sequence,
 }
 TRAINING = {
     "collect by train": training("collect", "train", (True, 0)),  # half a rollout does not count
@@ -333,6 +361,18 @@ def handler_changes_arrays():
     assert (returns[0], returns[-1]) == (1.5, 1.0)
 
 
+def handler_makes_the_same_call():
+    long = InHandler()
+    x, f, out = long.x, long.f, long.out
+    x[:] = 1.0
+    expected, inner = rlox.compute_gae(x, x, f, 0.0), []
+    long.interrupt(lambda: inner.extend(rlox.compute_gae(x, x, f, 0.0)))
+    rlox.compute_gae(x, x, f, 0.0, out=out)
+    assert long.ran
+    for results in (inner, out):
+        assert all(np.array_equal(*pair) for pair in zip(results, expected, strict=True))
+
+
 def handler_uses_the_object_of_the_call():
     errors, long = [], InHandler()
 
@@ -356,7 +396,14 @@ def handler_uses_the_object_of_the_call():
     assert buffer.final_index is not None
 
 
-HANDLERS = {x.__name__: x for x in (handler_changes_arrays, handler_uses_the_object_of_the_call)}
+HANDLERS = {
+    x.__name__: x
+    for x in (
+        handler_changes_arrays,
+        handler_makes_the_same_call,
+        handler_uses_the_object_of_the_call,
+    )
+}
 
 
 def run(name, shares):
