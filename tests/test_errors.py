@@ -85,6 +85,15 @@ def test_error_of_a_constructor_keeps_its_attributes_through_gymnasium():
         gym.make("rlox/Pendulum-v1", g="x")
 
 
+def test_error_raised_while_another_is_handled_keeps_its_own_text():
+    with pytest.raises(rlox.ArgumentError) as raised:
+        try:
+            rlox.VecEnv(n=0)
+        except rlox.ArgumentError as error:
+            raise rlox.ArgumentError("line 3 is wrong") from error
+    assert str(raised.value) == "line 3 is wrong"
+
+
 def test_error_without_expected_value_is_a_plain_sentence():
     error = rlox.ClosedError("env", None, "is closed", "create a new one")
     assert str(error) == "env is closed; create a new one"

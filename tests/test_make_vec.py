@@ -66,6 +66,10 @@ def nothing(env):
     return None
 
 
+def out_of_bounds(env):
+    raise gym.error.InvalidBound("of the wrapper")
+
+
 def in_mode(env, mode):
     return make_vec(env, vectorization_mode=mode)
 
@@ -98,6 +102,7 @@ def in_mode(env, mode):
     (lambda: make_vec(Counter, wrappers=nothing), ArgumentTypeError, "wrappers", "for example ["),
     (lambda: make_vec(Counter, wrappers=[nothing]), ArgumentTypeError, "wrappers", "return the"),
     (lambda: make_vec("CartPole-v1", wrappers=[nothing]), ArgumentTypeError, "wrappers"),
+    (lambda: make_vec("CartPole-v1", wrappers=[out_of_bounds]), ArgumentError, "wrappers"),
     (lambda: make_vec(CartPoleVectorEnv, wrappers=[nothing]), ArgumentError, "wrappers"),
     (lambda: make_vec(Counter, autoreset_mode="never"), ArgumentError, "autoreset_mode"),
     (lambda: make_vec("FrozenLake-v1", seeds=2), TypeError, "'seeds'"),

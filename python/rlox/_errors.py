@@ -58,10 +58,11 @@ class StructuredError(Exception):
     ) -> None:
         if expected is None and not got:
             # Gymnasium raises `type(error)(error)` for an error of a worker process, and
-            # `type(error)(text)` while it handles an error of a constructor.
-            original = argument if isinstance(argument, StructuredError) else sys.exc_info()[1]
-            same = original is argument or type(original) is type(self)
-            if isinstance(original, StructuredError) and same:
+            # `type(error)(text)` for an error of a constructor.
+            original: object = argument
+            if sys._getframe(1).f_globals.get("__name__") == "gymnasium.envs.registration":
+                original = sys.exc_info()[1]
+            if isinstance(original, StructuredError):
                 super().__init__(*original.args)
                 vars(self).update(vars(original))
                 return
@@ -82,7 +83,8 @@ class StructuredError(Exception):
     def __str__(self) -> str:
         """Return the text: argument, section, expected, got, location and hint."""
         section = "" if self.section is None else f", section {self.section}"
-        expected = " " if self.expected is None else f": expected {self.expected}, got "
+        expected = "" if self.expected is None else f": expected {self.expected}, got"
+        got = f" {self.got}" if self.got else ""
         location = "".join(
             f" {preposition} {place}"
             for preposition, place in (
@@ -98,7 +100,7 @@ class StructuredError(Exception):
         )
         hint = "" if self.hint is None else f"; {self.hint}"
         hint += "" if self.diagnosis is None else f"; see {self.diagnosis}"
-        return f"{self.argument}{section}{expected}{self.got}{location}{hint}"
+        return f"{self.argument}{section}{expected}{got}{location}{hint}"
 
 
 class ArgumentError(StructuredError, ValueError):

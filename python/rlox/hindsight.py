@@ -9,7 +9,14 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError
+from rlox._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptFileError,
+    NonFiniteError,
+    in_file,
+    in_section,
+)
 from rlox._rlox import GoalReplayBuffer
 
 Strategy = Literal["future", "final", "episode"]
@@ -210,13 +217,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             )
             buffer.load_state(checkpoint.members.get("replay", {}))
         except (KeyError, AttributeError, ValueError) as error:
-            raise CorruptFileError(
-                str(path),
-                "what rlox wrote",
-                f"other ({error})",
-                "the file is damaged or not a buffer's, use another copy",
-                section="replay",
-            ) from error
+            raise in_file(in_section(error, "replay"), path, CorruptFileError) from error
         return buffer
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from rlox import spaces
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, CorruptFileError, in_file, in_section
 from rlox.backends import BACKENDS
 from rlox.checkpoint import MANIFEST, corrupt, expect_keys
 from rlox.configs import ALPHA, BETAS, EPS, SHAPE_SETTINGS
@@ -45,14 +45,6 @@ _UNTOLD = (
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
     *("async_collect", "num_actors", "actors", "max_lag", "lockstep"),
 )
-# Settings that older checkpoints lack, and what was done without them.
-_ADDED: dict[str, Any] = {
-    "async_collect": False,
-    "num_actors": 1,
-    "actors": "auto",
-    "max_lag": None,
-    "lockstep": False,
-}
 # Settings of theirs that trainers in Python do not have, and what these do.
 _FIXED: dict[str, Any] = {
     "optimizer": "adam",
@@ -180,8 +172,6 @@ def _expect_trainer(
     if not 0 <= run["start"] <= run["target"]:
         raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
     names = {field.name for field in fields(config_type)}
-    if "async_collect" in names:
-        _add(manifest)
     for section in ("settings", "sources"):
         if wrong := names ^ {*manifest[section]}:
             there = "the unknown" if wrong & {*manifest[section]} else "no"
@@ -189,14 +179,7 @@ def _expect_trainer(
     try:
         config_type(**manifest["settings"])
     except (TypeError, ValueError) as error:
-        raise corrupt(file, "settings", f"a setting that is none ({error})") from error
-
-
-def _add(manifest: Mapping[str, Any]) -> None:
-    """Settings that came after checkpoints of this format were first written."""
-    for name, value in _ADDED.items():
-        if name not in manifest["settings"] and name not in manifest["sources"]:
-            manifest["settings"][name], manifest["sources"][name] = value, "default"
+        raise in_file(in_section(error, "settings"), file, CorruptFileError) from error
 
 
 def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:

@@ -75,9 +75,10 @@ class Trainer:
         refuse_unknown(settings, known, type(self).__name__, _HINTS)
         self.env_name = name_of(env)
         self.env_id = self.env_name if isinstance(env, str) else None
-        of = self.config_type, self.algorithm, self.env_name, count_of(env)
         shape = () if policy is None else SHAPE_SETTINGS
-        config, self.sources = config_for(*of, settings, without=shape)
+        config, self.sources = config_for(
+            self.config_type, self.algorithm, self.env_name, count_of(env), settings, without=shape
+        )
         config = self._share(config)
         self.seed = chosen_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs

@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError, renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, one_line, renamed
 from rlox.contract import FIX, CheckedEnv, expect_interface, require_env
 from rlox.foreign import ForeignVecEnv
 from rlox.memory import check_memory
@@ -65,8 +65,7 @@ def make_vec(
             environment's.
         MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above or not as Gymnasium's API has it, or keywords for an
-            environment already made.
-            What a wrapper raises comes as one of these, names it and has its error as the cause.
+            environment already made. Errors of `env` itself and of wrappers pass unchanged.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
@@ -149,11 +148,15 @@ def _wrappers_of(wrappers: Any) -> Sequence[EnvWrapper]:
 
 
 def _checked(wrapper: EnvWrapper) -> EnvWrapper:
-    """Add a check that a wrapper returns an environment."""
+    """Add a check that a wrapper returns an environment; name it in errors of Gymnasium."""
     name = getattr(wrapper, "__name__", None) or repr(wrapper)
 
     def wrap(env: Single) -> Single:
-        wrapped: object = wrapper(env)
+        try:
+            wrapped: object = wrapper(env)
+        except gym.error.Error as error:
+            expected, fix = f"{name} to wrap {env}", "correct it, or leave it out"
+            raise ArgumentError("wrappers", expected, one_line(error), fix) from error
         if not isinstance(wrapped, gym.Env):
             raise ArgumentTypeError(
                 "wrappers",

@@ -133,8 +133,8 @@ mod tests {
             assert_eq!((&*wrong.argument, &*wrong.got, wrong.at.index), ("weights", shown, Some(1)));
             assert!(wrong.expected.ends_with("for each reward function"));
         }
-        let sum = combine_rewards(&[1e139], &[1e10], &mut [0.0]).map_err(|error| error.to_string());
-        assert!(sum.is_err_and(|words| words.starts_with("weights: expected weighted sums of at most 1e140, got 1")));
+        let error = combine_rewards(&[1e139], &[1e10], &mut [0.0]).unwrap_err();
+        assert_eq!(error.mismatch().map(|wrong| &*wrong.argument), Some("weights"));
         assert!(combine_rewards(&[2e37_f32], &[0.1], &mut [0.0]).is_err());
     }
 

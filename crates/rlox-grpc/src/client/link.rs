@@ -294,18 +294,19 @@ fn begun(status: &Status, address: &str, has_token: bool) -> Trouble {
 
 /// Returns the error for a status of a worker, to which a token was sent or not.
 fn trouble(status: &Status, address: &str, has_token: bool) -> Trouble {
-    let said = format!("worker {address}: {}", status.message());
     match status.code() {
         Code::Unauthenticated => {
             let got = if has_token { "another one" } else { "none" };
             let fix = "pass what its --token-file has as token, or from Python in RLOX_WORKER_TOKEN";
             Error::config("token", format!("that of worker {address}"), got, fix).into()
         }
-        Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => Error::Backend(said).into(),
+        Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => {
+            Error::Backend(format!("worker {address}: {}", status.message())).into()
+        }
         Code::Unimplemented => {
             let got = format!("a server of something else at {address}");
             Error::config("address", "a worker of rlox", got, "pass the address that rlox-worker printed").into()
         }
-        _ => Trouble::Lost(if status.message().is_empty() { format!("worker {address}: {status}") } else { said }),
+        code => Trouble::Lost(format!("worker {address}: {} ({code:?})", status.message())),
     }
 }
