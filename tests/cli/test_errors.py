@@ -42,9 +42,14 @@ ERRORS = [
     (NOISE + "--action-noise.theta 1", 2, ["--action-noise.theta: expected", "sigma"]),
     (NOISE + "--action-noise.sigma -1", 2, ["sigma: expected", "-1.0"]),
     (NOISE + "--action-noise none --action-noise.sigma 1", 2, ["--action-noise.sigma: expected"]),
+    (
+        "train sac Pendulum-v1 --total-timesteps 1 --action-noise.sigma 1",
+        *(2, ["--action-noise.sigma: expected"]),
+    ),
     # Backends, seeds, folders.
     (TRAIN + "--backend jax", 2, ["'jax'", "'--backend'", "native", "torch"]),
     (TRAIN + "--backend native --device cuda", 2, ["device: expected 'cpu'"]),
+    (TRAIN + "--seed -1", 2, ["seed: expected None or", "-1"]),
     (TRAIN + "--seed 1 --seeds 0-1", 2, ["--seeds: expected no --seed"]),
     (TRAIN + "--seeds 1,1", 2, ["seeds: expected each once"]),
     (TRAIN + "--seeds 3-1", 2, ["--seeds: expected", "'3-1'"]),
@@ -54,7 +59,11 @@ ERRORS = [
     (TRAIN + "--loggers jsonl csv jsonl", 2, ["loggers: expected", "'jsonl' twice"]),
     (TRAIN + "--loggers jsonl --runs-dir None", 2, ["loggers: expected a run folder"]),
     (TRAIN + "--eval-episodes 3", 2, ["--eval-episodes: expected --eval-every"]),
+    (TRAIN + "--stop-at-reward 3", 2, ["--stop-at-reward: expected --eval-every"]),
+    (TRAIN + "--patience 0", 2, ["patience: expected", "0"]),
     (TRAIN + "--keep-last 3", 2, ["--keep-last: expected --checkpoint-every"]),
+    (TRAIN + "--checkpoint-every -1", 2, ["checkpoint_every: expected", "-1"]),
+    (TRAIN + "--checkpoint-every 9 --keep-last 0", 2, ["keep_last: expected", "0"]),
     (TRAIN + "--eval-every 0", 2, ["eval_every: expected", "0"]),
     (TRAIN + "--checkpoint-every 9 --runs-dir None", 1, ["path: expected"]),
     # Arguments of environments.
@@ -77,6 +86,9 @@ ERRORS = [
     ("train --config twice.yaml", 2, ["--config twice.yaml: expected YAML", "'seed' twice"]),
     ("train --config dashes.yaml", 2, ["--config dashes.yaml: expected each key once"]),
     ("train --config places.yaml", 2, ["--config: expected 'n_steps' once"]),
+    ("train --config list.yaml", 2, ["--config list.yaml: expected keys and values", "a list"]),
+    ("train --config inner_twice.yaml", 2, ["--config, settings: expected each key once"]),
+    ("train --config often.yaml", 2, ["eval_every: expected", "'often'"]),
     ("train --config word.yaml", 2, ["gamma: expected", "'much'"]),
     ("train --config steps.yaml", 2, ["total_timesteps: expected an integer", "pass 100000"]),
     ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
@@ -103,6 +115,7 @@ ERRORS = [
     ("plot", 2, ["RUN...: expected at least one run folder"]),
     ("plot nowhere", 1, ["RUN: expected a run folder", "'nowhere'"]),
     ("plot RUN --metric rollout/reward", 1, ["'rollout/reward'", "did you mean"]),
+    ("plot RUN --smooth 0", 2, ["smooth: expected", "0"]),
     ("plot RUN --out picture.xyz", 1, ["xyz", "png"]),
     ("plot torn", 1, ["rollout/ep_rew_mean", "damaged"]),
     # Sweeps.
@@ -110,9 +123,15 @@ ERRORS = [
     ("sweep ppo CartPole-v1", 2, ["--total-timesteps: expected"]),
     ("sweep ppo CartPol-v1 --total-timesteps 9", 2, ["env: expected", "'CartPol-v1'"]),
     (SWEEP + "--trials 0", 2, ["trials: expected", "0"]),
+    (SWEEP + "--jobs 0", 2, ["jobs: expected", "0"]),
+    (SWEEP + "--eval-episodes 0", 2, ["eval_episodes: expected", "0"]),
+    (SWEEP + "--config every.yaml", 2, ["eval_every: expected", "'8'"]),
     (SWEEP + "--eval-every 512", 2, ["eval_every: expected at most total_timesteps", "512"]),
     (SWEEP + "--config num_envs.yaml", 2, ["num_envs: expected", "'8'"]),
     (SWEEP + "--storage none/a.db", 1, ["storage: expected an SQLite file"]),
+    (SWEEP + "--space absent.yaml", 2, ["--space: expected a YAML file", "'absent.yaml'"]),
+    (SWEEP + "--space half.yaml", 2, ["space, gamma: expected low and high"]),
+    (SWEEP + "--space log.yaml", 2, ["space, gamma: expected low above 0"]),
     (SWEEP + "--space gama.yaml", 2, ["--space", "gama:", "did you mean 'gamma'"]),
     (SWEEP + "--space much.yaml", 2, ["space, gamma: expected a range"]),
     (SWEEP + "--space order.yaml", 2, ["space, gamma: expected low below high"]),
@@ -137,6 +156,9 @@ FILES = {
     "twice.yaml": PPO + "seed: 1\nseed: 2\n",
     "dashes.yaml": PPO + "n-steps: 8\nn_steps: 16\n",
     "places.yaml": PPO + "n-steps: 8\nsettings: {n_steps: 16}\n",
+    "list.yaml": "- ppo\n",
+    "inner_twice.yaml": PPO + "settings: {n_steps: 8, n-steps: 8}\n",
+    "often.yaml": PPO + "eval_every: often\n",
     "word.yaml": PPO + "gamma: much\n",
     "steps.yaml": PPO.replace("9", "1e5"),
     "loggers.yaml": PPO + "loggers: console\n",
@@ -145,6 +167,9 @@ FILES = {
     "own.yaml": PPO + "own_policy: true\n",
     "kwargs.yaml": PPO + "env_kwargs: 3\n",
     "num_envs.yaml": 'num_envs: "8"\n',
+    "every.yaml": 'eval_every: "8"\n',
+    "half.yaml": "gamma: {low: 1}",
+    "log.yaml": "gamma: {low: 0, high: 1, log: true}",
     "gama.yaml": "gama: [1]",
     "much.yaml": "gamma: much",
     "order.yaml": "gamma: {low: 1, high: 0.5}",
@@ -174,7 +199,8 @@ def test_error_names_the_option_and_nothing_is_trained(
         pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
     monkeypatch.setenv("COLUMNS", "300")
     result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
-    text = result.err or result.out
+    text = result.err if words else result.out
+    assert words == "" or result.out == ""
     assert result.code == code, text
     assert [piece for piece in pieces if piece not in text] == []
     assert "Traceback" not in text
@@ -215,6 +241,7 @@ def test_missing_package_is_reported_with_its_extra(
     result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
     assert result.code == 1
     assert f"expected the package {package}, got none; pip install 'rlox[{extra}]'" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
 def test_resume_leaves_the_run_unchanged_if_options_are_rejected(tmp_path, monkeypatch):

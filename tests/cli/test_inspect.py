@@ -163,6 +163,24 @@ def test_presets_are_listed_by_algorithm(rlox):
     assert rlox("presets", "sac", "--json").json == {"sac": presets.names()["sac"]}
 
 
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "sac", "td3"])
+def test_runs_of_every_algorithm_are_evaluated(algorithm, rlox):
+    env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
+    buffer = [] if algorithm == "a2c" else ["--buffer-size", "300", "--train-freq", "1"]
+    words = ["--total-timesteps", "4", "--num-envs", "1", "--net-arch", "4", *buffer]
+    run = rlox("train", algorithm, env, *words, "--no-progress", "--json").json["run_dir"]
+    result = rlox("eval", run, "--episodes", "1", "--json")
+    assert (result.code, result.json["algorithm"]) == (0, algorithm)
+
+
+def test_printed_preset_trains_as_the_preset_does(rlox, tmp_path):
+    (tmp_path / "a.yaml").write_text(rlox("presets", "ppo", "CartPole-v1").out)
+    words = "--seed 1 --total-timesteps 256 --runs-dir None --no-progress --json"
+    by_file = rlox("train", "--config", "a.yaml", *words.split()).json
+    by_name = rlox("train", "ppo", "CartPole-v1", *words.split()).json
+    assert (by_file["mean_reward"], by_file["run_dir"]) == (by_name["mean_reward"], None)
+
+
 @pytest.mark.parametrize(("algorithm", "env"), [("td3", "Pendulum-v1"), ("ppo", "Hopper-v4")])
 def test_printed_preset_is_yaml_of_its_settings(algorithm, env, rlox):
     shown = read_yaml(rlox("presets", algorithm, env).out, "here")

@@ -44,7 +44,9 @@ def test_error_is_one_line_without_control_characters_and_traceback_is_optional(
     assert result.err.startswith("rlox: path: expected a checkpoint, ")
     assert "\\x1b[31m b does not exist" in result.err
     assert result.err.count("\n") == 1
-    assert rlox("eval", "nowhere", "--traceback").err.startswith("Traceback")
+    result = rlox("eval", "nowhere", "--traceback")
+    assert (result.code, result.err.startswith("Traceback")) == (1, True)
+    assert result.err.splitlines()[-1].startswith("rlox: path: expected")
 
 
 def test_errors_with_short_texts_are_reported_with_their_type():

@@ -1,5 +1,6 @@
 """`rlox resume`: a run continues in its folder, with its callbacks and loggers."""
 
+import csv
 import json
 import shutil
 
@@ -92,6 +93,24 @@ def test_wrong_options_change_nothing_in_the_run(flags, rlox, copied):
     assert contents(copied) == before
 
 
+def test_flags_add_callbacks_to_a_run_without_any(rlox, copied):
+    flags = "--total-timesteps 64 --checkpoint-every 32 --eval-every 64 --eval-episodes 1"
+    assert rlox("resume", copied, *flags.split(), *WORDS).code == 0
+    folders = sorted(path.name for path in (copied / "checkpoints").iterdir() if path.is_dir())
+    assert folders == ["best", "step-000000096", "step-000000128"]
+    with open(copied / "metrics.csv", newline="") as file:
+        assert [*csv.DictReader(file)][-1]["eval/mean_reward"]
+
+
+def test_damaged_checkpoint_is_an_error_and_changes_nothing(rlox, copied):
+    networks = copied / "checkpoint" / "networks.safetensors"
+    networks.write_bytes(networks.read_bytes()[:-1])
+    before = contents(copied)
+    result = rlox("resume", copied, "--total-timesteps", "1", *WORDS)
+    assert (result.code, "networks.safetensors" in result.err) == (1, True)
+    assert contents(copied) == before
+
+
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
 def test_actors_may_move(rlox, tmp_path):
     words = ("train", "impala", "CartPole-v1", "--seed", "1", "--total-timesteps", "80", *WORDS)
@@ -111,7 +130,7 @@ def test_stopped_run_continues_to_its_end_as_if_it_had_not_stopped(rlox, tmp_pat
     rows = len((run / "metrics.csv").read_text().splitlines())
     result = rlox("resume", run, *WORDS)
     assert (result.code, result.json["timesteps"]) == (0, 128)
-    assert len((run / "metrics.csv").read_text().splitlines()) > rows
+    assert len((run / "metrics.csv").read_text().splitlines()) == rows + 3
     assert json.loads((run / "summary.json").read_text())["timesteps"] == 128
     expect_equal_networks(PPOTrainer.load(run, runs_dir=None), uninterrupted)
 

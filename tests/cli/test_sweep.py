@@ -194,9 +194,10 @@ def test_pool_reports_worker_that_died():
         assert pool.free == 1
 
 
-def test_no_trials_are_rejected_before_the_storage_is_made(rlox, space, tmp_path):
-    result = rlox(*SWEEP, *space, "--trials", "0")
-    assert (result.code, result.err.startswith("rlox: trials: ")) == (2, True)
+@pytest.mark.parametrize("name", ["trials", "jobs"])
+def test_counts_are_rejected_before_the_storage_is_made(name, rlox, space, tmp_path):
+    result = rlox(*SWEEP, *space, f"--{name}", "0")
+    assert (result.code, result.err.startswith(f"rlox: {name}: ")) == (2, True)
     assert not [*tmp_path.rglob("*.db")]
 
 

@@ -207,6 +207,11 @@ MISH = "<class 'torch.nn.modules.activation.Mish'>"
         ("clip_range", None, ArgumentError, "data", "none of them"),  # which no algorithm lacks
         ("policy_kwargs", {"activation_fn": MISH}, ArgumentError, "activation_fn", "'Mish'"),
         ("policy_kwargs", {"use_expln": True}, ArgumentError, "policy_kwargs", "True"),
+        (
+            "policy_kwargs",
+            {"features_extractor_class": "<class 'mine.Features'>"},
+            *(ArgumentError, "policy_kwargs", "'Features'"),
+        ),
         ("gamma", 3.0, ArgumentError, "gamma", "3.0"),
         ("n_steps", "many", ArgumentTypeError, "n_steps", "'many'"),
     ],
@@ -275,6 +280,8 @@ def test_command_reports_its_result(tmp_path, capsys):
     assert "--trust" in capsys.readouterr().err
     with refuses(ArgumentError, "trust", "pass trust=True"):  # nothing is opened
         convert(tmp_path / "nothing.zip", tmp_path / "out", env="CartPole-v1", trust=False)
+    with pytest.raises(TypeError, match="trust"):
+        convert(FIXTURES / "dqn.zip", tmp_path / "out", env="CartPole-v1")
     assert main([*args, "--trust"]) == 0
     output = capsys.readouterr().out
     assert output.startswith("dqn for the native backend")

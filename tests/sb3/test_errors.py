@@ -50,6 +50,9 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: ppo(buffer_size=8), ArgumentTypeError, "buffer_size", "belongs to DQN, SAC, TD3"),
     (lambda: ppo(net_arch=[8]), ArgumentTypeError, "net_arch", "policy_kwargs"),
     (lambda: ppo(total_timesteps=8), ArgumentTypeError, "total_timesteps", "learn()"),
+    (lambda: ppo(n_envs=8), ArgumentTypeError, "n_envs", "make_vec"),
+    (lambda: ppo(normalize_obs=True), ArgumentTypeError, "normalize_obs", "rlox.trainers"),
+    (lambda: ppo(clip_coef=0.1), ArgumentTypeError, "clip_range", "use clip_range"),
     (lambda: PPO("MlpPolicy", CARTPOLE, *range(40)), ArgumentTypeError, "PPO", "by name"),
     (
         lambda: PPO("MlpPolicy", CARTPOLE, 1e-3, learning_rate=1e-3),
@@ -59,6 +62,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: PPO("MlpPolicy", None), ArgumentTypeError, "env", "pass an id"),
     (lambda: PPO(CARTPOLE, "MlpPolicy"), ArgumentError, "policy"),
     (lambda: PPO("MlpPolicy", theirs("DummyVecEnv")), ArgumentTypeError, "env", "rlox.make_vec"),
+    (lambda: PPO("MlpPolicy", type(theirs("SubprocVecEnv"))), ArgumentTypeError, "env", "make_vec"),
     (lambda: PPO("MlpLstmPolicy", CARTPOLE), ArgumentError, "policy"),
     (lambda: PPO(object, CARTPOLE), ArgumentTypeError, "policy", "torch modules"),
     (lambda: PPO("MultiInputPolicy", CARTPOLE), ArgumentError, "policy", "rlox.trainers"),
@@ -74,6 +78,9 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: ppo(clip_range=lambda x: 0.1 + x / 10), ArgumentError, "clip_range", "remaining * 0."),
     (lambda: ppo(learning_rate=lambda: 1), ArgumentTypeError, "learning_rate", "pass a number"),
     (lambda: ppo(learning_rate="lin_0.1"), ArgumentError, "learning_rate", "lambda"),
+    (lambda: ppo(learning_rate=None), ArgumentTypeError, "learning_rate", "pass a number"),
+    (lambda: ppo(device=3), ArgumentError, "device", "'cpu'"),
+    (lambda: ppo(rollout_buffer_class=dict), ArgumentError, "rollout_buffer_class", "leave it out"),
     (lambda: ppo(clip_range=-1.0), ArgumentError, "clip_range", "pass at least 0"),
     (lambda: ppo(clip_range_vf=-1.0), ArgumentError, "clip_range_vf", "pass at least 0"),
     (lambda: A2C("MlpPolicy", CARTPOLE, rms_prop_eps=-1.0), ArgumentError, "rms_prop_eps"),
@@ -88,11 +95,18 @@ NOISE = theirs("VectorizedActionNoise", "noise")
         "buffer_size",
     ),
     (lambda: ppo(verbose=3), ArgumentError, "verbose"),
+    (lambda: ppo(verbose="much"), ArgumentTypeError, "verbose", "pass 0, 1 or 2"),
     (lambda: td3(action_noise="normal"), ArgumentTypeError, "action_noise", "rlox.noise"),
     (lambda: NormalActionNoise("a", 0.1), ArgumentTypeError, "mean", "pass a number"),
     (lambda: td3(action_noise=NOISE), ArgumentError, "action_noise", "rlox.noise"),
     # policy_kwargs.
     (lambda: kwargs(net_arch={"pi": [8]}), ArgumentError, "net_arch", "policy of your own"),
+    (
+        lambda: kwargs(net_arch={"pi": [8], "vf": [9]}),
+        *(ArgumentError, "net_arch", "policy of your own"),
+    ),
+    (lambda: kwargs(net_arch=["many"]), ArgumentError, "net_arch", "(64, 64)"),
+    (lambda: dqn(policy_kwargs={"ortho_init": True}), ArgumentTypeError, "ortho_init"),
     (
         lambda: dqn(policy_kwargs={"net_arch": {"pi": [8]}}),
         ArgumentError,
@@ -136,6 +150,8 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: ppo().set_env(rlox.make_vec(CARTPOLE, 2)), ArgumentError, "env"),
     (lambda: ppo().set_env("Acrobot-v1"), ArgumentError, "env", "new model"),
     (lambda: ppo().predict((np.zeros(4), {})), ArgumentTypeError, "observation", "env.reset"),
+    (lambda: ppo().predict(np.zeros(3)), ArgumentError, "observation", "reshape it"),
+    (lambda: evaluate_policy(None, CARTPOLE), ArgumentTypeError, "model", "pass the model"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, 0), ArgumentError, "n_eval_episodes", "one or more"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, render=True), TypeError, "'render'"),
     (
@@ -148,6 +164,19 @@ def test_unsupported_value_is_rejected_by_name(refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     expect_refusal(refusal)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_environment_with_other_spaces_is_closed():
+    closed = []
+
+    class Closing(gym.Wrapper):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    with refuses(ArgumentError, "env", "the same spaces"):
+        evaluate_policy(ppo(), lambda: Closing(gym.make(PENDULUM)))
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize("name", ["make_vec_env", "EvalCallback", "VecNormalize", "DummyVecEnv"])

@@ -1,5 +1,6 @@
 """Models of `rlox.sb3` learn, predict, save and evaluate as Stable-Baselines3's do."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -121,19 +122,29 @@ SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ort
         (PPO, {"clip_range_vf": 0.3, "device": "auto"}, {"clip_coef_vf": 0.3, "device": "cpu"}),
         (PPO, {"n_steps": 16}, {"n_steps": 16, "batch_size": 16}),  # all steps of an iteration
         (PPO, {"use_sde": True, "sde_sample_freq": 4}, {"use_sde": True, "sde_sample_freq": 4}),
-        (PPO, {"policy_kwargs": SHAPE}, {"net_arch": (8, 8), "activation": "relu"}),
+        (
+            PPO,
+            {"policy_kwargs": SHAPE},
+            {"net_arch": (8, 8), "activation": "relu", "ortho_init": False},
+        ),
         (PPO, {"policy_kwargs": SHAPE | {"log_std_init": -1}}, {"log_std_init": -1}),
         (A2C, {"use_rms_prop": False}, {"optimizer": "adam", "optimizer_eps": 1e-5}),
         (A2C, {"rms_prop_eps": 1e-3}, {"optimizer": "rmsprop", "optimizer_eps": 1e-3}),
         (TD3, {"train_freq": (2, "step"), "buffer_size": 300}, {"train_freq": 2}),
+        (TD3, {"gradient_steps": -1, "buffer_size": 300}, {"gradient_steps": -1}),
         (PPO, {"policy_kwargs": {"activation_fn": torch.nn.GELU}}, {"activation": "gelu"}),
         (PPO, {"device": torch.device("cpu")}, {"device": "cpu"}),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_keywords_become_settings(cls, keywords, settings):
     config = cls("MlpPolicy", "Pendulum-v1", **keywords).trainer.config
     assert {name: getattr(config, name) for name in settings} == settings
+
+
+def test_arguments_of_learn_are_those_of_stable_baselines3():
+    names = ["total_timesteps", "callback", "log_interval", "tb_log_name", "reset_num_timesteps"]
+    assert [*inspect.signature(PPO.learn).parameters] == ["self", *names, "progress_bar"]
 
 
 def test_noise_becomes_settings():
@@ -160,7 +171,9 @@ def test_settings_are_attributes():
     assert (model.gamma, model.learning_rate, model.n_steps) == (0.9, 3e-4, 32)
     assert (model.batch_size, model.device, model.clip_range) == (32, "cpu", 0.3)
     assert model.env is model.get_env()
-    for name in ("replay_buffer", "ep_info_buffer", "logger", "policy", "train", "get_parameters"):
+    assert DQN("MlpPolicy", "CartPole-v1", buffer_size=300).buffer_size == 300
+    hinted = ("replay_buffer", "ep_info_buffer", "logger", "policy", "train", "get_parameters")
+    for name in (*hinted, "policy_kwargs"):
         with refuses(AttributeError, name, HINTS[name]) as raised:
             getattr(model, name)
         assert raised.value.name == name
@@ -280,6 +293,9 @@ def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
     for call in (lambda: loaded.learn(32), lambda: loaded.trainer, lambda: loaded.save("copy")):
         with refuses(ArgumentError, "env", "call set_env(env)"):
             call()
+    with refuses(ArgumentError, "env", "pass the same env"):
+        loaded.set_env("Acrobot-v1")
+    assert loaded.get_env() is None
     loaded.set_env(double_rewards())
     assert loaded.learn(32, reset_num_timesteps=False).num_timesteps == 96
 

@@ -168,6 +168,22 @@ impl Checkpoint {
         error
     }
 
+    /// Returns the error of a section whose contents were rejected, with the rejected value's name in the section.
+    #[must_use]
+    pub fn damaged(&self, section: &str, error: Error) -> Error {
+        match self.in_file(error, section) {
+            Error::Shape(mut wrong)
+            | Error::Action(mut wrong)
+            | Error::Space(mut wrong)
+            | Error::Config(mut wrong)
+            | Error::NotFinite(mut wrong) => {
+                wrong.hint = FIX.into();
+                Error::Corrupt(wrong)
+            }
+            other => other,
+        }
+    }
+
     /// The contents of a file, of as many bytes as the manifest says.
     fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
         let path = self.folder.join(name);

@@ -107,7 +107,7 @@ impl Checkpoint {
             };
             let field = Field::new(name, *rows, row, kind);
             let mut field = match field {
-                Err(Error::Shape(wrong)) => return Err(self.corrupt(member, wrong.to_string())),
+                Err(error @ Error::Shape(_)) => return Err(self.damaged(member, error)),
                 other => other?,
             };
             take(view.data(), field.data_mut());

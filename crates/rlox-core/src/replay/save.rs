@@ -225,9 +225,8 @@ impl<S: Saved> Replay<S> {
     /// sampler, [`Error::Memory`] if it does not fit into memory.
     pub fn of_checkpoint(checkpoint: &Checkpoint, beside: &[&str]) -> Result<(Self, Vec<Field>)> {
         let wrong = |error: Error| match error {
-            Error::Memory(_) => error,
             Error::Config(wrong) if wrong.argument == "sampler" => Error::Config(wrong),
-            other => checkpoint.corrupt(MEMBER, other.to_string()),
+            other => checkpoint.damaged(MEMBER, other),
         };
         let mut buffer = Self::described(checkpoint.object(MEMBER)?).map_err(wrong)?;
         let fields = checkpoint.fields(MEMBER)?;

@@ -64,7 +64,7 @@ impl Buffer {
         let read = || {
             let checkpoint = Checkpoint::read(path)?;
             let (buffer, mut beside) = Replay::<AnySampler>::of_checkpoint(&checkpoint, &[STREAM])?;
-            let rng = rng_in(&mut beside).map_err(|error| checkpoint.corrupt("replay", error.to_string()))?;
+            let rng = rng_in(&mut beside).map_err(|error| checkpoint.damaged("replay", error))?;
             Ok((buffer, rng))
         };
         let (buffer, rng) = detached(py, read).map_err(to_py)?;
