@@ -63,9 +63,13 @@ train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
 
 test: test-rust test-python ## run the default tests: unit tests and one smoke test of each other kind
 
-# The extension is built with the same profile, so that each dependency is compiled once.
+# The extension is built with the same profile. Cargo compiles a dependency once for each set of its features, which
+# depends on all selected packages, so that targets share two selections.
+crates := --workspace --exclude rlox-candle --exclude rlox-burn --exclude rlox-bench --exclude rlox-python
+backend_crates := -p rlox-candle -p rlox-burn -p rlox-bench -p rlox-python \
+	--features rlox-python/grpc,rlox-python/candle,rlox-python/burn
 test-rust: $(stamps)/venv
-	$(CARGO) test --release --workspace --exclude rlox-candle --exclude rlox-burn --exclude rlox-bench --exclude rlox-python
+	$(CARGO) test --release $(crates)
 
 # Markers of the tests that `make test` leaves out; pyproject.toml has the same list for `pytest` alone.
 markers := processes distributed kills hostile services build
@@ -91,13 +95,16 @@ test-all: $(passed) ## run all tests, part by part; continues after the last par
 test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
 	"$(py)" -m pytest $(if $(filter hostile,$*),-n 2) -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
-# Release builds do not check arithmetic for overflow.
+# Release builds do not check arithmetic for overflow. Dependencies stay as they are compiled.
+checks = $(foreach check,overflow-checks debug-assertions,--config profile.release.$(check)=true \
+	--config 'profile.release.package."*".$(check)=false')
 test-debug:
-	$(CARGO) test --lib -p rlox-core -p rlox-nn -p rlox-grpc
+	$(CARGO) test --release $(crates) --tests $(checks)
 
 # RLOX_TEST_SEEDS="1 2 3" trains with these seeds instead of five.
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
-	$(CARGO) test --release -p rlox-core -p rlox-nn -p rlox-candle -p rlox-burn -p rlox-grpc -- --ignored
+	$(CARGO) test --release $(crates) --tests -- --ignored
+	$(CARGO) test --release $(backend_crates) --tests -- --ignored
 	"$(py)" -m pytest -n 2 -m "slow and not (serial or $(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 	"$(py)" -m pytest -n 0 -m "slow and serial and not ($(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
@@ -115,7 +122,7 @@ test-services: $(stamps)/extras ## test what needs TensorBoard, W&B, MLflow, ONN
 	"$(py)" -m pytest -m services --timeout 600 $(PYTEST_ARGS) $(may_be_empty)
 
 test-backends-rust: ## test the crates rlox-candle, rlox-burn and rlox-bench
-	$(CARGO) test --release -p rlox-candle -p rlox-burn -p rlox-bench
+	$(CARGO) test --release $(backend_crates)
 
 # The extension with Candle and Burn replaces the usual one until the next target that needs the usual one.
 test-backends: $(stamps)/test test-backends-rust ## test rlox-candle and rlox-burn, and learners on them in Python

@@ -1,7 +1,7 @@
 """Checkpoints of the trainers in Rust are loaded by those in Python.
 
-`cargo test --release -p rlox-nn --test it writes_the -- --ignored` writes the fixtures `rust-*`;
-`make_checkpoint.py` beside them writes the others.
+`RLOX_REGENERATE=1 cargo test --release -p rlox-nn --test it writes_the -- --ignored` writes the
+fixtures `rust-*`; `make_checkpoint.py` beside them writes the others.
 """
 
 from pathlib import Path

@@ -163,11 +163,13 @@ OBJECTS = constants({"text": "abc", "a class": int}) | {
 }
 NO_ARRAY: dict[str, Form] = OBJECTS | {
     "a dict": constant({0: 1}),
+    "bytes": constant(b"abc"),
     "ragged": constant([[1.0], [1.0, 2.0], 3.0]),
     "complex": lambda x: x.astype("c16") + 1j,
     "texts": cast("U4"),
     "times": lambda x: x.astype("i8").astype("M8[s]"),
     "structured": lambda x: np.zeros(x.shape, "i4,f4"),
+    "void": lambda x: np.zeros(x.shape, "V8"),
     "objects": lambda x: np.full(x.shape, object()),
     "Nones": lambda x: np.full(x.shape, None),
 }
@@ -177,6 +179,7 @@ SHAPES: dict[str, Form] = {
     "empty": lambda x: x[:0],
     "without rows": lambda x: np.zeros((*x.shape, 0), x.dtype),
     "one axis more": lambda x: x[..., None],
+    "one axis more in front": lambda x: x[None],
     "one axis less": lambda x: x[0],
     "33 axes": lambda x: x.reshape(*x.shape, *[1] * (33 - x.ndim)),
     "40 axes of 10,000 rows": lambda x: np.resize(x, (10_000, *[1] * 39)),
@@ -188,6 +191,7 @@ SHAPES: dict[str, Form] = {
 NUMBERS: dict[str, Form] = {
     "zeros": filled(0),
     "NaN": last(np.nan),
+    "inf": last(np.inf),
     "-inf": last(-np.inf),
     "1e300": filled(1e300),
     "denormal": filled(5e-324),
@@ -204,7 +208,7 @@ NO_SCALAR: dict[str, Form] = OBJECTS | {
     "no numbers": lambda _: np.zeros(0),
     "two numbers": lambda x: np.full(2, x),
 }
-HUGE = {f"2**{n}": 2**n for n in (31, 40, 62, 63, 64)} | {"10**400": 10**400}
+HUGE = {f"2**{n}": 2**n for n in (31, 32, 40, 53, 62, 63, 64)} | {"10**400": 10**400}
 TEXTS = {
     "empty": "",
     "unknown": "nonsense",

@@ -19,9 +19,11 @@ pytest.importorskip("rich")
 if sys.platform != "linux":
     pytest.skip("limits of memory need Linux", allow_module_level=True)
 
+import rlox
 from hostile.table import (
     GROUPS,
     NOT_CALLED,
+    PUBLIC,
     callables,
     calls,
     classes,
@@ -99,6 +101,22 @@ def test_every_public_callable_and_parameter_has_a_valid_argument():
 def test_every_excluded_callable_exists():
     patterns = {pattern for names in NOT_CALLED.values() for pattern in names.split()}
     assert {x for x in patterns if not any(fnmatchcase(n, x) for n in callables())} == set()
+
+
+# Packages whose names are called through other modules, or have refusals in other tests.
+ELSEWHERE = ("rlox.cli", "rlox.configs", "rlox.logger", "rlox.many", "rlox.phases", "rlox.sb3")
+ELSEWHERE += ("rlox.sweep",)
+
+
+def test_every_module_with_public_names_is_called_or_excluded():
+    package = Path(rlox.__file__).parent
+    roots = [name for name in (*PUBLIC, *ELSEWHERE) if name != "rlox"]
+    for file in package.rglob("*.py"):
+        parts = file.relative_to(package.parent).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        if "._" in name or "\n__all__" not in file.read_text():
+            continue
+        assert name == "rlox" or any(f"{name}.".startswith(f"{root}.") for root in roots), name
 
 
 def test_every_class_with_methods_has_an_object_to_share():

@@ -171,7 +171,8 @@ class Caller:
             text = f"{error.argument} {error.section}"
         else:  # of another library
             text = "; ".join([str(error), *getattr(error, "__notes__", ())])
-            names += [*self.call.arguments, "broken", "Unable to allocate"]
+            names += ["broken", *(["Unable to allocate"] if isinstance(error, MemoryError) else [])]
+            names += self.call.arguments if last in SHAPES or last in HUGE else []
         patterns = (rf"(?<![A-Za-z]){name.replace('_', '[_ ]')}" for name in names)
         return any(re.search(pattern, text) for pattern in patterns)
 

@@ -226,9 +226,8 @@ fn what_is_not_a_checkpoint_is_not_overwritten() {
 #[test]
 fn nothing_an_empty_folder_and_a_file_are_no_damaged_checkpoints() {
     let (scratch, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
-    let paths =
-        [scratch.path().to_path_buf(), scratch.path().join("nowhere"), PathBuf::new(), file.path().to_path_buf()];
-    for path in paths {
+    let [folder, nowhere, parent] = ["", "nowhere", "a/../b"].map(|name| scratch.path().join(name));
+    for path in [folder, nowhere, parent, PathBuf::new(), file.path().to_path_buf()] {
         match Checkpoint::read(&path) {
             Err(Error::Io { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::NotFound, "{path:?}"),
             other => panic!("{path:?}: {other:?}"),

@@ -134,7 +134,9 @@ mod tests {
             assert!(wrong.expected.ends_with("for each reward function"));
         }
         let error = combine_rewards(&[1e139], &[1e10], &mut [0.0]).unwrap_err();
-        assert_eq!(error.mismatch().map(|wrong| &*wrong.argument), Some("weights"));
+        let wrong = error.mismatch().unwrap();
+        assert_eq!((&*wrong.argument, &*wrong.expected), ("weights", "weighted sums of at most 1e140"));
+        assert!(wrong.got.starts_with('1') && wrong.at.index.is_none(), "{wrong}");
         assert!(combine_rewards(&[2e37_f32], &[0.1], &mut [0.0]).is_err());
     }
 

@@ -135,6 +135,8 @@ fn where_environments_stand_goes_from_here_to_there_and_back() {
         let result = there.check_state(1, &[f64::NAN; 3], rlox_core::Progress::default());
         let rejected = assert_rejects(result, Error::NotFinite, "states");
         assert_eq!((&rejected.got[..], rejected.at.env, rejected.at.index), ("NaN", Some(1), Some(0)));
+        let result = there.check_state(1, &[0.0; 4], rlox_core::Progress::default());
+        assert_eq!(assert_rejects(result, Error::Config, "state").got, "4");
     }
 }
 

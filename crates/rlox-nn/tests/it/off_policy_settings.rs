@@ -3,8 +3,8 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    AutoresetMode, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv,
-    envs,
+    AutoresetMode, Env, EnvSpec, Error, Mismatch, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv,
+    VectorEnv, envs,
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Priorities, Sac, SacConfig, Schedule, Td3,
@@ -214,7 +214,8 @@ fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
         rejects_space(new_sac(envs(&action), &sac), "a Box", hint);
         rejects_space(new_td3(envs(&action), &td3), "a Box", hint);
     }
-    rejects_space(new_sac(cartpole(2), &sac), "a Box", "use DQN, PPO or A2C");
+    let rejected = rejects_space(new_sac(cartpole(2), &sac), "a Box", "use DQN, PPO or A2C");
+    assert_eq!(rejected.got, cartpole(2).spec().action.to_json().to_string());
     rejects_space(new_td3(cartpole(2), &td3), "a Box", "use DQN, PPO or A2C");
     rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete one", "use SAC, TD3, PPO or A2C");
     let endless = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
@@ -224,9 +225,10 @@ fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
 }
 
 /// Checks that the action space is rejected, and what it should be and what to use instead.
-fn rejects_space<T>(result: Result<T>, expected: &str, hint: &str) {
+fn rejects_space<T>(result: Result<T>, expected: &str, hint: &str) -> Mismatch {
     let rejected = assert_rejects(result, Error::Space, "action space");
     assert!(rejected.expected == expected && rejected.hint.ends_with(hint), "{rejected}");
+    rejected
 }
 
 #[test]
