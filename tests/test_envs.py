@@ -378,12 +378,6 @@ def test_unknown_attributes_cannot_be_set(setter, name):
     assert not hasattr(VecEnv(), name)
 
 
-def test_unknown_attributes_are_left_out_without_force():
-    env = gym.make("rlox/CartPole-v1")
-    assert not env.set_wrapper_attr("gravitation", 30.0, force=False)
-    assert not hasattr(env, "gravitation")
-
-
 def test_attributes_of_gymnasiums_interface_can_be_set():
     env, vector = gym.make("rlox/CartPole-v1").unwrapped, VecEnv(2)
     env.np_random = np.random.default_rng(1)

@@ -109,10 +109,9 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         """Set an attribute; wrappers call this method for names that they do not have.
 
         Raises:
-            AttributeError: The name is a constant's, or unknown; without `force`, return False.
+            AttributeError: The name is unknown, or a constant's. Without this method, the outermost
+                wrapper would get an attribute that nobody reads.
         """
-        if not force and not hasattr(self, name):
-            return False
         setattr(self, name, value)
         return True
 

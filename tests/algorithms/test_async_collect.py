@@ -11,9 +11,7 @@ from torch.distributions import Categorical, Normal
 from rlox import ArgumentError, make_vec
 from rlox.algorithms import A2C, IMPALA, PPO
 from rlox.algorithms.impala import impala_loss
-from rlox.checkpoint import read_checkpoint
 from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
-from rlox.manifest import trainer_manifest
 from rlox.native import NativeA2C, NativeIMPALA, NativePPO
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.refusals import refuses
@@ -152,18 +150,6 @@ def test_loaded_run_warns_that_rollouts_under_way_are_lost(name, backend, tmp_pa
         assert again.timesteps == 1_280
         again.learner.stop_actors()
         assert again.learner.state().inexact is not None
-
-
-def test_checkpoints_without_the_settings_of_actors_load(tmp_path):
-    with trainer("ppo", async_collect=False) as one:
-        one.save(tmp_path / "saved")
-    manifest = read_checkpoint(tmp_path / "saved").manifest
-    for section in ("settings", "sources"):
-        for setting in ("async_collect", "num_actors", "actors", "max_lag", "lockstep"):
-            del manifest[section][setting]
-    settings = trainer_manifest(tmp_path, manifest, "ppo", PPOConfig)["settings"]
-    assert settings["async_collect"] is False
-    assert PPOConfig(**settings) == one.config
 
 
 LARGE = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 * 64, "n_epochs": 1}
