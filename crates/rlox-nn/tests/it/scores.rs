@@ -46,10 +46,8 @@ fn most_seeds_reach(what: &str, bound: f64, mut train: impl FnMut(u64) -> Vec<f6
     let seeds = seeds();
     let (mut reached, mut missed) = (0, 0);
     for &seed in &seeds {
-        match score(what, seed, &mut train) >= bound {
-            true => reached += 1,
-            false => missed += 1,
-        }
+        let outcome = if score(what, seed, &mut train) >= bound { &mut reached } else { &mut missed };
+        *outcome += 1;
         if 2 * reached.max(missed) > seeds.len() {
             break;
         }
