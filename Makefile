@@ -63,8 +63,8 @@ train: $(stamps)/train ## install rlox into .venv and train PPO on CartPole-v1
 
 test: test-rust test-python ## run the default tests: unit tests and one smoke test of each other kind
 
-# The extension is built with the same profile. Cargo compiles a dependency once for each set of its features, which
-# depends on all selected packages, so that targets share two selections.
+# The features of a dependency depend on all selected packages, and Cargo compiles the dependency again for other
+# features. All targets use one of two selections, with the profile of the extension.
 crates := --workspace --exclude rlox-candle --exclude rlox-burn --exclude rlox-bench --exclude rlox-python
 backend_crates := -p rlox-candle -p rlox-burn -p rlox-bench -p rlox-python \
 	--features rlox-python/grpc,rlox-python/candle,rlox-python/burn
@@ -95,7 +95,8 @@ test-all: $(passed) ## run all tests, part by part; continues after the last par
 test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
 	"$(py)" -m pytest $(if $(filter hostile,$*),-n 2) -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
-# Release builds do not check arithmetic for overflow. Dependencies stay as they are compiled.
+# Release builds do not check arithmetic for overflow. Dependencies keep their settings, so that Cargo does not compile
+# them again.
 checks = $(foreach check,overflow-checks debug-assertions,--config profile.release.$(check)=true \
 	--config 'profile.release.package."*".$(check)=false')
 test-debug:

@@ -148,11 +148,11 @@ class VectorOptimizer:
                 raise ArgumentError(
                     "optimizer", f"{wanted}, in {name}", str(got), "load what was saved whole"
                 )
-        said = {
+        nonzero = {
             kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
             for kind in MEANS
         }
-        if "exp_avg" in self.moments and any(said["exp_avg_sq"]) and not any(said["exp_avg"]):
+        if "exp_avg" in self.moments and any(nonzero["exp_avg_sq"]) and not any(nonzero["exp_avg"]):
             raise ArgumentError(
                 "optimizer",
                 "means of gradients beside those of their squares",

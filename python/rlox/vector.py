@@ -65,7 +65,7 @@ def make_vec(
             environment's.
         MemoryError: So many environments do not fit into memory.
         TypeError: `env` is none of the above or not as Gymnasium's API has it, or keywords for an
-            environment already made. Errors of `env` itself and of wrappers pass unchanged.
+            existing environment. Errors of `env` itself and of wrappers pass unchanged.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)

@@ -44,8 +44,8 @@ def main():
     RayWorker.poll, RayWorker.request = poll_and_remove_node, note_request
 
     def train():
-        how = {"num_envs": 64, "n_steps": 128, "seed": 1, "runs_dir": None}
-        with IMPALATrainer("CartPole-v1", actors="ray", **how) as trainer:
+        settings = {"num_envs": 64, "n_steps": 128, "seed": 1, "runs_dir": None}
+        with IMPALATrainer("CartPole-v1", actors="ray", **settings) as trainer:
             steps.append(trainer.train(64 * 128 * 4)["timesteps"])
 
     learner = threading.Thread(target=train)

@@ -62,8 +62,8 @@ def _plan(experiment: Experiment) -> Plan:
             "--total-timesteps: expected the steps of each trial, got none; add "
             "--total-timesteps 100_000"
         )
-    for name in ("trials", "jobs"):
-        whole(name, getattr(options, name), 1)
+    whole("trials", options.trials, 1)
+    whole("jobs", options.jobs, 1)
     steps = whole("total_timesteps", options.total_timesteps, 1)
     every = max(steps // 10, 1) if options.eval_every is None else options.eval_every
     whole("eval_every", every, 1)

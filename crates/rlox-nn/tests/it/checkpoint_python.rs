@@ -101,7 +101,7 @@ fn checkpoints_that_do_not_tell_the_shape_are_loaded_by_their_tensors() {
     assert_checkpoint_rejects(result, &folder, (Error::Shape, "networks, tensors", "", ""));
 }
 
-/// Whether to write the fixtures that Python reads, of which the weights depend on the machine.
+/// Returns whether to write the fixtures that Python reads. Their weights depend on the machine.
 fn regenerates() -> bool {
     std::env::var_os("RLOX_REGENERATE").is_some()
 }
