@@ -1,6 +1,7 @@
 """`rlox sweep ALGORITHM ENV`: many trials, and the best settings as a file for `rlox train`."""
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ def sweep(argv: Sequence[str]) -> int:
     """Search, and print the best settings."""
     experiment = parse_experiment(SweepOptions, "sweep", argv)
     options = experiment.options
+    # If Ctrl-C interrupts a query, SQLAlchemy logs a traceback and raises the interrupt.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
     try:
         study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
