@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError, CorruptFileError, checkpoint
-from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.rotation import newest, read_scores
+from rlox.callbacks.checkpointing import read_scores
+from rlox.checkpoint import newest, read_checkpoint, write_checkpoint
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
 from support.runs import small

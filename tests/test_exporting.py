@@ -11,7 +11,7 @@ from rlox import ArgumentError, exporting, trainers
 from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from support.refusals import refuses
-from test_loading import ACTION_SPACES, ON, SETTINGS, trained
+from support.saved_policies import ACTION_SPACES, ON, SETTINGS, trained
 
 
 @pytest.fixture

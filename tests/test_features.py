@@ -9,9 +9,10 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from rlox import ArgumentError, ArgumentTypeError
+from rlox._layout import Layout
+from rlox._nn.runtime import torch_dtype
 from rlox.features import Combined, Flatten, NatureCNN, make_features
-from rlox.layouts import Layout
-from rlox.policies import MlpPolicy, SdePolicy, torch_dtype
+from rlox.policies import MlpPolicy, SdePolicy
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlox import ArgumentError
-from rlox.files import locked, read_small, write_file
+from rlox._files import locked, read_small, write_file
 from support.refusals import Refusal, expect_refusal
 
 

@@ -51,7 +51,7 @@ for name in {modules()}:
 assert "torch" not in sys.modules
 """)
     assert {*lines} == WITH_TORCH
-    assert {*modules()} > WITH_TORCH | {"rlox.trainers", "rlox.presets.ppo", "rlox.algorithms"}
+    assert {*modules()} > WITH_TORCH | {"rlox.trainers", "rlox.presets", "rlox.algorithms"}
 
 
 def test_names_without_torch_are_available_and_the_others_name_the_extra():

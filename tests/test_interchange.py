@@ -190,7 +190,7 @@ def test_frame_stacks_are_whole_in_tables_and_stored_once_in_buffers(pa, envs, f
 
 
 def test_frame_stacks_that_do_not_fit_into_memory_are_rejected(pa, monkeypatch):
-    monkeypatch.setattr("rlox.memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("rlox._system.available_memory", lambda: 1000)
     buffer = rlox.ReplayBuffer(100, (4, 20), 1, obs_dtype="uint8", frame_stack=4)
     stack = np.zeros((11, 4, 20), np.uint8)
     zeros, off = np.zeros(10), np.zeros(10, bool)

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rlox import ArgumentError, ClosedError, CorruptFileError, checkpoint  # noqa: E402
+from rlox._nn.runtime import own_generator, own_threads  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
-from rlox.torch_state import own_generator, own_threads  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 from support.refusals import refuses  # noqa: E402
 from support.thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
@@ -194,7 +194,7 @@ def test_nested_policies_draw_from_the_seed_of_the_trainer_and_resume_exactly(tm
 FORK = """
 import sys, threading
 import torch
-from rlox.torch_state import own_generator
+from rlox._nn.runtime import own_generator
 from rlox.trainers import PPOTrainer
 from support.thread_runs import run_in_fork
 

@@ -1,7 +1,7 @@
 """Unknown names of settings: close names are suggested."""
 
 from rlox import ArgumentTypeError
-from rlox.keywords import hint, refuse_unknown
+from rlox._validation import hint, refuse_unknown
 from support.refusals import expect_refusal, refusals
 
 

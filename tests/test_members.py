@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from rlox import ArgumentTypeError, members
+from rlox import ArgumentTypeError
+from rlox import checkpoint as members
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from support.refusals import Refusal, expect_refusal
 

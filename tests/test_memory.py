@@ -11,12 +11,12 @@ import pytest
 
 import rlox
 from rlox import OutOfMemoryError
+from rlox._layout import Layout
 from rlox._rlox import available_memory
+from rlox._system import check_memory
+from rlox.buffers.replay import replay_buffer
 from rlox.configs import DQNConfig
-from rlox.layouts import Layout
-from rlox.memory import check_memory
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
-from rlox.transitions import replay_buffer
 from support.refusals import Refusal, expect_refusal, refuses
 
 FREE = available_memory()

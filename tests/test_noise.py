@@ -9,8 +9,9 @@ import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.configs import SACConfig, TD3Config
-from rlox.native_off_policy import NativeSAC, NativeTD3
-from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise, told
+from rlox.learners.native_off_policy import NativeSAC, NativeTD3
+from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise
+from rlox.noise import noise_to_dict as told
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Answer
 from support.refusals import refuses

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError
-from rlox.metrics import column, read_metrics, smoothed
+from rlox._training.metrics import column, read_metrics, smoothed
+from rlox._training.resume import go_on_in
 from rlox.plotting import Curve, _together, plot_runs, read_curve
-from rlox.restoring import go_on_in
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
 from support.runs import small

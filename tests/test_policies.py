@@ -8,10 +8,12 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import distributions, nn
 
-from rlox import ArgumentError, ArgumentTypeError, spaces
-from rlox.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, masked
-from rlox.networks import paired
-from rlox.policies import MlpPolicy, SdePolicy, acting, check_policy, greedy, make_policy
+from rlox import ArgumentError, ArgumentTypeError
+from rlox import _spaces as spaces
+from rlox._nn.custom import check_policy
+from rlox._nn.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, masked
+from rlox._nn.networks import paired
+from rlox.policies import MlpPolicy, SdePolicy, acting, greedy, make_policy
 from support.refusals import expect_refusal, refusals, refuses
 
 OBS = Box(-1.0, 1.0, (5,))

@@ -26,8 +26,8 @@ from rlox import (
 )
 from rlox.callbacks import FunctionCallback, ProgressBar, VideoRecordingCallback
 from rlox.evaluation import evaluate
+from rlox.experiments import Plan, Range, Sweep, default_space
 from rlox.noise import GaussianNoise
-from rlox.sweep import Plan, Range, Sweep, default_space
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.refusals import Refusal, expect_refusal, refusals, refuses
 

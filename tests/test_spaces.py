@@ -7,8 +7,14 @@ import pytest
 from gymnasium import spaces
 
 from rlox import ArgumentError, ArgumentTypeError, collect_rollout, make_vec
-from rlox.spaces import expect_actions, from_json, sent_actions, to_json
-from rlox.uniform import random_actions, uniform_log_prob
+from rlox._spaces import (
+    expect_actions,
+    from_json,
+    random_actions,
+    sent_actions,
+    to_json,
+    uniform_log_prob,
+)
 from support.envs import Counter
 from support.refusals import expect_refusal, refusals, refuses
 

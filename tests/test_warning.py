@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 
-from rlox import warning
+from rlox import _errors as warning
+from rlox._errors import warn_at_most
 from rlox.callbacks import CheckpointCallback
-from rlox.warning import warn_at_most
 from support.runs import NotingLogger, small
 
 

@@ -38,9 +38,9 @@ def native_learner(
 ) -> Any:
     """A learner on networks in Rust with a full rollout."""
     from rlox import make_vec
-    from rlox.backends import expect_backend
     from rlox.configs import PPOConfig
-    from rlox.native import NativePPO
+    from rlox.learners._backends import expect_backend
+    from rlox.learners.native_on_policy import NativePPO
 
     expect_backend(backend, None)
     config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))
@@ -119,8 +119,9 @@ def agent(
     """An off-policy learner of an environment whose spaces have these sizes, with a full buffer."""
     import gymnasium as gym
 
-    from rlox import configs, make_vec, native_off_policy
-    from rlox.backends import expect_backend
+    from rlox import configs, make_vec
+    from rlox.learners import native_off_policy
+    from rlox.learners._backends import expect_backend
 
     class Drawn(gym.Env[Any, Any]):
         observation_space, action_space = gym.spaces.Box(-1, 1, (obs,)), actions

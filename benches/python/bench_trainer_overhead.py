@@ -3,7 +3,7 @@
 Subjects make the same steps from the same seed. "iterate()" is a loop that calls nothing but the
 learner; "train()" is the trainer's, "train(), run folder" with `metrics.csv`, checkpoint, summary
 and, where matplotlib is, the curve. The ratio is over the first. "parts" is a subject's time over
-that of environments, networks and updates alone, which the thread's own clock (`rlox.phases`) says
+that of environments, networks and updates alone, which the thread's own clock (`rlox._timing`) says
 of the same run: all phases but `buffer`, what is stored and fetched, and `other`, the rest. The bar
 is 1.15. Making environments and networks is in no clock.
 """
@@ -32,7 +32,8 @@ def subject(
     algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP
 ) -> training.Once:
     """One way to make the steps."""
-    from rlox import phases, trainers
+    from rlox import _timing as phases
+    from rlox import trainers
 
     kind = getattr(trainers, f"{algorithm}Trainer")
 

@@ -53,15 +53,17 @@ from rlox._rlox import (
     policy_ratios,
     token_kl,
 )
-from rlox.envs import register_env
-from rlox.hindsight import HindsightReplayBuffer
-from rlox.vector import RolloutBatch, VecEnv, collect_rollout, make_vec
+from rlox.buffers.hindsight import HindsightReplayBuffer
+from rlox.buffers.rollout import RolloutBatch, collect_rollout
+from rlox.envs._make import make_vec
+from rlox.envs.native import register_env
+from rlox.envs.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from rlox import algorithms as algorithms
     from rlox import trainers as trainers
-    from rlox.loading import load
-    from rlox.many import train_many
+    from rlox.experiments.many import train_many
+    from rlox.inference import load
 
 __all__ = [
     "ArgumentError",
@@ -108,7 +110,7 @@ __all__ = [
 ]
 
 _LAZY = ("algorithms", "trainers")
-_LAZY_FUNCTIONS = {"load": "rlox.loading", "train_many": "rlox.many"}
+_LAZY_FUNCTIONS = {"load": "rlox.inference", "train_many": "rlox.experiments"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ from rlox._errors import ClosedError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 _log = logging.getLogger("rlox")
 _current = threading.local()
 

@@ -19,7 +19,6 @@ _GRACE = 10.0
 _POLL = 0.5
 _THREAD_VARIABLES = ("RLOX_NUM_THREADS", "OMP_NUM_THREADS")
 _starting = threading.Lock()  # starting a process changes environment variables
-
 Report = Callable[[Any], Any]
 
 

@@ -704,7 +704,7 @@ def network_backends() -> list[str]:
 
 @final
 class NativeActors:
-    """Threads that fill rollouts while a learner learns; `rlox.actors` makes it."""
+    """Threads that fill rollouts while a learner learns; `rlox.learners._actors` makes it."""
 
     def __new__(
         cls,
@@ -753,7 +753,7 @@ class NativeActors:
 
 @final
 class NativePolicy:
-    """A policy and values of small networks on the CPU; `rlox.native` makes it for its learners."""
+    """Policy and value networks on the CPU, created by `rlox.learners.native_on_policy`."""
 
     @property
     def stopping(self) -> bool: ...
@@ -803,7 +803,7 @@ class NativePolicy:
 
 @final
 class NativeAgent:
-    """An off-policy method with its networks and its buffer; `rlox.native_off_policy` makes it."""
+    """Off-policy algorithm with its networks and buffer, for `rlox.learners.native_off_policy`."""
 
     @property
     def stopping(self) -> bool: ...

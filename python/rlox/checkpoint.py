@@ -20,22 +20,20 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
+import numpy.typing as npt
 import safetensors.numpy
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, OutOfMemoryError
+from rlox._files import flush_folder, locked, make_folder, write_file
 from rlox._rlox import __version__
-from rlox.files import flush_folder, locked, make_folder, write_file
-from rlox.learner import Arrays
-from rlox.members import checked_member, write_member
-from rlox.rotation import newest, no_checkpoint
+from rlox._types import Arrays
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -349,3 +347,177 @@ def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
 
 def _beside(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}")
+
+
+# Bytes that are written together: Ctrl-C comes between two such pieces.
+_PIECE = 1 << 24
+# Of NumPy's dtypes, in the order of the format's own writer: what comes last is written first.
+_DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
+}
+_ORDER = list(_DTYPES)
+
+
+def checked_member(member: str, given: dict[str, Any]) -> Arrays:
+    """The arrays of a member, which `write_member` can write.
+
+    Args:
+        member: Its name, for messages.
+        given: By name, what NumPy makes arrays of.
+
+    Raises:
+        TypeError: One holds other things than numbers of at most 64 bits.
+
+    >>> checked_member("networks", {"w": [1, 2]})
+    {'w': array([1, 2])}
+    """
+    arrays: Arrays = {name: np.asanyarray(x) for name, x in given.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise ArgumentTypeError(
+                f"members[{member!r}][{name!r}]",
+                "an array of numbers of at most 64 bits",
+                f"dtype {array.dtype}",
+                "convert it first",
+            )
+    return arrays
+
+
+def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
+    """Writes arrays into a new file, as `safetensors.numpy.save_file` does, down to the disk.
+
+    Returns:
+        Its size in "bytes" and its "sha256", as manifests have them.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    order = sorted(arrays, key=lambda name: (-_ORDER.index(arrays[name].dtype.name), name))
+    about, end = dict[str, Any](), 0
+    for name in order:
+        array, begin = arrays[name], end
+        end += array.nbytes
+        kind, shape = _DTYPES[array.dtype.name], list(array.shape)
+        about[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    head = len(head).to_bytes(8, "little") + head
+    digest = hashlib.sha256(head)
+    with open(path, "xb") as file:
+        file.write(head)
+        for name in order:
+            for piece in _pieces(arrays[name]):
+                digest.update(piece)
+                file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": len(head) + end, "sha256": digest.hexdigest()}
+
+
+def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
+    """The bytes of an array as files have them: row by row, the least of a number first."""
+    kind = array.dtype.newbyteorder("<")
+    plain = np.array(array, kind, order="C", copy=None, subok=False)
+    data = plain.reshape(-1).view(np.uint8).data
+    for begin in range(0, len(data), _PIECE):
+        yield data[begin : begin + _PIECE]
+
+
+FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
+FINAL = "checkpoint"
+_STEP = re.compile(r"step-(\d{9,})")
+_MANIFEST, _CONFIG = "manifest.json", "config.json"
+# What reading JSON that is not as it was written may raise.
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
+    RecursionError,
+)
+
+
+def step_name(timesteps: int) -> str:
+    """The name of a checkpoint after so many environment steps; names sort as steps do.
+
+    >>> step_name(100_000)
+    'step-000100000'
+    """
+    return f"step-{timesteps:09d}"
+
+
+def steps_in(folder: Path) -> list[Path]:
+    """The checkpoints of steps in a folder, the oldest first."""
+    found = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def check_no_newer(run: Path, timesteps: int) -> None:
+    """Check that a run folder has no checkpoint of more environment steps.
+
+    Args:
+        run: The run folder.
+        timesteps: Environment steps of the checkpoint that training resumes from.
+
+    Raises:
+        FileExistsError: It has one; training would overwrite it.
+    """
+    newer = newest(run)
+    if newer is not None and steps_of(newer) > timesteps:
+        raise FileExistsError(
+            f"{newer}: this checkpoint is newer than the one to resume from ({steps_of(newer)} "
+            f"against {timesteps} environment steps); resume from it, move it elsewhere, or train "
+            "in another run folder"
+        )
+
+
+def newest(run: Path) -> Path | None:
+    """The checkpoint of a run folder that has the most steps; None where there is none.
+
+    >>> newest(Path("no such run")) is None
+    True
+    """
+    final = run / FINAL
+    if not final.exists():  # killed while it was replaced
+        final = run / f".{FINAL}.previous"
+    found = [*steps_in(run / FOLDER), final]
+    there = [(steps_of(path), path) for path in found if (path / _MANIFEST).is_file()]
+    return max(there, key=lambda one: (one[0], one[1] == final), default=(0, None))[1]
+
+
+def steps_of(checkpoint: Path) -> int:
+    """The environment steps of a checkpoint, by its name or its manifest; 0 where none tells."""
+    named = _STEP.fullmatch(checkpoint.name)
+    if named is not None:
+        return int(named[1])
+    with suppress(*_DAMAGED):
+        manifest = json.loads((checkpoint / _MANIFEST).read_bytes())
+        return int(manifest["counters"]["timesteps"])
+    return 0
+
+
+def no_checkpoint(path: Path) -> str | None:
+    """What there is in the place of a checkpoint, and what to do; None where there may be one."""
+    if not path.exists():
+        return "does not exist; pass where one is"
+    if path.is_file():
+        return "is a file; pass the folder of a checkpoint"
+    names = {file.name for file in path.iterdir()}
+    if _MANIFEST in names:
+        return None
+    if _CONFIG in names:
+        return (
+            f"is a run that ended before its first one; begin it again with rlox train --config "
+            f"{path / _CONFIG}, and --checkpoint-every N where it may be killed"
+        )
+    if not any(name.endswith(".safetensors") for name in names):
+        return f"{'has no' if names else 'is empty, without'} {_MANIFEST}; pass where one is"
+    return None

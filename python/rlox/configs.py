@@ -1,14 +1,39 @@
 """Settings of the algorithms: one dataclass per algorithm, the same for every backend."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
-from rlox import settings
+from rlox import _validation
 from rlox._errors import ArgumentError
+from rlox._validation import ACTIVATIONS, worker_addresses
 from rlox.noise import ActionNoise, as_noise
-from rlox.settings import ACTIVATIONS
-from rlox.worker_addresses import worker_addresses
+
+
+def alone(config: Any, num_envs: int) -> Any:
+    """Return the settings of a learner that collects by itself as one actor does.
+
+    >>> from rlox.configs import IMPALAConfig, PPOConfig
+    >>> from rlox.learners._actors import in_turn
+    >>> one = alone(PPOConfig(num_envs=8, num_actors=2, async_collect=True), 4)
+    >>> one.num_envs, in_turn(one), in_turn(alone(IMPALAConfig(), 8))
+    (4, True, True)
+    """
+    changes: dict[str, Any] = {
+        "num_envs": num_envs,
+        "num_actors": 1,
+        "actors": "auto",
+        "max_lag": 0,
+        "lockstep": True,
+    }
+    if hasattr(config, "async_collect"):
+        changes |= {"async_collect": False, "max_lag": None, "lockstep": False}
+    # Only shapes matter for these, so use the cheapest settings.
+    for name, cheap in {"compile": False, "device": "cpu", "batch_size": None}.items():
+        if hasattr(config, name):
+            changes[name] = cheap
+    return replace(config, **changes)
+
 
 __all__ = [
     "ACTIVATIONS",
@@ -25,7 +50,6 @@ __all__ = [
     "resolved_config",
     "setting_docs",
 ]
-
 # Decays of Adam's running means and of RMSprop's, as in PyTorch; epsilon as in Stable-Baselines3.
 BETAS = (0.9, 0.999)
 ALPHA = 0.99
@@ -109,18 +133,20 @@ class OnPolicyConfig:
     )
 
     def __post_init__(self) -> None:
-        check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "n_steps", "num_actors"), 1)
-        check(settings.whole, ("max_lag",), 0)
-        check(settings.whole, ("sde_sample_freq",), 1, -1)
-        check(settings.whole_numbers, ("net_arch",))
-        check(settings.number, ("gamma",), 0, 1)
-        check(settings.number, ("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"), 0, 1e30)
-        check(settings.number, ("log_std_init",), -20, 20)
-        check(settings.flag, settings.flags_of(self))
-        check(settings.text, ("lr_schedule",), ("constant", "linear"))
-        check(settings.text, ("activation",), settings.ACTIVATIONS)
-        check(settings.text, ("device",))
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("num_envs", "n_steps", "num_actors"), 1)
+        check(_validation.whole, ("max_lag",), 0)
+        check(_validation.whole, ("sde_sample_freq",), 1, -1)
+        check(_validation.whole_numbers, ("net_arch",))
+        check(_validation.number, ("gamma",), 0, 1)
+        check(
+            _validation.number, ("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"), 0, 1e30
+        )
+        check(_validation.number, ("log_std_init",), -20, 20)
+        check(_validation.flag, _validation.flags_of(self))
+        check(_validation.text, ("lr_schedule",), ("constant", "linear"))
+        check(_validation.text, ("activation",), _validation.ACTIVATIONS)
+        check(_validation.text, ("device",))
         check(_actors, ("actors",))
         _check_actors(self)
 
@@ -153,14 +179,14 @@ class PPOConfig(OnPolicyConfig):
     async_collect: bool = _setting(False, "collect rollouts while the learner updates")
 
     def __post_init__(self) -> None:
-        check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"), 1)
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"), 1)
         rollout = self.num_envs // self.num_actors * self.n_steps
         if self.batch_size is None:
             object.__setattr__(self, "batch_size", max(1, min(64, rollout)))
-        check(settings.number, ("gae_lambda",), 0, 1)
-        check(settings.number, ("clip_coef", "clip_coef_vf", "target_kl"), 0, 1e30)
-        check(settings.text, ("clip_schedule",), ("constant", "linear"))
+        check(_validation.number, ("gae_lambda",), 0, 1)
+        check(_validation.number, ("clip_coef", "clip_coef_vf", "target_kl"), 0, 1e30)
+        check(_validation.text, ("clip_schedule",), ("constant", "linear"))
         super().__post_init__()
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
@@ -182,9 +208,9 @@ class _RMSpropConfig(OnPolicyConfig):
     optimizer_eps: float = _setting(EPS, "epsilon of the optimizer")
 
     def __post_init__(self) -> None:
-        check = partial(settings.settle, self)
-        check(settings.number, ("optimizer_eps",), 0, 1e30)
-        check(settings.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
+        check = partial(_validation.settle, self)
+        check(_validation.number, ("optimizer_eps",), 0, 1e30)
+        check(_validation.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         super().__post_init__()
 
 
@@ -199,7 +225,7 @@ class A2CConfig(_RMSpropConfig):
     async_collect: bool = _setting(False, "collect rollouts while the learner updates")
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number, ("gae_lambda",), 0, 1)
+        _validation.settle(self, _validation.number, ("gae_lambda",), 0, 1)
         super().__post_init__()
 
 
@@ -215,8 +241,8 @@ class IMPALAConfig(_RMSpropConfig):
     ent_coef: float = 0.01
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number, ("vtrace_lambda",), 0, 1)
-        settings.settle(self, settings.number, ("rho_bar", "c_bar"), 0, 1e30)
+        _validation.settle(self, _validation.number, ("vtrace_lambda",), 0, 1)
+        _validation.settle(self, _validation.number, ("rho_bar", "c_bar"), 0, 1e30)
         super().__post_init__()
 
 
@@ -265,8 +291,8 @@ class OffPolicyConfig:
     device: str = _setting("cpu", 'torch device: "cpu", "cuda", "cuda:1", "mps"')
 
     def __post_init__(self) -> None:
-        check = partial(settings.settle, self)
-        check(settings.whole, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
         self._check_batch_size()
         check(_train_freq, ("train_freq",))
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
@@ -276,17 +302,17 @@ class OffPolicyConfig:
                 str(self.train_freq),
                 "pass an integer, or num_envs=1",
             )
-        check(settings.whole, ("n_sampled_goal", "frame_stack"), 1)
-        check(settings.whole, ("learning_starts",), 0)
-        check(settings.whole, ("gradient_steps",), 1, -1)
-        check(settings.whole_numbers, ("net_arch",))
-        check(settings.number, ("gamma", "tau"), 0, 1)
-        check(settings.number, ("learning_rate", "utd_ratio"), 0, 1e30)
-        check(settings.flag, settings.flags_of(self))
-        check(settings.text, ("lr_schedule",), ("constant", "linear"))
-        check(settings.text, ("her",), ("future", "final", "episode"))
-        check(settings.text, ("activation",), settings.ACTIVATIONS)
-        check(settings.text, ("device",))
+        check(_validation.whole, ("n_sampled_goal", "frame_stack"), 1)
+        check(_validation.whole, ("learning_starts",), 0)
+        check(_validation.whole, ("gradient_steps",), 1, -1)
+        check(_validation.whole_numbers, ("net_arch",))
+        check(_validation.number, ("gamma", "tau"), 0, 1)
+        check(_validation.number, ("learning_rate", "utd_ratio"), 0, 1e30)
+        check(_validation.flag, _validation.flags_of(self))
+        check(_validation.text, ("lr_schedule",), ("constant", "linear"))
+        check(_validation.text, ("her",), ("future", "final", "episode"))
+        check(_validation.text, ("activation",), _validation.ACTIVATIONS)
+        check(_validation.text, ("device",))
         if self.utd_ratio is not None and self.gradient_steps != 1:
             raise ArgumentError(
                 "utd_ratio",
@@ -350,11 +376,11 @@ class DQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(settings.settle, self)
-        check(settings.whole, ("target_update_interval",), 1)
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("target_update_interval",), 1)
         shares = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
-        check(settings.number, (*shares, "priority_alpha", "priority_beta"), 0, 1)
-        check(settings.number, ("max_grad_norm",), 0, 1e30)
+        check(_validation.number, (*shares, "priority_alpha", "priority_beta"), 0, 1)
+        check(_validation.number, ("max_grad_norm",), 0, 1e30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,12 +409,12 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(settings.settle, self)
-        check(settings.whole, ("target_update_interval",), 1)
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("target_update_interval",), 1)
         check(_ent_coef, ("ent_coef",))
         check(_target_entropy, ("target_entropy",))
-        check(settings.whole, ("sde_sample_freq",), 1, -1)
-        check(settings.number, ("log_std_init",), -20, 20)
+        check(_validation.whole, ("sde_sample_freq",), 1, -1)
+        check(_validation.number, ("log_std_init",), -20, 20)
         check(as_noise, ("action_noise",))
         if self.use_sde_at_warmup and not self.use_sde:
             raise ArgumentError(
@@ -414,9 +440,9 @@ class TD3Config(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(settings.settle, self)
-        check(settings.whole, ("policy_delay",), 1)
-        check(settings.number, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
+        check = partial(_validation.settle, self)
+        check(_validation.whole, ("policy_delay",), 1)
+        check(_validation.number, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
         check(as_noise, ("action_noise",))
 
 
@@ -427,15 +453,15 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
     (4, (1, 'episode'))
     """
     if not isinstance(value, tuple | list):
-        return settings.whole(name, value, 1)
+        return _validation.whole(name, value, 1)
     try:
         count, unit = value
-        plain = settings.whole(name, count, 1), settings.text(name, unit, ("step", "episode"))
+        plain = _validation.whole(name, count, 1), _validation.text(name, unit, ("step", "episode"))
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             name,
             "an integer of at least 1, or such a one with 'step' or 'episode'",
-            settings.shown(value),
+            _validation.shown(value),
             "pass 4 or (1, 'episode') for example",
         ) from error
     return plain if plain[1] == "episode" else plain[0]
@@ -445,13 +471,13 @@ def _target_entropy(name: str, value: Any) -> float | str:
     """Return a number or "auto"."""
     if isinstance(value, str) and value == "auto":
         return "auto"
-    return settings.number(name, value)
+    return _validation.number(name, value)
 
 
 def _ent_coef(name: str, value: Any) -> float | str:
     """Return a number >= 0, "auto", or "auto_" with a number > 0."""
     if not isinstance(value, str):
-        return settings.number(name, value, 0, 1e30)
+        return _validation.number(name, value, 0, 1e30)
     try:
         kind, _, begin = value.partition("_")
         if kind == "auto" and (value == kind or 0 < float(begin) < 1e30):
@@ -468,7 +494,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
 
 def _actors(name: str, value: object) -> str:
     """Return where actors run."""
-    where = settings.text(name, value)
+    where = _validation.text(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
         raise ArgumentError(
             name,
@@ -541,7 +567,7 @@ def _check_actors(config: Any) -> None:
 def resolved_config(
     config_type: type[Any], settings: dict[str, Any], sources: dict[str, str]
 ) -> Any:
-    """Return the config of resolved settings (see `rlox.settings.resolve`).
+    """Return the config of resolved settings (see `rlox._validation.resolve`).
 
     The batch size of a preset is limited to the number of steps in a rollout.
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import gymnasium as gym
 import numpy as np
@@ -14,18 +14,25 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.contract import CheckedEnv, check_observations, require_env
-from rlox.finite import refuse_nan
-from rlox.mask_source import MaskSource
-from rlox.recipes import Recipe
-from rlox.registered import make_registered
-from rlox.results import EvaluationResult
-from rlox.settings import chosen_seed, flag, plain_seed, shown, whole
-from rlox.spaces import to_json
+from rlox._finite import refuse_nan
+from rlox._spaces import to_json
+from rlox._validation import chosen_seed, flag, plain_seed, shown, whole
+from rlox.envs._checks import CheckedEnv, check_observations, require_env
+from rlox.envs._make import Recipe, make_registered
+from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
-    from rlox.learner import Learner
-    from rlox.trainer import Trainer
+    from rlox.learners import Learner
+    from rlox.trainers import Trainer
+
+
+class EvaluationResult(TypedDict):
+    """What `evaluate` gives."""
+
+    mean_reward: float  # mean of `returns`
+    std_reward: float  # standard deviation of `returns`
+    returns: list[float]  # the sum of raw rewards of each episode
+    lengths: list[int]  # the steps of each episode
 
 
 class Predictor(Protocol):

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.backends import expect_torch
-from rlox.extras import load_extra
-from rlox.files import write_file
-from rlox.layouts import is_image
-from rlox.learner import Arrays
+from rlox._files import write_file
+from rlox._layout import is_image
+from rlox._optional import load_extra
+from rlox._types import Arrays
+from rlox.learners._backends import expect_torch
 
 # What of a normaliser makes inputs of observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")

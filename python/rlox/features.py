@@ -12,10 +12,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.actor_critic import torch_dtype
-from rlox.layouts import Layout, has_parts, is_image
-from rlox.networks import layer, orthogonal
-from rlox.settings import whole
+from rlox._layout import Layout, has_parts, is_image
+from rlox._nn.networks import layer, orthogonal
+from rlox._nn.runtime import torch_dtype
+from rlox._validation import whole
 
 # From an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]

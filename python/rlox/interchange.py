@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._optional import load_extra
 from rlox._rlox import ReplayBuffer
-from rlox.extras import load_extra
-from rlox.memory import check_memory
+from rlox._system import check_memory
 
 _DTYPES = ("float32", "float64", "int64", "uint8", "bool")
 _FLAGS = ("terminated", "truncated")

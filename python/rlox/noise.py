@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rlox import settings
+from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
 
 # One for all components of an action, or one for each.
@@ -38,8 +38,8 @@ class GaussianNoise:
     kind: Literal["gaussian"] = field(default="gaussian", init=False)
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number_or_numbers, ("sigma",), 0, 1e30)
-        settings.settle(self, settings.number_or_numbers, ("mean",), -1e30, 1e30)
+        _validation.settle(self, _validation.number_or_numbers, ("sigma",), 0, 1e30)
+        _validation.settle(self, _validation.number_or_numbers, ("mean",), -1e30, 1e30)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class OrnsteinUhlenbeckNoise:
     kind: Literal["ornstein_uhlenbeck"] = field(default="ornstein_uhlenbeck", init=False)
 
     def __post_init__(self) -> None:
-        settings.settle(self, settings.number_or_numbers, ("sigma",), 0, 1e30)
-        settings.settle(self, settings.number, ("theta", "dt"), 0, 1e30)
+        _validation.settle(self, _validation.number_or_numbers, ("sigma",), 0, 1e30)
+        _validation.settle(self, _validation.number, ("theta", "dt"), 0, 1e30)
         places = ("mean", "initial_noise")
-        settings.settle(self, settings.number_or_numbers, places, -1e30, 1e30)
+        _validation.settle(self, _validation.number_or_numbers, places, -1e30, 1e30)
         if self.theta * self.dt >= 2:
             raise ArgumentError(
                 "dt",
@@ -110,7 +110,7 @@ def as_noise(name: str, value: Any) -> ActionNoise:
     raise ArgumentTypeError(
         name,
         "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",
-        settings.shown(value),
+        _validation.shown(value),
         "make one of rlox.noise",
     )
 
@@ -130,7 +130,7 @@ def alike(noise: ActionNoise) -> ActionNoise | None:
     return replace(noise, sigma=float(sigma[0]), **usual)
 
 
-def told(noise: ActionNoise) -> dict[str, Any]:
+def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
     """The noise as files have it: without a mean and a beginning that are 0.
 
     >>> told(GaussianNoise(0.2))

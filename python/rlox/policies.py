@@ -1,31 +1,26 @@
 """Policies: what a trainer asks of one (`ActorCritic`), and the built-in MLPs."""
 
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlox import distributions, settings
+from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.actor_critic import (
-    ActorCritic,
-    Evaluate,
-    acting,
-    check_policy,
-    evaluating_actions,
-    expect_mask,
-    expect_spaces,
-    greedy,
-    sampled,
-    torch_dtype,
-)
-from rlox.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from rlox._nn import distributions
+from rlox._nn.critics import Critics
+from rlox._nn.custom import _fused, check_policy, expect_spaces
+from rlox._nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
+from rlox._nn.networks import ACTIVATIONS, mlp, paired
+from rlox.envs._masks import as_flags, mask_parameter
 from rlox.features import FeaturesExtractor, NatureCNN, make_features, own_features
-from rlox.networks import ACTIVATIONS, mlp, paired
 
 __all__ = [
     "ActorCritic",
@@ -33,14 +28,11 @@ __all__ = [
     "MlpPolicy",
     "SdePolicy",
     "acting",
-    "check_policy",
     "evaluating_actions",
     "greedy",
     "make_policy",
     "sampled",
-    "torch_dtype",
 ]
-
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 
 
@@ -94,17 +86,17 @@ class MlpPolicy(nn.Module):
     ) -> None:
         super().__init__()
         expect_spaces(observation_space, action_space)
-        shared_trunk = settings.flag("shared_trunk", shared_trunk)
-        ortho_init = settings.flag("ortho_init", ortho_init)
-        log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
+        shared_trunk = _validation.flag("shared_trunk", shared_trunk)
+        ortho_init = _validation.flag("ortho_init", ortho_init)
+        log_std_init = _validation.number("log_std_init", log_std_init, -20, 20)
         if not isinstance(init, torch.Generator | None):
             raise ArgumentTypeError(
                 "init",
                 "a torch.Generator or None",
-                settings.shown(init),
+                _validation.shown(init),
                 "pass torch.Generator().manual_seed(seed)",
             )
-        layer = ACTIVATIONS[settings.text("activation", activation, tuple(ACTIVATIONS))]
+        layer = ACTIVATIONS[_validation.text("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
             self.features = make_features(observation_space, ortho_init, generator=init)
         else:
@@ -112,7 +104,7 @@ class MlpPolicy(nn.Module):
         width: Any = self.features.features_dim
         if net_arch is None:
             net_arch = () if isinstance(self.features, NatureCNN) else (64, 64)
-        sizes = [width, *settings.whole_numbers("net_arch", net_arch)]
+        sizes = [width, *_validation.whole_numbers("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
             self.trunk = nn.Sequential(*mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
@@ -255,8 +247,8 @@ class SdePolicy(MlpPolicy):
     ) -> None:
         if not isinstance(action_space, spaces.Box):
             raise ArgumentError("action space", "a Box", str(action_space), "use MlpPolicy")
-        full_std = settings.flag("full_std", full_std)
-        log_std_init = settings.number("log_std_init", log_std_init, -20, 20)
+        full_std = _validation.flag("full_std", full_std)
+        log_std_init = _validation.number("log_std_init", log_std_init, -20, 20)
         super().__init__(observation_space, action_space, **mlp_settings)
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)
@@ -345,3 +337,323 @@ def make_policy(
     made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(made, observation_space, action_space)
     return made
+
+
+# Logarithms of standard deviations, and gSDE's means, are cut to these, as Stable-Baselines3 does.
+LOG_STD = (-20.0, 2.0)
+CLIP_MEAN = 2.0
+_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class SquashedPolicy(nn.Module):
+    """An actor that squashes normal numbers by a hyperbolic tangent, and two critics.
+
+    The actor sees what the critics' features are, without a gradient to them: features with
+    weights learn by the critics' loss.
+
+    Args:
+        observation_space: Of one environment.
+        action_space: Box.
+        features: From observations to (N, features_dim).
+        net_arch: Widths of the hidden layers of actor and critics.
+        activation: "tanh", "relu", "elu", "gelu" or "silu".
+        use_sde: State-dependent exploration (Raffin et al. 2021): a sample adds `latent @ matrix`
+            to the mean, where `latent` is the actor's last hidden layer and the entries of the
+            matrix have deviations `exp(log_std)`. Environments keep a matrix each until
+            `reset_noise`; what updates sample has one for all rows, and for all samples within
+            `one_matrix`. As in Stable-Baselines3's SAC, and unlike PPO's gSDE, the layer learns
+            from the noise, too.
+        log_std_init: Where `log_std` of gSDE begins.
+        init: Decides the initial weights; None: torch's global generator.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        features: nn.Module,
+        net_arch: Sequence[int],
+        activation: str,
+        use_sde: bool = False,
+        log_std_init: float = -3.0,
+        init: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        layer, width = ACTIVATIONS[activation], int(features.features_dim)  # type: ignore[arg-type]  # an int
+        self.actions = math.prod(action_space.shape or ())
+        outputs = self.actions if use_sde else 2 * self.actions
+        self.actor = mlp([width, *net_arch, outputs], layer, 1.0, False, init)
+        if use_sde:
+            hidden = net_arch[-1] if net_arch else width
+            self.log_std = nn.Parameter(torch.full((hidden, self.actions), log_std_init))
+        self.critic = Critics(features, width, self.actions, net_arch, layer, generator=init)
+        self.use_sde = use_sde
+        self.exploration: Tensor | None = None
+        self._drawn: Tensor | None = None  # what matrices are made of within `one_matrix`
+        self.generator: torch.Generator | None = None
+
+    def reset_noise(self, rows: int) -> None:
+        """With gSDE, draws a new exploration matrix for each of so many rows."""
+        if self.use_sde:
+            self.exploration = self._matrices(rows).detach()
+
+    @contextmanager
+    def one_matrix(self) -> Iterator[None]:
+        """Within it, with gSDE, one matrix makes all samples of `get_action_and_logprob`."""
+        if self.use_sde:
+            self._drawn = self._normals(1)
+        try:
+            yield
+        finally:
+            self._drawn = None
+
+    def _normals(self, count: int) -> Tensor:
+        drawn = torch.empty((count, *self.log_std.shape), device=self.log_std.device)
+        return drawn.normal_(generator=self.generator)
+
+    def _matrices(self, count: int) -> Tensor:
+        return self.log_std.exp() * self._normals(count)
+
+    def _latent(self, obs: Any) -> Tensor:
+        """The actor's last hidden layer."""
+        latent: Tensor = self.critic.features(obs).detach()
+        for part in list(self.actor)[:-1]:
+            latent = part(latent)
+        return latent
+
+    def mode(self, obs: Any) -> Tensor:
+        """The greedy actions, (N, k)."""
+        out: Tensor = self.actor[-1](self._latent(obs))
+        if self.use_sde:
+            return out.clamp(-CLIP_MEAN, CLIP_MEAN).tanh()
+        return out[:, : self.actions].tanh()
+
+    def explore(self, obs: Any) -> Tensor:
+        """Samples, (N, k): with gSDE by `reset_noise`'s matrices, if there is one for each row."""
+        exploration = self.exploration
+        if not self.use_sde or exploration is None:
+            return self.get_action_and_logprob(obs)[0]
+        latent = self._latent(obs)
+        if len(exploration) != len(latent):
+            return self.get_action_and_logprob(obs)[0]
+        mean: Tensor = self.actor[-1](latent).clamp(-CLIP_MEAN, CLIP_MEAN)
+        return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
+
+    def get_action_and_logprob(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Samples (N, k), through which gradients flow, and their log-probabilities (N,)."""
+        latent = self._latent(obs)
+        out = self.actor[-1](latent)
+        if self.use_sde:
+            mean = out.clamp(-CLIP_MEAN, CLIP_MEAN)
+            variance = (latent**2) @ (2 * self.log_std).exp() + 1e-6
+            drawn = self._normals(1) if self._drawn is None else self._drawn
+            noise = latent @ (self.log_std.exp() * drawn[0])
+            density = -0.5 * noise**2 / variance - 0.5 * variance.log()
+        else:
+            mean, log_std = out.chunk(2, 1)
+            log_std = log_std.clamp(*LOG_STD)
+            drawn = torch.empty_like(mean).normal_(generator=self.generator)
+            noise = log_std.exp() * drawn
+            density = -0.5 * drawn**2 - log_std
+        u = mean + noise
+        # The logarithm of the tangent's slope, 1 - tanh(u)^2, which keeps its digits.
+        log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+        return u.tanh(), (density - log_slope - _HALF_LOG_2_PI).sum(1)
+
+
+# From observations, actions and masks to log_prob, entropy and value.
+Evaluate: TypeAlias = Callable[[Any, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+
+
+class ActorCritic(Protocol):
+    """What a trainer asks of a policy: any torch module with these methods can take its place.
+
+    | name | shape | dtype | meaning |
+    |---|---|---|---|
+    | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
+    | mask | (N, n) | bool | True where an action is allowed; None allows all |
+    | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
+    | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
+    | entropy | (N,) | float32 | of the distribution at each observation |
+    | value | (N,) | float32 | of each observation; (N, 1) is refused |
+
+    Observations of a Box of uint8, of Discrete and of other spaces come as `rlox._layout.Layout`
+    says: uint8, int64, dicts and tuples. Masks are for Discrete actions, (N, sum(nvec)) for
+    MultiDiscrete ones, (N, 2 * k) for the 0 and 1 of each of k components of MultiBinary ones, and
+    only given where the environment has them.
+
+    More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
+    calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
+    value)` what updates call, where one pass is cheaper than two calls. They are not called where a
+    subclass has overridden the two methods below and not them, nor with masks that they do not
+    take. Masks go to the parameter of that name (or `action_mask`, `action_masks`), whichever it
+    is. `mode(obs, mask=None) -> action` is the greedy action, which deterministic prediction needs.
+    `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps. An
+    attribute `generator` gets the trainer's own `torch.Generator`. What draws from torch's global
+    generator while training finds a stream of the trainer's, and the global state is put back
+    afterwards.
+
+    >>> class Coin(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.logits, self.value = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    ...
+    ...     def get_action_and_logprob(self, obs, mask=None, action=None):
+    ...         choice = torch.distributions.Categorical(logits=self.logits.expand(len(obs), 2))
+    ...         action = choice.sample() if action is None else action
+    ...         return action, choice.log_prob(action), choice.entropy()
+    ...
+    ...     def get_value(self, obs):
+    ...         return self.value.expand(len(obs))
+    >>> check_policy(Coin(), spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    """
+
+    def get_action_and_logprob(
+        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+
+    def get_value(self, obs: Tensor) -> Tensor:
+        """The value of each observation."""
+
+
+def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
+    """A mask, bool (N, n), for N rows of logits, with so many flags for each component.
+
+    Raises:
+        TypeError: No flags.
+        ValueError: Another shape, a component that is allowed nothing, or actions (`counts` is
+            None) that have no masks.
+
+    >>> expect_mask([[1, 0]], [2], torch.zeros(1, 2))
+    tensor([[ True, False]])
+    """
+    if counts is None:
+        raise ArgumentError(
+            "action_masks",
+            "None, as Box actions have no masks",
+            type(mask).__name__,
+            "leave it out",
+        )
+    shape = (len(logits), sum(counts))
+    expected = f"flags of shape {shape}"
+    if not isinstance(mask, Tensor):
+        mask = torch.from_numpy(as_flags("action_masks", expected, mask))
+    if mask.is_complex():
+        raise ArgumentTypeError("action_masks", expected, str(mask.dtype), "convert it to bool")
+    if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
+        got = "numbers other than 0 and 1"
+        raise ArgumentError("action_masks", expected, got, "convert it to bool")
+    flags: Tensor = mask.to(logits.device, torch.bool)
+    fits = flags.shape == shape
+    if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
+        raise ArgumentError(
+            "action_masks",
+            f"{expected}, with an action (of each component) that is allowed in each row",
+            f"shape {tuple(flags.shape)}{' and rows without' if fits else ''}",
+            "pass a flag for each action",
+        )
+    return flags
+
+
+def _with_mask(method: Any) -> Callable[..., Any]:
+    """A method of a policy that gets a mask by the parameter's name, wherever that stands."""
+    parameter = mask_parameter(method)
+
+    def call(*args: Any, mask: Tensor | None, **others: Any) -> Any:
+        if mask is None and (parameter is None or parameter.default is not parameter.empty):
+            return method(*args, **others)
+        if parameter is None:
+            raise ArgumentTypeError(
+                "policy",
+                f"{getattr(method, '__qualname__', method)} to have a parameter mask, as the "
+                "environment says what is allowed",
+                "none",
+                "add mask=None, or set action_masks=False",
+            )
+        return method(*args, **{parameter.name: mask}, **others)
+
+    return call
+
+
+def _fused_act(policy: Any) -> Any:
+    frozen = _fused(policy, "frozen_act", "act", "distribution")
+    return _fused(policy, "act") if frozen is None else frozen()
+
+
+def _mask_comes(after: int, method: Any) -> bool:
+    """Whether a method takes the mask right after so many other arguments, without its name."""
+    at = [*inspect.signature(method).parameters.values()][after : after + 1]
+    return at == [mask_parameter(method)] and at[0].kind is at[0].POSITIONAL_OR_KEYWORD
+
+
+def takes_masks(policy: Any) -> bool:
+    """Whether what `acting` gives takes masks."""
+    methods = (_fused_act(policy), policy.get_action_and_logprob)
+    return any(mask_parameter(method) is not None for method in methods)
+
+
+def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """The policy's `act`, or what does the same for one that has none, while nothing is learned.
+
+    An `act` that takes no mask is not called with one: `get_action_and_logprob` is.
+    """
+    fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
+    together, masked = _with_mask(fused), mask_parameter(fused) is not None
+    if masked and _mask_comes(1, fused):
+        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
+        return made
+
+    def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        if fused is not None and (mask is None or masked):
+            said: tuple[Tensor, Tensor, Tensor] = together(obs, mask=mask)
+            return said
+        action, log_prob, *_ = separate(obs, mask=mask)
+        return action, log_prob, policy.get_value(obs)
+
+    return act
+
+
+def evaluating_actions(policy: Any) -> Evaluate:
+    """The policy's `evaluate_actions`, or what does the same for one that has none, as `acting`."""
+    fused = _fused(policy, "evaluate_actions")
+    separate, together = _with_mask(policy.get_action_and_logprob), _with_mask(fused)
+    masked = mask_parameter(fused) is not None
+    if masked and _mask_comes(2, fused):
+        made: Evaluate = fused
+        return made
+
+    def evaluate(
+        obs: Any, action: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if fused is not None and (mask is None or masked):
+            said: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
+            return said
+        _, log_prob, entropy = separate(obs, mask=mask, action=action)
+        return log_prob, entropy, policy.get_value(obs)
+
+    return evaluate
+
+
+def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+    """The policy's greedy actions.
+
+    Raises:
+        TypeError: It has no `mode`, or one that takes no mask where there is one.
+    """
+    if not hasattr(policy, "mode"):
+        raise ArgumentTypeError(
+            "policy",
+            "a method mode(obs) for greedy actions",
+            f"{type(policy).__name__} without",
+            "add it or pass deterministic=False",
+        )
+    actions: Tensor = _with_mask(policy.mode)(obs, mask=mask)
+    return actions
+
+
+def sampled(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+    """Actions that the policy draws."""
+    actions: Tensor = _with_mask(policy.get_action_and_logprob)(obs, mask=mask)[0]
+    return actions

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.settings import number, shown, whole
+from rlox._validation import number, shown, whole
 
 RESAMPLES = 10_000
 # Numbers that are drawn at once.

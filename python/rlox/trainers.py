@@ -1,8 +1,383 @@
-"""Trainers: one line from an environment's id to a trained policy. One class for each algorithm."""
+"""`Trainer`: what surrounds an algorithm, from the environment's id to the checkpoint."""
 
-from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
-from rlox.results import TrainResult
-from rlox.trainer import Trainer
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from rlox._concurrency import stop_on_interrupt
+from rlox._errors import ClosedError, StructuredError
+from rlox._training.hooks import Callback, Saved
+from rlox._training.loop import Loop, plan
+from rlox._training.results import CTRL_C, STOP, TrainResult
+from rlox._training.resume import (
+    describe,
+    expect_code,
+    restore,
+    save_checkpoint,
+    settings_on,
+    trainer_manifest,
+    warn_forgotten,
+)
+from rlox._training.run_folder import RunFolder, expect_root
+from rlox._validation import chosen_seed, flag, json_keywords, refuse_unknown, text
+from rlox.callbacks.base import as_callbacks
+from rlox.callbacks.progress import ProgressBar
+from rlox.checkpoint import read_checkpoint
+from rlox.configs import (
+    SHAPE_SETTINGS,
+    A2CConfig,
+    DQNConfig,
+    IMPALAConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+)
+from rlox.envs._make import count_of, make_vec, name_of
+from rlox.evaluation import (
+    EvaluationResult,
+    SeededPredictor,
+    environment_of,
+    evaluate,
+    evaluation_seed,
+)
+from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
+from rlox.logger.base import Logger, as_loggers
+from rlox.presets import config_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from rlox.features import FeaturesExtractor
+    from rlox.policies import PolicyLike
+
+_OF_TRAIN = ("total_timesteps", "callbacks", "loggers", "progress_bar")
+_HINTS = {
+    "policy_kwargs": "pass net_arch, activation or features_extractor instead",
+    "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
+    **dict.fromkeys(_OF_TRAIN, "pass it to train()"),
+}
+Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
+
+
+class Trainer:
+    """What the trainers of all algorithms do; `rlox.trainers.PPOTrainer` describes the arguments.
+
+    As a context manager it is closed at the end.
+    """
+
+    config_type: type[Any]
+    algorithm: str
+    # On torch, and in Rust, as `rlox.backends.make_learner` takes them.
+    learners: tuple[str, str]
+
+    def __init__(
+        self,
+        env: EnvLike,
+        seed: int | None = None,
+        *,
+        backend: Backend = "auto",
+        policy: "PolicyLike" = None,
+        features_extractor: "FeaturesExtractor | None" = None,
+        env_kwargs: dict[str, Any] | None = None,
+        runs_dir: str | os.PathLike[str] | None = "runs",
+        **settings: Any,
+    ) -> None:
+        known = [field.name for field in dataclasses.fields(self.config_type)]
+        known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
+        refuse_unknown(settings, known, type(self).__name__, _HINTS)
+        self.env_name = name_of(env)
+        self.env_id = self.env_name if isinstance(env, str) else None
+        shape = () if policy is None else SHAPE_SETTINGS
+        config, self.sources = config_for(
+            self.config_type, self.algorithm, self.env_name, count_of(env), settings, without=shape
+        )
+        config = self._share(config)
+        self.seed = chosen_seed(seed)
+        keywords = {} if env_kwargs is None else env_kwargs
+        self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
+        self.own_policy, self.own_features = policy is not None, features_extractor is not None
+        self._env, self._env_kwargs = env, dict(keywords)
+        self._runs_dir, self._closed = expect_root(runs_dir), False
+        try:
+            self.env = make_vec(env, config.num_envs, **self._env_kwargs)
+        except StructuredError as error:
+            if error.argument in self._env_kwargs:
+                error.section = "env_kwargs"
+            raise
+        try:
+            space = self.env.single_observation_space
+            chosen = choose_backend(backend, config, space, policy, features_extractor)
+            about = self.env, config, self.seed
+            self.learner = make_learner(self.learners, chosen, about, policy, features_extractor)
+        except BaseException:
+            self.close()
+            raise
+        self.run: RunFolder | None = None
+        self.start_timesteps = self.target_timesteps = self.iterations = 0
+        self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
+        self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
+        self.remembered: Saved = []  # what callbacks of a checkpoint know
+        self.stopped_by: str | None = None  # as in `TrainResult`, since the last call of `train`
+        self._training = False
+
+    def _share(self, config: Any) -> Any:
+        """What of the settings this process does; several share them in `rlox.distributed.ddp`."""
+        return config
+
+    @property
+    def config(self) -> Any:
+        """All settings, resolved; `sources` says where each comes from."""
+        return self.learner.config
+
+    @property
+    def timesteps(self) -> int:
+        """Steps learned from so far, all environments together."""
+        return self.learner.timesteps
+
+    def close(self) -> None:
+        """Frees the environments, unless they were given already made; closing twice is allowed.
+
+        What was learned stays: only `train` needs environments.
+        """
+        if (stop := getattr(getattr(self, "learner", None), "stop_actors", None)) is not None:
+            stop()
+        if not self._closed and not isinstance(self._env, VectorEnv | gym.Env):
+            self.env.close()
+        self._closed = True
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def train(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        progress_bar: bool = False,
+        callbacks: Sequence[Callback | Callable[["Trainer", dict[str, float]], object]] = (),
+        loggers: Sequence[str | Logger] = (),
+    ) -> TrainResult:
+        """Makes at least `total_timesteps` more steps, in whole iterations.
+
+        Schedules run over the steps of the call. Ctrl-C ends it after the current step, or update
+        of the weights; what was learned is kept and saved, steps not learned from are lost. A
+        second one raises `KeyboardInterrupt` at once.
+
+        Args:
+            total_timesteps: Of all environments together. None goes on with a run that was
+                interrupted or loaded, to where it was to end.
+            progress_bar: Show one; needs the extra `rlox[progress]`.
+            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics). When
+                one raises, what was learned is saved first.
+            loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects as
+                `rlox.logger.Logger` describes; the run folder has its `metrics.csv` without.
+
+        Raises:
+            TypeError: `total_timesteps` is no number, a callback or a logger is none.
+            ValueError: Fewer than 1 step, or None with nothing to go on with; a logger's name is
+                none; what an environment gives that is not finite, with the step and environment.
+            FloatingPointError: NaN or infinity, with the tensor, the step and the environment; the
+                run folder has a `diagnosis` then.
+            MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
+            ModuleNotFoundError: The progress bar needs rich, a logger its extra.
+            OSError: The run folder cannot be written, or another process trains in it.
+            rlox.ClosedError: After `close`.
+
+        Warns:
+            UserWarning: There was no room for the replay buffer in the run's checkpoint; a logger
+                failed, and is left out.
+        """
+        if self._closed:
+            raise ClosedError("trainer", "an open one", "a closed one", "make another")
+        called = as_callbacks(callbacks)
+        if flag("progress_bar", progress_bar):
+            called.append(ProgressBar())
+        folder = self.run is not None or self._runs_dir is not None
+        told = as_loggers(loggers, folder=folder)
+        plan(self, total_timesteps)
+        warn_forgotten(self)
+        self.learner.stopping, self.stopped_by = False, None
+        with stop_on_interrupt(lambda: self.stop(CTRL_C)):  # before a folder is half made
+            if self.run is None and self._runs_dir is not None:
+                self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
+                self.run.write("config.json", describe(self))
+            self._training = True
+            try:
+                with nullcontext() if self.run is None else self.run.held():
+                    return Loop(self, called, told).run()
+            finally:
+                self._training = False
+
+    def stop(self, reason: str | None = None) -> None:
+        """Ends `train` after the current step; from a callback or another thread.
+
+        Args:
+            reason: Why the run has come to its end: the result has it as `stopped_by`, and there is
+                nothing to go on with. None interrupts it. The first one that is told counts.
+
+        Raises:
+            TypeError: It is neither a str nor None.
+        """
+        why = STOP if reason is None else text("reason", reason)
+        self.stopped_by = self.stopped_by or why
+        self.learner.stopping = True
+
+    def halted(self) -> bool:
+        """Whether `train` was interrupted and has not returned: nothing long shall begin then."""
+        return self._training and self.stopped_by in (CTRL_C, STOP)
+
+    def evaluate(
+        self,
+        n_episodes: int = 30,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        env: Maker | None = None,
+        max_episode_steps: int | None = None,
+    ) -> EvaluationResult:
+        """Plays full episodes in Gymnasium's own environment, without learning anything.
+
+        Args:
+            n_episodes: At least 1.
+            seed: Of the episodes, and of the samples; None takes one that belongs to the trainer's.
+                The same seed and weights give the same result, and training goes on as without.
+            deterministic: Greedy actions rather than samples.
+            env: Another environment; None: the one trained on, by its id, spec or the function
+                given.
+            max_episode_steps: Episodes end there at the latest; None: where the environment has it.
+
+        Returns:
+            Means are NaN where Ctrl-C or `stop()` ended `train` while this played for it.
+
+        Raises:
+            ValueError: The trainer was given environments already made, so `env` is needed; what
+                `rlox.evaluation.evaluate` refuses.
+            TypeError: An argument of another kind; a policy of your own without `mode` cannot be
+                greedy.
+        """
+        chosen = environment_of(self, env)
+        seed = evaluation_seed(self.seed) if seed is None else chosen_seed(seed)
+        kwargs = self._env_kwargs if env is None else {}
+        return evaluate(
+            SeededPredictor(self.learner, seed, self.halted),
+            chosen,
+            n_episodes,
+            seed=seed,
+            deterministic=deterministic,
+            env_kwargs=kwargs,
+            max_episode_steps=max_episode_steps,
+        )
+
+    def predict(
+        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+    ) -> npt.NDArray[Any]:
+        """Actions as the environment takes them, for one observation or a batch.
+
+        Args:
+            obs: (*obs_shape) or (n, *obs_shape), raw: where training normalises observations, so
+                does this, with the statistics as they are. Dicts or tuples for such spaces.
+            deterministic: Greedy actions rather than samples.
+            action_masks: (n, k) flags of the actions that are allowed; None: all.
+
+        Returns:
+            (*action_shape) or (n, *action_shape), in the action space.
+
+        Raises:
+            ValueError: Another shape, or numbers that are not finite.
+            TypeError: No array of real numbers; a policy of your own without `mode` cannot be
+                greedy.
+        """
+        return self.learner.predict(obs, deterministic, action_masks=action_masks)
+
+    def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
+        """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
+
+        Args:
+            path: The folder to make; a checkpoint there is replaced.
+            replay: Whether a replay buffer, which may be large, is in it. Without one the
+                checkpoint predicts the same, and `train` begins with an empty buffer.
+
+        Raises:
+            FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
+            OSError: It cannot be written; what was there stays.
+            MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
+                twice what it holds, which `buffer_size` bounds.
+        """
+        save_checkpoint(self, path, flag("replay", replay))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        env: EnvLike | None = None,
+        backend: Backend | None = None,
+        policy: "PolicyLike" = None,
+        features_extractor: "FeaturesExtractor | None" = None,
+        device: str | None = None,
+        actors: str | None = None,
+        runs_dir: str | os.PathLike[str] | None = "runs",
+    ) -> "Self":
+        """The trainer that was saved: it predicts the same, and goes on learning from there.
+
+        Environments with a state (native ones, and those of `rlox.envs._state`) go on in the middle
+        of their episodes, so that a run saved between two iterations is the one that was not
+        stopped; others start new episodes. What a trainer in Rust saved is loaded,
+        too, if it has the settings of trainers here.
+
+        Args:
+            path: What `save` wrote, or the run folder.
+            env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
+            policy: Needed where the trainer was made with one, as are `features_extractor`s.
+            backend: What computes from here on; None: what did.
+            device: Where the networks shall live; None: where they were.
+            actors: Where they shall work, other workers than those saved for instance; None: there.
+            runs_dir: As for the constructor.
+
+        Raises:
+            FileNotFoundError: Nothing is there.
+            rlox.CorruptFileError: It is damaged; the file and the section are named.
+            ValueError: It is another algorithm's, or does not fit environment, policy, backend or
+                actors.
+
+        Warns:
+            UserWarning: By `train`, once: what it cannot go on with exactly, and why.
+        """
+        checkpoint = read_checkpoint(path)
+        saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
+        expect_code(saved, env=env, policy=policy, features_extractor=features_extractor)
+        chosen: Any = loading_backend(backend, saved["backend"])
+        settings = settings_on(chosen, saved, device=device, actors=actors, shape=policy is None)
+        made = cls(
+            saved["env"] if env is None else env,
+            saved["seed"],
+            backend=chosen,
+            policy=policy,
+            features_extractor=features_extractor,
+            env_kwargs=saved["env_kwargs"] if env is None else None,
+            runs_dir=runs_dir,
+            **settings,
+        )
+        with ExitStack() as on_error:
+            on_error.callback(made.close)
+            # Only a policy of the caller's can be another one than that which was saved, and only
+            # another backend can have no room for what is in order.
+            same = policy is None and chosen == saved["backend"]
+            restore(made, path, saved, checkpoint.members, same=same)
+            on_error.pop_all()
+        return made
+
 
 __all__ = [
     "A2CTrainer",
@@ -11,7 +386,6 @@ __all__ = [
     "PPOTrainer",
     "SACTrainer",
     "TD3Trainer",
-    "TrainResult",
     "Trainer",
 ]
 
@@ -57,7 +431,7 @@ class PPOTrainer(Trainer):
 
     algorithm = "ppo"
     config_type = PPOConfig
-    learners = "rlox.algorithms:PPO", "rlox.native:NativePPO"
+    learners = "rlox.algorithms:PPO", "rlox.learners.native_on_policy:NativePPO"
 
 
 class A2CTrainer(Trainer):
@@ -77,7 +451,7 @@ class A2CTrainer(Trainer):
 
     algorithm = "a2c"
     config_type = A2CConfig
-    learners = "rlox.algorithms:A2C", "rlox.native:NativeA2C"
+    learners = "rlox.algorithms:A2C", "rlox.learners.native_on_policy:NativeA2C"
 
 
 class IMPALATrainer(Trainer):
@@ -99,7 +473,7 @@ class IMPALATrainer(Trainer):
 
     algorithm = "impala"
     config_type = IMPALAConfig
-    learners = "rlox.algorithms:IMPALA", "rlox.native:NativeIMPALA"
+    learners = "rlox.algorithms:IMPALA", "rlox.learners.native_on_policy:NativeIMPALA"
 
 
 class DQNTrainer(Trainer):
@@ -120,7 +494,7 @@ class DQNTrainer(Trainer):
 
     algorithm = "dqn"
     config_type = DQNConfig
-    learners = "rlox.algorithms:DQN", "rlox.native_off_policy:NativeDQN"
+    learners = "rlox.algorithms:DQN", "rlox.learners.native_off_policy:NativeDQN"
 
 
 class SACTrainer(Trainer):
@@ -141,7 +515,7 @@ class SACTrainer(Trainer):
 
     algorithm = "sac"
     config_type = SACConfig
-    learners = "rlox.algorithms:SAC", "rlox.native_off_policy:NativeSAC"
+    learners = "rlox.algorithms:SAC", "rlox.learners.native_off_policy:NativeSAC"
 
 
 class TD3Trainer(Trainer):
@@ -162,7 +536,7 @@ class TD3Trainer(Trainer):
 
     algorithm = "td3"
     config_type = TD3Config
-    learners = "rlox.algorithms:TD3", "rlox.native_off_policy:NativeTD3"
+    learners = "rlox.algorithms:TD3", "rlox.learners.native_off_policy:NativeTD3"
 
 
 TRAINERS: dict[str, type[Trainer]] = {

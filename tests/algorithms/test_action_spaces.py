@@ -6,7 +6,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from rlox import ArgumentError
 from rlox._rlox import network_backends
-from rlox.action_spaces import expect_actions_for
+from rlox._spaces import expect_actions_for
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import iterated, make_learner

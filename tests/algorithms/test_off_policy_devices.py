@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlox import ArgumentError, torch_state
-from rlox.replaying import Replay
+from rlox import ArgumentError
+from rlox._nn import runtime as torch_state
+from rlox.buffers.replay import Replay
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
 from support.off_policy import NORMALIZED, iterated, make_learner

@@ -13,7 +13,7 @@ from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox._rlox import network_backends
 from rlox.configs import PPOConfig
 from rlox.interchange import to_arrow
-from rlox.native import NativePPO
+from rlox.learners.native_on_policy import NativePPO
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import Count, Echo, Imitate

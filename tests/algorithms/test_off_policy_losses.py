@@ -18,7 +18,7 @@ from rlox.algorithms.sac import sac_targets
 from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
-from rlox.replaying import ReplayBatch
+from rlox.buffers.replay import ReplayBatch
 from support.envs import Sampled
 from support.off_policy import BACKENDS, iterated, make_learner
 from support.refusals import refuses

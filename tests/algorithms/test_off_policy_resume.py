@@ -15,19 +15,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from rlox import (
-    ArgumentError,
-    ClosedError,
-    CorruptFileError,
-    OutOfMemoryError,
-    make_vec,
-    native_state,
-    restoring,
-)
+from rlox import ArgumentError, ClosedError, CorruptFileError, OutOfMemoryError, make_vec
+from rlox._training import resume as restoring
+from rlox.buffers.replay import NativeReplay
 from rlox.checkpoint import read_checkpoint, write_checkpoint
+from rlox.learners import _native as native_state
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from rlox.transitions import NativeReplay
 from support.envs import PointMass, Sampled
 from support.masked_envs import Doors
 from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_equal_states

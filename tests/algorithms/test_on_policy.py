@@ -12,13 +12,14 @@ from gymnasium import spaces
 from torch import nn
 from torch.distributions import Categorical, Normal
 
-from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, make_vec, torch_state
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, make_vec
+from rlox._nn import runtime as torch_state
+from rlox._nn.networks import layer
+from rlox._nn.optim import Adam, RMSprop
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.algorithms.a2c import a2c_loss
 from rlox.algorithms.ppo import ppo_loss
-from rlox.learner import explained_variance
-from rlox.networks import layer
-from rlox.optimizer import Adam, RMSprop
+from rlox.learners import explained_variance
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Count, Echo, Imitate
 from support.off_policy import assert_equal_states

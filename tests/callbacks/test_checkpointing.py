@@ -13,8 +13,8 @@ import pytest
 
 from rlox import ArgumentError
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
-from rlox.checkpoint import read_checkpoint
-from rlox.rotation import newest, prune, read_scores, step_name, steps_in
+from rlox.callbacks.checkpointing import prune, read_scores
+from rlox.checkpoint import newest, read_checkpoint, step_name, steps_in
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.runs import NotingLogger, small
 

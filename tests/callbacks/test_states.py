@@ -6,9 +6,9 @@ import math
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._training.hooks import give_back, saved_states, states_of
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
 from rlox.callbacks import VideoRecordingCallback as Video
-from rlox.callbacks.states import give_back, saved_states, states_of
 from rlox.trainers import PPOTrainer
 from support.checkpoints import rewrite
 from support.refusals import refuses

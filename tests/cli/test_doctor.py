@@ -7,7 +7,8 @@ import sys
 import pytest
 
 import rlox as package
-from rlox import _rlox, machine
+from rlox import _rlox
+from rlox import _system as machine
 from rlox.cli import doctor
 
 

@@ -10,7 +10,7 @@ import torch
 import rlox as package
 from rlox import presets
 from rlox.cli._args import read_yaml
-from rlox.ids import native_ids
+from rlox.envs._ids import native_ids
 from rlox.scores import score
 from rlox.trainers import PPOTrainer
 

@@ -15,7 +15,7 @@ import pytest
 
 import rlox as package
 from rlox.cli import COMMANDS, describe_error, main
-from test_docs import ROOT, blocks
+from support.doc_blocks import ROOT, code_blocks
 
 MODULE = [sys.executable, "-m", "rlox"]
 
@@ -162,7 +162,7 @@ def shell_words(line):
 def test_commands_of_the_page_run_in_order(rlox):
     page = (ROOT / "docs/cli.md").read_text()
     assert [name for name in COMMANDS if f"| `{name}" not in page] == []
-    for _, code in blocks(ROOT / "docs/cli.md", "sh"):
+    for _, code in code_blocks(ROOT / "docs/cli.md", "sh"):
         for line in code.splitlines():
             assert line.startswith("rlox ")
             command, _, file = line.partition(" > ")

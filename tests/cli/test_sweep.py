@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlox import machine
+from rlox import _system as machine
 from rlox._processes import Pool
 from rlox.cli._args import read_yaml
-from rlox.many._jobs import TrialJob
-from rlox.sweep import Plan, Sweep, default_space, study
-from rlox.sweep.space import Range
+from rlox.experiments import Plan, Range, Sweep, default_space
+from rlox.experiments import sweep as study
+from rlox.experiments._jobs import TrialJob
 from rlox.trainers import PPOTrainer
 
 optuna = pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")

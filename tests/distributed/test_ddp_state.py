@@ -13,7 +13,7 @@ from rlox.distributed._ddp_state import (
     rank_seed,
     shard_config,
 )
-from rlox.learner import EpisodeStatistics
+from rlox.learners import EpisodeStatistics
 from support.refusals import refuses
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from rlox import ArgumentTypeError, train_many
 from rlox.configs import IMPALAConfig
-from rlox.native import NativeIMPALA
+from rlox.envs import make_vec
+from rlox.learners.native_on_policy import NativeIMPALA
 from rlox.trainers import IMPALATrainer, PPOTrainer
-from rlox.vector import make_vec
 from support.envs import Breaking, Echo
 from support.refusals import refuses
 

@@ -9,10 +9,10 @@ import rlox
 from hostile.arguments import duration, flags, floats, instance, nothing, optional, record, without
 from hostile.table import Subject, call
 from rlox._rlox import NativeActors, NativeAgent, NativePolicy, write_rollout
+from rlox._rng import state_for_native
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
-from rlox.native import NativeA2C, NativeIMPALA, NativePPO
-from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
-from rlox.streams import state_for_native
+from rlox.learners.native_off_policy import NativeDQN, NativeSAC, NativeTD3
+from rlox.learners.native_on_policy import NativeA2C, NativeIMPALA, NativePPO
 
 BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
 T, N, D = 2, 3, 4

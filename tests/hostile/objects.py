@@ -31,8 +31,7 @@ from hostile.arguments import (
 )
 from hostile.table import Subject, call
 from rlox._rlox import NativeVectorEnv
-from rlox.envs import NativeEnv
-from rlox.vector import ForeignVecEnv
+from rlox.envs import ForeignVecEnv, NativeEnv
 
 D = 2
 # The keys of a dict are a shape, too.

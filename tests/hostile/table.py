@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hostile.arguments import Argument, optional, to_argument
-from rlox.base_learner import BaseLearner
+from rlox.learners.base import BaseLearner
 
 # Modules whose callables are called here; tests of other modules contain their refusals.
-WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.native", "rlox.native_off_policy")
-WITHOUT_TORCH += ("rlox.vector",)
+WITHOUT_TORCH = (
+    "rlox",
+    "rlox._rlox",
+    "rlox.envs.native",
+    "rlox.learners.native_on_policy",
+    "rlox.learners.native_off_policy",
+)
+WITHOUT_TORCH += ("rlox.envs._make",)
 PUBLIC = (*WITHOUT_TORCH, "rlox.algorithms", "rlox.callbacks", "rlox.checkpoint")
 PUBLIC += ("rlox.distributed", "rlox.evaluation", "rlox.interchange", "rlox.policies")
 PUBLIC += ("rlox.trainers",)
@@ -56,7 +62,7 @@ NOT_CALLED = {
         "VideoRecordingCallback from_arrow from_minari to_arrow"
     ),
     "needs workers: tests/distributed/test_remote.py": "remote_actors remote_env run_worker",
-    "takes seconds, or a checkpoint: test_many.py, test_loading.py": "train_many load",
+    "takes seconds, or a checkpoint: test_many.py, test_inference.py": "train_many load",
 }
 # The methods of learners that trainers call; the others are steps of these methods.
 OF_LEARNERS = ("iterate", "predict", "state", "load_state")

@@ -38,6 +38,8 @@ from hostile.arguments import (
     without,
 )
 from hostile.table import Subject, call
+from rlox._nn.distributions import Categorical, Gaussian
+from rlox._nn.runtime import own_generator, own_threads
 from rlox.algorithms import (
     A2C,
     DQN,
@@ -63,18 +65,9 @@ from rlox.callbacks import (
     TimingCallback,
 )
 from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.distributions import Categorical, Gaussian
 from rlox.evaluation import SeededPredictor
 from rlox.policies import MlpPolicy, SdePolicy
-from rlox.torch_state import own_generator, own_threads
-from rlox.trainers import (
-    A2CTrainer,
-    DQNTrainer,
-    IMPALATrainer,
-    PPOTrainer,
-    SACTrainer,
-    TD3Trainer,
-)
+from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 MASKS = flags(1, 0, 1, 1, 0, 1, shape=(3, 2))

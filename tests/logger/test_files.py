@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox.logger import ConsoleLogger, JSONLinesLogger, RunFolder, TensorBoardLogger, expect_root
-from rlox.metrics import forget_lines_after
+from rlox._training.metrics import forget_lines_after
+from rlox._training.run_folder import RunFolder, expect_root
+from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
 from support.runs import NotingLogger, resumed, small, train_half
 
 
@@ -46,7 +47,7 @@ def test_metrics_file_is_rewritten_once_per_new_column(tmp_path, monkeypatch):
 
 def test_rows_are_written_in_order_within_a_second_or_at_a_flush(tmp_path, monkeypatch):
     now = [10.0]
-    monkeypatch.setattr("rlox.logger.csv_file.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: now[0])
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     for row in range(3):
         run.log({"a": row})

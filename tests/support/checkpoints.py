@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.learner import MEMBERS
+from rlox.learners import MEMBERS
 
 
 def rewrite(source, change, target=None):

@@ -19,9 +19,9 @@ import torch
 
 from rlox import make_vec
 from rlox._errors import StructuredError
+from rlox.buffers.replay import ReplayBatch
 from rlox.distributed import ddp
 from rlox.policies import MlpPolicy
-from rlox.replaying import ReplayBatch
 from support.resume_runs import digest
 
 TIMEOUT = 60.0

@@ -114,7 +114,7 @@ def gae_of_integers(n):
 
 def orthogonal_weights():
     from rlox.configs import PPOConfig
-    from rlox.native import NativePPO
+    from rlox.learners.native_on_policy import NativePPO
 
     def make(n):
         width = int(40 * n ** (1 / 3))  # the time goes with its cube

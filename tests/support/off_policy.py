@@ -6,7 +6,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
-from rlox.native_off_policy import NativeDQN, NativeSAC, NativeTD3
+from rlox.learners.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from support.checkpoints import expect_equal_states
 from support.envs import Imitate

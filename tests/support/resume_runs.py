@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from rlox import trainers
+from rlox._training.resume import go_on_in
 from rlox.callbacks import CheckpointCallback
-from rlox.restoring import go_on_in
 
 ON_POLICY = {"num_envs": 2, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
 OFF_POLICY = {"num_envs": 2, "learning_starts": 40, "buffer_size": 150, "batch_size": 16}

@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 
 from rlox import make_vec
+from rlox._training.resume import go_on_in
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.callbacks import Callback
-from rlox.native import NativeA2C, NativePPO
-from rlox.restoring import go_on_in
+from rlox.learners.native_on_policy import NativeA2C, NativePPO
 from rlox.trainers import PPOTrainer
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}

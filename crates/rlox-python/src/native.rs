@@ -34,7 +34,7 @@ pub(crate) use actors::NativeActors;
 pub(crate) use agent::NativeAgent;
 pub(crate) use make::network_backends;
 
-/// A policy and values of small networks on the CPU. `rlox.native` makes it for its learners.
+/// A policy and values of small networks on the CPU. `rlox.learners.native_on_policy` makes it for its learners.
 ///
 /// Args:
 ///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.

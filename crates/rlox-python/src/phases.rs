@@ -30,7 +30,7 @@ pub(crate) fn stop_phases() {
 /// nothing.
 ///
 /// Args:
-///     phase: Its name, one of `rlox.phases.PHASES`.
+///     phase: Its name, one of `rlox._timing.PHASES`.
 ///
 /// Raises:
 ///     TypeError, ValueError: There is none of this name.
@@ -54,7 +54,7 @@ fn named(name: &str) -> Option<Phase> {
     Phase::ALL.iter().find(|(_, known)| *known == name).map(|(phase, _)| *phase)
 }
 
-/// Seconds of this thread in each of `rlox.phases.PHASES` since its clock was started; 0 without one.
+/// Seconds of this thread in each of `rlox._timing.PHASES` since its clock was started; 0 without one.
 ///
 /// >>> from rlox import _rlox
 /// >>> len(_rlox.phase_seconds())

@@ -6,8 +6,8 @@ Their settings need no PyTorch; it is imported with the first learner that is as
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rlox.backends import expect_torch
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
+from rlox.learners._backends import expect_torch
 
 if TYPE_CHECKING:
     from rlox.algorithms.a2c import A2C

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, torch_state
+from rlox import _finite, _validation, learners, policies
+from rlox._nn import runtime
+from rlox._nn.optim import Adam, RMSprop, VectorOptimizer, clip_norm_
+from rlox._rlox import enter_phase as enter
+from rlox.algorithms._on_policy import Batch, TorchLearner
 from rlox.configs import A2CConfig, IMPALAConfig
+from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.optimizer import Adam, RMSprop, VectorOptimizer, clip_norm_
-from rlox.phases import enter
-from rlox.rollout import RolloutEnv
-from rlox.torch_learner import Batch, TorchLearner
 
 
 def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:
@@ -74,18 +75,18 @@ class A2C(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with torch_state.own_threads(1):
+        with runtime.own_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
         self.loss = a2c_loss
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
         config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         learning_rate = config.learning_rate * left[config.lr_schedule]
         with self.seeded():
-            with torch_state.evaluating(self.policy):
+            with runtime.evaluating(self.policy):
                 full = self.collect() if self.in_turn else self._taken()
             return self._counted(self.update(learning_rate) if full else {})
 
@@ -110,7 +111,7 @@ class A2C(TorchLearner):
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
                 raise
             if self.stopping:
                 return False
@@ -119,7 +120,7 @@ class A2C(TorchLearner):
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
         enter("gae_compute")
-        finite.refuse_nan_rollout(buffer, last_values, final_values, made)
+        _finite.refuse_nan_rollout(buffer, last_values, final_values, made)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
@@ -139,12 +140,12 @@ class A2C(TorchLearner):
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")
         losses = dict(zip(names, parts.tolist(), strict=True))
-        finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        _finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
         self.optimizer.step(gradient, learning_rate)
         self.updates += 1
         said = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": value for name, value in losses.items()} | {
-            "train/explained_variance": learner.explained_variance(*said),
+            "train/explained_variance": learners.explained_variance(*said),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }

@@ -17,14 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlox._nn.critics import follow, q_network, target_of
+from rlox._nn.custom import own_q_network
+from rlox._nn.optim import Adam
+from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox.buffers.replay import ReplayBatch
 from rlox.configs import DQNConfig
-from rlox.critics import follow, target_of
-from rlox.featured import q_network
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
-from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.optimizer import Adam
-from rlox.own_networks import own_q_network
-from rlox.replaying import ReplayBatch
 
 __all__ = ["DQN", "DQNConfig"]
 

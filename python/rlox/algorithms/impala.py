@@ -15,15 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, torch_state
+from rlox import _finite, _validation, learners, policies
+from rlox._nn import runtime
+from rlox._nn.optim import clip_norm_
 from rlox._rlox import compute_vtrace
+from rlox._rlox import enter_phase as enter
+from rlox.algorithms._on_policy import TorchLearner
 from rlox.algorithms.a2c import make_optimizer
 from rlox.configs import IMPALAConfig
+from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.optimizer import clip_norm_
-from rlox.phases import enter
-from rlox.rollout import RolloutEnv
-from rlox.torch_learner import TorchLearner
 
 
 def impala_loss(
@@ -86,17 +87,17 @@ class IMPALA(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with torch_state.own_threads(1):
+        with runtime.own_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Learns from the next rollout of `n_steps` steps; see `Learner`."""
-        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
         config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         learning_rate = config.learning_rate * left[config.lr_schedule]
         with self.seeded():
-            with torch_state.evaluating(self.policy):
+            with runtime.evaluating(self.policy):
                 full = self.collect() if self.in_turn else self._taken()
             return self._counted(self.update(learning_rate) if full else {})
 
@@ -121,7 +122,7 @@ class IMPALA(TorchLearner):
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
                 raise
             if self.stopping:
                 return False
@@ -140,7 +141,7 @@ class IMPALA(TorchLearner):
         """V-trace's targets and advantages of all rows by the policy as it is, (T * N,) each."""
         buffer, config, device = self.buffer, self.config, log_probs.device
         shape = (buffer.n_steps, buffer.num_envs)
-        with torch_state.evaluating(self.policy):
+        with runtime.evaluating(self.policy):
             # Where an episode was cut, what would have followed is worth its last state's value.
             cut, final_values = buffer.final_index, np.zeros(shape, np.float32)
             if len(cut):
@@ -188,14 +189,14 @@ class IMPALA(TorchLearner):
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")
         losses = dict(zip(names, parts.tolist(), strict=True))
-        finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        _finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
         self.optimizer.step(gradient, learning_rate)
         self.updates += 1
         rhos, worth = log_rhos.exp(), (x.numpy(force=True) for x in (values, vs))
         metrics = {f"train/{name}": value for name, value in losses.items()} | {
             "train/approx_kl": (rhos - 1 - log_rhos).mean().item(),
             "train/clip_fraction": (rhos > config.rho_bar).float().mean().item(),
-            "train/explained_variance": learner.explained_variance(*worth),
+            "train/explained_variance": learners.explained_variance(*worth),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }

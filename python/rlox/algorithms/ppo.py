@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import finite, learner, policies, settings, torch_state
+from rlox import _finite, _validation, learners, policies
+from rlox._nn import runtime
+from rlox._nn.optim import Adam, clip_norm_
+from rlox._rlox import enter_phase as enter
+from rlox.algorithms._on_policy import Batch, TorchLearner
 from rlox.configs import PPOConfig
+from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.optimizer import Adam, clip_norm_
-from rlox.phases import enter
-from rlox.rollout import RolloutEnv
-from rlox.torch_learner import Batch, TorchLearner
 
 
 def ppo_loss(
@@ -86,19 +87,19 @@ class PPO(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with torch_state.own_threads(1):
+        with runtime.own_threads(1):
             self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = settings.number("progress", progress, 0, 1, fix="pass the share that is done")
+        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
         config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         learning_rate = config.learning_rate * left[config.lr_schedule]
         clip_coef = config.clip_coef * left[config.clip_schedule]
         with self.seeded():
-            with torch_state.evaluating(self.policy):
+            with runtime.evaluating(self.policy):
                 full = self.collect() if self.in_turn else self._taken()
             return self._counted(self.update(learning_rate, clip_coef) if full else {})
 
@@ -123,7 +124,7 @@ class PPO(TorchLearner):
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                finite.refuse_nan_policy(said, torch_state.module_arrays(policy), made + t)
+                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
                 raise
             if self.stopping:
                 return False
@@ -132,7 +133,7 @@ class PPO(TorchLearner):
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
         enter("gae_compute")
-        finite.refuse_nan_rollout(buffer, last_values, final_values, made)
+        _finite.refuse_nan_rollout(buffer, last_values, final_values, made)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
@@ -218,12 +219,12 @@ class PPO(TorchLearner):
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
-        finite.refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
+        _finite.refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
         said = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
             "train/loss": parts[-1, -1].item(),  # the last minibatch's, as Stable-Baselines3's
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
-            "train/explained_variance": learner.explained_variance(*said),
+            "train/explained_variance": learners.explained_variance(*said),
         }
         if hasattr(self.policy, "log_std"):
             metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()

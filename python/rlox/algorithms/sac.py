@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlox._nn.critics import follow, target_of
+from rlox._nn.custom import critic_parts, own_actor_critic
+from rlox._nn.optim import Adam
+from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox.buffers.replay import ReplayBatch
 from rlox.configs import SACConfig
-from rlox.critics import follow, target_of
 from rlox.features import FeaturesExtractor, features_for
-from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.optimizer import Adam
-from rlox.own_networks import critic_parts, own_actor_critic
-from rlox.replaying import ReplayBatch
-from rlox.squashed import SquashedPolicy
+from rlox.policies import SquashedPolicy
 
 __all__ = ["SAC", "SACConfig"]
 
@@ -74,7 +74,7 @@ class SAC(OffPolicyLearner):
             actions (N, k); and a part `critic`, a module from observations and actions to
             (critics, N). All other parameters are the actor's. With `use_sde`, `reset_noise(rows)`,
             `explore(obs)` and `one_matrix()`, if it has them, are called as of
-            `rlox.squashed.SquashedPolicy`. None: that one.
+            `rlox.policies.SquashedPolicy`. None: that one.
         features_extractor: For the built-in policy; learns by the critics' loss.
 
     Raises:

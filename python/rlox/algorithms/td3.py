@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlox._nn.critics import DeterministicPolicy, follow, target_of
+from rlox._nn.custom import critic_parts, own_actor_critic
+from rlox._nn.optim import Adam
+from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox.buffers.replay import ReplayBatch
 from rlox.configs import TD3Config
-from rlox.critics import follow, target_of
-from rlox.featured import DeterministicPolicy
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
-from rlox.off_policy_learner import EPS, OffPolicyLearner
-from rlox.optimizer import Adam
-from rlox.own_networks import critic_parts, own_actor_critic
-from rlox.replaying import ReplayBatch
 
 __all__ = ["TD3", "TD3Config"]
 
@@ -60,7 +59,7 @@ class TD3(OffPolicyLearner):
         policy: A torch module, or a function from the observation and the action space to one
             (called under our seed), with two parts that are modules: `actor`, from observations to
             actions (N, k) in [-1, 1], and `critic`, from observations and actions to (critics, N).
-            None: `rlox.featured.DeterministicPolicy`.
+            None: `rlox._nn.critics.DeterministicPolicy`.
         features_extractor: For the built-in policy; one each for actor and critics.
 
     Raises:

@@ -3,14 +3,14 @@
 All frequencies are in environment steps, all environments together.
 """
 
-from rlox.callbacks.base import Callback, FunctionCallback, as_callback, as_callbacks
+from rlox._timing import Every
+from rlox._training.hooks import Callback
+from rlox.callbacks.base import FunctionCallback, as_callback, as_callbacks
 from rlox.callbacks.checkpointing import CheckpointCallback
-from rlox.callbacks.evaluating import EvalCallback
-from rlox.callbacks.progress import ProgressBar
+from rlox.callbacks.evaluation import EvalCallback
+from rlox.callbacks.progress import ProgressBar, TimingCallback
 from rlox.callbacks.stopping import EarlyStoppingCallback
-from rlox.callbacks.timing import TimingCallback
 from rlox.callbacks.video import VideoRecordingCallback
-from rlox.every import Every
 
 __all__ = [
     "Callback",

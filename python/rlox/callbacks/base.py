@@ -1,55 +1,16 @@
 """`Callback`: what happens around the iterations of a training run."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentTypeError
+from rlox._errors import ArgumentError, ArgumentTypeError, warn
+from rlox._training.hooks import Callback
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
-
-
-class Callback:
-    """Derive from it and write the methods you need. `trainer.stop(reason)` ends the run.
-
-    >>> class Best(Callback):
-    ...     score = float("-inf")
-    ...
-    ...     def on_iteration(self, trainer, metrics):
-    ...         self.score = max(self.score, metrics["rollout/ep_rew_mean"])
-    """
-
-    def on_train_start(self, trainer: "Trainer") -> None:
-        """Before the first iteration, when loggers have started; `trainer.run` is there."""
-
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """After each iteration, with the row that goes to the loggers next.
-
-        Numbers may be added to it, under names of their own; those that come now and then are a
-        column like the others.
-        """
-
-    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """After loggers have the row, which is complete: here what goes with it is saved."""
-
-    def on_train_end(self, trainer: "Trainer") -> None:
-        """After the last iteration and what it leaves behind, also when an error ended the run.
-
-        Callbacks that started are ended in the opposite order, each of them, whatever the others
-        raise.
-        """
-
-    def state(self) -> dict[str, Any]:
-        """What it remembers, numbers and None by name; checkpoints of the trainer have it.
-
-        A run that is resumed with a callback of the same class then is the one that was not
-        stopped.
-        """
-        return {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on with what `state` gave, after `on_train_start`."""
 
 
 class FunctionCallback(Callback):
@@ -113,3 +74,33 @@ def _named(callback: Any) -> str:
     if isinstance(callback, type):
         return f"the class {callback.__name__}"
     return type(callback).__name__
+
+
+def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> Path:
+    """Where files lie: at `path`, or in the run folder, under `name`.
+
+    Raises:
+        ValueError: There is neither.
+    """
+    if path is not None:
+        return path
+    if trainer.run is None:
+        raise ArgumentError(
+            "path",
+            f"where {what} shall lie, as there is no run folder",
+            "None",
+            "pass path=, or a runs_dir to the trainer",
+        )
+    return trainer.run.path / name
+
+
+@contextmanager
+def going_on(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
+    """Lets a run go on where there is no room for a file; a warning says so."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        warn(
+            f"no {what} after {trainer.timesteps:,} steps ({error}); the run goes on, and tries "
+            f"again in {every:,}"
+        )

@@ -1,31 +1,24 @@
 """Checkpoints while a run goes on."""
 
+import json
+import math
+import os
+import shutil
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlox._errors import ArgumentError
-from rlox.callbacks.base import Callback
-from rlox.callbacks.saving import folder_for, going_on
-from rlox.every import Every
-from rlox.keywords import hint
-from rlox.rotation import (
-    FOLDER,
-    note_latest,
-    note_score,
-    prune,
-    step_name,
-    steps_in,
-    steps_of,
-    sweep,
-)
-from rlox.settings import flag, path_or_none, text, whole
-from rlox.warning import warn
+from rlox._errors import ArgumentError, warn
+from rlox._files import locked, write_file
+from rlox._timing import Every
+from rlox._training.hooks import Callback
+from rlox._validation import flag, hint, path_or_none, text, whole
+from rlox.callbacks.base import folder_for, going_on
+from rlox.checkpoint import _DAMAGED, _STEP, FOLDER, LATEST, SCORES, step_name, steps_in, steps_of
 
 if TYPE_CHECKING:
-    import os
-
     from rlox.trainers import Trainer
 
 
@@ -135,3 +128,74 @@ class CheckpointCallback(Callback):
     def load_state(self, state: dict[str, float | None]) -> None:
         """Goes on with it."""
         self._score = state["score"]
+
+
+def note_latest(folder: Path, name: str) -> None:
+    """Has `latest` name a checkpoint.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_file(folder / LATEST, f"{name}\n".encode())
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """How good checkpoints are, by name; nothing where that is not known."""
+    with suppress(*_DAMAGED):
+        saved = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+        return {str(name): float(score) for name, score in saved.items()}
+    return {}
+
+
+def note_score(folder: Path, name: str, score: float) -> None:
+    """Notes how good a checkpoint is, and forgets those that are gone.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    scores = read_scores(folder)
+    if math.isfinite(score):
+        scores[name] = score
+    _write_scores(folder, scores)
+
+
+def _write_scores(folder: Path, scores: dict[str, float]) -> None:
+    there = {name: score for name, score in scores.items() if (folder / name).exists()}
+    write_file(folder / SCORES, f"{json.dumps(there, indent=2)}\n".encode())
+
+
+def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) -> None:
+    """Removes the oldest checkpoints of steps.
+
+    Args:
+        folder: Theirs.
+        written: The name of the one written last, which stays.
+        keep_last: How many of the newest stay; None: all.
+        keep_best: Whether the one with the highest score stays beside them.
+    """
+    there = steps_in(folder)
+    if keep_last is None:
+        return
+    known = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
+    best = max(known, key=lambda name: known[name], default=None) if keep_best else None
+    for path in there[: max(len(there) - keep_last, 0)]:
+        if path.name not in (best, written):
+            # Under another name first: what is half removed is no checkpoint.
+            going = path.with_name(f".{path.name}.going")
+            shutil.rmtree(going, ignore_errors=True)
+            with suppress(OSError):
+                os.replace(path, going)
+                shutil.rmtree(going, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what a killed process left half written or half removed; nothing whole is lost."""
+    if not folder.is_dir():
+        return
+    with locked(folder):
+        for left in folder.glob(".*.previous"):
+            with suppress(OSError):  # that one was replaced by
+                left.rename(folder / left.name[1:].removesuffix(".previous"))
+        for ending in ("partial", "going", "previous"):
+            for left in folder.glob(f".*.{ending}"):
+                shutil.rmtree(left, ignore_errors=True)

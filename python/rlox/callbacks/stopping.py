@@ -5,9 +5,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError
-from rlox.callbacks.base import Callback
-from rlox.keywords import hint
-from rlox.settings import number, text, whole
+from rlox._training.hooks import Callback
+from rlox._validation import hint, number, text, whole
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer

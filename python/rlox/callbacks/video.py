@@ -12,17 +12,16 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rlox._errors import ArgumentTypeError
-from rlox.callbacks.base import Callback
-from rlox.callbacks.saving import folder_for, going_on
+from rlox._optional import load_extra
+from rlox._timing import Every
+from rlox._training.hooks import Callback
+from rlox._validation import flag, path_or_none, text, whole
+from rlox.callbacks.base import folder_for, going_on
+from rlox.checkpoint import step_name
 from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed, expect_maker
-from rlox.every import Every
-from rlox.extras import load_extra
-from rlox.rotation import step_name
-from rlox.settings import flag, path_or_none, text, whole
 
 if TYPE_CHECKING:
-    from rlox.trainer import Maker
-    from rlox.trainers import Trainer
+    from rlox.trainers import Maker, Trainer
 
 FORMATS = ("mp4", "gif")
 _OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")

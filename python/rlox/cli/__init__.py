@@ -18,12 +18,10 @@ import gymnasium as gym
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import __version__
-from rlox.keywords import hint
+from rlox._validation import hint
 
 __all__ = ["main"]
-
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
-
 # The function that runs a command takes the words after its name and returns the exit code.
 COMMANDS = {
     "train": ("train:train", "train an algorithm on an environment: rlox train ppo CartPole-v1"),

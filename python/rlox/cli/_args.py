@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from rlox._errors import ArgumentError
-from rlox.backends import Backend
+from rlox._files import parse_yaml, read_small
+from rlox._optional import load_extra
+from rlox._validation import hint, number, refuse_unknown, whole
 from rlox.cli import UsageError
 from rlox.configs import setting_docs
-from rlox.extras import load_extra
-from rlox.files import parse_yaml, read_small
-from rlox.keywords import hint, refuse_unknown
+from rlox.learners._backends import Backend
 from rlox.noise import KINDS
 from rlox.presets import preset
-from rlox.settings import number, whole
 from rlox.trainers import TRAINERS
 
 T = TypeVar("T")
 _typed_dict: Any = TypedDict  # which type checkers call only with names
-
 # Keys of a run's `config.json` that describe the run and decide nothing.
 _DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
 _LARGEST = 1 << 20  # bytes of a config file
@@ -367,7 +365,7 @@ def _plain_names(content: dict[Any, Any], where: str) -> dict[str, Any]:
 
 
 def read_yaml(data: str | bytes, where: str) -> Any:
-    """Return the content of YAML; see `rlox.files.parse_yaml`.
+    """Return the content of YAML; see `rlox._files.parse_yaml`.
 
     Raises:
         UsageError: The data are not such YAML; `where` and the line are named.

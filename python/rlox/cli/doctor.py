@@ -14,10 +14,10 @@ import gymnasium as gym
 import numpy as np
 
 import rlox
+from rlox._system import allowed_cpus, quota, threads, vector_units
+from rlox._training.run_folder import expect_root, versions
 from rlox.cli import columns, echo, echo_json
 from rlox.cli._args import option, parse
-from rlox.logger import expect_root, versions
-from rlox.machine import allowed_cpus, quota, threads, vector_units
 
 _EXTRA = re.compile(r"""^([\w.-]+).*;.*extra *== *["']([\w-]+)["']""")
 _LIBRARY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -13,25 +13,23 @@ import gymnasium as gym
 from rlox import exporting
 from rlox import presets as tuned
 from rlox._errors import ArgumentError
+from rlox._files import write_file
+from rlox._training.diagnosis import FOLDER as DIAGNOSIS
+from rlox._training.metrics import METRIC
+from rlox._training.resume import NoEnvironmentError
+from rlox._validation import hint, whole
+from rlox.checkpoint import FOLDER as CHECKPOINTS
 from rlox.checkpoint import MANIFEST, read_checkpoint
 from rlox.cli import UsageError, columns, echo, echo_json
 from rlox.cli._args import argument, option, parse
-from rlox.diagnosis import FOLDER as DIAGNOSIS
+from rlox.envs._ids import native_ids
+from rlox.envs.vec_env import VecEnv
 from rlox.evaluation import SeededPredictor, evaluation_seed
 from rlox.evaluation import evaluate as play
-from rlox.files import write_file
-from rlox.ids import native_ids
-from rlox.keywords import hint
-from rlox.loading import Policy, load
-from rlox.manifest import NoEnvironmentError
-from rlox.metrics import METRIC
+from rlox.inference import Policy, load
 from rlox.plotting import plot_runs, read_curve
-from rlox.rotation import FOLDER as CHECKPOINTS
 from rlox.scores import score
-from rlox.settings import whole
-from rlox.trainer import Trainer
-from rlox.trainers import TRAINERS
-from rlox.vector import VecEnv
+from rlox.trainers import TRAINERS, Trainer
 
 _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlox._errors import ArgumentError
-from rlox.backends import Backend
+from rlox._validation import whole
 from rlox.cli import UsageError, echo, echo_json
 from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
+from rlox.experiments.space import as_space, default_space
+from rlox.experiments.sweep import Plan, Sweep
+from rlox.learners._backends import Backend
 from rlox.presets import preset
-from rlox.settings import whole
-from rlox.sweep import Plan, Sweep, as_space, default_space
 from rlox.trainers import TRAINERS
 
 

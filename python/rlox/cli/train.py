@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.callbacks import (
-    Callback,
-    CheckpointCallback,
-    EarlyStoppingCallback,
-    EvalCallback,
-    TimingCallback,
-    VideoRecordingCallback,
-)
+from rlox._training.hooks import Callback
+from rlox._training.metrics import METRIC
+from rlox._training.results import CTRL_C, TrainResult
+from rlox._training.resume import go_on_in
+from rlox._validation import shown
+from rlox.callbacks.checkpointing import CheckpointCallback
+from rlox.callbacks.evaluation import EvalCallback
+from rlox.callbacks.progress import TimingCallback
+from rlox.callbacks.stopping import EarlyStoppingCallback
+from rlox.callbacks.video import VideoRecordingCallback
 from rlox.cli import (
     DONE,
     FAILED,
@@ -39,15 +41,10 @@ from rlox.cli._args import (
     parse_flags,
 )
 from rlox.cli.inspect import open_trainer, run_folder
-from rlox.logger import Logger, as_loggers
-from rlox.many import RunsFailedError, train_many
-from rlox.metrics import METRIC
-from rlox.restoring import go_on_in
-from rlox.results import CTRL_C, TrainResult
+from rlox.experiments.many import RunsFailedError, train_many
+from rlox.logger.base import Logger, as_loggers
 from rlox.scores import score
-from rlox.settings import shown
-from rlox.trainer import Trainer
-from rlox.trainers import TRAINERS
+from rlox.trainers import TRAINERS, Trainer
 
 OPTIONS_FILE = "around.json"  # of a run folder
 _MOST_SEEDS = 100_000

@@ -17,16 +17,16 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from rlox import algorithms, learner, spaces
+from rlox import _spaces, _types, learners
 from rlox._errors import ArgumentError
+from rlox.algorithms import a2c, ppo, sac
 from rlox.distributed import _ddp_state
 from rlox.distributed.ddp import current_group
-from rlox.resets import autoreset_mode_of
+from rlox.envs._autoreset import autoreset_mode_of
 
 _EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
-
 if TYPE_CHECKING:
-    from rlox.base_learner import BaseLearner as _Learner
+    from rlox.learners.base import BaseLearner as _Learner
 else:  # the learner class brings the base
     _Learner = object
 
@@ -69,16 +69,16 @@ class DDPMixin(_Learner):
         self.stop_agreed = False  # known on all ranks
         self._may_stop_alone = self.ranks.leads
         self.run_ended = False  # by rank 0
-        self._base = learner.Arrays()  # normalizer state after the last merge
+        self._base = _types.Arrays()  # normalizer state after the last merge
         own_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
         super().__init__(env, config, own_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
-        self._own_episodes, self.episodes = self.episodes, learner.EpisodeStatistics()
+        self._own_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
         for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
             optimizer.average = self._average
         shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
         values = {
-            "observation space": spaces.to_json(self.env.single_observation_space),
-            "action space": spaces.to_json(self.env.single_action_space),
+            "observation space": _spaces.to_json(self.env.single_observation_space),
+            "action space": _spaces.to_json(self.env.single_action_space),
             "policy": shapes,
         }
         hint = "make the same environments and policy on every rank"
@@ -139,7 +139,7 @@ class DDPMixin(_Learner):
             self._base = normalizer.state()
         return collected and not self.stop_agreed if self.may_cut_rollouts else collected
 
-    def state(self, replay: bool = True) -> learner.LearnerState:
+    def state(self, replay: bool = True) -> learners.LearnerState:
         """Return the state of the run on rank 0, which asks the others; their own on the others."""
         with self._local_episodes():
             own = super().state(replay)
@@ -157,10 +157,10 @@ class DDPMixin(_Learner):
         own = replace(self.state(replay), networks={}, optimizer={})
         self.ranks.gather_objects(own)
 
-    def load_state(self, state: learner.LearnerState) -> None:
+    def load_state(self, state: learners.LearnerState) -> None:
         """Restore a state of all ranks, on each of them; see `Learner`."""
-        learner.expect_state(state)
-        episodes = learner.EpisodeStatistics()
+        learners.expect_state(state)
+        episodes = learners.EpisodeStatistics()
         episodes.load_state(state.counters.get("episodes", {}))
         with self._local_episodes():
             own = _ddp_state.shard_state(state, self.ranks.rank) if state.ranks else state
@@ -250,7 +250,7 @@ class _OnPolicy(DDPMixin):
         return (numbers - float(all_mean[0])) / (float(std) + 1e-8)
 
 
-class PPO(_OnPolicy, algorithms.PPO):
+class PPO(_OnPolicy, ppo.PPO):
     """PPO as one of several processes."""
 
     def divergence(self, log_ratio: Tensor) -> float:
@@ -258,11 +258,11 @@ class PPO(_OnPolicy, algorithms.PPO):
         return float(self.ranks.all_gather([super().divergence(log_ratio)]).mean())
 
 
-class A2C(_OnPolicy, algorithms.A2C):
+class A2C(_OnPolicy, a2c.A2C):
     """A2C as one of several processes."""
 
 
-class SAC(DDPMixin, algorithms.SAC):
+class SAC(DDPMixin, sac.SAC):
     """SAC as one of several processes, each with a replay buffer of its own."""
 
     module_names = ("modules",)

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox.learner import Arrays, EpisodeStatistics, LearnerState, stream_from_state, stream_state
+from rlox._rng import stream_from_state, stream_state
+from rlox._types import Arrays
+from rlox.learners import EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
 Moments = tuple[F64, F64, float]  # mean, population variance, count
-
 # A spawn key of the seed that nothing else uses: learners use the first ones, evaluations the last.
 _RANKS = 2**32 - 3
 _STATISTICS = ("obs", "return")

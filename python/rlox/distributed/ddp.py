@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlox import trainers
 from rlox._errors import ArgumentError
-from rlox.backends import expect_torch
+from rlox._training.loop import plan
+from rlox._training.results import STOP, TrainResult
+from rlox._training.resume import settings_told
+from rlox._training.run_folder import versions
+from rlox._validation import chosen_seed, number, text
 from rlox.callbacks.base import as_callbacks
 from rlox.checkpoint import read_checkpoint
 from rlox.distributed import PeerError
 from rlox.distributed._ddp_state import shard_config
-from rlox.logger import versions
-from rlox.loop import plan
-from rlox.manifest import settings_told
-from rlox.registered import count_of, name_of
-from rlox.results import STOP, TrainResult
-from rlox.settings import chosen_seed, number, text
-from rlox.trainer import EnvLike, Trainer
+from rlox.envs._make import count_of, name_of
+from rlox.learners._backends import expect_torch
+from rlox.trainers import EnvLike, Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rlox.distributed._collectives import Ranks
 
 __all__ = ["Group", "PeerError", "group"]
-
 _LEARNERS = "rlox.distributed._ddp_learners:"
 _SAME = "pass the same on every rank"
 _current: list["Group"] = []
@@ -324,7 +323,7 @@ class DDPTrainer(Trainer):
 
         Raises:
             ValueError: Ranks have other numbers of steps; what `Trainer.train` refuses.
-            rlox.distributed.ddp.PeerError: Another rank failed, died, or makes other calls.
+            rlox.distributed.PeerError: Another rank failed, died, or makes other calls.
         """
         plan(self, total_timesteps)  # refuses on all ranks alike, before anything begins
         checked = as_callbacks(callbacks)

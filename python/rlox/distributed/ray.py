@@ -15,15 +15,15 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._concurrency import InterruptScope
 from rlox._errors import ArgumentTypeError
-from rlox.actors import lag_bound
-from rlox.collector import Collector, Rollout, WorkerPlan
-from rlox.extras import load_extra
-from rlox.learner import Arrays
-from rlox.many import together
-from rlox.many._jobs import Outcome, Outcomes, TrainJob
-from rlox.results import TrainResult
-from rlox.settings import shown
-from rlox.trainer import EnvLike, Trainer
+from rlox._optional import load_extra
+from rlox._training.results import TrainResult
+from rlox._types import Arrays
+from rlox._validation import shown
+from rlox.distributed._worker import Collector
+from rlox.experiments import many
+from rlox.experiments._jobs import Outcome, Outcomes, TrainJob
+from rlox.learners._actors import Rollout, WorkerPlan, lag_bound
+from rlox.trainers import EnvLike, Trainer
 
 # Times that Ray repeats a rollout or a run whose process or machine was lost.
 _RETRIES = 3
@@ -62,7 +62,7 @@ class _Worker:
 
 
 class RayWorker:
-    """Actor on a Ray cluster; see `rlox.actors.Worker`.
+    """Actor on a Ray cluster; see `rlox.learners._actors.Worker`.
 
     Args:
         workers: Holds the weights in Ray's object store.
@@ -139,7 +139,7 @@ def train_many(
     seeds: Iterable[int],
     total_timesteps: int,
     *,
-    tell: together.Tell | None = None,
+    tell: many.Tell | None = None,
     **common: Any,
 ) -> list[TrainResult]:
     """Train as `rlox.train_many` does, with every run as a task of Ray that takes one CPU.
@@ -159,14 +159,14 @@ def train_many(
             `rlox.train_many` raises errors of its own.
 
     Example:
-        >>> from rlox.distributed import ray  # doctest: +SKIP
+        >>> from rlox.distributed import ray# doctest: +SKIP
         >>> results = ray.train_many("ppo", "CartPole-v1", range(10), 100_000)  # doctest: +SKIP
     """
     for name in ("workers", "processes"):
         if name in common:
             expected = "no such argument of train_many on a cluster"
             raise ArgumentTypeError(name, expected, shown(common[name]), "leave it out")
-    checked = together.runs(
+    checked = many.runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
     )
     return checked.train(tell)

@@ -17,12 +17,11 @@ import numpy as np
 from rlox import _rlox
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy
-from rlox.actors import Actors, as_policy, gae_lambda, lag_bound, ring
-from rlox.learner import Arrays
-from rlox.settings import shown, whole
-from rlox.streams import state_for_native
-from rlox.vec_env import VecEnv
-from rlox.worker_addresses import worker_addresses
+from rlox._rng import state_for_native
+from rlox._types import Arrays
+from rlox._validation import shown, whole, worker_addresses
+from rlox.envs.vec_env import VecEnv
+from rlox.learners._actors import Actors, as_policy, gae_lambda, lag_bound, ring
 
 # What clients of workers beyond this machine are told by: the token, and who signed certificates.
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"

@@ -5,13 +5,8 @@ need a package of their own say so when they are made.
 """
 
 from rlox.logger.base import NAMES, Logger, Loggers, Thinned, as_loggers
-from rlox.logger.console import ConsoleLogger
-from rlox.logger.csv_file import CSVLogger
-from rlox.logger.json_lines import JSONLinesLogger
-from rlox.logger.mlflow import MLflowLogger
-from rlox.logger.run_folder import RunFolder, expect_root, versions
-from rlox.logger.tensorboard import TensorBoardLogger
-from rlox.logger.wandb import WandbLogger
+from rlox.logger.files import ConsoleLogger, CSVLogger, JSONLinesLogger
+from rlox.logger.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 
 __all__ = [
     "NAMES",
@@ -21,11 +16,8 @@ __all__ = [
     "Logger",
     "Loggers",
     "MLflowLogger",
-    "RunFolder",
     "TensorBoardLogger",
     "Thinned",
     "WandbLogger",
     "as_loggers",
-    "expect_root",
-    "versions",
 ]

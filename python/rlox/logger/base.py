@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.every import Every
-from rlox.keywords import hint
-from rlox.warning import warn_at_most
+from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
+from rlox._timing import Every
+from rlox._validation import hint
 
 if TYPE_CHECKING:
-    from rlox.results import TrainResult
-    from rlox.trainer import Trainer
+    from rlox._training.results import TrainResult
+    from rlox.trainers import Trainer
 
 # Environment steps between two rows.
 EVERY = 1_000
@@ -19,12 +18,12 @@ EVERY = 1_000
 _EACH = ("rollout/", "train/", "time/")
 # The loggers that have names: where they are. "csv" is the run folder's own.
 NAMES = {
-    "console": "rlox.logger.console:ConsoleLogger",
+    "console": "rlox.logger.files:ConsoleLogger",
     "csv": "",
-    "jsonl": "rlox.logger.json_lines:JSONLinesLogger",
-    "tensorboard": "rlox.logger.tensorboard:TensorBoardLogger",
-    "wandb": "rlox.logger.wandb:WandbLogger",
-    "mlflow": "rlox.logger.mlflow:MLflowLogger",
+    "jsonl": "rlox.logger.files:JSONLinesLogger",
+    "tensorboard": "rlox.logger.trackers:TensorBoardLogger",
+    "wandb": "rlox.logger.trackers:WandbLogger",
+    "mlflow": "rlox.logger.trackers:MLflowLogger",
 }
 
 

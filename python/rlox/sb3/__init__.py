@@ -2,7 +2,7 @@
 
 `docs/sb3.md` lists what is equal, what differs and what is not supported.
 
->>> from rlox.sb3 import PPO
+>>> from rlox.sb3.models import PPO
 >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=1).learn(128)
 >>> action, state = model.predict([0.0, 0.0, 0.0, 0.0], deterministic=True)
 >>> model.num_timesteps, state

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox._errors import ArgumentTypeError
-from rlox.callbacks import Callback, FunctionCallback, as_callback
-from rlox.logger import Logger, TensorBoardLogger
-from rlox.logger.console import table
-from rlox.settings import path_or_none, shown, text
+from rlox._training.hooks import Callback
+from rlox._validation import path_or_none, shown, text
+from rlox.callbacks.base import FunctionCallback, as_callback
+from rlox.logger.base import Logger
+from rlox.logger.files import table
+from rlox.logger.trackers import TensorBoardLogger
 
 if TYPE_CHECKING:
-    from rlox.trainer import Trainer
+    from rlox.trainers import Trainer
 
 # Default log_interval: iterations, or episodes for algorithms with a replay buffer.
 _INTERVALS = {"ppo": 1, "a2c": 100, "dqn": 4, "sac": 4, "td3": 4}

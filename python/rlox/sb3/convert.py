@@ -25,15 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, renamed
-from rlox.backends import Backend, expect_torch
+from rlox._validation import flag
+from rlox.learners._backends import Backend, expect_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
-from rlox.settings import flag
-from rlox.trainer import EnvLike, Trainer
-from rlox.trainers import TRAINERS
+from rlox.trainers import TRAINERS, EnvLike, Trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
-
 # Key that only one algorithm's `data` has; the first that is found counts.
 _ALGORITHMS = {
     "clip_range": "ppo",

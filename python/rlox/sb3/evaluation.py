@@ -9,12 +9,11 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.registered import name_of
-from rlox.settings import flag, number, shown, whole
-from rlox.stepping import Stepper
-from rlox.trainer import Trainer
-from rlox.vec_env import VecEnv
-from rlox.vector import make_vec
+from rlox._validation import flag, number, shown, whole
+from rlox.buffers._steps import Stepper
+from rlox.envs._make import make_vec, name_of
+from rlox.envs.vec_env import VecEnv
+from rlox.trainers import Trainer
 
 
 def check_environment(env: object) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox.keywords import refuse_unknown
-from rlox.layouts import is_image
+from rlox._layout import is_image
+from rlox._validation import ACTIVATIONS, number, number_or_numbers, refuse_unknown, shown, text
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
-from rlox.settings import ACTIVATIONS, number, number_or_numbers, shown, text
 
 _FUNCTION = "learn() takes a function of (trainer, metrics), or an rlox.callbacks.Callback"
 _LEARN = "pass it to learn()"
@@ -23,7 +22,6 @@ _NUM_ENVS = "pass as many environments: rlox.make_vec(id, num_envs)"
 _POLICY_KWARGS = "pass it in policy_kwargs"
 _SAVED_REPLAY = "save(path) and load(path) include the replay buffer"
 _VECTOR = "rlox.make_vec(id, n) makes many environments, and models take Gymnasium's, too"
-
 # Alternatives to names, attributes and keywords of Stable-Baselines3 and of rlox.trainers.
 HINTS = {
     **dict.fromkeys(("make_vec_env", "make_atari_env", "DummyVecEnv", "SubprocVecEnv"), _VECTOR),

@@ -12,13 +12,13 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import loading, spaces, trainers
+from rlox import _spaces, inference, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError, renamed
-from rlox.backends import Backend
-from rlox.keywords import refuse_unknown
-from rlox.learner import EpisodeStatistics
-from rlox.manifest import NoEnvironmentError
-from rlox.registered import count_of
+from rlox._training.resume import NoEnvironmentError
+from rlox._validation import flag, number, refuse_unknown, shown, text, whole
+from rlox.envs._make import count_of
+from rlox.learners import EpisodeStatistics
+from rlox.learners._backends import Backend
 from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
 from rlox.sb3.evaluation import check_environment, with_env_id
 from rlox.sb3.kwargs import (
@@ -29,14 +29,12 @@ from rlox.sb3.kwargs import (
     policy_settings,
     schedule,
 )
-from rlox.settings import flag, number, shown, text, whole
-from rlox.trainer import EnvLike, Trainer
+from rlox.trainers import EnvLike, Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 PathLike = str | os.PathLike[str]
-
 _ON_POLICY_END: dict[str, Any] = {
     "stats_window_size": 100,
     "tensorboard_log": None,
@@ -134,7 +132,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         **_ON_POLICY_END,
     },
 }
-
 _RUST_ROLLOUTS = "rollouts are rlox's own, in Rust; leave it out"
 # Keywords that models take with one value only, and the alternative.
 FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -266,7 +263,7 @@ class Model:
     _config: Any
     _first: int  # steps that no longer count in `num_timesteps`
     _trainer: Trainer | None = None
-    _policy: loading.Policy  # of a model that was loaded without an environment
+    _policy: inference.Policy  # of a model that was loaded without an environment
     _source: tuple[Any, str | None]  # its path and device
 
     @renamed(KEYWORDS)
@@ -452,7 +449,7 @@ class Model:
         return model
 
     def _use_policy(self, path: Path, device: str | None) -> None:
-        policy = self._policy = loading.load(path, device=device)
+        policy = self._policy = inference.load(path, device=device)
         saved = policy.manifest
         self._source, self._first = (path, device), saved["run"]["start"]
         self.observation_space, self.action_space = policy.observation_space, policy.action_space
@@ -507,7 +504,7 @@ class Model:
             for kind in ("observation", "action"):
                 name = f"single_{kind}_space"
                 expected, got = (getattr(x.env, name) for x in (old, new))
-                if spaces.to_json(expected) != spaces.to_json(got):
+                if _spaces.to_json(expected) != _spaces.to_json(got):
                     raise ArgumentError(
                         "env", f"the {kind} space {expected}", str(got), "make a new model"
                     )

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rlox._errors import ArgumentError, renamed
-from rlox.extras import load_extra
-from rlox.files import parse_yaml, read_small
+from rlox._files import parse_yaml, read_small
+from rlox._optional import load_extra
+from rlox._validation import shown, text, whole
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
-from rlox.settings import shown, text, whole
 from rlox.trainers import TRAINERS
 
 _MAX_BYTES = 1 << 20

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Space;
 
 impl Space {
-    /// Returns a description of the space as a JSON value, equal to the description of `rlox.spaces.to_json` in Python.
+    /// Returns a description of the space as a JSON value, equal to the description of `rlox._spaces.to_json` in Python.
     ///
     /// Bounds and counts that are equal for all components are one number, others are a flat list. Infinite bounds are
     /// "inf" and "-inf". Equal spaces have equal descriptions.
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn descriptions_equal_those_of_python() {
-        // json.dumps(rlox.spaces.to_json(space), sort_keys=True, separators=(",", ":")) of the same spaces.
+        // json.dumps(rlox._spaces.to_json(space), sort_keys=True, separators=(",", ":")) of the same spaces.
         let high = [4.8, f32::INFINITY, 0.418_879_03, f32::INFINITY];
         for (space, text) in [
             (Space::Discrete { n: 3, start: 5 }, r#"{"dtype":"int64","n":3,"start":5,"type":"Discrete"}"#),

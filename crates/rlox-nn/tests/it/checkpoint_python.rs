@@ -1,6 +1,6 @@
 //! Learners of the Python package on its native backend and the trainers here are the same, and read each other's
 //! checkpoints. The fixtures are from `tests/fixtures/make_checkpoint.py`; Python reads the fixtures written here in
-//! `tests/test_checkpoint_rust.py`, and compares bit for bit in `tests/algorithms/test_rust_trainers.py`.
+//! `tests/test_checkpoint_rust.py`, and compares bit for bit in `tests/learners/test_rust_trainers.py`.
 
 use std::path::{Path, PathBuf};
 

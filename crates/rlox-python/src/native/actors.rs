@@ -107,7 +107,7 @@ impl Actor {
     }
 }
 
-/// Threads that fill rollouts with native environments while a learner learns; `rlox.actors` makes it.
+/// Threads that fill rollouts with native environments while a learner learns; `rlox.learners._actors` makes it.
 ///
 /// Args:
 ///     envs: Native environments that have been reset, those of one actor each.
@@ -176,7 +176,7 @@ impl NativeActors {
             if expected == got {
                 return Ok(());
             }
-            Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass what rlox.actors makes"))
+            Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass what rlox.learners._actors makes"))
         };
         expected("policies", envs.len(), policies.len())?;
         expected("buffers", ahead.max_lag.saturating_add(1), buffers.len())?;

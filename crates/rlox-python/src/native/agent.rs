@@ -23,7 +23,7 @@ use crate::shared::Shared;
 use crate::state::WORDS;
 use crate::vector::NativeVectorEnv;
 
-/// An off-policy method with its networks and its replay buffer. `rlox.native_off_policy` makes it for its learners.
+/// An off-policy method with its networks and its replay buffer. `rlox.learners.native_off_policy` makes it for its learners.
 ///
 /// Args:
 ///     algorithm: "dqn", "sac" or "td3".

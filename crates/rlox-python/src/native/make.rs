@@ -25,7 +25,7 @@ pub(crate) fn network_backends() -> Vec<&'static str> {
         .collect()
 }
 
-pub(super) const FIX: &str = "pass what rlox.native makes";
+pub(super) const FIX: &str = "pass what rlox.learners.native_on_policy makes";
 
 /// What shapes the networks.
 struct Shape {

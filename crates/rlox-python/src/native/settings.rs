@@ -8,7 +8,7 @@ use rlox_nn::Optimizer;
 use crate::argument::{count, index, item_of, number, shown, switch, text};
 use crate::error::{to_py, value_error};
 
-const FIX: &str = "pass what rlox.native makes";
+const FIX: &str = "pass what rlox.learners.native_on_policy makes";
 
 /// Settings by their names in rlox's configs; schedules have been applied.
 pub(super) struct Settings<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);

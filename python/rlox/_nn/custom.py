@@ -1,0 +1,230 @@
+"""The caller's own networks for SAC, TD3 and DQN."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._nn.runtime import evaluating, zeros
+
+
+def expect_spaces(observation_space: Any, action_space: Any) -> None:
+    """Refuses what is no space.
+
+    Raises:
+        TypeError: It is none.
+    """
+    for name, space in (("observation", observation_space), ("action", action_space)):
+        if not isinstance(space, gym.Space):
+            raise ArgumentTypeError(
+                f"{name}_space",
+                "a gymnasium.Space",
+                type(space).__name__,
+                f"pass env.single_{name}_space",
+            )
+
+
+def check_policy(
+    policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> None:
+    """Tries a policy on two observations and compares what it says with the table above.
+
+    Raises:
+        TypeError: It is no torch module, or a method is missing.
+        ValueError: Something has another shape or dtype; it is named.
+    """
+    expect_spaces(observation_space, action_space)
+    methods = ("get_action_and_logprob", "get_value")
+    if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
+        raise ArgumentTypeError(
+            "policy",
+            f"a torch module with {' and '.join(methods)}",
+            type(policy).__name__,
+            "rlox.policies.ActorCritic says what they must do",
+        )
+    module: Any = policy  # mypy takes a module's methods for tensors
+    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
+    obs = zeros(observation_space, 2, device)
+    try:
+        with torch.no_grad(), evaluating(policy):
+            action, log_prob, entropy = module.get_action_and_logprob(obs)
+            again = module.get_action_and_logprob(obs, action=action)[1]
+            said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+            if hasattr(module, "act"):
+                _, said["log_prob of act"], said["value of act"] = module.act(obs)
+            if hasattr(module, "evaluate_actions"):
+                names = ("log_prob", "entropy", "value")
+                evaluated = zip(names, module.evaluate_actions(obs, action), strict=True)
+                said |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
+    except Exception as error:
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise kind(
+            "policy",
+            "get_action_and_logprob(obs, mask=None, action=None) to give action, log_prob and "
+            "entropy, of a given action too, get_value(obs) to give values, act(obs), if there is "
+            "one, action, log_prob and value, evaluate_actions(obs, action) log_prob, entropy and "
+            "value",
+            f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}",
+            "see rlox.policies.ActorCritic",
+        ) from error
+    said["log_prob of a given action"] = again
+    integer = not isinstance(action_space, spaces.Box)
+    expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
+    wanted = {"action": (action, *expected)}
+    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in said.items()}
+    for name, (tensor, shape, dtype) in wanted.items():
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ArgumentError(
+                "policy",
+                f"{name} of shape {shape} and {dtype} for 2 observations",
+                f"{tuple(tensor.shape)} and {tensor.dtype}",
+                "see rlox.policies.ActorCritic",
+            )
+
+
+def _fused(policy: Any, name: str, *others: str) -> Any:
+    """An optional method; None where there is none, or a subclass changed what it stands for."""
+    required = ("get_action_and_logprob", "get_value", *others)
+    for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
+        if name in namespace:
+            return getattr(policy, name)
+        if any(method in namespace for method in required):
+            return None
+    return None
+
+
+# What a policy says, and the shapes that it must have.
+Said: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
+_SEE = "see the algorithm's class in rlox.algorithms"
+
+
+def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
+    """The first words of the names of the actor's parameters, and of the critics'."""
+    first = {name.partition(".")[0] for name, _ in policy.named_parameters()}
+    return sorted(first - {"critic"}), ["critic"]
+
+
+def made_by_caller(
+    policy: Any,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    needed: Sequence[str],
+    features_extractor: object,
+) -> nn.Module:
+    """The caller's policy.
+
+    Args:
+        policy: A module, or a function from the two spaces to one.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        needed: Its methods, or parts that are modules.
+        features_extractor: None, or it is refused.
+
+    Raises:
+        TypeError: It is none, something is missing, or there are features beside it.
+    """
+    if features_extractor is not None:
+        raise ArgumentTypeError(
+            "features_extractor",
+            "none beside a policy of your own",
+            repr(features_extractor),
+            "leave one of them out",
+        )
+    made = policy
+    if not isinstance(policy, nn.Module) and callable(policy):
+        made = policy(observation_space, action_space)
+    if not isinstance(made, nn.Module) or not all(callable(getattr(made, n, None)) for n in needed):
+        raise ArgumentTypeError(
+            "policy",
+            "a torch module, or a function of observation and action space that makes one, with "
+            f"{' and '.join(needed)}",
+            type(made).__name__,
+            _SEE,
+        )
+    return made
+
+
+def own_q_network(
+    policy: Any,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    features_extractor: object,
+) -> nn.Module:
+    """The caller's Q-network, tried on two observations.
+
+    Raises:
+        TypeError: As `made_by_caller`.
+        ValueError: It does not give the values of all actions.
+    """
+    about = (observation_space, action_space, ("forward",), features_extractor)
+    made = made_by_caller(policy, *about)
+    n = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
+    _expect_said(made, observation_space, lambda obs: {"values": (made(obs), (2, n))})
+    return made
+
+
+def own_actor_critic(
+    policy: Any,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    needed: Sequence[str],
+    features_extractor: object,
+) -> nn.Module:
+    """The caller's actor and critics, tried on two observations.
+
+    Args:
+        policy, observation_space, features_extractor: As for `made_by_caller`.
+        action_space: Box.
+        needed: Methods, or parts, that take observations: "get_action_and_logprob" gives actions
+            and log-probabilities, others actions. Beside them there is `critic`.
+
+    Raises:
+        TypeError: As `made_by_caller`.
+        ValueError: What it says has another shape or dtype; it is named.
+    """
+    about = (observation_space, action_space, (*needed, "critic"), features_extractor)
+    made: Any = made_by_caller(policy, *about)
+    dim = math.prod(action_space.shape or ())
+
+    def ask(obs: Any) -> Said:
+        said: Said = {}
+        for name in needed:
+            told = getattr(made, name)(obs)
+            if name == "get_action_and_logprob":
+                told, log_probs = told
+                said["log-probabilities"] = log_probs, (2,)
+            said[f"actions of {name}"] = told, (2, dim)
+        values = made.critic(obs, told)
+        said["values of critic"] = values, (len(values), 2)
+        return said
+
+    _expect_said(made, observation_space, ask)
+    return made  # type: ignore[no-any-return]  # a module
+
+
+def _expect_said(
+    policy: nn.Module, observation_space: gym.Space[Any], ask: Callable[[Any], Said]
+) -> None:
+    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
+    try:
+        with torch.no_grad(), evaluating(policy):
+            said = ask(zeros(observation_space, 2, device))
+    except Exception as error:
+        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        got = f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}"
+        raise kind("policy", "one that takes observations", got, _SEE) from error
+    for name, (tensor, shape) in said.items():
+        known = isinstance(tensor, Tensor)
+        if not known or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            got = f"{tuple(tensor.shape)} and {tensor.dtype}" if known else type(tensor).__name__
+            raise ArgumentError(
+                "policy",
+                f"{name} of shape {shape} and torch.float32 for 2 observations",
+                str(got),
+                _SEE,
+            )

@@ -1,0 +1,139 @@
+"""Layers that built-in policies are made of."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlox._system import check_memory
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+
+def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **how: int) -> Layer:
+    """A linear or convolutional layer that starts as torch's own, from a generator.
+
+    Torch's own draw from its global generator, from which other threads may draw meanwhile.
+
+    Args:
+        kind: `nn.Linear` or `nn.Conv2d`.
+        *sizes: The layer's first arguments.
+        generator: Decides the weights; None: torch's global one.
+        **how: The layer's other arguments.
+
+    >>> made = [layer(nn.Linear, 2, 3, generator=torch.Generator().manual_seed(0)) for _ in "ab"]
+    >>> bool((made[0].weight == made[1].weight).all())
+    True
+    """
+    # As `nn.utils.skip_init`, which would load much of torch for it.
+    blank: Any = type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
+    made: Layer = blank(*sizes, **how)
+    made.__class__ = kind
+    # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
+    inputs = math.prod(made.weight.shape[1:])
+    if made.weight.numel() > 0:  # torch warns of weights that are none
+        nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(inputs) if inputs > 0 else 0.0
+    assert made.bias is not None
+    nn.init.uniform_(made.bias, -bound, bound, generator=generator)
+    return made
+
+
+def orthogonal(made: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None) -> None:
+    """Makes a layer's weights orthogonal, and its biases 0."""
+    nn.init.orthogonal_(made.weight, gain, generator)
+    if made.bias is not None:
+        nn.init.zeros_(made.bias)
+
+
+def mlp(
+    sizes: Sequence[int],
+    activation: type[nn.Module],
+    head_gain: float,
+    ortho_init: bool,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Linear layers of these sizes with activations between them.
+
+    With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
+    and biases 0; without, they start as torch's linear layers do. `generator` decides them, torch's
+    global one if it is None.
+
+    Raises:
+        MemoryError: They do not fit into memory, with what training needs.
+    """
+    # Training needs as much again for the gradient and for the optimiser's two vectors, in float32.
+    needed = 16 * sum((width_in + 1) * width_out for width_in, width_out in pairwise(sizes))
+    check_memory("net_arch", list(sizes[1:-1]), needed)
+    layers: list[nn.Module] = []
+    for width_in, width_out in pairwise(sizes):
+        layers += [layer(nn.Linear, width_in, width_out, generator=generator), activation()]
+    net = nn.Sequential(*layers[:-1])
+    if ortho_init:
+        linear = [part for part in net if isinstance(part, nn.Linear)]
+        for part in linear:
+            orthogonal(part, head_gain if part is linear[-1] else math.sqrt(2), generator)
+    return net
+
+
+def paired(first: nn.Module, second: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """The outputs of two MLPs in one pass, with the weights that they have now, without gradients.
+
+    Layers of the same shape are computed together, which for small ones takes half the time. None
+    where hidden layers differ, or somebody has changed or watches what `mlp` made.
+
+    >>> nets = [mlp([3, 8, 8, n], nn.Tanh, 1.0, ortho_init=True) for n in (2, 1)]
+    >>> obs = torch.ones(5, 3)
+    >>> all(torch.allclose(a, n(obs), atol=1e-6) for a, n in zip(paired(*nets)(obs), nets))
+    True
+    """
+    one, two = _plain(first), _plain(second)
+    if one is None or two is None:
+        return None
+    (ours, activation), (others, same) = one, two
+    shapes = [[layer.weight.shape for layer in net[:-1]] for net in (ours, others)]
+    if len(ours) < 2 or shapes[0] != shapes[1] or type(activation) is not type(same):
+        return None
+    with torch.no_grad():
+        weight = torch.cat([ours[0].weight, others[0].weight]).T.contiguous()
+        bias = torch.cat([ours[0].bias, others[0].bias])
+        middle = [
+            (torch.stack([a.bias, b.bias])[:, None], torch.stack([a.weight.T, b.weight.T]))
+            for a, b in zip(ours[1:-1], others[1:-1], strict=True)
+        ]
+
+    @torch.no_grad()
+    def run(obs: Tensor) -> tuple[Tensor, Tensor]:
+        latent = activation(torch.addmm(bias, obs, weight))
+        latent = latent.view(len(obs), 2, -1).transpose(0, 1)
+        for biases, weights in middle:
+            latent = activation(torch.baddbmm(biases, latent, weights))
+        heads = zip(latent, (ours[-1], others[-1]), strict=True)
+        out, other = (F.linear(x, head.weight, head.bias) for x, head in heads)
+        return out, other
+
+    return run
+
+
+def _plain(net: nn.Module) -> tuple[list[nn.Linear], nn.Module] | None:
+    """The linear layers and the activation of what `mlp` made, if that is what it still is."""
+    layers = list(net) if type(net) is nn.Sequential else []
+    linear, between = layers[::2], layers[1::2]
+    watched = any(part._forward_hooks or part._forward_pre_hooks for part in (net, *layers))
+    right = all(type(x) is nn.Linear and isinstance(x.bias, Tensor) for x in linear)
+    right = right and len(linear) == len(between) + 1
+    kinds = {type(layer) for layer in between}
+    if watched or not right or len(kinds) != 1 or not kinds < {*ACTIVATIONS.values()}:
+        return None
+    return [layer for layer in linear if isinstance(layer, nn.Linear)], between[0]

@@ -1,0 +1,288 @@
+"""What optimisers of a whole module share: its parameters as one vector, and their state."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlox._errors import ArgumentError
+from rlox._types import Arrays
+from rlox.configs import ALPHA, BETAS, EPS
+
+MEANS = ("exp_avg", "exp_avg_sq")
+# In the name of a parameter that several critics have in one tensor, for "qf0", "qf1" and so on.
+EACH = "qf*"
+
+
+class VectorOptimizer:
+    """The trainable parameters of a module as one vector, with gradients to match.
+
+    The parameters become views of the vector: a step is then a few operations, not a few for each
+    parameter, which for small networks would cost as much as the network. A parameter that is given
+    other memory meanwhile (`module.to`) is taken in again.
+
+    `torch.optim` would do, but its first use imports torch's compiler, which takes seconds.
+
+    Args:
+        module: Its parameters have one dtype and one device.
+        parts: The first words of the names of those that are meant; None: all.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+    """
+
+    moments: ClassVar[tuple[str, ...]]
+    """Those of `MEANS` that are attributes, which hold a number for each parameter: vectors."""
+
+    def __init__(self, module: nn.Module, parts: Sequence[str] | None = None) -> None:
+        self.named = {
+            name: p
+            for name, p in module.named_parameters()
+            if p.requires_grad and (parts is None or name.partition(".")[0] in parts)
+        }
+        self._parameters = list(self.named.values())
+        kinds = {(p.dtype, p.device) for p in self._parameters}
+        if len(kinds) != 1:
+            got = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "none"
+            raise ArgumentError(
+                "policy",
+                "trainable parameters of one dtype on one device",
+                str(got),
+                "convert them with module.to(...)",
+            )
+        self._join()
+        self.steps = 0
+        # Makes of a gradient that of all processes that learn together; None: this one is alone.
+        self.average: Callable[[Tensor], Tensor] | None = None
+
+    @torch.no_grad()
+    def _join(self) -> None:
+        self.vector = torch.cat([p.reshape(-1) for p in self._parameters])
+        for parameter, part in zip(self._parameters, self._parts(self.vector), strict=True):
+            parameter.data = part
+        self._addresses = [p.data_ptr() for p in self._parameters]
+
+    def _parts(self, vector: Tensor) -> list[Tensor]:
+        """A vector's parts in the shapes of the parameters."""
+        parts = vector.split([p.numel() for p in self._parameters])
+        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+
+    def _named_parts(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The same by name; of parameters of several critics each critic's."""
+        for name, part in zip(self.named, self._parts(vector), strict=True):
+            if EACH in name:
+                for i, own in enumerate(part.unbind()):
+                    yield name.replace(EACH, f"qf{i}"), own
+            else:
+                yield name, part
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss with respect to all parameters; 0 where it has none."""
+        grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        joined = torch.cat([grad.reshape(-1) for grad in grads])
+        return joined if self.average is None else self.average(joined)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        """Moves the parameters."""
+        if [p.data_ptr() for p in self._parameters] != self._addresses:
+            self._join()
+        self.steps += 1
+        self._move(gradient, learning_rate)
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        """Change `vector` and the optimizer state."""
+        raise NotImplementedError
+
+    def state(self) -> Arrays:
+        """Return copies of the optimizer state, by the names that every backend has.
+
+        "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq", the means of the gradients and of
+        their squares, 0 where an optimiser has none, and the steps of each part, "actor.step".
+        """
+        arrays: Arrays = {}
+        for kind in MEANS:
+            mean = getattr(self, kind) if kind in self.moments else torch.zeros_like(self.vector)
+            for name, part in self._named_parts(mean):
+                arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
+        parts = {_counted(name) for name, _ in self._named_parts(self.vector)}
+        if "trunk" in parts:  # the heads on it are counted with it
+            parts -= {"actor", "critic"}
+        return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
+
+    def check_state(self, arrays: Arrays) -> None:
+        """Refuses what `load_state` cannot go back to.
+
+        Raises:
+            ValueError: It is the state of other parameters, or makes no sense.
+        """
+        about = (
+            {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
+        )
+        expected, got = about
+        if got != expected:
+            names = sorted(
+                name for name in {*got, *expected} if got.get(name) != expected.get(name)
+            )
+            raise ArgumentError(
+                "optimizer",
+                "the state of these parameters",
+                f"others, first {names[0]}",
+                "make the same policy",
+            )
+        first = next(a for name, a in arrays.items() if name.endswith(".step"))
+        for name, array in arrays.items():
+            kind = name.rpartition(".")[2]
+            if kind == "step":
+                wanted, fits = "one count of steps", array == first >= 0 and array % 1 == 0
+            elif kind not in self.moments:
+                wanted, fits = "zeros, which this optimiser keeps", array == 0
+            elif kind == "exp_avg_sq":
+                wanted, fits = "finite numbers, at least 0", (array >= 0) & np.isfinite(array)
+            else:
+                wanted, fits = "finite numbers", np.isfinite(array)
+            if not np.all(fits):
+                got = array[np.logical_not(fits)].flat[0]
+                raise ArgumentError(
+                    "optimizer", f"{wanted}, in {name}", str(got), "load what was saved whole"
+                )
+        nonzero = {
+            kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
+            for kind in MEANS
+        }
+        if "exp_avg" in self.moments and any(nonzero["exp_avg_sq"]) and not any(nonzero["exp_avg"]):
+            raise ArgumentError(
+                "optimizer",
+                "means of gradients beside those of their squares",
+                "zeros, as of another optimiser",
+                "load what the same one saved",
+            )
+
+    def load_state(self, arrays: Arrays) -> None:
+        """Goes back to what `state` gave.
+
+        Raises:
+            ValueError: As `check_state`; nothing has changed then.
+        """
+        self.check_state(arrays)
+        self.steps = int(next(a for name, a in arrays.items() if name.endswith(".step")))
+        for kind in self.moments:
+            for name, part in self._named_parts(getattr(self, kind)):
+                part.copy_(torch.from_numpy(np.array(arrays[f"{name}.{kind}"])))
+
+
+def _counted(name: str) -> str:
+    """What a parameter's steps are counted with: "actor", and of critics "critic.qf0" each."""
+    first, second, *_ = (*name.split("."), "")
+    return f"{first}.{second}" if second.startswith("qf") else first
+
+
+def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
+    """Shortens a gradient, in place, to a norm of at most `max_norm`; returns the norm it had."""
+    norm: Tensor = gradient.norm()
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
+
+
+class Adam(VectorOptimizer):
+    """Adam (Kingma and Ba 2015) for the trainable parameters of a module.
+
+    Args:
+        module, parts: As for `VectorOptimizer`.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the root of the latter.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+
+    >>> module = nn.Linear(2, 1, bias=False)
+    >>> adam = Adam(module)
+    >>> before = module.weight.detach().clone()
+    >>> adam.step(adam.gradient(module(torch.ones(1, 2)).sum()), learning_rate=0.5)
+    >>> (before - module.weight.detach()).round(decimals=3)
+    tensor([[0.5000, 0.5000]])
+    """
+
+    moments = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        betas: tuple[float, float] = BETAS,
+        eps: float = EPS,
+        parts: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(module, parts)
+        self.betas, self.eps = betas, eps
+        # One pass over the numbers in place of seven, where torch has it.
+        kind = self.vector.device.type, self.vector.dtype
+        self._fused = kind in (("cpu", torch.float32), ("cuda", torch.float32))
+        self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.vector) for _ in range(2))
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        beta1, beta2 = self.betas
+        if self._fused:
+            torch._fused_adam_(
+                [self.vector],
+                [gradient],
+                [self.exp_avg],
+                [self.exp_avg_sq],
+                [],
+                [torch.full((), float(self.steps), device=self.vector.device)],
+                lr=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=0.0,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+            )
+            return
+        self.exp_avg.lerp_(gradient, 1 - beta1)
+        self.exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = self.exp_avg_sq.sqrt().div_((1 - beta2**self.steps) ** 0.5).add_(self.eps)
+        self.vector.addcdiv_(self.exp_avg, root, value=-learning_rate / (1 - beta1**self.steps))
+
+
+class RMSprop(VectorOptimizer):
+    """RMSprop (Tieleman and Hinton 2012) without momentum, for the parameters of a module.
+
+    A step divides the gradient by the root of the running mean of its square. As in PyTorch, the
+    mean starts at 0 and `eps` is added to the root; with `tf_like`, as in TensorFlow, the mean
+    starts at 1 and `eps` is added under the root, so that the first steps are small.
+
+    Args:
+        module: Its parameters have one dtype and one device.
+        alpha: Decay of the running mean.
+        eps: What keeps the divisor above 0.
+        tf_like: TensorFlow's form, Stable-Baselines3's `RMSpropTFLike`.
+
+    Raises:
+        ValueError: Parameters of several dtypes or devices, or none.
+
+    >>> module = nn.Linear(2, 1, bias=False)
+    >>> rmsprop = RMSprop(module, alpha=0.75)
+    >>> before = module.weight.detach().clone()
+    >>> rmsprop.step(rmsprop.gradient(module(torch.ones(1, 2)).sum()), learning_rate=0.5)
+    >>> (before - module.weight.detach()).round(decimals=3)
+    tensor([[1., 1.]])
+    """
+
+    moments = ("exp_avg_sq",)
+
+    def __init__(
+        self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False
+    ) -> None:
+        super().__init__(module)
+        self.alpha, self.eps, self.tf_like = alpha, eps, tf_like
+        self.exp_avg_sq = torch.full_like(self.vector, float(tf_like))
+
+    def _move(self, gradient: Tensor, learning_rate: float) -> None:
+        self.exp_avg_sq.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
+        if self.tf_like:
+            root = self.exp_avg_sq.add(self.eps).sqrt_()
+        else:
+            root = self.exp_avg_sq.sqrt().add_(self.eps)
+        self.vector.addcdiv_(gradient, root, value=-learning_rate)

@@ -1,0 +1,110 @@
+"""Codec between plain data and arrays: numbers, str, lists, dicts and arrays, without any code."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlox._errors import ArgumentError
+from rlox._rng import _damaged, stream_from_state, stream_state
+from rlox._types import Arrays
+
+
+def told_numbers(numbers: Iterable[float]) -> list[float | None]:
+    """Numbers as JSON holds them, with None for NaN."""
+    return [None if math.isnan(number) else number for number in numbers]
+
+
+def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> list[float]:
+    """So many numbers that the counters have under a name, as `told_numbers` gave them.
+
+    Raises:
+        ValueError: They are not as many, or something else.
+    """
+    told = counters.get(name)
+    flat = [math.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
+    if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
+        raise _damaged("counters", f"{count} numbers as {name}", told)
+    return flat
+
+
+# The name of the array that holds the JSON.
+TREE = "tree"
+
+
+def to_arrays(value: Any) -> Arrays:
+    """Encode plain data as arrays by name; the array `TREE` is JSON that refers to the others.
+
+    Args:
+        value: None, bool, int, float, str, NumPy numbers and arrays, generators of PCG64, and
+            lists, tuples and dicts (with str keys) of these.
+
+    Raises:
+        ValueError: The value contains something else.
+
+    >>> from_arrays(to_arrays({"x": (1, float("inf")), "y": np.float32(2)}))
+    {'x': (1, inf), 'y': np.float32(2.0)}
+    """
+    arrays: Arrays = {}
+    tree = json.dumps(_encode(value, "state", arrays), separators=(",", ":"))
+    return {TREE: np.frombuffer(tree.encode(), np.uint8).copy(), **arrays}
+
+
+def from_arrays(arrays: Arrays) -> Any:
+    """Decode the result of `to_arrays`.
+
+    Raises:
+        ValueError: The arrays are damaged.
+    """
+    try:
+        return _decode(json.loads(arrays[TREE].astype(np.uint8).tobytes()), arrays)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        got = f"damaged data ({error})"
+        expected = "the saved state of environments"
+        raise ArgumentError("state", expected, got, "use another copy") from error
+
+
+def _encode(value: Any, path: str, arrays: Arrays) -> Any:
+    """Return JSON for a value; add its arrays to `arrays`."""
+    cls = type(value)
+    if value is None or cls in (bool, int, str) or (cls is float and math.isfinite(value)):
+        return value
+    if cls is float:
+        return {"float": str(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.array(value)
+        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
+            name = str(len(arrays))
+            arrays[name] = array
+            return {"array" if isinstance(value, np.ndarray) else "number": name}
+    if cls is np.random.Generator and type(value.bit_generator) is np.random.PCG64:
+        return {"stream": stream_state(value)}
+    if cls in (list, tuple):
+        return {cls.__name__: [_encode(x, f"{path}[{i}]", arrays) for i, x in enumerate(value)]}
+    if isinstance(value, dict) and all(type(key) is str for key in value):
+        return {"dict": {k: _encode(x, f"{path}[{k!r}]", arrays) for k, x in value.items()}}
+    expected = "dicts, lists, tuples, arrays, PCG64 generators, numbers, texts or None"
+    raise ArgumentError(path, expected, f"a {cls.__name__}", "return plain data from get_state()")
+
+
+def _decode(tree: Any, arrays: Arrays) -> Any:
+    """Return the value for JSON and arrays of `_encode`."""
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    match kind:
+        case "float":
+            return float(content)
+        case "array":
+            return np.array(arrays[content])
+        case "number":
+            return arrays[content][()]
+        case "stream":
+            return stream_from_state(content)
+        case "list":
+            return [_decode(x, arrays) for x in content]
+        case "tuple":
+            return tuple(_decode(x, arrays) for x in content)
+    return {name: _decode(x, arrays) for name, x in content.items()}  # "dict"

@@ -1,0 +1,73 @@
+"""Diagnosis of a run that ended because a number was NaN or infinite.
+
+diagnosis/
+  error.json      the error with its attributes, the time step, and the tensors that are not finite
+  checkpoint/     the learner's state at that moment, without its replay buffer
+"""
+
+import math
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlox._errors import NonFiniteError
+from rlox._training.run_folder import write_json
+from rlox.learners import MEMBERS, LearnerState
+
+if TYPE_CHECKING:
+    from rlox.trainers import Trainer
+
+FOLDER = "diagnosis"
+
+
+@contextmanager
+def write_diagnosis_on_error(trainer: "Trainer") -> Iterator[None]:
+    """Write `diagnosis/` into the run folder if a number that is not finite ends the block."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if trainer.run is not None:
+            with suppress(OSError, MemoryError):  # the run's own error is raised
+                _write(trainer, error)
+                error.diagnosis = str(trainer.run.path / FOLDER)
+        raise
+
+
+def _write(trainer: "Trainer", error: NonFiniteError) -> None:
+    folder = trainer.run.path / FOLDER  # type: ignore[union-attr]  # the caller has a run folder
+    folder.mkdir(exist_ok=True)
+    report: dict[str, Any] = {
+        "error": type(error).__name__,
+        "message": str(error),
+        **vars(error),
+        "timesteps": trainer.timesteps,
+        "not_finite": _not_finite(trainer.learner.state(False)),
+        "traceback": traceback.format_exception(error),
+    }
+    write_json(folder / "error.json", report)
+    trainer.save(folder / "checkpoint", replay=False)
+
+
+def _not_finite(state: LearnerState) -> list[dict[str, Any]]:
+    """Return the arrays of a state that are not finite: name, shape, count and first index."""
+    found = []
+    for member in MEMBERS:
+        for name, array in (getattr(state, member) or {}).items():
+            values = np.asarray(array)
+            if values.dtype.kind != "f" or (good := np.isfinite(values)).all():
+                continue
+            at = np.argwhere(~good)[0].tolist()
+            first = float(values[tuple(at)])
+            found.append(
+                {
+                    "name": f"{member}.{name}",
+                    "shape": list(values.shape),
+                    "count": int(values.size - good.sum()),
+                    "first_at": at,
+                    "first": "nan" if math.isnan(first) else str(first),
+                }
+            )
+    return found

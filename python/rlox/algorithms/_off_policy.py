@@ -1,0 +1,579 @@
+"""`Explorer`: a learner that acts in environments and remembers what came of it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor, nn
+
+from rlox import _finite, _rng, _serialize, _spaces, _types, _validation, learners
+from rlox._errors import ArgumentError
+from rlox._layout import as_batch
+from rlox._nn import runtime
+from rlox._nn.optim import Adam, clip_norm_
+from rlox._nn.runtime import torch_dtype
+from rlox._rlox import enter_phase as enter
+from rlox._spaces import expect_actions_for, random_actions
+from rlox._types import Array
+from rlox.buffers._steps import Step, Stepper
+from rlox.buffers.hindsight import goal_functions
+from rlox.buffers.replay import Replay, ReplayBatch, check_frame_stack
+from rlox.buffers.rollout import make_buffer
+from rlox.envs._masks import as_masks, random_allowed
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.features import FeaturesExtractor
+from rlox.learners._convert import as_on_torch
+from rlox.learners.base import BaseLearner
+from rlox.noise import NoiseProcess
+
+
+class Explorer(BaseLearner):
+    """Collects transitions: random actions first, then those of a policy, with noise.
+
+    Box actions are stored in [-1, 1], whatever the bounds are, Discrete ones counted from 0.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: An off-policy algorithm's settings.
+        seed: Decides everything random.
+        device: Where minibatches are wanted.
+
+    Raises:
+        ValueError: An action space that the algorithm does not do, or settings that do not fit.
+        MemoryError: The buffer does not fit into memory.
+    """
+
+    algorithm: str
+    # Beside the others: what explores, and which transitions are sampled.
+    stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
+        name = type(self).__name__
+        super().__init__(env, config, seed, name)
+        expect_actions_for(self.algorithm, self.spaces[1])
+        self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        self.ended = 0  # episodes
+        # What updates said last, by name.
+        self.last: dict[str, float] = {}
+        self.width = self._mask_width()
+        self.stepper = Stepper(env, masked=self.width is not None)
+        alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
+        for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
+            got = getattr(config, setting)
+            if alone and got not in (usual, 1):
+                raise ArgumentError(
+                    setting,
+                    f"{usual} beside several environments in autoreset mode NEXT_STEP",
+                    repr(got),
+                    "make them with autoreset_mode='SameStep'",
+                )
+        # Where some only reset, the others' rows are pushed without theirs, and follow no others.
+        streams = 1 if alone else config.num_envs
+        frames = check_frame_stack(env.single_observation_space, config.frame_stack)
+        goals = None if config.her is None else goal_functions(env)
+        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
+        self.replay = Replay(*about)
+        self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
+        self._fresh = self._looked = False
+        self._scale(self.spaces[1])
+        noise = getattr(config, "action_noise", None)
+        shape = (config.num_envs, len(self.low))
+        self.noise = None if noise is None else NoiseProcess(noise, *shape)
+
+    def explore(self, rows: Array, masks: Array | None) -> Array:
+        """The policy's actions for raw observations, as they are stored, before noise."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Before the first step of an iteration that the policy decides on."""
+
+    def stepped(self, before: int) -> None:
+        """After a step of all environments, which had made `before` steps together."""
+
+    def _parameters(self) -> _types.Arrays:
+        """The parameters of the policy, to name one that is NaN."""
+        raise NotImplementedError
+
+    def _scale(self, space: gym.Space[Any]) -> None:
+        """Notes the bounds of Box actions, (k,) each; of others there are none."""
+        self.low = self.high = np.empty(0, np.float32)
+        if isinstance(space, gym.spaces.Box):
+            self.low, self.high = (
+                side.astype(np.float32).ravel() for side in (space.low, space.high)
+            )
+
+    def sent(self, actions: Array) -> Array:
+        """Actions as they are stored, (n,) or (n, k), as environments take them.
+
+        Raises:
+            ValueError: They are not finite.
+        """
+        space = self.spaces[1]
+        if isinstance(space, gym.spaces.Box):
+            # The halves cannot overflow; the bounds themselves come out as they are.
+            actions = (0.5 - 0.5 * actions) * self.low + (0.5 + 0.5 * actions) * self.high
+            actions = actions.reshape(len(actions), *space.shape)
+        return _spaces.sent_actions(space, actions, len(actions))
+
+    def random(self) -> Array:
+        """Uniformly random actions, as they are stored: of what is allowed."""
+        space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
+        if isinstance(space, gym.spaces.Box):
+            return stream.uniform(-1, 1, (n, len(self.low))).astype(np.float32)
+        if self.stepper.masks is not None:
+            return random_allowed(space, stream, self.stepper.masks)[0]
+        return random_actions(space, stream, (n,))
+
+    def collect(self, progress: float) -> int:
+        """Makes `train_freq` steps of each environment, or episodes, until `stopping` ends them.
+
+        Returns:
+            How many transitions came in.
+        """
+        enter("env_step")
+        self._start()
+        enter("inference")
+        self.begin()
+        wanted, first = self.config.train_freq, self.ended
+        made = steps = 0
+        while not self.stopping:
+            episodes = isinstance(wanted, tuple)
+            done, all_of = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
+            if done >= all_of:
+                break
+            self.progress = min(progress + made * self.growth, 1.0)
+            came = self.step(steps)
+            made += came
+            steps += came > 0  # what only resets is no step
+        return made
+
+    def step(self, t: int) -> int:
+        """One step of all environments, the iteration's step `t`; how many transitions came in."""
+        stepper, before = self.stepper, self.timesteps
+        enter("inference")
+        obs, actions = stepper.obs, self.choose(t)
+        try:
+            sent = self.sent(actions)
+        except ValueError:
+            # NaN from the policy is refused by what meets it first; here it gets its name.
+            made = before // self.config.num_envs
+            _finite.refuse_nan_policy([actions], self._parameters(), made)
+            raise
+        self.started = False  # what fails in the middle of it ends all episodes
+        enter("env_step")
+        step = stepper.step(sent)
+        enter("buffer")
+        self.replay.push(obs, actions, step)
+        if self.normalizer is not None:
+            self._count(obs, step)
+        self.started = True
+        over = step.terminated | step.truncated
+        self.ended += int(over.sum())
+        if self.noise is not None:
+            # What was added where an environment only reset is none of its new episode's.
+            self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
+        came = self.config.num_envs if step.valid is None else int(step.valid.sum())
+        self.timesteps += came
+        self.stepped(before)
+        return came
+
+    def choose(self, t: int) -> Array:
+        """Actions for where environments stand: in the beginning any, then those of the policy."""
+        config = self.config
+        early = self.timesteps < config.learning_starts
+        every = getattr(config, "sde_sample_freq", -1)
+        if t > 0 and every > 0 and t % every == 0:
+            self.begin()
+        if early and not getattr(config, "use_sde_at_warmup", False):
+            actions = self.random()
+        else:
+            actions = self.explore(self.stepper.obs, self.stepper.masks)
+        if self.noise is not None:
+            actions = self.noise.add(actions, self.streams["actions"])
+        return actions
+
+    def _start(self) -> None:
+        """Starts episodes everywhere, if that was not done."""
+        if self.started and self._looked:
+            return
+        seed = self.first_seed()
+        self.stepper.start(seed)
+        self._fresh = seed is not None
+        if self._fresh and self.noise is not None:
+            self.noise.begin()
+        self.started = self._looked = True
+
+    def _count(self, obs: Array, step: Step) -> None:
+        """Has the normaliser's statistics follow, as in a rollout of one step."""
+        row, n = self._statistics, self.config.num_envs
+        zeros = np.zeros(n, np.float32)
+        pausing = self.stepper.mode is AutoresetMode.NEXT_STEP
+        idle = None
+        if pausing:  # which is told apart by this, whether one pauses or not
+            idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
+        row.begin(obs, self._fresh, self.normalizer, idle)
+        flags = (step.terminated, step.truncated)
+        final = step.next_obs if not pausing and any(x.any() for x in flags) else None
+        about = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
+        row.record(0, *about, *flags, final, self.normalizer)
+        self._fresh = False
+
+    def minibatches(self, made: int) -> int:
+        """How many minibatches are due, after so many new transitions.
+
+        Where they are counted by transitions, `owed` has those that are due until they are learned
+        from, also those of iterations that were stopped.
+        """
+        config = self.config
+        if (each := self._each()) is None:
+            return int(config.gradient_steps)
+        self.owed += made * each
+        return int(self.owed + 1e-9)
+
+    def _paid(self, updates: int) -> None:
+        """Notes that so many minibatches are owed no more."""
+        if self._each() is not None:
+            self.owed = max(self.owed - updates, 0.0)
+
+    def _each(self) -> float | None:
+        """Minibatches for each transition; None where they are counted by iterations."""
+        config = self.config
+        if config.utd_ratio is not None:
+            return float(config.utd_ratio)
+        return 1.0 if config.gradient_steps == -1 else None
+
+    def state(self, replay: bool = True) -> learners.LearnerState:
+        """A copy of all that is needed to go on; see `Learner`."""
+        state = super().state(replay)
+        state.replay = self.replay.state() if replay else None
+        walk = [] if self.noise is None else self.noise.state.ravel().tolist()
+        last = _serialize.told_numbers(self.last.values())
+        told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
+        state.counters |= told
+        return state
+
+    def load_state(self, state: learners.LearnerState) -> None:
+        """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
+        learners.expect_state(state)
+        state = as_on_torch(state, self.layout, self.algorithm, self.replay.empty)
+        walk = 0 if self.noise is None else self.noise.state.size
+        wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
+        owed, progress, noise, last = (
+            _serialize.numbers_from_state(state.counters, name, count)
+            for name, count in wanted.items()
+        )
+        (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
+        # Sums are rounded, and of other settings less than one minibatch can be due.
+        limit = (self._each() or 0.0) * timesteps * (1 + 1e-9) + 1
+        if not 0 <= owed[0] <= limit:
+            raise ArgumentError(
+                "counters",
+                f"0 to {limit:g} minibatches that are due",
+                str(owed[0]),
+                "use what `state` gave",
+            )
+        super().load_state(state)
+        self.owed, self.progress, self._looked = owed[0], progress[0], False
+        self.last = dict(zip(self.last, last, strict=True))
+        if self.noise is not None:
+            self.noise.state = np.reshape(noise, self.noise.state.shape)
+
+    def _restore(self, state: learners.LearnerState) -> bool:
+        """Takes environments and buffer; see `BaseLearner._restore`."""
+        self._looked = False
+        load_replay = partial(self.replay.load_state, state.replay)
+        return self._restore_environment(state.environment, load_replay)
+
+
+# What is added to Adam's roots: torch's default, as Stable-Baselines3 has it for these algorithms.
+EPS = 1e-8
+# Modules whose names the names of tensors leave out.
+_UNSAID = ("policy.", "temperature.")
+
+
+class OffPolicyLearner(Explorer):
+    """Steps, replay and updates; an algorithm says what its networks are and what they learn.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random.
+        policy: A torch module of the caller's, or a function from the observation and the action
+            space to one, as the algorithm describes it; None: built-in networks.
+        features_extractor: For the built-in networks, as `rlox.policies.MlpPolicy` has it.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        MemoryError: The buffer or the networks do not fit into memory.
+    """
+
+    backend = "torch"
+    # Of the policy among modules; "policy" is left out of the names of tensors.
+    policy_name = "policy"
+    # The losses, and what else updates say, in the order of the metrics.
+    said: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        env: RolloutEnv,
+        config: Any,
+        seed: int,
+        policy: Any = None,
+        features_extractor: FeaturesExtractor | None = None,
+    ) -> None:
+        learners.expect_fitting(env, config, type(self).__name__)
+        device = runtime.find_device(config.device)
+        super().__init__(env, config, seed, device)
+        self.device, self.generator = device, torch.Generator(device)
+        self.built_in = policy is None and features_extractor is None
+        ours, others = map(int, self.init.generate_state(2, np.uint64))
+        init = torch.Generator().manual_seed(ours)
+        with runtime.initialising(None if self.built_in else others, device):
+            made = self.make_policy(policy, features_extractor, init)
+        self.policy: Any = runtime.place(made, self.generator)
+        with runtime.own_threads(1):
+            others_of: Mapping[str, nn.Module] = self.make_rest()
+        self.modules = nn.ModuleDict({self.policy_name: self.policy, **others_of})
+        self.optimizers = self.make_optimizers()
+        self.threads = runtime.best_threads(self.policy, device)
+        self.norms = torch.zeros((), device=device)
+        self._told: dict[str, list[Tensor]] = {name: [] for name in self.said}
+        self.last = dict.fromkeys(self.said, math.nan)
+
+    def make_policy(
+        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+    ) -> nn.Module:
+        """The caller's policy, checked, or the built-in one, whose weights `init` decides."""
+        raise NotImplementedError
+
+    def make_rest(self) -> dict[str, nn.Module]:
+        """Target networks, and what else has tensors, by name."""
+        raise NotImplementedError
+
+    def make_optimizers(self) -> list[Adam]:
+        """The optimisers, each of other parameters."""
+        raise NotImplementedError
+
+    def computes(self, *functions: Callable[..., Any]) -> None:
+        """Notes, as `losses`, what is computed of minibatches; `compile` has it compiled."""
+        self._plain = self._fast = self.losses = functions
+        if self.config.compile:
+            self._fast = tuple(torch.compile(function) for function in functions)
+
+    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
+        """Learns from a minibatch; `tell`s what it has to say."""
+        raise NotImplementedError
+
+    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions that the policy draws."""
+        raise NotImplementedError
+
+    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Actions to learn from: samples, unless an algorithm's go together over several steps."""
+        return self.sampled(obs, mask)
+
+    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+        """Greedy actions."""
+        raise NotImplementedError
+
+    def sampling(self, progress: float) -> dict[str, float]:
+        """What else sampling takes at this share of the run."""
+        return {}
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Within it, all that torch draws comes from the next seeds of ours.
+
+        Raises:
+            RuntimeError: Another thread is within.
+        """
+        with self._alone():
+            ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(ours)
+            with runtime.own(None if self.built_in else others, self.device, self.threads):
+                yield
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Makes `train_freq` steps of each environment and learns from the buffer; see `Learner`.
+
+        Steps that were made count, even if `stopping` came before they were learned from: they are
+        in the buffer.
+        """
+        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
+        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * left[config.lr_schedule]
+        with self.seeded():
+            with torch.no_grad(), runtime.evaluating(self.policy):
+                made = self.collect(progress)
+            if self.timesteps > config.learning_starts:
+                due, before = self.minibatches(made), self.updates
+                try:
+                    self.learn(due, learning_rate, progress)
+                finally:
+                    self._paid(self.updates - before)
+        self.episodes.drain(self.env)
+        if not made:
+            return {}
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            "time/total_timesteps": self.timesteps,
+            **self.rates(progress),
+            **{f"train/{name}": value for name, value in self.last.items()},
+            "train/learning_rate": learning_rate,
+            "train/n_updates": self.updates,
+        }
+
+    def rates(self, progress: float) -> dict[str, float]:
+        """Metrics of how it explores."""
+        return {}
+
+    def learn(self, count: int, learning_rate: float, progress: float) -> None:
+        """Updates by so many minibatches, until `stopping` ends them.
+
+        Raises:
+            FloatingPointError: A loss or a gradient is NaN or infinite.
+        """
+        self.norms.zero_()
+        for told in self._told.values():
+            told.clear()  # of an iteration that failed
+        for _ in range(count):
+            if self.stopping:
+                break
+            stream, how = self.streams["minibatches"], self.sampling(progress)
+            enter("buffer")
+            batch = self.replay.sample(stream, self.normalizer, **how)
+            enter("gradient_update")
+            if batch is not None:
+                # Smaller ones would be compiled for as well.
+                whole = len(batch.rewards) == self.config.batch_size
+                self.losses = self._fast if whole else self._plain
+                self.update(batch, learning_rate)
+            self.updates += 1
+        # Only here are numbers read: on a GPU, each reading would wait for all work before it.
+        said = {name: torch.stack(told).mean().item() for name, told in self._told.items() if told}
+        self.last |= said
+        _finite.refuse_spoiled({**said, "gradient": self.norms.item()}, self.timesteps)
+
+    def tell(self, **said: Tensor) -> None:
+        """Notes what an update has to say; metrics are the means over an iteration's updates."""
+        for name, value in said.items():
+            self._told[name].append(value.detach())
+
+    def descend(
+        self,
+        optimizer: Adam,
+        loss: Tensor,
+        learning_rate: float,
+        name: str,
+        max_norm: float | None = None,
+    ) -> None:
+        """Moves an optimiser's parameters against the gradient of a loss, cut to a norm.
+
+        Raises:
+            FloatingPointError: It is not finite; these parameters have not moved then. On a GPU,
+                where looking would wait, the iteration ends first.
+        """
+        gradient = optimizer.gradient(loss)
+        norm = gradient.norm() if max_norm is None else clip_norm_(gradient, max_norm)
+        self.norms += norm
+        spoiled = ~norm.isfinite()
+        if self.device.type != "cpu":
+            gradient.masked_fill_(spoiled, 0.0)
+        elif bool(spoiled):
+            _finite.refuse_spoiled({name: loss.item(), "gradient": norm.item()}, self.timesteps)
+        optimizer.step(gradient, learning_rate)
+        self.tell(**{name: loss})
+
+    def observed(self, rows: Array) -> Any:
+        """Raw observations as the policy takes them, where it lives; it may write to them."""
+        if self.normalizer is not None and self.config.normalize_obs:
+            rows = self.normalizer.normalize_obs(rows)
+        tensor = torch.from_numpy(rows if self.built_in else rows.copy())
+        return self.layout.unpack(tensor.to(self.device), torch_dtype)
+
+    def explore(self, rows: Array, masks: Array | None) -> Array:
+        """Actions for raw observations, as they are stored."""
+        mask = None if masks is None else torch.from_numpy(masks).to(self.device)
+        said = self.explored(self.observed(rows), mask)
+        return said.numpy(force=True)
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: _rng.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> Array:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        drawn, space = self._sampling(deterministic, stream), self.spaces[1]
+        rows, single = as_batch(obs, self.layout)
+        if len(rows) == 0:  # which torch cannot take apart
+            return np.zeros((0, *(space.shape or ())), space.dtype)
+        mask = None
+        if action_masks is not None:
+            mask = torch.from_numpy(as_masks(action_masks, space, len(rows))).to(self.device)
+        observed = self.observed(rows)
+        with torch.no_grad(), runtime.evaluating(self.policy, self.threads):
+            if drawn is None:
+                said = self.greedy(observed, mask)
+            else:
+                seed = int(drawn.integers(2**63))
+                others = None if self.built_in else seed
+                with (
+                    self._not_learning(),
+                    runtime.reseeded(self.generator, seed),
+                    runtime.own(others, self.device, self.threads),
+                ):
+                    said = self.sampled(observed, mask)
+        sent = self.sent(said.numpy(force=True))
+        return sent[0] if single else sent
+
+    def _parameters(self) -> _types.Arrays:
+        """The parameters of the policy, to name one that is NaN."""
+        return runtime.module_arrays(self.policy)
+
+    def _networks(self) -> _types.Arrays:
+        """Copies of all parameters and buffers, by name."""
+        return {_told(name): x for name, x in runtime.module_arrays(self.modules).items()}
+
+    def _optimizer_state(self) -> _types.Arrays:
+        """Copies of what the optimisers keep, by name."""
+        return {name: x for optimizer in self.optimizers for name, x in optimizer.state().items()}
+
+    def _restore(self, state: learners.LearnerState) -> bool:
+        """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
+        known = {_told(name): name for name in self.modules.state_dict()}
+        arrays = {known.get(name, name): x for name, x in state.networks.items()}
+        tensors = runtime.module_tensors(self.modules, arrays)
+        parts = self._shared_out(state.optimizer)
+        for optimizer, part in zip(self.optimizers, parts, strict=True):
+            optimizer.check_state(part)
+        stands = super()._restore(state)
+        for optimizer, part in zip(self.optimizers, parts, strict=True):
+            optimizer.load_state(part)
+        self.modules.load_state_dict(tensors)
+        return stands
+
+    def _shared_out(self, arrays: _types.Arrays) -> list[_types.Arrays]:
+        """What each optimiser keeps; the first one gets what none knows, and refuses it."""
+        rest, parts = dict(arrays), list[_types.Arrays]()
+        for optimizer in self.optimizers:
+            names = [name for name in optimizer.state() if name in rest]
+            parts.append({name: rest.pop(name) for name in names})
+        parts[0] |= rest
+        return parts
+
+
+def _told(name: str) -> str:
+    """The name of a tensor, as every backend has it."""
+    for prefix in _UNSAID:
+        name = name.removeprefix(prefix)
+    return name

@@ -1,0 +1,238 @@
+"""`TorchLearner`: what learners on torch have in common, around the algorithm itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlox import _rng, _spaces, _types, learners, policies
+from rlox._layout import as_batch
+from rlox._nn import runtime
+from rlox._nn.optim import VectorOptimizer
+from rlox._rlox import RolloutBuffer
+from rlox.configs import SHAPE_SETTINGS
+from rlox.envs import _state
+from rlox.envs._masks import as_masks
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.features import FeaturesExtractor
+from rlox.learners._actors import Taken
+from rlox.learners._on_policy import OnPolicyLearner
+
+
+class Batch(NamedTuple):
+    """B steps of what was collected."""
+
+    obs: Any  # (B, *obs_shape), normalised; rows of a `Layout`, or what policies take
+    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
+    log_probs: Tensor  # (B,) float32, when collected
+    values: Tensor  # (B,) float32, when collected
+    advantages: Tensor  # (B,) float32
+    returns: Tensor  # (B,) float32, advantages + values
+    masks: Tensor | None = None  # (B, n) bool, which actions were allowed; None: all
+
+    @classmethod
+    def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
+        """All rows of a buffer, whatever it holds from now on, and of (T, N, n) masks; no copy."""
+        fields = [torch.from_numpy(buffer.field(name)) for name in cls._fields[:-1]]
+        return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same steps on a device."""
+        return Batch._make(None if x is None else x.to(device) for x in self)
+
+    def at(self, index: Tensor) -> "Batch":
+        """The steps of these indices, or where a mask is true."""
+        return Batch._make(None if x is None else x[index] for x in self)
+
+
+class TorchLearner(OnPolicyLearner):
+    """An `OnPolicyLearner` with a policy of torch.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
+            the observation and action space to one; None: the built-in MLP. Torch's global
+            generator is seeded by ours meanwhile; other threads must not draw from it.
+        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+
+    Raises:
+        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        MemoryError: The networks do not fit into memory.
+    """
+
+    backend = "torch"
+    optimizer: VectorOptimizer
+
+    def __init__(
+        self,
+        env: RolloutEnv,
+        config: Any,
+        seed: int,
+        policy: policies.PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
+    ) -> None:
+        super().__init__(env, config, seed, type(self).__name__)
+        self._stopping = False
+        self._expect_actors(policy, features_extractor)
+        self.device = runtime.find_device(config.device)
+        self.generator = torch.Generator(self.device)
+        shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
+        shape["features_extractor"] = features_extractor
+        self.built_in = policy is None and features_extractor is None
+        ours, others = map(int, self.init.generate_state(2, np.uint64))
+        shape["init"] = torch.Generator().manual_seed(ours)
+        with runtime.initialising(None if self.built_in else others, self.device):
+            made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
+        self.policy = runtime.place(made, self.generator)
+        self.evaluate = policies.evaluating_actions(self.policy)
+        self.threads = runtime.best_threads(self.policy, self.device)
+
+    @property
+    def stopping(self) -> bool:
+        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
+        return self._stopping
+
+    @stopping.setter
+    def stopping(self, stop: bool) -> None:
+        self._stopping = stop
+        if self.actors is not None:
+            self.actors.set_stopping(stop)
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Within it, all that torch draws comes from the next seeds of ours.
+
+        Raises:
+            RuntimeError: Another thread is within.
+        """
+        with self._alone():
+            ours = others = 0  # where actors collect, their rollouts' seeds decide
+            if self.in_turn:
+                ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(ours)
+            # Built-in policies draw from nothing else; others may, from torch's global generators.
+            with runtime.own(None if self.built_in else others, self.device, self.threads):
+                yield
+
+    def _make_storage(self) -> None:
+        """The buffer for rollouts, and views of it: steps' observations and masks, and all rows."""
+        super()._make_storage()
+        self.obs, masked = torch.from_numpy(self.buffer.obs), self.config.action_masks
+        self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
+        self.rows = self._views(self.buffer)
+
+    def _views(self, buffer: RolloutBuffer) -> Batch:
+        """All rows of a buffer."""
+        masked = self.config.action_masks
+        masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
+        return Batch.views_of(buffer, masks)
+
+    def _sent(self) -> tuple[Any, ...]:
+        """Copies of modules: their own tensors are parts of one vector, which all would carry."""
+        return tuple(
+            deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._made_of
+        )
+
+    def take(self, weights: _types.Arrays) -> None:
+        """Takes weights by name; see `OnPolicyLearner`."""
+        self.policy.load_state_dict(runtime.module_tensors(self.policy, weights))
+
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        self.streams["iterations"] = np.random.default_rng(seed)
+        with self.seeded(), runtime.evaluating(self.policy):
+            return self.collect()
+
+    def collect(self) -> bool:
+        """Fills the buffer; False if `stopping` was set meanwhile."""
+        raise NotImplementedError
+
+    def _prepare(self, taken: Taken) -> None:
+        """What is drawn comes from the rollout's seed; see `OnPolicyLearner`."""
+        self.generator.manual_seed(taken.seed)
+        if not self.built_in:
+            torch.manual_seed(taken.seed)  # within `seeded`, which puts it back
+        self.rows = self._views(self.buffer)
+
+    def allowed(self, t: int) -> tuple[Tensor, ...]:
+        """The masks of step `t`, noted in the buffer; nothing for environments without."""
+        if self.masks is None:
+            return ()
+        env: Any = self.env  # with masks, see `_make_storage`
+        self.masks[t] = torch.from_numpy(env.action_masks())
+        return (self.masks[t].to(self.device),)
+
+    def _seen(self, t: int) -> Any:
+        """What the policy acts on in step `t`; a caller's policy may write to it."""
+        rows = self.obs[t]
+        return self.observed(rows if self.built_in else rows.clone())
+
+    def observed(self, rows: Tensor) -> Any:
+        """Rows of a rollout as the policy takes them, where it lives."""
+        return self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
+
+    def unpacked(self, batch: Batch) -> Batch:
+        """A batch whose observations are as the policy takes them."""
+        return batch._replace(obs=self.observed(batch.obs))
+
+    def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The policy's values of normalised observations, (n,)."""
+        values: Tensor = self.policy.get_value(self.observed(torch.from_numpy(obs)))
+        return values.numpy(force=True)
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: _rng.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        drawn = self._sampling(deterministic, stream)
+        rows, single = as_batch(obs, self.layout, self.normalizer)
+        space = self.spaces[1]
+        if len(rows) == 0:  # which torch cannot take apart
+            return np.zeros((0, *(space.shape or ())), space.dtype)
+        observed = self.observed(torch.from_numpy(rows))
+        mask = None
+        if action_masks is not None:
+            flags = as_masks(action_masks, space, len(rows))
+            mask = torch.from_numpy(flags).to(self.device)
+        with torch.no_grad(), runtime.evaluating(self.policy, self.threads):
+            if drawn is None:
+                said = policies.greedy(self.policy, observed, mask)
+            else:
+                seed = int(drawn.integers(2**63))
+                others = None if self.built_in else seed
+                with (
+                    self._not_learning(),
+                    runtime.reseeded(self.generator, seed),
+                    runtime.own(others, self.device, self.threads),
+                ):
+                    said = policies.sampled(self.policy, observed, mask)
+        sent = _spaces.sent_actions(space, said.numpy(force=True), len(rows))
+        return sent[0] if single else sent
+
+    def _networks(self) -> _types.Arrays:
+        """Copies of the parameters and buffers, by name."""
+        return runtime.module_arrays(self.policy)
+
+    def _optimizer_state(self) -> _types.Arrays:
+        """Copies of what the optimiser keeps, by name."""
+        return self.optimizer.state()
+
+    def _restore(self, state: learners.LearnerState) -> bool:
+        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
+        tensors = runtime.module_tensors(self.policy, state.networks)
+        self.optimizer.check_state(state.optimizer)
+        restored = _state.restore_environment(self.env, state.environment)
+        self.optimizer.load_state(state.optimizer)
+        self.policy.load_state_dict(tensors)
+        return restored

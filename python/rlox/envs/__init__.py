@@ -1,0 +1,16 @@
+"""Environments: native ones, Gymnasium's, and what makes vectors of them."""
+
+from rlox.envs._make import make_vec
+from rlox.envs.gymnasium import ForeignVecEnv
+from rlox.envs.native import NativeEnv, make_native_vec, register, register_env
+from rlox.envs.vec_env import VecEnv
+
+__all__ = [
+    "ForeignVecEnv",
+    "NativeEnv",
+    "VecEnv",
+    "make_native_vec",
+    "make_vec",
+    "register",
+    "register_env",
+]

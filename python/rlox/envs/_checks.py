@@ -1,0 +1,197 @@
+"""Check that environments follow Gymnasium's API; errors name the environment."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._types import Arrays
+from rlox.envs import _state
+
+FIX = (
+    "update it to Gymnasium's API, or, if it follows Gym's, wrap it in "
+    "shimmy.GymV21CompatibilityV0(env=...)"
+)
+_RESULTS = {
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminated", "truncated", "infos"),
+}
+
+
+def require_env(env: object) -> gym.Env[Any, Any]:
+    """Return the result of a function that makes environments.
+
+    Raises:
+        TypeError: The result is not a `gymnasium.Env`.
+    """
+    if isinstance(env, gym.Env):
+        return env
+    raise ArgumentTypeError(
+        "env",
+        "a function that returns a gymnasium.Env",
+        f"a {type(env).__name__} from it",
+        f"pass a vector environment itself, or {FIX}",
+    )
+
+
+def expect_interface(env: gym.Env[Any, Any]) -> None:
+    """Check that an environment has two spaces, and that its `reset` has two arguments."""
+    kind = type(env).__name__
+    for name in ("observation_space", "action_space"):
+        if not isinstance(space := getattr(env, name, None), gym.Space):
+            expected, fix = f"a gymnasium.Space as {kind}.{name}", f"set {name} in __init__"
+            raise ArgumentTypeError("env", expected, repr(space), fix)
+    with suppress(ValueError):  # of a function without signature
+        signature = inspect.signature(env.reset)
+        try:
+            signature.bind(seed=None, options=None)
+        except TypeError as error:
+            expected, got = f"{kind}.reset(*, seed=None, options=None)", f"reset{signature}"
+            raise ArgumentTypeError("env", expected, got, FIX) from error
+
+
+def expect_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
+    """Check that a vector environment has `num_envs` and the spaces of single environments."""
+    for name in ("num_envs", "single_observation_space", "single_action_space"):
+        if not hasattr(env, name):
+            expected = f"{type(env.unwrapped).__name__} to have the attribute {name}"
+            raise ArgumentError("env", expected, "none", "set it in __init__")
+
+
+def expect_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
+    """Return the results of `reset` or `step` of a vector environment; check their number."""
+    names = _RESULTS[method]
+    if isinstance(results, tuple) and len(results) == len(names):
+        return results
+    got = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
+    expected = f"{type(env.unwrapped).__name__}.{method}() to return ({', '.join(names)})"
+    raise ArgumentError("env", expected, got, FIX)
+
+
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Wrapper that checks what an environment returns, and copies its last observation and mask.
+
+    In autoreset mode SAME_STEP an environment that returns one array again and again would
+    overwrite its final observation or action mask by the reset. The wrapper also saves environments
+    in worker processes. `index` is the number of the environment, which errors name.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:
+        expect_interface(env)
+        gym.utils.RecordConstructorArgs.__init__(self, index=index)
+        gym.Wrapper.__init__(self, env)
+        self.index = index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)  # a subclass of SyncVectorEnv may read attributes
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the wrapped environment."""
+        return self.env.set_wrapper_attr(name, value, force=force)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environment; an ArgumentError rejects other results than two of their types."""
+        result: Any = self.env.reset(seed=seed, options=options)
+        try:
+            obs, info = result
+        except (TypeError, ValueError):
+            obs = info = None
+        if obs is None or not hasattr(info, "items"):
+            raise self._wrong("reset", "(observation, dict)", result)
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step the environment; an ArgumentError rejects other results than five of their types."""
+        result: Any = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = result
+            over = bool(terminated or truncated)
+            if np.ndim(reward):  # NumPy cannot assign one to an element of `rewards`
+                raise TypeError
+            float(reward)
+        except (TypeError, ValueError, RuntimeError):  # the last one of tensors
+            obs = info = None
+        if obs is None or not hasattr(info, "items"):
+            raise self._wrong("step", "(observation, number, bool, bool, dict)", result)
+        if over:
+            obs = copy.deepcopy(obs)
+            if "action_mask" in info:  # the remaining entries may be objects that cannot be copied
+                info = {**info, "action_mask": copy.deepcopy(info["action_mask"])}
+        return obs, reward, terminated, truncated, info
+
+    def _wrong(self, method: str, expected: str, result: Any) -> ArgumentError:
+        got = f"a {type(result).__name__}"
+        if isinstance(result, tuple):
+            got = f"({', '.join(type(value).__name__ for value in result)})"
+        expected = f"{type(self.unwrapped).__name__}.{method}() to return {expected}"
+        return ArgumentError("env", expected, got, FIX, env=self.index)
+
+    def rlox_layers(self) -> list[str]:
+        """Return the class names of the wrappers and of the environment."""
+        return _state.layers(self.env)
+
+    def rlox_snapshot(self) -> Arrays | str:
+        """Return `rlox.envs._state.snapshot` of the wrapped environment."""
+        return _state.snapshot(self.env)
+
+    def rlox_restore(self, arrays: Arrays) -> str | None:
+        """Return `rlox.envs._state.restore` of the wrapped environment."""
+        return _state.restore(self.env, arrays)
+
+
+def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
+    """Check the last observation of each environment of a `SyncVectorEnv` against its space.
+
+    Gymnasium's own errors name neither the environment nor the part of the observation.
+
+    Raises:
+        ValueError: A part has another structure, shape or dtype than its space.
+    """
+    sync: Any = env if isinstance(env, SyncVectorEnv) else None
+    for i, obs in enumerate(sync._env_obs if sync else ()):
+        if obs is not None and (wrong := _mismatch(sync.single_observation_space, obs, "obs")):
+            name, expected, got = wrong
+            raise ArgumentError(
+                name,
+                f"{expected}, as the observation space says",
+                f"{got} from {type(sync.envs[i].unwrapped).__name__}",
+                "correct reset(), step() or observation_space",
+                env=i,
+            )
+
+
+def _mismatch(space: Any, obs: Any, name: str) -> tuple[str, str, str] | None:
+    """Return the name of the first part that does not fit, with its expected and actual form."""
+    match space:
+        case spaces.Dict():
+            if not isinstance(obs, Mapping) or not {*space.spaces} <= {*obs}:
+                keys = [*obs] if isinstance(obs, Mapping) else type(obs).__name__
+                return name, f"a dict with the keys {[*space.spaces]}", str(keys)
+            parts: list[tuple[Any, gym.Space[Any]]] = [*space.spaces.items()]
+        case spaces.Tuple():
+            # Gymnasium also accepts an array with a row for each part.
+            sequence = isinstance(obs, tuple | list) or np.ndim(obs) > 0
+            if not sequence or len(obs) != len(space.spaces):
+                return name, f"a tuple of {len(space.spaces)}", type(obs).__name__
+            parts = [*enumerate(space.spaces)]
+        case _:
+            try:
+                array = np.asarray(obs)
+            except (TypeError, ValueError):
+                return name, f"shape {space.shape}", f"a {type(obs).__name__} that is no array"
+            if space.shape is not None and array.shape != space.shape:
+                return name, f"shape {space.shape}", f"shape {array.shape}"
+            if space.dtype is None or np.can_cast(array.dtype, space.dtype, "same_kind"):
+                return None
+            return name, f"dtype {space.dtype}", f"dtype {array.dtype}"
+    wrong = (_mismatch(part, obs[key], f"{name}[{key!r}]") for key, part in parts)
+    return next(filter(None, wrong), None)

@@ -1,0 +1,377 @@
+"""Worker processes of Gymnasium's asynchronous environments."""
+
+import importlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+
+from rlox._errors import ArgumentError, ClosedError, in_section
+from rlox._serialize import TREE, from_arrays, to_arrays
+from rlox._types import Arrays
+from rlox.envs._rollout_env import RolloutEnv
+
+if TYPE_CHECKING:
+    from rlox.envs.gymnasium import ForeignVecEnv
+
+
+def terminate(env: VectorEnv[Any, Any, Any]) -> None:
+    """Terminate the worker processes of environments, if there are any."""
+    if isinstance(env, AsyncVectorEnv) and not env.closed:
+        for process in env.processes:
+            process.terminate()
+
+
+def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
+    """Return the arguments for `close`; terminate workers if `forced`, or if one has died."""
+    if not isinstance(env, AsyncVectorEnv) or env.closed:
+        return {}
+    if not forced and all(process.is_alive() for process in env.processes):
+        return {}
+    terminate(env)
+    # `close` would wait for the answers to a call under way.
+    env._state = AsyncState.DEFAULT
+    return {"terminate": True}
+
+
+def call_each(env: AsyncVectorEnv, name: str, given: list[Any]) -> list[Any]:
+    """Call a method of all environments, each with its own argument; return the results."""
+    for pipe, own in zip(env.parent_pipes, given, strict=True):
+        pipe.send(("_call", (name, (own,), {})))
+    env._state = AsyncState.WAITING_CALL
+    return [*env.call_wait()]
+
+
+Single = gym.Env[Any, Any]
+# Attributes that hold the state of Gymnasium's classes; `a.b` is attribute b of attribute a.
+_ENVS: dict[str, tuple[str, ...]] = {
+    "AcrobotEnv": ("state",),
+    "CartPoleEnv": ("state", "steps_beyond_terminated"),
+    "Continuous_MountainCarEnv": ("state",),
+    "MountainCarEnv": ("state",),
+    "PendulumEnv": ("state", "last_u"),
+}
+_MEANS = ("mean", "var", "count")
+_WRAPPERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            *("ClipAction", "RescaleAction", "ClipReward", "PassiveEnvChecker", "DtypeObservation"),
+            *("FilterObservation", "FlattenObservation", "GrayscaleObservation"),
+            *("RescaleObservation", "ReshapeObservation", "ResizeObservation", "RepeatAction"),
+        ),
+        (),
+    ),
+    "Autoreset": ("autoreset",),
+    "DelayObservation": ("observation_queue",),
+    "FrameStackObservation": ("obs_queue",),
+    "NormalizeObservation": tuple(f"obs_rms.{name}" for name in _MEANS),
+    "NormalizeReward": ("discounted_reward", *(f"return_rms.{name}" for name in _MEANS)),
+    "OrderEnforcing": ("_has_reset",),
+    "RecordEpisodeStatistics": (
+        *("episode_count", "episode_returns", "episode_lengths"),
+        *("return_queue", "length_queue", "time_queue"),
+    ),
+    "StickyAction": ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+    "TimeAwareObservation": ("timesteps",),
+    "TimeLimit": ("_elapsed_steps",),
+}
+# Results of the last MuJoCo step, from positions one substep older than the state: rewards use them
+# before the next step computes them again.
+_COMPUTED = (
+    *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat"),
+    *("site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cinert", "cdof", "crb"),
+    *("cvel", "cdof_dot", "cacc", "cfrc_int", "cfrc_ext", "actuator_length", "actuator_velocity"),
+    *("actuator_force", "qfrc_actuator", "qfrc_bias", "qfrc_passive", "qfrc_constraint"),
+    *("qfrc_smooth", "qacc", "qacc_smooth", "sensordata", "energy", "subtree_linvel"),
+    *("subtree_angmom", "ten_length", "ten_velocity"),
+)
+
+
+def snapshot(env: Single) -> Arrays | str:
+    """Return the state of an environment, or why there is no snapshot.
+
+    >>> env = gym.make("CartPole-v1")
+    >>> _ = env.reset(seed=0)
+    >>> saved = snapshot(env)
+    >>> obs = env.step(1)[0]
+    >>> restore(env, saved)
+    >>> bool((env.step(1)[0] == obs).all())
+    True
+    >>> snapshot(gym.make("FrozenLake-v1"))
+    'FrozenLakeEnv has no get_state() and set_state(state)'
+    """
+    for layer in _layers(env):
+        if _attributes(layer) is None and not _is_mujoco(layer) and not _has_methods(layer):
+            return f"{type(layer).__name__} has no get_state() and set_state(state)"
+    stream = env.unwrapped.np_random
+    if type(stream.bit_generator) is not np.random.PCG64:
+        return f"np_random has a {type(stream.bit_generator).__name__}, not a PCG64"
+    try:
+        states = [_get_state(layer) for layer in _layers(env)]
+        return to_arrays({"stream": stream, "layers": states})
+    except (ValueError, AttributeError) as error:
+        return f"the state of {type(env.unwrapped).__name__} cannot be saved: {error}"
+
+
+def restore(env: Single, arrays: Any) -> str | None:
+    """Restore a snapshot of an equal environment; return why that failed, or None."""
+    try:
+        saved = from_arrays(arrays)
+        if not isinstance(saved["stream"], np.random.Generator):
+            return "np_random is not a generator"
+        for layer, state in [*zip(_layers(env), saved["layers"], strict=True)][::-1]:
+            _set_state(layer, state)
+        env.unwrapped.np_random = saved["stream"]
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def layers(env: Single) -> list[str]:
+    """Return the class names of an environment's wrappers, from the outermost, and its own.
+
+    >>> layers(gym.make("CartPole-v1"))
+    ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker', 'CartPoleEnv']
+    """
+    return [type(layer).__name__ for layer in _layers(env)]
+
+
+def _layers(env: Single) -> Iterator[Single]:
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _attributes(layer: Single) -> tuple[str, ...] | None:
+    """Return the attributes that hold the state, for a class of Gymnasium."""
+    module, name = type(layer).__module__, type(layer).__name__
+    if module.startswith("gymnasium.wrappers."):
+        return _WRAPPERS.get(name)
+    return _ENVS.get(name) if module.startswith("gymnasium.envs.classic_control.") else None
+
+
+def _is_mujoco(layer: Single) -> bool:
+    # A subclass outside Gymnasium may have more state.
+    own = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
+    return own and type(getattr(layer, "data", None)).__name__ == "MjData"
+
+
+def _has_methods(layer: Single) -> bool:
+    return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
+
+
+def _get_state(layer: Any) -> Any:
+    if (names := _attributes(layer)) is not None:
+        values = {name: attrgetter(name)(layer) for name in names}
+        return {n: list(x) if isinstance(x, deque) else x for n, x in values.items()}
+    return _get_physics(layer) if _is_mujoco(layer) else layer.get_state()
+
+
+def _set_state(layer: Any, state: Any) -> None:
+    if (names := _attributes(layer)) is not None:
+        for name in names:
+            _set_path(layer, name, state[name])
+        for name in ("checked_reset", "checked_step", "checked_data_reuse"):
+            if name in vars(layer):  # PassiveEnvChecker compares with earlier results
+                setattr(layer, name, True)
+    elif _is_mujoco(layer):
+        _set_physics(layer, state)
+    else:
+        layer.set_state(state)
+
+
+def _set_path(layer: Any, path: str, value: Any) -> None:
+    parents, _, name = path.rpartition(".")
+    owner = attrgetter(parents)(layer) if parents else layer
+    before = getattr(owner, name, None)  # some attributes exist only after a reset
+    if isinstance(before, deque):
+        value = deque(value, before.maxlen)
+    setattr(owner, name, value)
+
+
+def _get_physics(env: Any) -> dict[str, Any]:
+    mujoco: Any = importlib.import_module("mujoco")
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.empty(mujoco.mj_stateSize(env.model, kind))
+    mujoco.mj_getState(env.model, env.data, state, kind)
+    computed = {n: np.array(getattr(env.data, n)) for n in _COMPUTED if hasattr(env.data, n)}
+    return {"state": state, "computed": computed}
+
+
+def _set_physics(env: Any, held: dict[str, Any]) -> None:
+    mujoco: Any = importlib.import_module("mujoco")
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = held["state"]
+    if np.shape(state) != (mujoco.mj_stateSize(env.model, kind),):
+        raise ValueError("the state of another model, or of another version of MuJoCo")
+    mujoco.mj_setState(env.model, env.data, state, kind)
+    mujoco.mj_forward(env.model, env.data)
+    # mj_forward changes the warm start of the solver.
+    mujoco.mj_setState(env.model, env.data, state, kind)
+    for name, array in held["computed"].items():
+        if name in _COMPUTED and getattr(env.data, name).shape == array.shape:
+            getattr(env.data, name)[...] = array
+
+
+_MASKS = ("action_mask", "_action_mask")
+_EXPECTED = "the saved state of environments"
+_FIX = "pass the result of get_state()"
+
+
+def environment_state(env: RolloutEnv) -> Arrays:
+    """Return the state of environments; empty if they have none or are closed."""
+    with suppress(ClosedError):
+        return dict(env.get_state()) if getattr(env, "restorable", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
+    return {}
+
+
+def why_inexact(env: RolloutEnv) -> str:
+    """Return why `environment_state` is empty."""
+    if getattr(env, "closed", False):
+        return "the environments are closed"
+    reason = getattr(env, "inexact", None)
+    return str(reason or f"the state of a {type(env).__name__} cannot be saved")
+
+
+def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
+    """Restore the result of `environment_state`; return whether environments support that.
+
+    Raises:
+        ValueError: The arrays are damaged; nothing has changed then.
+    """
+    foreign = hasattr(env, "inexact")
+    if not arrays or not hasattr(env, "set_state") or (TREE in arrays) != foreign:
+        return False
+    try:
+        return env.set_state(arrays) is not False
+    except (TypeError, ValueError) as error:
+        raise in_section(error, "environment") from error
+
+
+def get_env_state(env: "ForeignVecEnv") -> Arrays:
+    """Return the state of environments; if it is empty, `env.inexact` is the reason."""
+    inner: Any = env.env
+    env.inexact = _unsupported(env)
+    if env.inexact:
+        return {}
+    if type(inner) is SyncVectorEnv:
+        snapshots = [snapshot(one) for one in inner.envs]
+    else:
+        snapshots = [*inner.call("rlox_snapshot")]
+    if reason := next((x for x in snapshots if isinstance(x, str)), None):
+        env.inexact = reason
+        return {}
+    own = {
+        "layers": _all_layers(inner),
+        "snapshots": snapshots,
+        "rows": env._obs,
+        "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
+        "masks": {name: [*env._infos[name]] for name in _MASKS if name in env._infos},
+        "has_masks": env._masks.told,
+        "ended": env._ended,
+        "returns": env._returns,
+        "lengths": env._lengths,
+        "steps": env._steps,
+    }
+    return to_arrays(own)
+
+
+def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
+    """Restore the result of `get_env_state`, or change nothing.
+
+    Returns:
+        False, with the reason in `env.inexact`, if these environments are of other classes.
+
+    Raises:
+        ValueError: The arrays are damaged.
+    """
+    inner: Any = env.env
+    own = from_arrays(arrays)
+    if not isinstance(own, dict) or "layers" not in own:
+        raise ArgumentError("state", _EXPECTED, "other data", _FIX)
+    env.inexact = _unsupported(env)
+    if env.inexact is None and own["layers"] != _all_layers(inner):
+        env.inexact = "these are other environments than those that were saved"
+    if env.inexact:
+        return False
+    if wrong := _mismatch(env, own):
+        raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
+    before = {} if env._obs is None else get_env_state(env)
+    if reason := _restore_each(inner, own["snapshots"]):
+        if before:
+            _restore_each(inner, from_arrays(before)["snapshots"])
+        got = f"one that cannot be restored ({reason})"
+        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
+    env._obs = own["rows"]
+    env._ended = own["ended"]
+    env._returns = own["returns"]
+    env._lengths = own["lengths"]
+    env._steps = own["steps"]
+    env._infos = dict(own["masks"])
+    env._finished = []
+    env._masks.told = own["has_masks"]
+    if type(inner) is SyncVectorEnv:
+        inner._env_obs = list(own["observations"])
+        inner._autoreset_envs = own["ended"].copy()
+    return True
+
+
+def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
+    """Return the name of the first entry with another type, shape or dtype than expected."""
+    n = env.num_envs
+    expected: dict[str, tuple[tuple[int, ...], Any]] = {
+        "rows": ((n, *env.layout.shape), env.layout.dtype),
+        "ended": ((n,), np.bool_),
+        "returns": ((n,), np.float64),
+        "lengths": ((n,), np.int64),
+    }
+    for name, form in expected.items():
+        array = np.asarray(own.get(name))
+        if (array.shape, array.dtype) != form:
+            return name
+    observations = len(own.get("observations") or ())
+    fits = {
+        "snapshots": isinstance(own.get("snapshots"), list) and len(own["snapshots"]) == n,
+        "observations": observations == n or type(env.env) is not SyncVectorEnv,
+        "masks": isinstance(own.get("masks"), dict),
+        "has_masks": type(own.get("has_masks")) is bool,
+        "steps": type(own.get("steps")) is int,
+    }
+    return next((name for name, is_fit in fits.items() if not is_fit), None)
+
+
+def _unsupported(env: "ForeignVecEnv") -> str | None:
+    """Return why the state of vector environments can be neither saved nor restored."""
+    inner: Any = env.env
+    if type(inner) is SyncVectorEnv:
+        return None
+    if type(inner) is not AsyncVectorEnv:
+        return f"the state of a {type(inner).__name__} cannot be saved"
+    if env._mode is not AutoresetMode.SAME_STEP:
+        return f"in autoreset mode {env._mode.name} only worker processes know the state"
+    if not all(inner.call("has_wrapper_attr", "rlox_snapshot")):
+        return "the state of asynchronous environments that rlox has not made cannot be saved"
+    return None
+
+
+def _all_layers(inner: Any) -> list[list[str]]:
+    """Return the class names of each environment and its wrappers."""
+    if type(inner) is SyncVectorEnv:
+        return [layers(env) for env in inner.envs]
+    return [*inner.call("rlox_layers")]
+
+
+def _restore_each(inner: Any, snapshots: list[Arrays]) -> str | None:
+    """Restore each single environment; return why one of them failed."""
+    if type(inner) is AsyncVectorEnv:
+        reasons = call_each(inner, "rlox_restore", snapshots)
+    else:
+        reasons = [restore(env, own) for env, own in zip(inner.envs, snapshots, strict=True)]
+    return next(filter(None, reasons), None)

@@ -1,0 +1,185 @@
+"""What a sweep searches: a range or choices for each setting."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._validation import flag, number, refuse_unknown, shown, text
+
+_RANGE = "{low: 1e-5, high: 1e-2, log: true}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included; integers where both are.
+
+    >>> Range(1e-5, 1e-2, log=True).whole
+    False
+    """
+
+    low: float
+    high: float
+    log: bool = False  # as likely between 1 and 10 as between 10 and 100
+
+    @property
+    def whole(self) -> bool:
+        """Whether only integers are in it."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def of(self, name: str, trial: Any) -> Any:
+        """The value that an Optuna trial tries."""
+        suggest = trial.suggest_int if self.whole else trial.suggest_float
+        return suggest(name, self.low, self.high, log=self.log)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values, in no order."""
+
+    values: tuple[Any, ...]
+
+    def of(self, name: str, trial: Any) -> Any:
+        """The value that an Optuna trial tries; lists and mappings are JSON to Optuna."""
+        labels = {_label(value): value for value in self.values}
+        return labels[trial.suggest_categorical(name, list(labels))]
+
+
+Space = dict[str, Range | Choices]
+
+
+def _label(value: Any) -> Any:
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return value if plain else json.dumps(value)
+
+
+def as_space(given: Any, algorithm: str, config_type: type[Any]) -> Space:
+    """A space from what a file says: `name: {low, high, log}` or `name: [value, ...]`.
+
+    Args:
+        given: The file's content.
+        algorithm: For messages.
+        config_type: Whose fields can be searched.
+
+    Raises:
+        TypeError: An unknown setting, or something that is no range and no choices.
+        ValueError: Bounds that are none, or no choice.
+
+    >>> from rlox.configs import PPOConfig
+    >>> as_space({"gamma": {"low": 0.9, "high": 1}, "n_steps": [8, 16]}, "ppo", PPOConfig)
+    {'gamma': Range(low=0.9, high=1.0, log=False), 'n_steps': Choices(values=(8, 16))}
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise ArgumentTypeError(
+            "space", "settings and what to search", shown(given), f"write learning_rate: {_RANGE}"
+        )
+    given = {str(name).replace("-", "_"): about for name, about in given.items()}
+    refuse_unknown(given, [field.name for field in fields(config_type)], f"{algorithm}'s space")
+    return {name: _one(f"space, {name}", about) for name, about in given.items()}
+
+
+def _one(name: str, about: Any) -> Range | Choices:
+    if isinstance(about, Mapping):
+        known = ("low", "high", "log", "choices")
+        refuse_unknown(about, known, name)
+        if {*about} == {"choices"}:
+            return _choices(name, about["choices"])
+        return _range(name, about)
+    return _choices(name, about)
+
+
+def _choices(name: str, about: Any) -> Choices:
+    if not isinstance(about, list):
+        raise ArgumentTypeError(
+            name,
+            f"a range such as {_RANGE}, or a list of choices",
+            shown(about),
+            "write one of them",
+        )
+    if not about or len({json.dumps(value, sort_keys=True) for value in about}) < len(about):
+        raise ArgumentError(name, "choices, each once", str(about), "list what to try")
+    return Choices(tuple(about))
+
+
+def _range(name: str, about: Mapping[str, Any]) -> Range:
+    if not {"low", "high"} <= {*about} or "choices" in about:
+        raise ArgumentError(
+            name, "low and high", str(", ".join(about) or "neither"), f"write {_RANGE}"
+        )
+    low, high = (about[side] for side in ("low", "high"))
+    ends = [number(f"{name}, {side}", about[side], fix="pass a number") for side in ("low", "high")]
+    log = flag(f"{name}, log", about.get("log", False))
+    if not ends[0] < ends[1]:
+        raise ArgumentError(name, "low below high", f"{low} and {high}", "exchange them")
+    if log and ends[0] <= 0:
+        raise ArgumentError(name, "low above 0 beside log", str(low), "raise it")
+    if isinstance(low, int) and isinstance(high, int):
+        return Range(low, high, log)
+    return Range(ends[0], ends[1], log)
+
+
+_RATES = {"learning_rate": Range(1e-5, 3e-3, log=True)}
+_DISCOUNT = {"gamma": Choices((0.95, 0.98, 0.99, 0.995, 0.999))}
+_NETWORK = {"net_arch": Choices(([64, 64], [128, 128], [256, 256]))}
+_ON_POLICY: Space = {
+    **_RATES,
+    **_DISCOUNT,
+    **_NETWORK,
+    "gae_lambda": Choices((0.8, 0.9, 0.95, 0.98, 1.0)),
+    "ent_coef": Range(1e-6, 0.05, log=True),
+    "vf_coef": Range(0.2, 0.9),
+    "max_grad_norm": Choices((0.3, 0.5, 1.0, 2.0)),
+    "activation": Choices(("tanh", "relu")),
+}
+_OFF_POLICY: Space = {
+    **_RATES,
+    **_DISCOUNT,
+    **_NETWORK,
+    "batch_size": Choices((64, 128, 256)),
+    "learning_starts": Choices((100, 1_000)),
+    "train_freq": Choices((1, 4, 16)),
+    "gradient_steps": Choices((-1, 1, 4)),
+}
+_DEFAULTS: dict[str, Space] = {
+    "a2c": {**_ON_POLICY, "n_steps": Choices((5, 8, 16, 32, 64))},
+    "impala": {
+        **{name: value for name, value in _ON_POLICY.items() if name != "gae_lambda"},
+        "n_steps": Choices((5, 10, 20, 40)),
+    },
+    "ppo": {
+        **_ON_POLICY,
+        "n_steps": Choices((32, 64, 128, 256, 512, 1024)),
+        "batch_size": Choices((32, 64, 128, 256)),
+        "n_epochs": Choices((4, 10, 20)),
+        "clip_coef": Choices((0.1, 0.2, 0.3)),
+    },
+    "dqn": {
+        **_OFF_POLICY,
+        "target_update_interval": Choices((10, 250, 1_000)),
+        "exploration_fraction": Range(0.05, 0.5),
+        "exploration_final_eps": Range(0.01, 0.2),
+        "double": Choices((False, True)),
+    },
+    "sac": {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))},
+    "td3": {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))},
+}
+
+
+def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = None) -> Space:
+    """What is searched where nothing else is said.
+
+    Args:
+        algorithm: Whose settings.
+        num_envs: How many environments a trial steps.
+        eval_every: Steps between evaluations, which rollouts shall not exceed; None: any.
+
+    >>> default_space("ppo")["learning_rate"]
+    Range(low=1e-05, high=0.003, log=True)
+    """
+    space = dict(_DEFAULTS[text("algorithm", algorithm, tuple(_DEFAULTS))])
+    steps = space.get("n_steps")
+    if isinstance(steps, Choices) and eval_every is not None:
+        short = tuple(n for n in steps.values if n * num_envs <= eval_every)
+        space["n_steps"] = Choices(short or steps.values[:1])
+    return space

@@ -1,0 +1,386 @@
+"""`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rlox import _finite, _rng, _spaces, _types, _validation, learners
+from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from rlox._rlox import NativePolicy
+from rlox._rlox import enter_phase as enter
+from rlox._rng import state_for_native
+from rlox.configs import EPS
+from rlox.envs import _state
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.envs.vec_env import VecEnv
+from rlox.learners import _native
+from rlox.learners._actors import Taken, gae_lambda
+from rlox.learners._backends import expect_torch
+from rlox.learners._on_policy import OnPolicyLearner
+
+if TYPE_CHECKING:
+    from rlox.policies import MlpPolicy
+
+
+class NativeLearner(OnPolicyLearner):
+    """An `OnPolicyLearner` with networks.
+
+    Native environments are stepped and learned from in two calls an iteration; others step by step.
+
+    Args:
+        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
+            Box, Discrete, MultiDiscrete or MultiBinary.
+        config: Settings; `num_envs` must be the environments'.
+        seed: Decides everything random: initial weights, environments, actions, minibatches.
+        backend: Who computes: "native", or what else `rlox._rlox.network_backends` names.
+
+    Raises:
+        ValueError, TypeError: Spaces and config that do not fit together.
+        MemoryError: The networks do not fit into memory.
+    """
+
+    algorithm: str
+
+    def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
+        super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
+        self.backend = backend
+        self._expect_actors(backend)
+        self.shape = _native.shape(config)
+        observed = _native.observed(self.layout)
+        # The policy's actions count from 0; the start is added on the way to the environment.
+        counted = _spaces.to_native(self.spaces[1])
+        stream = state_for_native(np.random.default_rng(self.init))
+        self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.sends_itself(
+            self.spaces[1]
+        )
+        self._make_storage()
+        self.masks = self.buffer.field("action_masks") if config.action_masks else None
+        # The core's own loop gives the policy all masks that there are.
+        self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
+        self.gae_lambda = gae_lambda(config)
+
+    @property
+    def stopping(self) -> bool:
+        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
+        return self.policy.stopping
+
+    @stopping.setter
+    def stopping(self, stop: bool) -> None:
+        self.policy.set_stopping(stop)
+        if self.actors is not None:
+            self.actors.set_stopping(stop)
+
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
+        with self._alone():
+            full = self.collect() if self.in_turn else self._taken()
+            enter("gradient_update")
+            return self._counted(self.update(1.0 - progress) if full else {})
+
+    def _lent(self) -> NativePolicy | _types.Arrays:
+        """The weights, as actors take them."""
+        return self.policy if self.where in ("threads", "grpc") else self._networks()
+
+    def take(self, weights: _types.Arrays) -> None:
+        """Takes weights by name; see `OnPolicyLearner`."""
+        self.policy.load(weights)
+
+    def gather(self, seed: int) -> bool:
+        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        with self._alone():
+            return self.collect(seed)
+
+    def _prepare(self, taken: Taken) -> None:
+        """The update draws from the rollout's seed; see `OnPolicyLearner`."""
+        self.policy.begin(taken.seed, taken.num_envs)
+
+    def collect(self, seed: int | None = None) -> bool:
+        """Fills the buffer, by the next seed or this one; False if `stopping` was set meanwhile."""
+        config, buffer, policy = self.config, self.buffer, self.policy
+        seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
+        policy.begin(seed, config.num_envs)
+        made, said = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
+        try:
+            if not self.fused:
+                return self._collect_stepwise(said)
+            env: Any = self.env
+            enter("env_step")
+            if not self.started:
+                env.begin_rollout(buffer, self.normalizer, self.first_seed())
+                self.started = True
+            how = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
+            return bool(policy.collect(env._native, buffer, self.normalizer, *how))
+        except (ValueError, FloatingPointError) as error:
+            # NaN from the policy is refused by what meets it first; here it gets its name.
+            t = buffer.next_step
+            if self.fused and t < config.n_steps:
+                said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
+            _finite.refuse_nan_policy(said, policy.tensors(), made + t)
+            if isinstance(error, NonFiniteError) and error.step is None:
+                error.step = made + t
+            raise
+
+    def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
+        """`collect` from environments that are not native; what was said last is in `said`."""
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
+        enter("env_step")
+        env.begin_rollout(buffer, self.normalizer, self.first_seed())
+        self.started = True
+        for t in range(config.n_steps):
+            allowed = None
+            if self.masks is not None:
+                allowed = self.masks[t]
+                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
+            enter("inference")
+            noise = t == 0 or (freq > 0 and t % freq == 0)
+            actions, *rest = policy.act(buffer, t, allowed, noise)
+            said[:] = actions.reshape(config.num_envs, *shape), *rest
+            enter("env_step")
+            env.step_rollout(buffer, t, said[0], said[1], said[2], self.normalizer)
+            if self.stopping:
+                return False
+        enter("gae_compute")
+        policy.finish(buffer, config.gamma, self.gae_lambda)
+        return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
+
+    def update(self, left: float) -> dict[str, float]:
+        """Learns from the rollout; `left` is the share of the run that is not done yet.
+
+        Raises:
+            FloatingPointError: A gradient is NaN or infinite, and the weights have not moved then;
+                or a step has made a weight so: only a checkpoint helps.
+        """
+        raise NotImplementedError
+
+    def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
+        """Return metrics of a native update; errors of non-finite numbers get the timesteps."""
+        try:
+            return dict(call(self.buffer, given))
+        except NonFiniteError as error:
+            error.timesteps = self.timesteps
+            raise
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        stream: _rng.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[Any]:
+        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        drawn = self._sampling(deterministic, stream)
+        return _native.predict(self, obs, drawn, action_masks)
+
+    def _networks(self) -> _types.Arrays:
+        """Copies of the parameters, by name."""
+        return self.policy.tensors()
+
+    def _optimizer_state(self) -> _types.Arrays:
+        """Copies of what the optimiser keeps, by name."""
+        return self.policy.optimizer_state()
+
+    def _restore(self, state: learners.LearnerState) -> bool:
+        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
+        policy = self.policy
+        _native.expect_part("networks", policy.check_tensors, state.networks)
+        _native.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
+        stands = _state.restore_environment(self.env, state.environment)
+        # What was checked is not refused: nothing is done by half, whatever was there before.
+        policy.load(state.networks)
+        policy.load_optimizer_state(state.optimizer)
+        return stands
+
+    def to_torch(self) -> "MlpPolicy":
+        """The policy as a torch module with the same weights by the same names.
+
+        It takes observations as the networks do: with `normalize_obs`, what `normalizer` makes of
+        the environment's. Box actions come out as they were drawn; who sends them to the
+        environment clips them into its bounds, as `predict` does. Actions of
+        Discrete and MultiDiscrete spaces come out counted from 0, to which `predict` adds the
+        space's `start`; such observations have to be given counted from 0, too.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+
+        >>> from rlox import make_vec
+        >>> from rlox.configs import PPOConfig
+        >>> from rlox.learners.native_on_policy import NativePPO
+        >>> module = NativePPO(make_vec("CartPole-v1", 1), PPOConfig(), seed=1).to_torch()
+        >>> next(iter(module.state_dict()))
+        'actor.0.weight'
+        """
+        expect_torch("to_torch makes a module of it")
+        import torch
+
+        from rlox.policies import make_policy
+
+        shape = {**self.shape, "full_std": True, "features_extractor": None}
+        shape["init"] = torch.Generator().manual_seed(0)  # weights that are replaced
+        module: Any = make_policy(None, *self.spaces, shape)
+        tensors = {name: torch.from_numpy(x) for name, x in self.policy.tensors().items()}
+        module.load_state_dict(tensors)
+        return module  # type: ignore[no-any-return]
+
+    def load_torch(self, module: Any) -> None:
+        """Takes the weights of a torch module of the same shape, by name, as float32.
+
+        A `state_dict` does not tell the activation: where the module's own parts show other ones
+        than this learner's, it is refused, and a function of its own is taken on trust. Nor does it
+        tell what normalises observations or clips actions; see `to_torch`.
+
+        Raises:
+            TypeError: No torch module, or something else than real tensors in its `state_dict`.
+            ValueError: Another activation; a name is absent, unknown or of another shape, or a
+                weight is not finite. Nothing has changed then.
+        """
+        if not callable(getattr(module, "state_dict", None)):
+            raise ArgumentTypeError(
+                "module",
+                "a torch module",
+                type(module).__name__,
+                "pass one that to_torch made, or of the same shape",
+            )
+        from rlox._nn.runtime import activations, real_arrays
+
+        there, ours = activations(module), self.shape["activation"]
+        if there and ours not in there:
+            raise ArgumentError(
+                "module",
+                f"the activation {ours!r}",
+                ", ".join(sorted(there)),
+                "pass a module of the same shape",
+            )
+        self.policy.load(real_arrays(module))
+
+
+__all__ = ["NativeA2C", "NativeIMPALA", "NativePPO"]
+
+
+def _single(setting: float) -> float:
+    """A setting as the networks hold it: schedules begin from there, in Python as in Rust."""
+    return float(np.float32(setting))
+
+
+def _spread(said: dict[str, float]) -> dict[str, float]:
+    """The mean standard deviation of Box actions, if they are."""
+    return {"train/std": said["std"]} if "std" in said else {}
+
+
+class NativePPO(NativeLearner):
+    """Proximal policy optimization without torch; the settings are `rlox.configs.PPOConfig`'s.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import PPOConfig
+    >>> learner = NativePPO(make_vec("CartPole-v1", 8), PPOConfig(num_envs=8, n_steps=32), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    256
+    """
+
+    algorithm = "ppo"
+
+    def update(self, left: float) -> dict[str, float]:
+        """Epochs of minibatches over the rollout; see `NativeLearner.update`."""
+        config, falling = self.config, {"constant": 1.0, "linear": left}
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        clip_coef = _single(config.clip_coef) * falling[config.clip_schedule]
+        names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
+        rest = ("normalize_advantage", "max_grad_norm")
+        given = {name: getattr(config, name) for name in (*names, *rest)}
+        given |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
+        said = self.learn(self.policy.ppo, given | {"optimizer": "adam", "optimizer_eps": EPS})
+        if not said["updates"]:
+            return {}
+        self.updates += int(said["updates"])
+        return {
+            "train/policy_gradient_loss": said["policy_loss"],
+            "train/value_loss": said["value_loss"],
+            "train/entropy_loss": said["entropy_loss"],
+            "train/loss": said["loss"],
+            "train/clip_fraction": said["clip_fraction"],
+            "train/explained_variance": said["explained_variance"],
+            **_spread(said),
+            "train/approx_kl": said["approx_kl"],
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/clip_range": config.clip_coef * falling[config.clip_schedule],
+            **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
+            "train/n_updates": self.updates,
+        }
+
+
+class NativeA2C(NativeLearner):
+    """Advantage actor-critic without torch; the settings are `rlox.configs.A2CConfig`'s.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import A2CConfig
+    >>> learner = NativeA2C(make_vec("CartPole-v1", 8), A2CConfig(num_envs=8), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    40
+    """
+
+    algorithm = "a2c"
+
+    def update(self, left: float) -> dict[str, float]:
+        """One gradient step on the rollout; see `NativeLearner.update`."""
+        config, falling = self.config, {"constant": 1.0, "linear": left}
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
+        given = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
+        said = self.learn(self.policy.a2c, given | {"learning_rate": learning_rate})
+        if not said["updates"]:
+            return {}
+        self.updates += 1
+        return {
+            "train/policy_loss": said["policy_loss"],
+            "train/value_loss": said["value_loss"],
+            "train/entropy_loss": said["entropy_loss"],
+            "train/loss": said["loss"],
+            "train/explained_variance": said["explained_variance"],
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/n_updates": self.updates,
+            **_spread(said),
+        }
+
+
+class NativeIMPALA(NativeLearner):
+    """IMPALA without torch; the settings are `rlox.configs.IMPALAConfig`'s.
+
+    Actors are threads with native environments and a copy of the policy each, which never have the
+    GIL. `close` ends them, as does the end of the learner.
+
+    >>> from rlox import make_vec
+    >>> from rlox.configs import IMPALAConfig
+    >>> learner = NativeIMPALA(make_vec("CartPole-v1", 8), IMPALAConfig(), seed=1)
+    >>> learner.iterate()["time/total_timesteps"]
+    40
+    """
+
+    algorithm = "impala"
+
+    def update(self, left: float) -> dict[str, float]:
+        """One gradient step on a rollout; see `NativeLearner.update`."""
+        config, falling = self.config, {"constant": 1.0, "linear": left}
+        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")
+        rest = ("ent_coef", "vf_coef", "max_grad_norm")
+        given = {name: getattr(config, name) for name in (*names, *rest)}
+        said = self.learn(self.policy.impala, given | {"learning_rate": learning_rate})
+        if not said["updates"]:
+            return {}
+        self.updates += 1
+        return {
+            "train/policy_loss": said["policy_loss"],
+            "train/value_loss": said["value_loss"],
+            "train/entropy_loss": said["entropy_loss"],
+            "train/loss": said["loss"],
+            "train/approx_kl": said["approx_kl"],
+            "train/clip_fraction": said["clip_fraction"],
+            "train/explained_variance": said["explained_variance"],
+            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/n_updates": self.updates,
+            **_spread(said),
+        }

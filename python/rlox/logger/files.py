@@ -1,0 +1,236 @@
+"""A table of metrics on stdout, now and then."""
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from rlox._errors import ArgumentError
+from rlox._files import write_file
+from rlox._training.metrics import ELAPSED
+from rlox._validation import path_or_none
+from rlox.logger.base import EVERY, Thinned
+
+if TYPE_CHECKING:
+    from rlox._training.results import TrainResult
+    from rlox.trainers import Trainer
+
+
+class ConsoleLogger(Thinned):
+    """Writes the metrics of an iteration as a table.
+
+    Args:
+        every: Environment steps between two tables, at least.
+        stream: Where it is written to; None: stdout.
+
+    Raises:
+        TypeError, ValueError: `every` is no integer of at least 1.
+    """
+
+    def __init__(self, every: int = 10_000, stream: TextIO | None = None) -> None:
+        super().__init__(every)
+        self._stream = stream
+
+    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Writes a table."""
+        stream = sys.stdout if self._stream is None else self._stream
+        stream.write(table(metrics) + "\n")
+        stream.flush()
+
+
+def table(metrics: Mapping[str, float]) -> str:
+    """Metrics as lines of text, without those that are NaN.
+
+    >>> print(table({"time/fps": 1000.0, "train/loss": 0.5, "time/total_timesteps": 25600}), end="")
+    | time/fps             |  1000 |
+    | time/total_timesteps | 25600 |
+    | train/loss           |   0.5 |
+    """
+    told = {name: _told(x) for name, x in sorted(metrics.items()) if not math.isnan(x)}
+    left, right = (max(map(len, column), default=0) for column in (told, told.values()))
+    return "".join(f"| {name:<{left}} | {x:>{right}} |\n" for name, x in told.items())
+
+
+def _told(value: float) -> str:
+    """Whole numbers as they are, others by four digits."""
+    whole = float(value).is_integer() and abs(value) < 1e15
+    return str(int(value)) if whole else f"{value:.4g}"
+
+
+FLUSH_SECONDS = 1.0
+
+
+class MetricsFile:
+    """CSV file of metrics that can be read while it grows.
+
+    Args:
+        path: Path of the file. New rows are appended to an existing file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = MetricsFile(Path(folder) / "metrics.csv")
+    ...     file.log({"time/total_timesteps": 256, "rollout/ep_rew_mean": 9.5})
+    ...     file.log({"time/total_timesteps": 512, "eval/mean_reward": 20.0})
+    ...     file.flush()
+    ...     file.path.read_text().split()
+    ['time/total_timesteps,rollout/ep_rew_mean,eval/mean_reward', '256,9.5,', '512,,20.0']
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns: list[str] = []
+        self.elapsed = 0.0
+        """Seconds of training until the last row."""
+        self._rows: list[Mapping[str, float]] = []
+        self._flushed = -math.inf
+        if path.exists():
+            self._read()
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """Append a row within a second. A new metric adds a column and rewrites the file.
+
+        Raises:
+            OSError: The rows cannot be written; the next call tries again.
+        """
+        self.elapsed = metrics.get(ELAPSED, self.elapsed)
+        self._rows.append(dict(metrics))
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the pending rows.
+
+        Raises:
+            OSError: The rows cannot be written and stay pending; the file is unchanged.
+        """
+        if not self._rows:
+            return
+        rows = self._rows
+        names = dict.fromkeys(name for row in rows for name in row)
+        if new := [name for name in names if name not in set(self.columns)]:
+            self._add_columns(new)
+        text = io.StringIO()
+        table = csv.DictWriter(text, self.columns, lineterminator="\n")
+        # The file is opened for each flush, so that no handle stays open between iterations.
+        with open(self.path, "ab", buffering=0) as file:
+            end = file.tell()
+            if end == 0:  # the file was removed
+                table.writeheader()
+            table.writerows(rows)
+            data = text.getvalue().encode()
+            try:
+                if file.write(data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+                self._rows = []
+            except BaseException:  # an interrupt, too, so that rows are written once
+                self._rows = rows
+                file.truncate(end)
+                raise
+        self._flushed = time.monotonic()
+
+    def _read(self) -> None:
+        """Read the columns and the elapsed time, and remove a last row that was cut off."""
+        data = self.path.read_bytes()
+        if not data.endswith(b"\n"):
+            os.truncate(self.path, data.rfind(b"\n") + 1)
+        self.columns, *rows = self._lines()
+        for row in reversed(rows):
+            elapsed = dict(zip(self.columns, row, strict=False)).get(ELAPSED)
+            if elapsed:
+                self.elapsed = float(elapsed)
+                return
+
+    def _lines(self) -> list[list[str]]:
+        """Return the columns and the rows of the file; an empty line if it does not exist."""
+        if not self.path.exists():
+            return [[]]
+        with open(self.path, newline="", encoding="utf-8") as file:
+            return [*csv.reader(file)] or [[]]
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Replace the file by one with more columns."""
+        _, *rows = self._lines()
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(self.columns + names)
+        table.writerows(row + [""] * len(names) for row in rows)
+        try:
+            write_file(self.path, text.getvalue().encode())
+        finally:  # an interrupt may come after the file was replaced
+            self.columns = self._lines()[0] or self.columns
+
+
+class CSVLogger:
+    """Logger that writes a CSV file outside the run folder, which always has `metrics.csv`.
+
+    Args:
+        path: Path of the file. New rows are appended to an existing file.
+
+    >>> CSVLogger("metrics.csv").path.name
+    'metrics.csv'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def start(self, trainer: "Trainer") -> None:
+        """Open the file and read its columns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = MetricsFile(self.path)
+
+    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Append a row within a second."""
+        self._file.log(metrics)
+
+    def finish(self, result: "TrainResult | None") -> None:
+        """Write the pending rows."""
+        self._file.flush()
+
+
+class JSONLinesLogger(Thinned):
+    """Writes a line of strict JSON for each row; NaN, which JSON does not have, is null.
+
+    Args:
+        path: Of the file; None: `metrics.jsonl` in the run folder. Lines go after those in it.
+        every: Environment steps between two lines, at least; 1: all rows.
+
+    Raises:
+        TypeError, ValueError: An argument of another kind, or `every` below 1.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
+        super().__init__(every)
+        self.path = path_or_none("path", path)
+
+    def start(self, trainer: "Trainer") -> None:
+        """Looks where to write."""
+        super().start(trainer)
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path or in_folder(trainer, "metrics.jsonl")
+
+    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+        """Writes a line, at once."""
+        row = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
+        line = json.dumps(row, allow_nan=False) + "\n"
+        # Opened each time: nothing stays open, and a line is there when it is written.
+        with open(self._file, "a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def in_folder(trainer: "Trainer", name: str) -> Path:
+    """A path in the run folder.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if trainer.run is None:
+        raise ArgumentError("path", "one, as there is no run folder", "None", "pass a path")
+    return trainer.run.path / name

@@ -1,0 +1,106 @@
+"""`EvalCallback`: scores of a run, and the best checkpoint."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import rlox
+from rlox._training.metrics import read_metrics
+from rlox.callbacks import EvalCallback
+from rlox.evaluation import evaluation_seed
+from rlox.trainers import DQNTrainer, PPOTrainer
+from support.checkpoints import expect_equal_states
+from support.runs import NotingLogger, small
+
+
+def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
+    trainer, recorder = small(runs_dir=tmp_path), NotingLogger()
+    callback = EvalCallback(every=100, n_episodes=3)
+    trainer.train(320, callbacks=[callback], loggers=[recorder])
+    rows = read_metrics(trainer.run.path / "metrics.csv")
+    pairs = zip(rows["time/total_timesteps"], rows["eval/mean_reward"], strict=True)
+    assert [int(steps) for steps, score in pairs if score] == [128, 224, 320]
+    score = trainer.evaluate(3, seed=evaluation_seed(trainer.seed, training=True))
+    last = recorder.rows[-1][1]
+    for name in ("mean_reward", "std_reward"):
+        assert last[f"eval/{name}"] == score[name]
+    assert last["eval/mean_ep_length"] == np.mean(score["lengths"])
+    assert callback.last == score
+
+
+def test_off_policy_iterations_of_a_few_steps_are_evaluated_as_often():
+    trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, train_freq=4, runs_dir=None)
+    recorder = NotingLogger()
+    trainer.train(400, callbacks=[EvalCallback(every=150, n_episodes=1)], loggers=[recorder])
+    assert [steps for steps, row in recorder.rows if "eval/mean_reward" in row] == [152, 300]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_training_goes_on_as_without(backend):
+    runs = []
+    for callbacks in ([], [EvalCallback(every=32, n_episodes=2, deterministic=False)]):
+        trainer = small(backend=backend)
+        trainer.train(128, callbacks=callbacks)
+        runs.append(trainer.learner.state())
+    expect_equal_states(*runs)
+
+
+def test_the_same_episodes_are_played_each_time():
+    seen = []
+
+    class Noted(gym.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            seen.append(seed)
+            return self.env.reset(seed=seed, options=options)
+
+    def make(**kwargs):
+        return Noted(gym.make("CartPole-v1", **kwargs))
+
+    trainer = small()
+    trainer.train(96, callbacks=[EvalCallback(every=32, n_episodes=1, env=make)])
+    first = evaluation_seed(trainer.seed, training=True)
+    assert first != evaluation_seed(trainer.seed)
+    assert [seed for seed in seen if seed is not None] == [first] * 3
+
+
+def test_the_best_is_in_the_run_folder_and_a_resumed_run_knows_how_good_it_was(tmp_path):
+    trainer, scores = small(runs_dir=tmp_path), iter([10.0, 30.0, 20.0, 25.0, 31.0])
+
+    def evaluate(*args, **kwargs):
+        return {"mean_reward": next(scores), "std_reward": 0.0, "returns": [], "lengths": [1]}
+
+    trainer.evaluate = evaluate
+    trainer.train(96, callbacks=[EvalCallback(every=32)])
+    best = trainer.run.path / "checkpoints/best"
+    assert PPOTrainer.load(best, runs_dir=None).timesteps == 64
+    trainer.train(32, callbacks=[callback := EvalCallback(every=32)])
+    assert (callback.best_mean_reward, callback.last["mean_reward"]) == (30.0, 25.0)
+    assert PPOTrainer.load(best, runs_dir=None).timesteps == 64
+    trainer.train(32, callbacks=[EvalCallback(every=32)])
+    assert PPOTrainer.load(best, runs_dir=None).timesteps == 160
+    assert json.loads((best.parent / "scores.json").read_text()) == {"best": 31.0}
+
+
+def test_without_a_run_folder_or_wish_nothing_is_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small().train(32, callbacks=[EvalCallback(every=32, n_episodes=1)])
+    assert list(tmp_path.iterdir()) == []
+    trainer = small(runs_dir=tmp_path)
+    trainer.train(32, callbacks=[EvalCallback(every=32, n_episodes=1, save_best=False)])
+    assert not (trainer.run.path / "checkpoints").exists()
+
+
+def test_the_run_ends_at_the_threshold():
+    callback = EvalCallback(every=64, n_episodes=2, reward_threshold=1.0)
+    result = small().train(10_000, callbacks=[callback])
+    assert (result["timesteps"], result["interrupted"]) == (64, False)
+    assert result["stopped_by"].endswith("reached reward_threshold 1")
+
+
+def test_environments_already_made_are_evaluated_in_others():
+    trainer = PPOTrainer(rlox.VecEnv(n=2, env_id="CartPole-v1"), 0, runs_dir=None)
+    callback = EvalCallback(every=32, n_episodes=1, env="CartPole-v1")
+    trainer.train(64, callbacks=[callback])
+    assert callback.best_mean_reward > 0

@@ -1,0 +1,77 @@
+"""Code blocks of the documentation run; its commands and links lead to existing files."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import rlox
+from support.doc_blocks import BLOCK, ROOT, code_blocks
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LANGUAGES = {"python", "rust", "sh", "text", "mermaid"}
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def modules() -> list[str]:
+    """Every module of the package, the extension included."""
+    names = [m.name for m in pkgutil.walk_packages(rlox.__path__, "rlox.")]
+    return ["rlox", *(name for name in names if not name.endswith("__main__"))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page, "python")], ids=named)
+def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    for line, code in code_blocks(page, "python"):
+        exec(compile("\n" * line + code, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", [n for n in rlox.__all__ if hasattr(rlox._rlox, n)])
+def test_public_names_of_the_extension_have_an_example(name):
+    thing = getattr(rlox._rlox, name)
+    if name == "__version__" or (inspect.isclass(thing) and issubclass(thing, Exception)):
+        return
+    (test, *_) = doctest.DocTestFinder(recurse=False).find(thing, name)
+    assert test.examples
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_have_a_language_and_rust_blocks_are_doctests(page):
+    assert {m[1] for m in BLOCK.finditer(page.read_text())} <= LANGUAGES
+    included = (ROOT / "docs/pages.rs").read_text()
+    assert not code_blocks(page, "rust") or f'"../{named(page)}"' in included
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_name_targets_and_files_that_exist(page):
+    rules = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = {target for rule in rules for target in rule.split()}
+    for _, code in code_blocks(page, "sh"):
+        for words in filter(None, (shlex.split(line, comments=True) for line in code.splitlines())):
+            if words[0] == "make":
+                assert set(words[1:]) <= targets
+            if words[0].endswith("python") and words[1].endswith(".py"):
+                assert (ROOT / words[1]).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_relative_links_lead_to_files(page):
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
+    assert [t for t in targets if not (page.parent / t).exists()] == []

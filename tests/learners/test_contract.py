@@ -1,0 +1,238 @@
+"""Streams, episode statistics, non-finite numbers and torch states of learners."""
+
+import contextlib
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlox import ArgumentError, NonFiniteError, RolloutBuffer, VecEnv
+from rlox._finite import refuse_nan, refuse_nan_policy, refuse_nan_rollout, refuse_spoiled
+from rlox._nn.runtime import module_arrays, module_tensors, own_generator, place
+from rlox._rng import stream_from_state, stream_state, streams_from_states
+from rlox.learners import EpisodeStatistics, counts_from_state, explained_variance, make_normalizer
+from support.refusals import refuses
+
+
+def test_a_stream_goes_on_after_json():
+    stream = np.random.default_rng(3)
+    stream.integers(10, dtype=np.uint32)  # leaves half of a 64-bit number for the next call
+    state = json.loads(json.dumps(stream_state(stream)))
+    assert all(isinstance(number, str) for number in state["state"].values())
+    again = stream_from_state(state)
+    for dtype in (np.uint32, np.uint64):
+        np.testing.assert_array_equal(
+            stream.integers(10**6, size=9, dtype=dtype), again.integers(10**6, size=9, dtype=dtype)
+        )
+
+
+def test_the_last_hundred_episodes_count():
+    episodes = EpisodeStatistics()
+    episodes.add(np.arange(150.0), np.arange(150))
+    assert (episodes.count, len(episodes.returns)) == (150, 100)
+    assert (episodes.mean_return, episodes.mean_length) == (99.5, 99.5)
+    again = EpisodeStatistics()
+    again.load_state(json.loads(json.dumps(episodes.state())))
+    assert again == episodes
+    again.add(np.array([1e6]), np.array([1]))
+    assert len(again.returns) == 100
+
+
+def test_closed_environments_have_no_episodes_left():
+    env, episodes = VecEnv(n=2, seed=0), EpisodeStatistics()
+    env.collect_n_steps(200)
+    episodes.drain(env)
+    count = episodes.count
+    assert count > 0
+    env.collect_n_steps(200)
+    env.close()
+    episodes.drain(env)
+    assert episodes.count == count
+
+
+GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    "episodes",
+    [None, {}, *({**GOOD, **x} for x in ({"count": "x"}, {"count": 3}, {"returns": [1.0, None]}))],
+    ids=str,
+)
+def test_damaged_episodes_change_nothing(episodes):
+    statistics = EpisodeStatistics()
+    statistics.load_state(GOOD)
+    with refuses(ArgumentError, "counters", got=repr(episodes)):
+        statistics.load_state(episodes)
+    assert statistics.state() == GOOD
+
+
+@pytest.mark.parametrize("count", [None, -1, True, 1.0, "7"])
+def test_a_counter_that_counts_nothing_is_refused(count):
+    with refuses(ArgumentError, "counters", expected="counts of timesteps"):
+        counts_from_state({"timesteps": count, "episodes": GOOD}, ["timesteps"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.pop("state"),
+        lambda s: s["state"].update(state="x"),
+        lambda s: s["state"].update(inc=str(2**200)),
+        lambda s: s.update(bit_generator="MT19937"),
+        lambda s: s.update(has_uint32="no"),
+    ],
+    ids=["missing", "text", "range", "kind", "flag"],
+)
+def test_streams_must_be_whole_and_those_of_the_learner(change):
+    state = stream_state(np.random.default_rng(0))
+    assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
+    for states in ({}, {"b": state}, {"a": state, "b": state}):
+        with refuses(ArgumentError, "streams", expected="those of a"):
+            streams_from_states(states, ["a"])
+    change(state)
+    with refuses(ArgumentError, "streams", expected="a PCG64's state"):
+        stream_from_state(state)
+
+
+def test_statistics_must_fit_the_normalizer():
+    from rlox.algorithms import PPOConfig
+
+    space = VecEnv(n=2).single_observation_space
+    assert make_normalizer(PPOConfig(), space) is None
+    with refuses(ArgumentError, "normalizer", got="['obs_mean']"):
+        make_normalizer(PPOConfig(), space, {"obs_mean": np.zeros(4)})
+    config = PPOConfig(num_envs=2, normalize_obs=True)
+    made = make_normalizer(config, space)
+    made.update_obs(np.ones((2, 4)))
+    again = make_normalizer(config, space, made.state())
+    np.testing.assert_array_equal(again.state()["obs_mean"], made.state()["obs_mean"])
+    for argument, wrong in (("state", {}), ("obs_var", {**made.state(), "obs_mean": np.zeros(3)})):
+        with refuses(ArgumentError, argument, section="normalizer"):
+            make_normalizer(config, space, wrong)
+
+
+def test_explained_variance():
+    returns = np.array([1.0, 2.0, 6.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(np.full(3, 9.0), returns) == 0.0
+    assert np.isnan(explained_variance(returns, np.ones(3)))
+
+
+def test_episode_statistics_count_every_episode():
+    """Statistics hold 16,384 episodes between two calls of `drain`, but count all of them."""
+    n, episodes = 8192, EpisodeStatistics()
+    env = VecEnv(n, 0, max_episode_steps=1)
+    env.reset()
+    for rounds in (3, 1, 0, 2):
+        for _ in range(rounds):
+            env.step(np.zeros(n, int))
+        before = episodes.count
+        episodes.drain(env)
+        assert episodes.count - before == rounds * n
+    assert len(episodes.returns) == 100
+    episodes.drain(SimpleNamespace(drain_episodes=lambda: (np.ones(3), np.ones(3, int))))
+    assert episodes.count == 6 * n + 3
+
+
+def test_the_global_generator_is_put_back_also_after_an_error():
+    before = torch.get_rng_state()
+    with contextlib.suppress(RuntimeError), own_generator(3):
+        torch.rand(1)
+        raise RuntimeError
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_generator_of_mps_is_ours_and_put_back(monkeypatch):
+    calls = []
+    state = torch.zeros(1)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
+    with own_generator(3, torch.device("mps")):
+        calls.append("inside")
+    assert calls == [3, "inside", True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.pop("bias"),
+        lambda a: a.update(more=np.zeros(1)),
+        lambda a: a.update(bias=np.zeros(3)),
+        lambda a: a.update(bias=np.zeros(4, np.float32)),
+    ],
+    ids=["missing", "unknown", "dtype", "shape"],
+)
+def test_modules_load_their_own_arrays_only(change):
+    module, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    arrays = module_arrays(module)
+    other.load_state_dict(module_tensors(other, arrays))
+    assert torch.equal(module.weight, other.weight)
+    assert module.weight.data_ptr() != other.weight.data_ptr()
+    change(arrays)
+    with refuses(ArgumentError, "networks", "make the same policy"):
+        module_tensors(module, arrays)
+
+
+def test_a_module_with_a_place_for_a_generator_gets_it():
+    generator = torch.Generator()
+    module = nn.Tanh()
+    module.generator = None
+    assert place(module, generator).generator is generator
+    assert not hasattr(place(nn.Tanh(), generator), "generator")
+
+
+def rollout():
+    """Two environments, three steps; the first is cut in the second step."""
+    buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2, np.float32)
+    obs, off = np.zeros((2, 1), np.float32), np.zeros(2, bool)
+    buffer.begin(obs)
+    for t in range(3):
+        cut = np.array([t == 1, False])
+        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, off, cut, obs + 1)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "env", "step", "hint"),
+    [
+        ("obs", (2, 1), 1, 12, "look at the environment"),
+        ("rewards", (0, 1), 1, 10, "look at the environment"),
+        ("log_probs", (1, 0), 0, 11, "go back to a checkpoint"),
+        ("values", (2, 1), 1, 12, "go back to a checkpoint"),
+        ("last_values", (1,), 1, 13, "go back to a checkpoint"),
+        ("final_values", (0,), 0, 11, "go back to a checkpoint"),
+    ],
+)
+def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
+    buffer = rollout()
+    arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
+    refuse_nan_rollout(buffer, **arrays, steps_before=10)
+    arrays.get(name, getattr(buffer, name, None))[where] = np.inf
+    with refuses(NonFiniteError, name, hint, env=env, step=step):
+        refuse_nan_rollout(buffer, **arrays, steps_before=10)
+
+
+def test_a_number_in_a_larger_row_is_found():
+    array = np.zeros((2, 3, 4))
+    array[1, 2, 3] = np.nan
+    with refuses(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
+        refuse_nan("obs", array, 0)
+    assert type(raised.value.step) is int
+
+
+def test_non_finite_outputs_are_named_before_parameters():
+    good, bad = np.zeros(2), np.array([0.0, np.nan])
+    refuse_nan_policy([good, good, good], {"w": good}, 5)
+    refuse_nan_policy([], {}, 5)
+    with refuses(NonFiniteError, "log_probs", env=1, step=5):
+        refuse_nan_policy([good, bad], {"w": bad}, 5)
+    with refuses(NonFiniteError, "w", env=None, step=5):
+        refuse_nan_policy([], {"v": good, "w": bad}, 5)
+    refuse_nan_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
+    refuse_spoiled({"loss": 1.0}, 3)
+    with refuses(NonFiniteError, "loss", timesteps=3):
+        refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)

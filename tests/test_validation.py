@@ -1,0 +1,150 @@
+"""Settings: sources, conversion to plain values, documentation, and rejected values."""
+
+import json
+import math
+from dataclasses import asdict, fields
+
+import numpy as np
+import pytest
+
+from rlox import ArgumentError, ArgumentTypeError, configs
+from rlox._validation import chosen_seed, json_keywords, number, resolve, whole
+from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
+from rlox.trainers import PPOTrainer, SACTrainer
+from support.refusals import Refusal, expect_refusal, refusals
+
+
+def test_arguments_come_before_rl_zoo3_before_defaults():
+    settings, sources = resolve({"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2}, {"a": 3})
+    assert settings == {"a": 3, "b": 2, "c": 1}
+    assert sources == {"a": "argument", "b": "rl-zoo3", "c": "default"}
+
+
+def test_settings_replaced_by_a_custom_policy_are_left_out():
+    settings, sources = resolve({"net": 1}, {"net": 2}, {}, without=["net"])
+    assert (settings, sources) == ({"net": 1}, {"net": "default"})
+
+
+def test_chosen_seed_returns_the_seed_or_chooses_one():
+    assert (chosen_seed(7), chosen_seed(np.int64(7)), chosen_seed(0)) == (7, 7, 0)
+    assert chosen_seed(None) != chosen_seed(None)
+    assert chosen_seed(2**200) == 2**200
+
+
+def keywords(value):
+    json_keywords("env_kwargs", value, taken=("seed",))
+
+
+class WithoutRepr:
+    def __repr__(self):
+        raise RuntimeError("not now")
+
+
+@refusals(
+    (lambda: resolve({"net": 1}, {}, {"net": 3}, without=["net"]), ArgumentTypeError, "net"),
+    (lambda: chosen_seed(-1), ArgumentError, "seed"),
+    (lambda: chosen_seed("abc"), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: chosen_seed(np.bool_(True)), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: chosen_seed(2.0), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: PPOConfig(sde_sample_freq=0), ArgumentError, "sde_sample_freq"),
+    (lambda: PPOConfig(sde_sample_freq="x"), ArgumentTypeError, "sde_sample_freq"),
+    (lambda: PPOConfig(log_std_init=math.nan), ArgumentError, "log_std_init"),
+    (lambda: PPOConfig(log_std_init="0"), ArgumentTypeError, "log_std_init"),
+    (lambda: PPOConfig(n_steps=True), ArgumentTypeError, "n_steps"),
+    (lambda: PPOConfig(n_epochs=None), ArgumentTypeError, "n_epochs"),
+    (lambda: PPOConfig(gamma=True), ArgumentTypeError, "gamma"),
+    (lambda: PPOConfig(learning_rate=10**400), ArgumentError, "learning_rate"),
+    (lambda: PPOConfig(normalize_obs=1), ArgumentError, "normalize_obs"),
+    (lambda: PPOConfig(lr_schedule=3), ArgumentTypeError, "lr_schedule"),
+    (lambda: PPOConfig(lr_schedule="cosine"), ArgumentError, "lr_schedule"),
+    (lambda: PPOConfig(device=0), ArgumentTypeError, "device"),
+    (lambda: PPOConfig(activation=None), ArgumentTypeError, "activation"),
+    (lambda: PPOConfig(net_arch=(64, True)), ArgumentError, "net_arch"),
+    (lambda: PPOConfig(net_arch="64"), ArgumentError, "net_arch"),
+    (lambda: PPOConfig(num_envs=2, n_steps=8, batch_size=17), ArgumentError, "batch_size"),
+    (lambda: whole("n", 1e6, 1), ArgumentTypeError, "n", "pass 1000000"),
+    (lambda: whole("n", np.float32(8), 1), ArgumentTypeError, "n", "pass 8"),
+    (lambda: whole("n", 1.5, 1), ArgumentTypeError, "n", "pass an integer"),
+    (lambda: number("x", 10**5000), ArgumentError, "x"),
+    (lambda: number("x", WithoutRepr()), ArgumentTypeError, "x"),
+    (lambda: keywords([1]), ArgumentTypeError, "env_kwargs"),
+    (lambda: keywords({1: 2}), ArgumentTypeError, "env_kwargs", "rename the key"),
+    (lambda: keywords({"seed": 1}), ArgumentTypeError, "env_kwargs", "leave 'seed'"),
+    (lambda: keywords({"make": object()}), ArgumentTypeError, "env_kwargs['make']"),
+    (lambda: keywords({"low": math.nan}), ArgumentTypeError, "env_kwargs['low']"),
+    (lambda: keywords({"a": {"b": [0, {2}]}}), ArgumentTypeError, "env_kwargs['a']['b'][1]"),
+)
+def test_wrong_settings_are_rejected(refusal):
+    expect_refusal(refusal)
+
+
+def test_default_batch_size_is_at_most_an_iteration():
+    assert PPOConfig(num_envs=2, n_steps=8, batch_size=16).batch_size == 16
+    sizes = {n_steps: PPOConfig(num_envs=2, n_steps=n_steps).batch_size for n_steps in (8, 2048)}
+    assert sizes == {8: 16, 2048: 64}
+
+
+@pytest.mark.parametrize("config", [DQNConfig, SACConfig, TD3Config])
+@pytest.mark.parametrize(
+    ("buffer_size", "num_envs", "capacity"), [(5, 1, 5), (10, 3, 9), (1, 3, 3)]
+)
+def test_batch_size_is_at_most_the_capacity_of_the_buffer(config, buffer_size, num_envs, capacity):
+    sizes = {"buffer_size": buffer_size, "num_envs": num_envs}
+    assert config(**sizes, batch_size=capacity).batch_size == capacity
+    for batch_size in ({"batch_size": capacity + 1}, {}):  # the second is the default
+        refusal = Refusal(lambda x: config(**sizes, **x), ArgumentError, "batch_size")
+        expect_refusal(refusal, batch_size)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_trainers_reject_batches_larger_than_the_buffer(backend):
+    settings = {"buffer_size": 5, "batch_size": 64, "backend": backend, "runs_dir": None}
+    call = lambda: SACTrainer("Pendulum-v1", **settings)  # noqa: E731
+    expect_refusal(Refusal(call, ArgumentError, "batch_size", "lower"))
+
+
+def test_batch_size_of_a_preset_is_at_most_an_iteration():
+    preset = PPOTrainer("CartPole-v1", 0, runs_dir=None)
+    small = PPOTrainer("CartPole-v1", 0, n_steps=4, runs_dir=None)
+    assert (preset.learner.config.batch_size, small.learner.config.batch_size) == (256, 32)
+
+
+def test_settings_become_plain_numbers():
+    given = {
+        "n_steps": np.int64(8),
+        "num_envs": np.uint8(2),
+        "batch_size": np.int16(16),
+        "gamma": np.float32(0.5),
+        "gae_lambda": 1,
+        "sde_sample_freq": np.int32(-1),
+        "clip_coef_vf": np.float64(0.25),
+        "use_sde": np.bool_(True),
+        "net_arch": np.array([32, 16]),
+        "activation": np.str_("relu"),
+    }
+    config = asdict(PPOConfig(**given))
+    types = {name: type(value) for name, value in config.items() if name in given}
+    plain = (int, int, int, float, float, int, float, bool, tuple, str)
+    assert types == dict(zip(given, plain, strict=True))
+    assert [type(width) for width in config["net_arch"]] == [int, int]
+    assert json.loads(json.dumps(config)) == {**config, "net_arch": [32, 16]}
+    assert (config["n_steps"], config["gamma"], config["use_sde"]) == (8, 0.5, True)
+    assert config["target_kl"] is None  # None stays where it is the default
+
+
+def test_numbers_are_converted_to_plain_types():
+    assert whole("n", 10**400, 1) == 10**400
+    assert type(number("x", 1)) is float
+
+
+@pytest.mark.parametrize("name", [name for name in configs.__all__ if name.endswith("Config")])
+def test_every_setting_is_documented(name):
+    config_type = getattr(configs, name)
+    docs = configs.setting_docs(config_type)
+    assert [*docs] == [field.name for field in fields(config_type)]
+    assert all(docs.values())
+
+
+def test_settings_with_another_default_inherit_their_documentation():
+    docs = configs.setting_docs(DQNConfig)
+    assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]

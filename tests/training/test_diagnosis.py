@@ -1,0 +1,140 @@
+"""The `diagnosis` folder of a run that NaN or infinity ended."""
+
+import json
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlox import NonFiniteError
+from rlox._finite import refuse_spoiled
+from rlox._training.diagnosis import write_diagnosis_on_error
+from rlox.checkpoint import read_checkpoint
+from rlox.learners import MEMBERS
+from rlox.trainers import DQNTrainer, SACTrainer
+from support.envs import Breaking
+from support.refusals import refuses
+from support.runs import small
+
+BACKENDS = pytest.mark.parametrize("backend", ["native", "torch"])
+
+
+class Spoiling(gym.Env):
+    """Return a value in the observation or as the reward of step 38."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, part="reward", value=np.nan):
+        self.part, self.value, self.steps = part, value, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        bad = self.steps == 38
+        obs = np.full(2, self.value if bad and self.part == "obs" else 0.5, np.float32)
+        reward = self.value if bad and self.part == "reward" else 1.0
+        return obs, reward, self.steps % 10 == 0, False, {}
+
+
+class SpoilingBox(Spoiling):
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+
+def report(trainer):
+    return json.loads((trainer.run.path / "diagnosis/error.json").read_text())
+
+
+@BACKENDS
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("part", ["obs", "reward"])
+def test_values_of_environments_are_located_and_reported(tmp_path, backend, part, value):
+    env_kwargs = {"part": part, "value": value}
+    trainer = small(lambda: Spoiling(**env_kwargs), backend=backend, runs_dir=tmp_path)
+    argument = {"obs": "obs", "reward": "rewards"}[part]
+    with refuses(NonFiniteError, argument, got=str(value), env=0, step=38) as raised:
+        trainer.train(1_000)
+    folder = trainer.run.path / "diagnosis"
+    assert raised.value.diagnosis == str(folder)
+    found = report(trainer)
+    raised.value.diagnosis = None
+    assert found["message"] == str(raised.value)
+    assert (found["timesteps"], found["error"]) == (64, "NonFiniteError")
+    assert (found["argument"], found["env"], found["step"]) == (argument, 0, 38)
+    assert read_checkpoint(folder / "checkpoint").manifest["counters"]["timesteps"] == 64
+    assert not (trainer.run.path / "checkpoint").exists()
+
+
+def test_tensors_that_are_not_finite_are_reported(tmp_path):
+    trainer, name = small(backend="torch", runs_dir=tmp_path), "critic.0.weight"
+
+    def spoil(trainer, metrics):
+        with torch.no_grad():
+            dict(trainer.learner.policy.named_parameters())[name][1, 2] = torch.nan
+
+    with refuses(NonFiniteError, "values", got="nan", env=0, step=16) as raised:
+        trainer.train(1_000, callbacks=[spoil])
+    assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
+    (tensor,) = report(trainer)["not_finite"]
+    expected = {"name": f"networks.{name}", "shape": [64, 4], "count": 1, "first_at": [1, 2]}
+    assert tensor == {**expected, "first": "nan"}
+
+
+@BACKENDS
+def test_diverging_losses_are_reported(tmp_path, backend):
+    settings = {"num_envs": 1, "learning_starts": 8, "learning_rate": 1e30, "backend": backend}
+    trainer = DQNTrainer(lambda: Spoiling("reward", 1e38), 0, runs_dir=tmp_path, **settings)
+    with pytest.raises(NonFiniteError) as raised:
+        trainer.train(5_000)
+    assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
+    assert report(trainer)["timesteps"] > 8
+    assert not (trainer.run.path / "diagnosis/checkpoint/replay.safetensors").exists()
+
+
+@BACKENDS
+def test_rewards_of_off_policy_methods_are_reported(tmp_path, backend):
+    trainer = SACTrainer(SpoilingBox, 0, num_envs=1, backend=backend, runs_dir=tmp_path)
+    with refuses(NonFiniteError, "rewards", got="nan", env=0, step=38) as raised:
+        trainer.train(100)
+    assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
+    assert report(trainer)["timesteps"] == 37
+
+
+def block(trainer, metrics):
+    (trainer.run.path / "diagnosis").write_text("mine")
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["no folder", "blocked folder"])
+def test_error_is_raised_where_nothing_can_be_reported(tmp_path, write):
+    trainer = small(env=Spoiling, runs_dir=tmp_path if write else None)
+    with refuses(NonFiniteError, "rewards", diagnosis=None):
+        trainer.train(1_000, callbacks=[block] if write else [])
+
+
+def test_other_errors_are_not_reported(tmp_path):
+    trainer = small(env=Breaking, runs_dir=tmp_path)
+    with pytest.raises(ArithmeticError, match="broke"):
+        trainer.train(1_000)
+    assert not (trainer.run.path / "diagnosis").exists()
+
+
+def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
+    learner = SimpleNamespace(state=lambda replay: SimpleNamespace(**dict.fromkeys(MEMBERS)))
+    trainer = SimpleNamespace(
+        run=SimpleNamespace(path=tmp_path), timesteps=1, learner=learner, save=lambda *a, **k: None
+    )
+    folder = str(tmp_path / "diagnosis")
+    error = NonFiniteError("obs", "finite numbers", "NaN")
+    with refuses(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(trainer):
+        raise error
+    assert str(error).endswith(f"; see {folder}")
+
+
+def test_loss_that_is_not_finite_names_timesteps_of_all_environments():
+    with refuses(NonFiniteError, "loss", got="nan", step=None, timesteps=192):
+        refuse_spoiled({"loss": np.nan}, timesteps=192)

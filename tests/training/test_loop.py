@@ -1,0 +1,192 @@
+"""Order of callbacks and loggers, the rows that they get, and runs in which one of them fails."""
+
+import json
+import re
+import traceback
+from fractions import Fraction
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlox import ArgumentTypeError
+from rlox.callbacks import Callback
+from rlox.trainers import PPOTrainer
+from support.checkpoints import expect_equal_networks
+from support.refusals import refuses
+from support.runs import Noting, NotingLogger, small
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/callbacks.md"
+
+
+def test_callbacks_and_loggers_are_called_in_the_order_of_the_table():
+    notes = []
+    callbacks = [Noting("first callback", notes), Noting("second callback", notes)]
+    loggers = [NotingLogger("first logger", notes), NotingLogger("second logger", notes)]
+    small().train(32, callbacks=callbacks, loggers=loggers)
+    said = re.findall(r"^\| \d+ \| `(\w+)` of ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)
+    assert len(said) == 7
+    wanted = []
+    for method, whom in said:
+        kind = "logger" if "logger" in whom else "callback"
+        names = [f"first {kind}", f"second {kind}"]
+        if "the last first" in whom:
+            names.reverse()
+        wanted += [(name, method) for name in names]
+    assert notes == wanted
+
+
+def test_metrics_of_a_callback_reach_later_callbacks_and_loggers(tmp_path):
+    got, logger = [], NotingLogger()
+    trainer = small(runs_dir=tmp_path)
+    callbacks = [Noting("a", [], {"own/score": 7.0}), lambda _, row: got.append(row["own/score"])]
+    trainer.train(64, callbacks=callbacks, loggers=[logger])
+    assert got == [7.0, 7.0]
+    assert [(steps, row["own/score"]) for steps, row in logger.rows] == [(32, 7.0), (64, 7.0)]
+    header, *rows = (trainer.run.path / "metrics.csv").read_text().splitlines()
+    assert header.endswith(",own/score")
+    assert [row.rpartition(",")[2] for row in rows] == ["7.0", "7.0"]
+
+
+@pytest.mark.parametrize("adds", [{"own": "seven"}, {"time/fps": "fast"}], ids=["new", "replaced"])
+def test_values_that_are_no_numbers_end_the_run_after_saving(tmp_path, adds):
+    trainer = small(runs_dir=tmp_path)
+    with refuses(ArgumentTypeError, "metrics") as raised:
+        trainer.train(64, callbacks=[Noting("a", [], adds)])
+    ((name, value),) = adds.items()
+    assert f"{name!r}: {value!r} from Noting" in raised.value.got
+    assert value not in (trainer.run.path / "metrics.csv").read_text()
+    assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == 32
+
+
+def test_function_with_other_parameters_is_rejected_before_training():
+    trainer = small()
+    with refuses(ArgumentTypeError, "callbacks", expected="a function of (trainer, metrics)"):
+        trainer.train(64, callbacks=[lambda trainer: None])
+    assert (trainer.timesteps, trainer.target_timesteps) == (0, 0)
+
+
+class Ending(Callback):
+    def __init__(self, name, ended, error=None):
+        self.name, self.ended, self.error = name, ended, error
+
+    def on_train_end(self, trainer):
+        self.ended.append(self.name)
+        if self.error is not None:
+            raise self.error
+
+
+def test_error_at_the_end_ends_all_callbacks_in_reverse_order_and_saves_the_run(tmp_path):
+    ended = []
+    callbacks = [Ending("a", ended), Ending("b", ended, RuntimeError("b")), Ending("c", ended)]
+    trainer = small(runs_dir=tmp_path)
+    with pytest.raises(RuntimeError, match="b"):
+        trainer.train(64, callbacks=callbacks)
+    assert ended == ["c", "b", "a"]
+    assert PPOTrainer.load(trainer.run.path / "checkpoint", runs_dir=None).timesteps == 64
+
+
+def test_only_callbacks_that_started_are_ended():
+    class Late(Ending):
+        def on_train_start(self, trainer):
+            raise RuntimeError("not today")
+
+    ended = []
+    with pytest.raises(RuntimeError, match="not today"):
+        small().train(64, callbacks=[Ending("a", ended), Late("b", ended), Ending("c", ended)])
+    assert ended == ["a"]
+
+
+class Failing(Callback):
+    def __init__(self, method):
+        setattr(self, method, self.fail)
+
+    def fail(self, trainer, metrics):
+        if trainer.timesteps >= 64:
+            raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize("method", ["on_iteration", "on_row_logged"])
+def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path, method):
+    trainer, logger, notes = small(runs_dir=tmp_path), NotingLogger(), []
+    with pytest.raises(RuntimeError, match="mine") as raised:
+        trainer.train(128, callbacks=[Noting("a", notes), Failing(method)], loggers=[logger])
+    assert traceback.extract_tb(raised.tb)[-1].name == "fail"
+    assert (raised.value.__context__, raised.value.__cause__) == (None, None)
+    run = trainer.run.path
+    assert json.loads((run / "summary.json").read_text())["timesteps"] == 64
+    assert len((run / "metrics.csv").read_text().splitlines()) == 3
+    assert notes[-1] == ("a", "on_train_end")
+    assert ([steps for steps, _ in logger.rows], logger.results) == ([32, 64], [None])
+    resumed = PPOTrainer.load(run, runs_dir=None)
+    whole = small()
+    whole.train(128)
+    resumed.train()
+    assert resumed.timesteps == 128
+    expect_equal_networks(resumed, whole)
+
+
+def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callback(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+
+    def fail(trainer, metrics):
+        (trainer.run.path / "checkpoint").write_text("in the way")
+        raise RuntimeError("mine")
+
+    warning = pytest.warns(UserWarning, match=r"could not be saved whole \(FileExistsError: ")
+    with warning, pytest.raises(RuntimeError, match="mine") as raised:
+        trainer.train(32, callbacks=[fail])
+    assert (raised.value.__context__, raised.value.__cause__) == (None, None)
+
+
+class Dying(gym.Wrapper):
+    """A simulator that gives up at its 100th step."""
+
+    made = 0
+
+    def step(self, action):
+        self.made += 1
+        if self.made == 100:
+            raise RuntimeError("simulator died")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_when_an_environment_raises_what_was_learned_is_saved(tmp_path, backend):
+    trainer = small(lambda: Dying(gym.make("CartPole-v1")), runs_dir=tmp_path, backend=backend)
+    with pytest.raises(RuntimeError, match="simulator died") as raised:
+        trainer.train(640)
+    assert "step" in [frame.name for frame in traceback.extract_tb(raised.tb)]
+    run = trainer.run.path
+    summary = json.loads((run / "summary.json").read_text())
+    assert trainer.timesteps == summary["timesteps"] > 100
+    assert summary["stopped_by"] == "RuntimeError: simulator died"
+    assert summary["interrupted"] is False
+    loaded = PPOTrainer.load(run, env="CartPole-v1", runs_dir=None)
+    expect_equal_networks(loaded, trainer)
+    with pytest.warns(UserWarning, match="new episodes"):
+        assert loaded.train()["timesteps"] >= 640
+
+
+def test_numbers_of_other_kinds_are_plain_ones_for_all_loggers(tmp_path):
+    added = {"a": np.float32(0.5), "b": np.int64(3), "c": Fraction(1, 4), "d": True}
+    trainer, logger = small(runs_dir=tmp_path), NotingLogger()
+    trainer.train(32, callbacks=[Noting("a", [], added)], loggers=[logger, "jsonl"])
+    ((_, row),) = logger.rows
+    expected = [(float, 0.5), (int, 3), (float, 0.25), (int, 1)]
+    assert [(type(row[name]), row[name]) for name in added] == expected
+    assert json.loads((trainer.run.path / "metrics.jsonl").read_text())["a"] == 0.5
+
+
+def test_row_of_a_callback_that_raises_has_numbers_only():
+    def fail(trainer, metrics):
+        metrics.update({"own": "seven", "other": np.float64(7)})
+        raise RuntimeError("mine")
+
+    logger = NotingLogger()
+    with pytest.raises(RuntimeError, match="mine"):
+        small().train(64, callbacks=[fail], loggers=[logger])
+    ((_, row),) = logger.rows
+    assert "own" not in row
+    assert type(row["other"]) is float

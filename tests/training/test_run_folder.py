@@ -1,0 +1,170 @@
+"""Run folders, `stop()` and Ctrl-C."""
+
+import errno
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+import rlox
+from rlox import ArgumentError, ArgumentTypeError
+from rlox._training.metrics import read_metrics
+from rlox._training.run_folder import RunFolder
+from rlox.trainers import PPOTrainer
+from support.refusals import refuses
+from support.runs import small
+
+
+def test_run_folder_has_settings_metrics_summary_and_checkpoint(tmp_path):
+    trainer = small(runs_dir=tmp_path, seed=5)
+    result = trainer.train(100)
+    run = trainer.run.path
+    assert str(run) == result["run_dir"]
+    assert run.parent == tmp_path / "CartPole-v1" / "ppo"
+    assert run.name.endswith("-5")
+    files = ["checkpoint", "config.json", "curve.png", "metrics.csv", "summary.json"]
+    assert sorted(os.listdir(run)) == files
+    config = json.loads((run / "config.json").read_text())
+    assert config["settings"]["n_steps"] == 16
+    assert (config["sources"]["n_steps"], config["sources"]["gamma"]) == ("argument", "rl-zoo3")
+    assert (config["env"], config["seed"]) == ("CartPole-v1", 5)
+    assert config["versions"]["rlox"] == rlox.__version__
+    means = {x: pytest.approx(result[x], nan_ok=True) for x in ("mean_reward", "mean_length")}
+    assert json.loads((run / "summary.json").read_text()) == {**result, **means}
+    rows = read_metrics(run / "metrics.csv")
+    assert rows["time/total_timesteps"] == ["32", "64", "96", "128"]
+    assert float(rows["time/fps"][-1]) > 0
+    assert (run / "curve.png").read_bytes()[1:4] == b"PNG"
+    assert PPOTrainer.load(run / "checkpoint").timesteps == 128
+    trainer.train(1)  # continues in the same folder
+    assert len((run / "metrics.csv").read_text().splitlines()) == 6
+
+
+def test_runs_of_the_same_second_have_their_own_folders(tmp_path):
+    folders = {small(runs_dir=tmp_path).train(1)["run_dir"] for _ in range(3)}
+    assert len(folders) == 3
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+class Interrupting(list):
+    __iter__ = interrupt
+
+
+def test_an_interrupt_before_a_run_leaves_no_folder(tmp_path):
+    for run in (
+        lambda: small(runs_dir=tmp_path, env=interrupt),
+        lambda: small(runs_dir=tmp_path).train(1, callbacks=Interrupting()),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupt_while_the_folder_is_made_ends_the_run_in_order(tmp_path, monkeypatch):
+    make = RunFolder.make
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return make(*args)
+
+    monkeypatch.setattr(RunFolder, "make", interrupted)
+    result = small(runs_dir=tmp_path).train(100)
+    assert (result["interrupted"], result["timesteps"]) == (True, 0)
+    there = os.listdir(result["run_dir"])
+    assert {"config.json", "summary.json", "checkpoint"} <= {*there}
+    assert PPOTrainer.load(result["run_dir"], runs_dir=None).train()["timesteps"] >= 100
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    trainer = small(runs_dir=tmp_path / "runs")
+    (tmp_path / "runs").write_text("in the way")
+    with refuses(NotADirectoryError, "runs_dir: ", errno=errno.ENOTDIR):
+        trainer.train(1)
+
+
+def test_without_a_runs_dir_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert small().train(1)["run_dir"] is None
+    assert os.listdir(tmp_path) == []
+
+
+def halt(trainer, metrics):
+    trainer.stop()
+
+
+def expect_end(trainer):
+    """Check that the run of a trainer has ended and cannot be continued."""
+    with refuses(ArgumentError, "total_timesteps"):
+        trainer.train()
+
+
+def test_stop_interrupts_a_run_that_can_be_continued(caplog):
+    trainer = small()
+    result = trainer.train(320, callbacks=[lambda *_: signal.raise_signal(signal.SIGINT)])
+    assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
+    assert "stopping after the current step" in caplog.text
+    result = trainer.train(callbacks=[halt])
+    assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (
+        64,
+        "stop()",
+        True,
+    )
+    result = trainer.train()
+    assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (320, None, False)
+    with refuses(ArgumentTypeError, "reason", got="3"):
+        trainer.stop(3)
+
+
+def test_stop_after_the_last_step_does_not_interrupt():
+    trainer = small()
+    result = trainer.train(32, callbacks=[halt])
+    assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (32, None, False)
+    expect_end(trainer)
+
+
+def test_stop_with_a_reason_ends_the_run(tmp_path):
+    def solved(trainer, metrics):
+        if trainer.timesteps == 64:
+            trainer.stop("solved")
+            trainer.stop("too late")
+
+    trainer = small(runs_dir=tmp_path)
+    result = trainer.train(320, callbacks=[solved])
+    assert result["timesteps"] == 64
+    for saved in (result, json.loads((trainer.run.path / "summary.json").read_text())):
+        assert (saved["interrupted"], saved["stopped_by"]) == (False, "solved")
+    for one in (trainer, PPOTrainer.load(trainer.run.path, runs_dir=None)):
+        expect_end(one)
+        result = one.train(32)
+        assert (result["timesteps"], result["stopped_by"]) == (96, None)
+
+
+def test_second_ctrl_c_raises_at_once():
+    def press_twice(trainer, metrics):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second signal must raise")
+
+    with pytest.raises(KeyboardInterrupt):
+        small().train(320, callbacks=[press_twice])
+
+
+def test_failing_plot_does_not_end_a_run(tmp_path, monkeypatch, caplog):
+    def fail(*args):
+        raise ImportError("ft2font.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("rlox.plotting.plot_curve", fail)
+    assert "summary.json" in os.listdir(small(runs_dir=tmp_path).train(1)["run_dir"])
+    assert "no curve.png: ft2font.so: failed to map" in caplog.text
+
+
+def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = small(runs_dir=tmp_path).train(1)
+    assert {"summary.json", "curve.png"} & {*os.listdir(result["run_dir"])} == {"summary.json"}
+    assert "rlox[plot]" in caplog.text
