@@ -8,10 +8,10 @@ import rlox
 
 # Modules that import torch; all others work without it.
 WITH_TORCH = """
-actor_critic algorithms.a2c algorithms.dqn algorithms.impala algorithms.ppo algorithms.sac
-algorithms.td3 critics distributed._collectives distributed._ddp_learners distributions
-exploring featured features networks off_policy_learner optimizer own_networks policies replaying
-squashed torch_learner torch_state
+_nn.critics _nn.custom _nn.distributions _nn.networks _nn.optim _nn.runtime algorithms._off_policy
+algorithms._on_policy algorithms._replay algorithms.a2c algorithms.dqn algorithms.impala
+algorithms.ppo algorithms.sac algorithms.td3 distributed._collectives distributed._ddp_learners
+features policies
 """
 WITH_TORCH = {f"rlox.{name}" for name in WITH_TORCH.split()}
 # Torch cannot be found, as if it were not installed.
@@ -129,9 +129,9 @@ assert "torch" not in sys.modules
 def test_versions_are_those_of_what_is_installed(monkeypatch):
     from importlib import metadata
 
-    from rlox import logger
+    from rlox._training.run_folder import versions
 
-    assert {"rlox", "python", "numpy", "gymnasium"} <= {*logger.versions()}
+    assert {"rlox", "python", "numpy", "gymnasium"} <= {*versions()}
     version = metadata.version
 
     def none_of_torch(name):
@@ -140,7 +140,7 @@ def test_versions_are_those_of_what_is_installed(monkeypatch):
         return version(name)
 
     monkeypatch.setattr(metadata, "version", none_of_torch)
-    assert {*logger.versions()} == {"rlox", "python", "numpy", "gymnasium"}
+    assert {*versions()} == {"rlox", "python", "numpy", "gymnasium"}
 
 
 PROGRAM = """

@@ -1,11 +1,12 @@
 """Warnings name a line of the program that called rlox."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 
-from rlox import _errors as warning
-from rlox._errors import warn_at_most
+import rlox
+from rlox._errors import warn, warn_at_most
 from rlox.callbacks import CheckpointCallback
 from support.runs import NotingLogger, small
 
@@ -36,7 +37,7 @@ def test_warn_at_most_logs_where_warnings_are_errors(caplog):
 
 
 def test_packages_with_a_similar_name_are_callers():
-    beside = f"{warning.__file__.removesuffix('warning.py').rstrip('/')}_of_others/it.py"
+    beside = f"{Path(rlox.__file__).parent}_of_others/it.py"
     with pytest.warns(UserWarning, match="of others") as warned:
-        exec(compile("warn('of others')", beside, "exec"), {"warn": warning.warn})
+        exec(compile("warn('of others')", beside, "exec"), {"warn": warn})
     assert warned[0].filename == beside

@@ -35,8 +35,20 @@ from rlox._files import flush_folder, locked, make_folder, write_file
 from rlox._rlox import __version__
 from rlox._types import Arrays
 
+__all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
+
 FORMAT = 2
 MANIFEST = "manifest.json"
+# Names within a run folder.
+FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
+FINAL = "checkpoint"
+_CONFIG = "config.json"
+_STEP = re.compile(r"step-(\d{9,})")
+# Errors of reading JSON that another program wrote.
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
+    RecursionError,
+)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # bytes of a manifest
 _SPARE = 2**20  # bytes that safetensors needs besides the file and the arrays
@@ -434,17 +446,6 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield data[begin : begin + _PIECE]
 
 
-FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
-FINAL = "checkpoint"
-_STEP = re.compile(r"step-(\d{9,})")
-_MANIFEST, _CONFIG = "manifest.json", "config.json"
-# What reading JSON that is not as it was written may raise.
-_DAMAGED = (
-    *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
-    RecursionError,
-)
-
-
 def step_name(timesteps: int) -> str:
     """The name of a checkpoint after so many environment steps; names sort as steps do.
 
@@ -489,7 +490,7 @@ def newest(run: Path) -> Path | None:
     if not final.exists():  # killed while it was replaced
         final = run / f".{FINAL}.previous"
     found = [*steps_in(run / FOLDER), final]
-    there = [(steps_of(path), path) for path in found if (path / _MANIFEST).is_file()]
+    there = [(steps_of(path), path) for path in found if (path / MANIFEST).is_file()]
     return max(there, key=lambda one: (one[0], one[1] == final), default=(0, None))[1]
 
 
@@ -499,7 +500,7 @@ def steps_of(checkpoint: Path) -> int:
     if named is not None:
         return int(named[1])
     with suppress(*_DAMAGED):
-        manifest = json.loads((checkpoint / _MANIFEST).read_bytes())
+        manifest = json.loads((checkpoint / MANIFEST).read_bytes())
         return int(manifest["counters"]["timesteps"])
     return 0
 
@@ -511,7 +512,7 @@ def no_checkpoint(path: Path) -> str | None:
     if path.is_file():
         return "is a file; pass the folder of a checkpoint"
     names = {file.name for file in path.iterdir()}
-    if _MANIFEST in names:
+    if MANIFEST in names:
         return None
     if _CONFIG in names:
         return (
@@ -519,5 +520,5 @@ def no_checkpoint(path: Path) -> str | None:
             f"{path / _CONFIG}, and --checkpoint-every N where it may be killed"
         )
     if not any(name.endswith(".safetensors") for name in names):
-        return f"{'has no' if names else 'is empty, without'} {_MANIFEST}; pass where one is"
+        return f"{'has no' if names else 'is empty, without'} {MANIFEST}; pass where one is"
     return None

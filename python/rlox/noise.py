@@ -133,7 +133,7 @@ def alike(noise: ActionNoise) -> ActionNoise | None:
 def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
     """The noise as files have it: without a mean and a beginning that are 0.
 
-    >>> told(GaussianNoise(0.2))
+    >>> noise_to_dict(GaussianNoise(0.2))
     {'sigma': 0.2, 'kind': 'gaussian'}
     """
     usual = _usual(noise)

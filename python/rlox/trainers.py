@@ -386,6 +386,7 @@ __all__ = [
     "PPOTrainer",
     "SACTrainer",
     "TD3Trainer",
+    "TrainResult",
     "Trainer",
 ]
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlox import ArgumentError
 from rlox._nn import runtime as torch_state
-from rlox.buffers.replay import Replay
+from rlox.algorithms._replay import Replay
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
 from support.off_policy import NORMALIZED, iterated, make_learner

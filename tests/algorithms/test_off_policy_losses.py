@@ -11,6 +11,7 @@ from torch.distributions import Normal
 
 from rlox import NonFiniteError, make_vec
 from rlox.algorithms import SAC, TD3, SACConfig, TD3Config
+from rlox.algorithms._replay import ReplayBatch
 from rlox.algorithms.dqn import dqn_loss, dqn_targets
 from rlox.algorithms.sac import actor_loss as sac_actor_loss
 from rlox.algorithms.sac import critic_loss as sac_critic_loss
@@ -18,7 +19,6 @@ from rlox.algorithms.sac import sac_targets
 from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
-from rlox.buffers.replay import ReplayBatch
 from support.envs import Sampled
 from support.off_policy import BACKENDS, iterated, make_learner
 from support.refusals import refuses

@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 import rlox  # noqa: E402
 from rlox import ArgumentError, RunningMeanStd, trainers  # noqa: E402
 from rlox.algorithms._on_policy import Batch  # noqa: E402
+from rlox.algorithms._replay import ReplayBatch  # noqa: E402
 from rlox.algorithms.a2c import a2c_loss  # noqa: E402
 from rlox.algorithms.ppo import ppo_loss  # noqa: E402
 from rlox.algorithms.sac import actor_loss, critic_loss, sac_targets  # noqa: E402
-from rlox.buffers.replay import ReplayBatch  # noqa: E402
 from rlox.checkpoint import read_checkpoint  # noqa: E402
 from rlox.distributed import ddp  # noqa: E402
 from support import ddp_runs  # noqa: E402

@@ -19,11 +19,10 @@ from rlox.learners.base import BaseLearner
 WITHOUT_TORCH = (
     "rlox",
     "rlox._rlox",
-    "rlox.envs.native",
+    "rlox.envs",
     "rlox.learners.native_on_policy",
     "rlox.learners.native_off_policy",
 )
-WITHOUT_TORCH += ("rlox.envs._make",)
 PUBLIC = (*WITHOUT_TORCH, "rlox.algorithms", "rlox.callbacks", "rlox.checkpoint")
 PUBLIC += ("rlox.distributed", "rlox.evaluation", "rlox.interchange", "rlox.policies")
 PUBLIC += ("rlox.trainers",)
@@ -31,8 +30,8 @@ PUBLIC += ("rlox.trainers",)
 NOT_CALLED = {
     "exceptions": "*Error",
     "results, protocols, a base class and a second name": (
-        "RolloutBatch Checkpoint TrainResult ActorCritic RolloutEnv Predictor Trainer "
-        "GoalReplayBuffer"
+        "RolloutBatch Checkpoint EvaluationResult TrainResult ActorCritic RolloutEnv Predictor "
+        "Trainer GoalReplayBuffer"
     ),
     "internal to learners: test_policies.py, test_mask_source.py, test_env_plugin.py": (
         "make_policy acting evaluating_actions greedy sampled SdePolicy.reset_noise "
@@ -42,7 +41,6 @@ NOT_CALLED = {
         "Every.start Every.due environment_of expect_maker *.on_* *Callback.state "
         "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.halted"
     ),
-    "internal to checkpoints: test_checkpoint.py": "corrupt expect_keys",
     "internal to ForeignVecEnv: test_foreign.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (
         "NativeActors.calling NativeActors.publish_object NativeActors.close"

@@ -141,13 +141,6 @@ CALLS = [
         full_std=True,
         **NETWORKS,
     ),
-    call(
-        "check_policy",
-        policy=lambda: MlpPolicy(BOX, DISCRETE),
-        observation_space=lambda: BOX,
-        action_space=lambda: DISCRETE,
-    ),
-    call("torch_dtype", dtype=lambda: np.dtype("f4")),
 ]
 
 N = 2

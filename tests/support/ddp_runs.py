@@ -19,7 +19,7 @@ import torch
 
 from rlox import make_vec
 from rlox._errors import StructuredError
-from rlox.buffers.replay import ReplayBatch
+from rlox.algorithms._replay import ReplayBatch
 from rlox.distributed import ddp
 from rlox.policies import MlpPolicy
 from support.resume_runs import digest

@@ -158,7 +158,7 @@ def test_failing_plot_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     def fail(*args):
         raise ImportError("ft2font.so: failed to map segment from shared object")
 
-    monkeypatch.setattr("rlox.plotting.plot_curve", fail)
+    monkeypatch.setattr("rlox._training.run_folder.plot_curve", fail)
     assert "summary.json" in os.listdir(small(runs_dir=tmp_path).train(1)["run_dir"])
     assert "no curve.png: ft2font.so: failed to map" in caplog.text
 

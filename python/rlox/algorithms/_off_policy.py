@@ -22,9 +22,10 @@ from rlox._nn.runtime import torch_dtype
 from rlox._rlox import enter_phase as enter
 from rlox._spaces import expect_actions_for, random_actions
 from rlox._types import Array
+from rlox.algorithms._replay import Replay, ReplayBatch
 from rlox.buffers._steps import Step, Stepper
 from rlox.buffers.hindsight import goal_functions
-from rlox.buffers.replay import Replay, ReplayBatch, check_frame_stack
+from rlox.buffers.replay import check_frame_stack
 from rlox.buffers.rollout import make_buffer
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv

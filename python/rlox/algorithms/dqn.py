@@ -21,7 +21,7 @@ from rlox._nn.critics import follow, q_network, target_of
 from rlox._nn.custom import own_q_network
 from rlox._nn.optim import Adam
 from rlox.algorithms._off_policy import EPS, OffPolicyLearner
-from rlox.buffers.replay import ReplayBatch
+from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import DQNConfig
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
 

@@ -21,7 +21,7 @@ from rlox._nn.critics import follow, target_of
 from rlox._nn.custom import critic_parts, own_actor_critic
 from rlox._nn.optim import Adam
 from rlox.algorithms._off_policy import EPS, OffPolicyLearner
-from rlox.buffers.replay import ReplayBatch
+from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import SACConfig
 from rlox.features import FeaturesExtractor, features_for
 from rlox.policies import SquashedPolicy

@@ -1,6 +1,7 @@
 """Environments: native ones, Gymnasium's, and what makes vectors of them."""
 
 from rlox.envs._make import make_vec
+from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.gymnasium import ForeignVecEnv
 from rlox.envs.native import NativeEnv, make_native_vec, register, register_env
 from rlox.envs.vec_env import VecEnv
@@ -8,6 +9,7 @@ from rlox.envs.vec_env import VecEnv
 __all__ = [
     "ForeignVecEnv",
     "NativeEnv",
+    "RolloutEnv",
     "VecEnv",
     "make_native_vec",
     "make_vec",
