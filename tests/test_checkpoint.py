@@ -138,8 +138,10 @@ def forge(saved, change):
     manifest = json.loads((saved / "manifest.json").read_bytes())
     del manifest["sha256"]
     change(manifest)
-    digest = hashlib.sha256(checkpoint._canonical(manifest)).hexdigest()
-    (saved / "manifest.json").write_bytes(checkpoint._canonical({**manifest, "sha256": digest}))
+    digest = hashlib.sha256(checkpoint._to_canonical_json(manifest)).hexdigest()
+    (saved / "manifest.json").write_bytes(
+        checkpoint._to_canonical_json({**manifest, "sha256": digest})
+    )
 
 
 @pytest.mark.parametrize("name", ["../networks", "/etc/passwd", "..", "", "A", "a" * 99])
@@ -284,7 +286,7 @@ def test_two_trainers_do_not_share_a_run_folder(tmp_path):
     trainer.train(32)
     other = PPOTrainer.load(trainer.run.path, runs_dir=None)
     other.run, steps = trainer.run, other.timesteps
-    with trainer.run.held():
+    with trainer.run.lock():
         with refuses(BlockingIOError, "run: ", filename=str(trainer.run.path)):
             other.train(32)
         assert other.timesteps == steps

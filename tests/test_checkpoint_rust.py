@@ -40,9 +40,9 @@ def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     assert trainer.learner.backend == "native"
     defaults = "ortho_init log_std_init full_std compile device"
     defaults += " async_collect num_actors actors max_lag lockstep"
-    found = {name for name, source in trainer.sources.items() if source == "default"}
+    found = {name for name, source in trainer.config_sources.items() if source == "default"}
     assert found == {*defaults.split()}
-    assert {*trainer.sources.values()} == {"checkpoint", "default"}
+    assert {*trainer.config_sources.values()} == {"checkpoint", "default"}
     trainer.save(tmp_path / "half")
     result = trainer.train()
     assert (result["timesteps"], trainer.timesteps) == (1344, 1344)

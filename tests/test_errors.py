@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 import rlox
 from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
 from rlox import compute_batch_group_advantages as group
-from rlox._errors import in_file, in_section
+from rlox._errors import add_file, add_section
 from support.masked_envs import Doors
 from support.refusals import refuses
 
@@ -190,14 +190,14 @@ def test_rejected_numbers_are_located(call, argument, got, location):
 
 @pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentError])
 def test_error_of_a_section_keeps_class_and_location(kind):
-    error = in_section(kind("w", "x", "y", "z", row=3, section="inner"), "networks")
+    error = add_section(kind("w", "x", "y", "z", row=3, section="inner"), "networks")
     assert type(error) is kind
     assert (error.argument, error.row, error.section) == ("w", 3, "networks, inner")
 
 
 def test_error_of_a_file_keeps_location_and_drops_the_hint_for_an_argument():
     cause = NonFiniteError("returns", "finite numbers", "NaN", "pass others", env=1, row=2, step=3)
-    error = in_file(cause, "a/b", CorruptFileError)
+    error = add_file(cause, "a/b", CorruptFileError)
     assert (error.argument, error.section, error.got) == ("a/b", "returns", "NaN")
     assert (error.env, error.row, error.step) == (1, 2, 3)
     assert error.hint != "pass others"

@@ -213,7 +213,7 @@ def test_unpack_inverts_pack(space):
     one = next(iter(gym.vector.utils.iterate(batched, obs)))
     for got, want in zip(leaves(layout.unpack(layout.row(one)[None])), expected, strict=True):
         assert np.array_equal(got[0], want[0])
-    none = layout.pack(layout.told(rows[:0]))
+    none = layout.pack(layout.decode(rows[:0]))
     assert (none.shape, none.dtype) == ((0, *layout.shape), layout.dtype)
 
 

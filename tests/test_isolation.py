@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rlox import ArgumentError, ClosedError, CorruptFileError, checkpoint  # noqa: E402
-from rlox._nn.runtime import own_generator, own_threads  # noqa: E402
+from rlox._nn.runtime import isolate_rng, limit_threads  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
@@ -28,7 +28,7 @@ def weights(trainer):
 
 def test_weights_do_not_depend_on_torchs_number_of_threads():
     before, found = torch.get_num_threads(), []
-    first, second = own_threads(1), own_threads(1)
+    first, second = limit_threads(1), limit_threads(1)
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
@@ -70,7 +70,7 @@ def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
 
 def test_error_restores_the_generator():
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), own_generator(5):
+    with pytest.raises(ZeroDivisionError), isolate_rng(5):
         torch.rand(3).reshape(1 // 0)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -194,7 +194,7 @@ def test_nested_policies_draw_from_the_seed_of_the_trainer_and_resume_exactly(tm
 FORK = """
 import sys, threading
 import torch
-from rlox._nn.runtime import own_generator
+from rlox._nn.runtime import isolate_rng
 from rlox.trainers import PPOTrainer
 from support.thread_runs import run_in_fork
 
@@ -203,7 +203,7 @@ def make(**settings):
 
 entered, leave = threading.Event(), threading.Event()
 def hold():
-    with own_generator(1):
+    with isolate_rng(1):
         entered.set()
         leave.wait()
 thread = threading.Thread(target=hold)

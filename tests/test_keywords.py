@@ -1,7 +1,7 @@
 """Unknown names of settings: close names are suggested."""
 
 from rlox import ArgumentTypeError
-from rlox._validation import hint, refuse_unknown
+from rlox._validation import check_keywords, hint
 from support.refusals import expect_refusal, refusals
 
 
@@ -13,12 +13,12 @@ def test_hint_names_close_names_else_all():
 
 
 @refusals(
-    (lambda: refuse_unknown(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
+    (lambda: check_keywords(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
     (
-        lambda: refuse_unknown(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
+        lambda: check_keywords(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
         *(ArgumentTypeError, "lr", "pass learning_rate"),
     ),
 )
 def test_unknown_names_are_rejected_with_a_hint(refusal):
-    refuse_unknown(["gamma"], ["gamma"], "X")
+    check_keywords(["gamma"], ["gamma"], "X")
     expect_refusal(refusal)

@@ -27,7 +27,7 @@ class Subclass(np.ndarray):
 def written(tmp_path, arrays):
     path = tmp_path / "x.safetensors"
     path.unlink(missing_ok=True)
-    about = members.write_member(path, members.checked_member("x", arrays))
+    about = members.write_member(path, members.check_member("x", arrays))
     data = path.read_bytes()
     assert about == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return data
@@ -55,7 +55,7 @@ def test_other_strides_and_byte_orders_are_converted(tmp_path):
 
 @pytest.mark.parametrize("dtype", [complex, "U3", np.longdouble], ids=str)
 def test_arrays_of_other_dtypes_are_rejected(dtype):
-    check = Refusal(members.checked_member, ArgumentTypeError, "members['x']['w']")
+    check = Refusal(members.check_member, ArgumentTypeError, "members['x']['w']")
     expect_refusal(check, "x", {"w": np.zeros(2, dtype)})
 
 

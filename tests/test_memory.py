@@ -14,7 +14,7 @@ from rlox import OutOfMemoryError
 from rlox._layout import Layout
 from rlox._rlox import available_memory
 from rlox._system import check_memory
-from rlox.buffers.replay import replay_buffer
+from rlox.buffers.replay import make_replay_buffer
 from rlox.configs import DQNConfig
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 from support.refusals import Refusal, expect_refusal, refuses
@@ -98,6 +98,6 @@ def test_refused_memory_raises_and_changes_nothing(run, name):
 def test_too_large_buffer_names_only_the_setting():
     layout, config = Layout(gym.spaces.Box(-1, 1, (4,))), DQNConfig(buffer_size=10**14)
     with refuses(OutOfMemoryError, "buffer_size") as raised:
-        replay_buffer(layout, gym.spaces.Discrete(2), config, 1)
+        make_replay_buffer(layout, gym.spaces.Discrete(2), config, 1)
     assert raised.value.got.startswith("100000000000000 transitions of ")
     assert "capacity" not in str(raised.value)

@@ -8,7 +8,7 @@ import pytest
 
 from rlox import ArgumentError
 from rlox._training.metrics import column, read_metrics, smoothed
-from rlox._training.resume import go_on_in
+from rlox._training.resume import resume_in
 from rlox.plotting import Curve, _together, plot_runs, read_curve
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
@@ -53,7 +53,7 @@ def test_seconds_of_a_resumed_run_continue(tmp_path):
     run = trainer.run.path
     first = read_curve(run, "time/fps", along="time").at
     resumed = PPOTrainer.load(run)
-    go_on_in(resumed, run)
+    resume_in(resumed, run)
     resumed.train(64, callbacks=[lambda *_: time.sleep(first[-1])])
     at = read_curve(run, "time/fps", along="time").at
     assert at[: len(first)].tolist() == first.tolist()

@@ -11,9 +11,9 @@ from torch import distributions, nn
 from rlox import ArgumentError, ArgumentTypeError
 from rlox import _spaces as spaces
 from rlox._nn.custom import check_policy
-from rlox._nn.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, masked
-from rlox._nn.networks import paired
-from rlox.policies import MlpPolicy, SdePolicy, acting, greedy, make_policy
+from rlox._nn.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, apply_mask
+from rlox._nn.networks import fuse_mlps
+from rlox.policies import MlpPolicy, SdePolicy, get_act_fn, greedy_actions, make_policy
 from support.refusals import expect_refusal, refusals, refuses
 
 OBS = Box(-1.0, 1.0, (5,))
@@ -78,7 +78,7 @@ def test_actions_have_the_shape_of_their_space(space, outputs):
     torch.testing.assert_close(log_prob, again)
     assert log_prob.shape == value.shape == entropy.shape == (40,)
     for said in (action, policy.mode(obs)):
-        sent = spaces.sent_actions(space, said.detach().numpy(), 40)
+        sent = spaces.to_env_actions(space, said.detach().numpy(), 40)
         assert all(space.contains(np.asarray(x)) for x in sent)
         assert sent.shape == (40, *space.shape)
 
@@ -162,7 +162,7 @@ def test_policies_that_break_the_contract_are_refused(policy, error, expected):
 
 def test_a_policy_without_a_mode_cannot_be_greedy():
     with refuses(ArgumentTypeError, "policy", "add it or pass deterministic=False"):
-        greedy(Column(), torch.zeros(1, 5))
+        greedy_actions(Column(), torch.zeros(1, 5))
 
 
 @pytest.mark.parametrize("net_arch", [(16,), (16, 8), (8, 8, 8)])
@@ -196,9 +196,9 @@ def test_what_somebody_changed_or_watches_is_not_bypassed():
 
     for change in (watched, dropped, replaced, other):
         policy = MlpPolicy(OBS, Discrete(2), net_arch=(16,))
-        assert paired(policy.actor, policy.critic) is not None
+        assert fuse_mlps(policy.actor, policy.critic) is not None
         change(policy)
-        assert paired(policy.actor, policy.critic) is None
+        assert fuse_mlps(policy.actor, policy.critic) is None
         assert policy.frozen_act() == policy.act
 
     class Own(MlpPolicy):
@@ -206,7 +206,7 @@ def test_what_somebody_changed_or_watches_is_not_bypassed():
             return super().distribution(2 * obs, mask)
 
     policy = Own(OBS, Discrete(2), net_arch=(16,))
-    assert acting(policy) == policy.act
+    assert get_act_fn(policy) == policy.act
 
 
 def close(got, want):
@@ -258,7 +258,7 @@ def test_masked_components_are_what_is_allowed_and_certain(generator):
     logits = torch.randn(1000, 3, generator=generator, requires_grad=True)
     free, never, always = [True, True], [True, False], [False, True]
     flags = torch.tensor([free + never + always]).expand(1000, 6)
-    chances, alone = Bernoulli(masked(logits, flags)), Bernoulli(logits[:, :1])
+    chances, alone = Bernoulli(apply_mask(logits, flags)), Bernoulli(logits[:, :1])
     actions = chances.sample(generator)
     assert 300 < actions[:, 0].sum() < 700
     assert (actions[:, 1:] == torch.tensor([0, 1])).all()

@@ -3,7 +3,7 @@
 import pytest
 
 from rlox.algorithms import A2CConfig, PPOConfig
-from rlox.configs import DQNConfig, SACConfig, TD3Config, resolved_config
+from rlox.configs import DQNConfig, SACConfig, TD3Config, make_config
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.presets import names, preset
 
@@ -99,7 +99,7 @@ def test_settings_are_those_of_rl_zoo3(algorithm, env):
     columns = dict(zip(COLUMNS[algorithm].split(), ROWS[key], strict=True))
     expected = {**COMMON[algorithm], **columns, **OTHERS.get(key, {})}
     tuned = preset(algorithm, env)
-    config = resolved_config(CONFIGS[algorithm], tuned, dict.fromkeys(tuned, "rl-zoo3"))
+    config = make_config(CONFIGS[algorithm], tuned, dict.fromkeys(tuned, "rl-zoo3"))
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.normalize_obs == config.normalize_reward
     if algorithm == "ppo":

@@ -8,10 +8,10 @@ from gymnasium import spaces
 
 from rlox import ArgumentError, ArgumentTypeError, collect_rollout, make_vec
 from rlox._spaces import (
-    expect_actions,
+    check_actions,
     from_json,
     random_actions,
-    sent_actions,
+    to_env_actions,
     to_json,
     uniform_log_prob,
 )
@@ -101,7 +101,7 @@ EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 
 )
 def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
     space = spaces.Box(low, high, (len(given),), dtype)
-    (sent,) = sent_actions(space, given[None], num_envs=1)
+    (sent,) = to_env_actions(space, given[None], num_envs=1)
     assert sent.dtype == dtype
     expected = [min(max(round(x), low), high) for x in given.tolist()]
     assert [int(x) for x in sent] == expected
@@ -111,7 +111,7 @@ def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float16])
 def test_fractions_go_to_the_nearest_integer_of_a_box_without(dtype):
     given = np.linspace(-2.5, 2.5, 5001)[None]
-    (sent,) = sent_actions(spaces.Box(-2, 2, (5001,), dtype), given, num_envs=1)
+    (sent,) = to_env_actions(spaces.Box(-2, 2, (5001,), dtype), given, num_envs=1)
     if dtype is np.float16:
         np.testing.assert_array_equal(sent, given[0].clip(-2, 2).astype(dtype))
         return
@@ -121,7 +121,7 @@ def test_fractions_go_to_the_nearest_integer_of_a_box_without(dtype):
 
 def test_a_box_of_flags_is_on_above_a_half():
     given = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
-    (sent,) = sent_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
+    (sent,) = to_env_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
     assert sent.tolist() == [False, False, False, True, True, True]
 
 
@@ -131,7 +131,7 @@ def test_uniform_integers_are_uniform_bounds_included(dtype):
     space = spaces.Box(low, np.array([3, low + 1]), (2,), dtype)
     drawn = random_actions(space, np.random.default_rng(0), (30_000,))
     assert drawn.dtype == np.float32
-    sent = sent_actions(space, drawn, 30_000).astype(int)
+    sent = to_env_actions(space, drawn, 30_000).astype(int)
     for column, count in zip(sent.T - low, (4 - low, 2), strict=True):
         counts = np.bincount(column, minlength=count)
         assert len(counts) == count
@@ -144,7 +144,7 @@ def test_uniform_integers_are_uniform_bounds_included(dtype):
 def test_uniform_integers_reach_as_far_as_their_dtype(dtype):
     about = np.iinfo(dtype)
     space = spaces.Box(about.min, about.max, (1,), dtype)
-    sent = sent_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
+    sent = to_env_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
     share = (sent.astype(float) - about.min) / (float(about.max) - about.min)
     assert share.min() < 0.01
     assert share.max() > 0.99
@@ -175,7 +175,7 @@ def test_uniform_actions_go_as_far_as_float32_holds_them(most):
 def test_uniform_actions_are_float32_and_sent_inside_narrow_bounds(space):
     drawn = random_actions(space, np.random.default_rng(0), (100,))
     assert drawn.dtype == np.float32
-    assert all(space.contains(row) for row in sent_actions(space, drawn, 100))
+    assert all(space.contains(row) for row in to_env_actions(space, drawn, 100))
 
 
 def test_a_component_that_can_have_only_one_value_is_certain():
@@ -189,14 +189,14 @@ def test_a_component_that_can_have_only_one_value_is_certain():
 @pytest.mark.parametrize("given", [1e300, 10**6, 2**100])
 def test_numbers_beyond_a_dtype_are_sent_as_its_largest(dtype, given):
     space, most = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
-    (sent,) = sent_actions(space, [[given, -given]], num_envs=1)
+    (sent,) = to_env_actions(space, [[given, -given]], num_envs=1)
     assert sent.dtype == dtype
     assert sent.tolist() == [min(given, most), -min(given, most)]
 
 
 def test_unsigned_actions_keep_a_far_start():
     space = spaces.Discrete(3, start=2**53)
-    assert sent_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
+    assert to_env_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
 
 
 OPEN, MINUS = spaces.Box(-1, np.inf, (1,)), spaces.Discrete(3, start=-1)
@@ -206,9 +206,9 @@ UINT64 = np.array([0, 2**64 - 1], np.uint64)
 @refusals(
     (lambda: to_json(spaces.Text(3)), ArgumentTypeError, "space"),
     (lambda: random_actions(OPEN, np.random, (2,)), ArgumentError, "policy"),
-    (lambda: sent_actions(BOX, [["a", "b"]], 1), ArgumentTypeError, "actions"),
-    (lambda: sent_actions(BOX, [[object()] * 2], 1), ArgumentTypeError, "actions"),
-    (lambda: expect_actions(MINUS, UINT64, 2), ArgumentError, "actions"),
+    (lambda: to_env_actions(BOX, [["a", "b"]], 1), ArgumentTypeError, "actions"),
+    (lambda: to_env_actions(BOX, [[object()] * 2], 1), ArgumentTypeError, "actions"),
+    (lambda: check_actions(MINUS, UINT64, 2), ArgumentError, "actions"),
 )
 def test_spaces_reject_invalid_arguments(refusal):
     expect_refusal(refusal)

@@ -34,7 +34,7 @@ def test_threads_step_a_native_environment_one_after_the_other(n):
     for _ in range(800):
         alone.step(actions)
     assert np.array_equal(env.step(actions)[0], alone.step(actions)[0])
-    assert env.drain_episodes()[1].tolist() == alone.drain_episodes()[1].tolist()
+    assert env.pop_episodes()[1].tolist() == alone.pop_episodes()[1].tolist()
 
 
 FORK = """
@@ -259,8 +259,8 @@ def test_threads_step_an_environment_one_after_the_other(how):
     calls = [
         lambda: env.step([0, 1]),
         lambda: env.reset(seed=3),
-        lambda: env.tells_masks,
-        env.drain_episodes,
+        lambda: env.action_mask_support,
+        env.pop_episodes,
     ]
     assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
     env.close()
@@ -288,7 +288,7 @@ def test_closing_waits_for_a_step_and_ends_other_threads(how):
     if how == "async":
         assert no_worker_lives(env)
     if not native:
-        for ask in (lambda: env.tells_masks, env.action_masks):
+        for ask in (lambda: env.action_mask_support, env.action_masks):
             with pytest.raises(ClosedError):
                 ask()
 
@@ -308,7 +308,7 @@ def test_closing_with_terminate_does_not_wait_for_a_step():
     assert no_worker_lives(env)
 
 
-@pytest.mark.parametrize("name", ["tells_masks", "action_masks", None])
+@pytest.mark.parametrize("name", ["action_mask_support", "action_masks", None])
 def test_environments_with_dead_workers_raise_and_can_be_closed(name):
     env = make_vec(Slow, 2, vectorization_mode="async")
     env.reset()
@@ -362,7 +362,7 @@ def test_environments_and_their_copies_have_locks_of_their_own():
     twin = copy.deepcopy(env)
     with env._guard:
         for free in (other, twin):
-            assert run_threads(lambda free=free: (free.tells_masks, free.step([0]))) == []
+            assert run_threads(lambda free=free: (free.action_mask_support, free.step([0]))) == []
 
 
 FORK_DURING_A_STEP = """
@@ -372,7 +372,8 @@ FORK_DURING_A_STEP = """
     from support.thread_runs import run_in_fork
 
     def use():
-        calls = [lambda: env.step([0, 1]), lambda: env.tells_masks, env.action_masks, env.reset]
+        calls = [lambda: env.step([0, 1]), lambda: env.action_mask_support]
+        calls += [env.action_masks, env.reset]
         for call in calls:
             try:
                 call()

@@ -33,9 +33,9 @@ def test_mean_reward_is_that_of_the_last_hundred_episodes():
 
 def test_settings_come_from_arguments_then_rl_zoo3_then_defaults():
     trainer = PPOTrainer(env="CartPole-v1", seed=0, gamma=0.9, runs_dir=None)
-    assert (trainer.config.gamma, trainer.sources["gamma"]) == (0.9, "argument")
-    assert (trainer.config.n_steps, trainer.sources["n_steps"]) == (32, "rl-zoo3")
-    assert (trainer.config.vf_coef, trainer.sources["vf_coef"]) == (0.5, "default")
+    assert (trainer.config.gamma, trainer.config_sources["gamma"]) == (0.9, "argument")
+    assert (trainer.config.n_steps, trainer.config_sources["n_steps"]) == (32, "rl-zoo3")
+    assert (trainer.config.vf_coef, trainer.config_sources["vf_coef"]) == (0.5, "default")
     prefixed = PPOTrainer(env="rlox/CartPole-v1", seed=0, runs_dir=None)
     assert prefixed.config.n_steps == 32
     assert PPOTrainer(env=Count, seed=0, runs_dir=None).config.n_steps == 2048
@@ -201,6 +201,6 @@ def test_episodes_of_an_iteration_that_was_cut_short_are_in_the_state():
     assert trainer.timesteps == 128  # those 25 do not count
     assert trainer.learner.state().counters["episodes"]["count"] == ended + 2 * 2
     assert result["episodes"] == ended + 2 * 2
-    trainer.learner.stopping = False
+    trainer.learner.stop_requested = False
     trainer.learner.collect()  # 153 steps now
     assert trainer.learner.state().counters["episodes"]["count"] == 2 * 15

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, configs
-from rlox._validation import chosen_seed, json_keywords, number, resolve, whole
+from rlox._validation import check_float, check_int, json_keywords, resolve, resolve_seed
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.trainers import PPOTrainer, SACTrainer
 from support.refusals import Refusal, expect_refusal, refusals
@@ -21,18 +21,18 @@ def test_arguments_come_before_rl_zoo3_before_defaults():
 
 
 def test_settings_replaced_by_a_custom_policy_are_left_out():
-    settings, sources = resolve({"net": 1}, {"net": 2}, {}, without=["net"])
+    settings, sources = resolve({"net": 1}, {"net": 2}, {}, exclude=["net"])
     assert (settings, sources) == ({"net": 1}, {"net": "default"})
 
 
 def test_chosen_seed_returns_the_seed_or_chooses_one():
-    assert (chosen_seed(7), chosen_seed(np.int64(7)), chosen_seed(0)) == (7, 7, 0)
-    assert chosen_seed(None) != chosen_seed(None)
-    assert chosen_seed(2**200) == 2**200
+    assert (resolve_seed(7), resolve_seed(np.int64(7)), resolve_seed(0)) == (7, 7, 0)
+    assert resolve_seed(None) != resolve_seed(None)
+    assert resolve_seed(2**200) == 2**200
 
 
 def keywords(value):
-    json_keywords("env_kwargs", value, taken=("seed",))
+    json_keywords("env_kwargs", value, reserved=("seed",))
 
 
 class WithoutRepr:
@@ -41,11 +41,11 @@ class WithoutRepr:
 
 
 @refusals(
-    (lambda: resolve({"net": 1}, {}, {"net": 3}, without=["net"]), ArgumentTypeError, "net"),
-    (lambda: chosen_seed(-1), ArgumentError, "seed"),
-    (lambda: chosen_seed("abc"), ArgumentTypeError, "seed", "pass an integer"),
-    (lambda: chosen_seed(np.bool_(True)), ArgumentTypeError, "seed", "pass an integer"),
-    (lambda: chosen_seed(2.0), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: resolve({"net": 1}, {}, {"net": 3}, exclude=["net"]), ArgumentTypeError, "net"),
+    (lambda: resolve_seed(-1), ArgumentError, "seed"),
+    (lambda: resolve_seed("abc"), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: resolve_seed(np.bool_(True)), ArgumentTypeError, "seed", "pass an integer"),
+    (lambda: resolve_seed(2.0), ArgumentTypeError, "seed", "pass an integer"),
     (lambda: PPOConfig(sde_sample_freq=0), ArgumentError, "sde_sample_freq"),
     (lambda: PPOConfig(sde_sample_freq="x"), ArgumentTypeError, "sde_sample_freq"),
     (lambda: PPOConfig(log_std_init=math.nan), ArgumentError, "log_std_init"),
@@ -62,11 +62,11 @@ class WithoutRepr:
     (lambda: PPOConfig(net_arch=(64, True)), ArgumentError, "net_arch"),
     (lambda: PPOConfig(net_arch="64"), ArgumentError, "net_arch"),
     (lambda: PPOConfig(num_envs=2, n_steps=8, batch_size=17), ArgumentError, "batch_size"),
-    (lambda: whole("n", 1e6, 1), ArgumentTypeError, "n", "pass 1000000"),
-    (lambda: whole("n", np.float32(8), 1), ArgumentTypeError, "n", "pass 8"),
-    (lambda: whole("n", 1.5, 1), ArgumentTypeError, "n", "pass an integer"),
-    (lambda: number("x", 10**5000), ArgumentError, "x"),
-    (lambda: number("x", WithoutRepr()), ArgumentTypeError, "x"),
+    (lambda: check_int("n", 1e6, 1), ArgumentTypeError, "n", "pass 1000000"),
+    (lambda: check_int("n", np.float32(8), 1), ArgumentTypeError, "n", "pass 8"),
+    (lambda: check_int("n", 1.5, 1), ArgumentTypeError, "n", "pass an integer"),
+    (lambda: check_float("x", 10**5000), ArgumentError, "x"),
+    (lambda: check_float("x", WithoutRepr()), ArgumentTypeError, "x"),
     (lambda: keywords([1]), ArgumentTypeError, "env_kwargs"),
     (lambda: keywords({1: 2}), ArgumentTypeError, "env_kwargs", "rename the key"),
     (lambda: keywords({"seed": 1}), ArgumentTypeError, "env_kwargs", "leave 'seed'"),
@@ -133,8 +133,8 @@ def test_settings_become_plain_numbers():
 
 
 def test_numbers_are_converted_to_plain_types():
-    assert whole("n", 10**400, 1) == 10**400
-    assert type(number("x", 1)) is float
+    assert check_int("n", 10**400, 1) == 10**400
+    assert type(check_float("x", 1)) is float
 
 
 @pytest.mark.parametrize("name", [name for name in configs.__all__ if name.endswith("Config")])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 
-import training
 from side_by_side import run
+
+import training
 
 ENVS, STEPS = 8, 5
 

@@ -23,8 +23,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
 from side_by_side import Benchmark, Repeated, Row, Subject, run
+
+from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
 
 PUSHES, CALLS, ENVS = 10_000, 300, 64
 CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000, FLOATS: 1_000}

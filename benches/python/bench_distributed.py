@@ -25,9 +25,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-import training
 import wire
 from side_by_side import Benchmark, Row, Subject, run, swept
+
+import training
 
 PROCESSES = 2
 # Small networks on a fast environment, and networks in which the time is.

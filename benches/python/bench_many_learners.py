@@ -22,8 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import training
 from side_by_side import Benchmark, Row, Subject, run, swept
+
+import training
 
 SOLVED, AT_ONCE, LEARNERS, FEW = 475.0, 2, 64, 4
 

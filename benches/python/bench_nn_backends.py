@@ -39,10 +39,10 @@ def native_learner(
     """A learner on networks in Rust with a full rollout."""
     from rlox import make_vec
     from rlox.configs import PPOConfig
-    from rlox.learners._backends import expect_backend
+    from rlox.learners._backends import check_backend
     from rlox.learners.native_on_policy import NativePPO
 
-    expect_backend(backend, None)
+    check_backend(backend, None)
     config = PPOConfig(num_envs=num_envs, n_steps=steps, batch_size=batch, net_arch=tuple(sizes))
     learner = NativePPO(make_vec("CartPole-v1", num_envs), config, 1, backend)
     assert learner.collect()
@@ -121,7 +121,7 @@ def agent(
 
     from rlox import configs, make_vec
     from rlox.learners import native_off_policy
-    from rlox.learners._backends import expect_backend
+    from rlox.learners._backends import check_backend
 
     class Drawn(gym.Env[Any, Any]):
         observation_space, action_space = gym.spaces.Box(-1, 1, (obs,)), actions
@@ -134,7 +134,7 @@ def agent(
             following = self.np_random.uniform(-1, 1, obs).astype(np.float32)
             return following, 1.0, False, False, {}
 
-    expect_backend(backend, None)
+    check_backend(backend, None)
     config = getattr(configs, f"{algorithm}Config")(
         net_arch=tuple(sizes), buffer_size=4096, learning_starts=4095, train_freq=1024, **settings
     )

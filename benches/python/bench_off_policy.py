@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import training
 from side_by_side import Benchmark, Row, Subject, run, swept
+
+import training
 
 PENDULUM, CARTPOLE, MAX_TORQUE = "Pendulum-v1", "CartPole-v1", 2.0
 # Settings of Stable-Baselines3 that the zoo has; ours come from the presets.

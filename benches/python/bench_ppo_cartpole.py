@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import time_to_score
-import training
 from side_by_side import Row, Subject, run
+
+import training
 
 ENVS, STEPS, EPOCHS, BATCH = 8, 32, 20, 256
 GAMMA, LAMBDA, RATE, CLIP = 0.98, 0.8, 1e-3, 0.2

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import training
 from side_by_side import Benchmark, Row, Subject, run
+
+import training
 
 ENV = "Pendulum-v1"
 ENVS, STEPS, EPOCHS, BATCH, WIDTH = 4, 1024, 2, 256, 64

@@ -15,8 +15,9 @@ import tempfile
 import time
 from typing import Any
 
-import training
 from side_by_side import Benchmark, Row, Subject, run
+
+import training
 
 CELLS = (
     ("PPO", training.ENV, {"native": 100_000, "torch": 16_384}),
@@ -63,8 +64,8 @@ def subject(
 
 def iterate(learner: Any, steps: int) -> None:
     """Nothing but the learner, as `train` drives it."""
-    learner.stopping = False
-    learner.growth = 1 / steps
+    learner.stop_requested = False
+    learner.progress_per_step = 1 / steps
     while learner.timesteps < steps:
         learner.iterate(learner.timesteps / steps)
 

@@ -15,8 +15,9 @@ from typing import Any
 import bench_a2c_cartpole
 import bench_off_policy
 import bench_ppo_cartpole
-import training
 from side_by_side import Benchmark, Row, Subject, run
+
+import training
 
 CELLS = (
     ("DQN", "CartPole-v1", 50_000),

@@ -87,6 +87,7 @@ def sb3(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any
     from bench_ppo_cartpole import ENVS, ZOO
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
+
     from training import sb3_model
 
     torch.set_num_threads(1)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import subprocess
 
-import training
 from criterion_rows import ROOT, binary
 from side_by_side import OURS, Row, Subject
+
+import training
 
 BUILD = "cargo bench -p rlox-grpc --no-run"
 

@@ -81,7 +81,7 @@ class InterruptScope:
     >>> scope, stopped = InterruptScope(), []
     >>> with scope.active(), stop_on_interrupt(lambda: stopped.append(True)):
     ...     scope.stop()
-    >>> stopped, scope.stopping
+    >>> stopped, scope.stop_requested
     ([True], True)
     """
 
@@ -89,12 +89,12 @@ class InterruptScope:
         # Re-entrant: a signal handler may stop the scope in the middle of a call.
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
-        self.stopping = False
+        self.stop_requested = False
 
     def stop(self) -> None:
         """Stop all runs of the scope, and those that begin later."""
         with self._lock:
-            self.stopping = True
+            self.stop_requested = True
             for callback in self._callbacks:
                 callback()
 
@@ -112,7 +112,7 @@ class InterruptScope:
         """Call `callback` when the scope stops within the context."""
         with self._lock:
             self._callbacks.append(callback)
-            if self.stopping:
+            if self.stop_requested:
                 callback()
         try:
             yield

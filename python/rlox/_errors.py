@@ -90,8 +90,8 @@ class StructuredError(Exception):
         expected = "" if self.expected is None else f": expected {self.expected}, got"
         got = f" {self.got}" if self.got else ""
         location = "".join(
-            f" {preposition} {place}"
-            for preposition, place in (
+            f" {preposition} {value}"
+            for preposition, value in (
                 ("in environment", self.env),
                 ("in row", self.row),
                 ("in column", self.column),
@@ -100,7 +100,7 @@ class StructuredError(Exception):
                 ("at timestep", self.timesteps),
                 ("on worker", self.worker),
             )
-            if place is not None
+            if value is not None
         )
         hint = "" if self.hint is None else f"; {self.hint}"
         hint += "" if self.diagnosis is None else f"; see {self.diagnosis}"
@@ -131,19 +131,19 @@ class OutOfMemoryError(StructuredError, MemoryError):
     """More memory is needed than is available."""
 
 
-def in_section(error: Exception, section: str) -> StructuredError:
+def add_section(error: Exception, section: str) -> StructuredError:
     """Return the error with the section of the state; a wrong type in a state is a wrong value."""
     if not isinstance(error, StructuredError):
         hint = "pass what `state` returned"
         return ArgumentError(section, "what `state` returned", f"other ({error})", hint)
-    kind = ArgumentError if isinstance(error, ArgumentTypeError) else type(error)
-    copy = kind(error)
+    cls = ArgumentError if isinstance(error, ArgumentTypeError) else type(error)
+    copy = cls(error)
     copy.section = section if error.section is None else f"{section}, {error.section}"
     return copy
 
 
-def in_file(
-    error: Exception, path: str | os.PathLike[str], kind: type[StructuredError]
+def add_file(
+    error: Exception, path: str | os.PathLike[str], cls: type[StructuredError]
 ) -> StructuredError:
     """Return the error of a state that was read from a file, with the file as argument.
 
@@ -151,17 +151,17 @@ def in_file(
     """
     hint = "use another copy of the file"
     if not isinstance(error, StructuredError):
-        return kind(str(path), "what rlox wrote", f"other ({error})", hint)
+        return cls(str(path), "what rlox wrote", f"other ({error})", hint)
     parts = (error.section, error.argument)
-    copy = kind(error)
+    copy = cls(error)
     copy.argument = str(path)
     copy.section = ", ".join(part for part in parts if part is not None)
-    copy.hint = hint if issubclass(kind, CorruptFileError) else error.hint
+    copy.hint = hint if issubclass(cls, CorruptFileError) else error.hint
     return copy
 
 
 @contextmanager
-def renamed(names: Mapping[str, str]) -> Iterator[None]:
+def rename_arguments(names: Mapping[str, str]) -> Iterator[None]:
     """Name the argument that the caller passed in errors of a block or of a decorated function."""
     try:
         yield

@@ -14,7 +14,9 @@ _POLICY = "go back to a checkpoint, and lower learning_rate or normalise observa
 _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
-def expect_finite(name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False) -> None:
+def check_finite_env_array(
+    name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False
+) -> None:
     """Refuses what cannot be learned from, of environments that made `step` steps.
 
     Args:
@@ -26,21 +28,21 @@ def expect_finite(name: str, array: npt.NDArray[Any], step: int, *, wide: bool =
     Raises:
         ValueError: NaN, infinity, or a number beyond float32.
 
-    >>> expect_finite("obs", np.array([[0.0], [1e300]]), step=7)
+    >>> check_finite_env_array("obs", np.array([[0.0], [1e300]]), step=7)
     Traceback (most recent call last):
     rlox.NonFiniteError: obs: expected finite numbers that float32 holds, got 1e+300 in \
 environment 1 at step 7; look at that environment's dynamics
     """
     if array.dtype.kind != "f":
         return
-    kept = array.dtype.itemsize <= 4 or wide
+    fits_float32 = array.dtype.itemsize <= 4 or wide
     # False for NaN.
-    good = np.isfinite(array) if kept else np.abs(array) <= np.finfo(np.float32).max
+    good = np.isfinite(array) if fits_float32 else np.abs(array) <= np.finfo(np.float32).max
     if not good.all():
         at = tuple(np.argwhere(~good)[0])
         raise NonFiniteError(
             name,
-            "finite numbers" if kept else "finite numbers that float32 holds",
+            "finite numbers" if fits_float32 else "finite numbers that float32 holds",
             str(array[at]),
             "look at that environment's dynamics",
             step=step,
@@ -48,7 +50,7 @@ environment 1 at step 7; look at that environment's dynamics
         )
 
 
-def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
+def check_finite_array(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     """Names the step and the environment of the first number that is not finite.
 
     Args:
@@ -59,7 +61,7 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
     Raises:
         FloatingPointError: There is one.
 
-    >>> refuse_nan("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
+    >>> check_finite_array("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
     rlox.NonFiniteError: rewards: expected finite numbers, got inf in environment 0 at step \
 41; look at the environment's dynamics
@@ -77,13 +79,13 @@ def refuse_nan(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
         )
 
 
-def refuse_nan_rollout(
+def check_finite_rollout(
     buffer: RolloutBuffer,
     last_values: npt.NDArray[np.float32],
     final_values: npt.NDArray[np.float32] | None,
     steps_before: int,
 ) -> None:
-    """As `refuse_nan`, for all that advantages are computed from.
+    """As `check_finite_array`, for all that advantages are computed from.
 
     Args:
         buffer: Filled.
@@ -95,16 +97,16 @@ def refuse_nan_rollout(
         FloatingPointError: Something is not finite.
     """
     for name in ("obs", "rewards", "log_probs", "values"):
-        refuse_nan(name, getattr(buffer, name), steps_before)
+        check_finite_array(name, getattr(buffer, name), steps_before)
     if final_values is not None:
         rows = np.zeros((buffer.n_steps, buffer.num_envs), final_values.dtype)
         rows.flat[buffer.final_index] = final_values
-        refuse_nan("final_values", rows, steps_before)
-    refuse_nan("last_values", last_values[None], steps_before + buffer.n_steps)
+        check_finite_array("final_values", rows, steps_before)
+    check_finite_array("last_values", last_values[None], steps_before + buffer.n_steps)
 
 
-def refuse_nan_policy(
-    said: Iterable[npt.NDArray[Any]], parameters: Mapping[str, npt.NDArray[Any]], step: int
+def check_finite_policy(
+    outputs: Iterable[npt.NDArray[Any]], parameters: Mapping[str, npt.NDArray[Any]], step: int
 ) -> None:
     """Says whether NaN or infinity from the policy is why a step was refused.
 
@@ -116,9 +118,9 @@ def refuse_nan_policy(
     Raises:
         FloatingPointError: It is.
     """
-    for name, array in zip(("actions", "log_probs", "values"), said, strict=False):
+    for name, array in zip(("actions", "log_probs", "values"), outputs, strict=False):
         if array.ndim:
-            refuse_nan(name, array[None], step)
+            check_finite_array(name, array[None], step)
     for name, array in parameters.items():
         if not np.isfinite(array).all():
             raise NonFiniteError(
@@ -131,7 +133,7 @@ def refuse_nan_policy(
             )
 
 
-def refuse_spoiled(losses: Mapping[str, float], timesteps: int) -> None:
+def check_finite(losses: Mapping[str, float], timesteps: int) -> None:
     """Names the first loss, or sum of gradients' norms, that is not finite.
 
     Raises:

@@ -45,7 +45,7 @@ class Leaf:
     dtype: "np.dtype[Any]"  # uint8, int64 or float32
 
     @cached_property
-    def _counted(self) -> tuple[Array | int, Array | int]:
+    def _start_and_counts(self) -> tuple[Array | int, Array | int]:
         """The least of the integers, and how many there are."""
         space: Any = self.space
         start = getattr(space, "start", 0)
@@ -56,7 +56,7 @@ class Leaf:
                 return start, space.nvec
         return start, 2
 
-    def stored(self, array: npt.ArrayLike) -> Array:
+    def encode(self, array: npt.ArrayLike) -> Array:
         """(n, *shape) as rollouts hold it: integers count from 0, numbers are float32.
 
         Raises:
@@ -64,7 +64,7 @@ class Leaf:
         """
         values: Array = np.asarray(array)
         if not isinstance(self.space, spaces.Box):
-            start, counts = self._counted
+            start, counts = self._start_and_counts
             values = values - start
             # Also what is no number is not inside.
             outside = ~((values >= 0) & (values < counts))
@@ -81,15 +81,15 @@ class Leaf:
                     row=int(row),
                 )
         with np.errstate(over="ignore"):  # who takes no infinities says so
-            stored: Array = values.astype(self.dtype, copy=False)
-        return stored
+            result: Array = values.astype(self.dtype, copy=False)
+        return result
 
-    def told(self, stored: Array) -> Array:
+    def decode(self, array: Array) -> Array:
         """What `stored` gave, with integers as the space counts them, in its dtype."""
         if isinstance(self.space, spaces.Box):
-            return stored
-        told: Array = (stored + self._counted[0]).astype(self.space.dtype)
-        return told
+            return array
+        result: Array = (array + self._start_and_counts[0]).astype(self.space.dtype)
+        return result
 
 
 class Layout:
@@ -131,13 +131,13 @@ class Layout:
         self.shape: tuple[int, ...] = (self._starts[-1],) if only is None else only.shape
         self.dtype = np.dtype(np.uint8) if only is None else only.dtype
 
-    def given(self, obs: Any) -> Iterator[tuple[Leaf, Any]]:
+    def iter_leaves(self, obs: Any) -> Iterator[tuple[Leaf, Any]]:
         """Each leaf, and what `obs` has for it.
 
         Raises:
             ValueError: It has nothing.
         """
-        return ((leaf, _part(obs, leaf)) for leaf in self.leaves)
+        return ((leaf, _get_leaf(obs, leaf)) for leaf in self.leaves)
 
     def parts(self, obs: Any) -> list[Array]:
         """The arrays of a batch, (n, ...) each, in the order of `leaves`, as rollouts hold them.
@@ -145,18 +145,18 @@ class Layout:
         Raises:
             ValueError: One is missing or has another shape.
         """
-        return [leaf.stored(given) for leaf, given in self.given(obs)]
+        return [leaf.encode(value) for leaf, value in self.iter_leaves(obs)]
 
     def pack(self, obs: Any) -> Array:
         """A batch as environments and users have it, as rows (n, *shape)."""
-        return self.joined(self.parts(obs))
+        return self.join(self.parts(obs))
 
     def row(self, obs: Any) -> Array:
         """A single observation, (*shape)."""
-        parts = [leaf.stored(np.asarray(given)[None]) for leaf, given in self.given(obs)]
-        return np.asarray(self.joined(parts)[0])
+        parts = [leaf.encode(np.asarray(value)[None]) for leaf, value in self.iter_leaves(obs)]
+        return np.asarray(self.join(parts)[0])
 
-    def joined(self, parts: list[Array]) -> Array:
+    def join(self, parts: list[Array]) -> Array:
         """What `parts` gave, as rows."""
         if not self.packed:
             return parts[0]
@@ -176,19 +176,19 @@ class Layout:
             rows: (..., *shape), of NumPy or of torch.
             dtype_of: What the rows' library calls a dtype.
         """
-        return _nested(self.space, self._views(rows, dtype_of)) if self.packed else rows
+        return _nest(self.space, self._views(rows, dtype_of)) if self.packed else rows
 
-    def told(self, rows: Array) -> Any:
+    def decode(self, rows: Array) -> Any:
         """Rows of NumPy as `unpack` gives them, but with integers as the spaces count them.
 
         >>> Layout(spaces.Discrete(3, start=5)).told(np.array([0, 2]))
         array([5, 7])
         """
         if not self.packed:
-            return self.leaves[0].told(rows)
+            return self.leaves[0].decode(rows)
         views = self._views(rows, lambda dtype: dtype)
-        told = (leaf.told(view) for leaf, view in zip(self.leaves, views, strict=True))
-        return _nested(self.space, told)
+        decoded_leaves = (leaf.decode(view) for leaf, view in zip(self.leaves, views, strict=True))
+        return _nest(self.space, decoded_leaves)
 
     def _views(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any]) -> Iterator[Any]:
         """The parts of packed rows, in the order of `leaves`."""
@@ -232,13 +232,13 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
             )
 
 
-def _part(obs: Any, leaf: Leaf) -> Any:
+def _get_leaf(obs: Any, leaf: Leaf) -> Any:
     for key in leaf.path:
         if isinstance(obs, Mapping):
-            there = key in obs
+            is_present = key in obs
         else:
-            there = isinstance(obs, tuple | list) and type(key) is int and key < len(obs)
-        if not there:
+            is_present = isinstance(obs, tuple | list) and type(key) is int and key < len(obs)
+        if not is_present:
             raise ArgumentError(
                 leaf.name,
                 "it in the observation",
@@ -249,12 +249,12 @@ def _part(obs: Any, leaf: Leaf) -> Any:
     return obs
 
 
-def _nested(space: gym.Space[Any], views: Iterator[Any]) -> Any:
+def _nest(space: gym.Space[Any], views: Iterator[Any]) -> Any:
     match space:
         case spaces.Dict():
-            return {key: _nested(part, views) for key, part in space.spaces.items()}
+            return {key: _nest(part, views) for key, part in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(_nested(part, views) for part in space.spaces)
+            return tuple(_nest(part, views) for part in space.spaces)
     return next(views)
 
 
@@ -289,8 +289,8 @@ def as_batch(
             "pass obs of obs, infos = env.reset()",
         )
     parts, singles = [], []
-    for leaf, given in layout.given(obs):
-        name, raw = leaf.name, _real_numbers(leaf.name, given)
+    for leaf, value in layout.iter_leaves(obs):
+        name, raw = leaf.name, _real_numbers(leaf.name, value)
         single = raw.shape == leaf.shape
         rows = raw[None] if single else raw
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:
@@ -303,7 +303,7 @@ def as_batch(
             )
         if not np.isfinite(rows).all():
             raise NonFiniteError(name, "finite numbers", "NaN or infinity", "look at their source")
-        parts.append(_fitting(name, leaf, rows))
+        parts.append(_to_leaf_dtype(name, leaf, rows))
         singles.append((single, len(rows)))
     if len(set(singles)) != 1:
         raise ArgumentError(
@@ -312,13 +312,13 @@ def as_batch(
             str([n for _, n in singles]),
             "give all of them a batch dimension, or none",
         )
-    rows = layout.joined(parts)
+    rows = layout.join(parts)
     if normalizer is not None and normalizer.normalizes_obs:
         rows = normalizer.normalize_obs(rows)
     return rows, singles[0][0]
 
 
-def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+def _to_leaf_dtype(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
     """Numbers in the dtype that rollouts hold them in."""
     if leaf.dtype == np.float32:
         return rows
@@ -327,7 +327,7 @@ def _fitting(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArra
         raise ArgumentError(
             name, f"{leaf.dtype} numbers", "others", f"pass observations of {leaf.space}"
         )
-    return leaf.stored(rows.astype(leaf.dtype))
+    return leaf.encode(rows.astype(leaf.dtype))
 
 
 def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox._validation import plain_seed
+from rlox._validation import check_seed
 
 Seed = int | Sequence[int | None] | None
 
@@ -26,22 +26,22 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
         return None
     listed = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
     if listed and getattr(seed, "shape", None) != ():
-        return _each(seed, num_envs)
+        return _check_seeds(seed, num_envs)
     fix = "pass an integer, one for each environment, or None"
-    first = plain_seed(seed, fix=fix)
+    first = check_seed(seed, fix=fix)
     return range(first, first + num_envs)
 
 
-def _each(seed: Any, num_envs: int) -> list[int | None]:
+def _check_seeds(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
         fix = "pass an integer, one for each environment, or None"
         raise ArgumentError("seed", f"one for each of {num_envs} environments", str(len(seed)), fix)
-    return [None if one is None else plain_seed(one) for one in seed]
+    return [None if one is None else check_seed(one) for one in seed]
 
 
-def state_for_numpy(words: npt.NDArray[np.int64]) -> dict[str, Any]:
+def state_for_numpy(state: npt.NDArray[np.int64]) -> dict[str, Any]:
     """A native stream, its (6,) words, as the `state` of NumPy's PCG64."""
-    high, low, inc_high, inc_low, has_uint32, uinteger = words.view(np.uint64).tolist()
+    high, low, inc_high, inc_low, has_uint32, uinteger = state.view(np.uint64).tolist()
     return {
         "bit_generator": "PCG64",
         "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
@@ -69,25 +69,25 @@ def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
             "use numpy.random.default_rng",
         )
     halves = [half for key in ("state", "inc") for half in divmod(state["state"][key], 2**64)]
-    words = [*halves, state["has_uint32"], state["uinteger"]]
-    return np.array(words, np.uint64).view(np.int64)
+    values = [*halves, state["has_uint32"], state["uinteger"]]
+    return np.array(values, np.uint64).view(np.int64)
 
 
-def to_numpy(words: npt.NDArray[np.int64]) -> np.random.Generator:
+def to_numpy(state: npt.NDArray[np.int64]) -> np.random.Generator:
     """A NumPy generator that goes on where the native stream of these (6,) words stands."""
     bits = np.random.PCG64(0)
-    bits.state = state_for_numpy(words)  # type: ignore[assignment]  # NumPy's TypedDict is private
+    bits.state = state_for_numpy(state)  # type: ignore[assignment]  # NumPy's TypedDict is private
     return np.random.Generator(bits)
 
 
-class GivenSeeds:
+class SeedTracker:
     """The seeds that the streams of some environments were last given.
 
     Args:
         seed: As for `seed_each`.
         num_envs: How many environments.
 
-    >>> seeds = GivenSeeds(0, num_envs=3)
+    >>> seeds = SeedTracker(0, num_envs=3)
     >>> seeds.give([7, None, 9], np.array([True, True, False]))
     >>> seeds.each
     (7, 1, 2)
@@ -95,42 +95,46 @@ class GivenSeeds:
 
     def __init__(self, seed: Seed, num_envs: int) -> None:
         self.last: int | list[int | None] | None = None
-        self._each: Sequence[int | None] = [None] * num_envs
-        self._actions: np.random.Generator | None = None
-        self.give(seed)
+        self._seeds: Sequence[int | None] = [None] * num_envs
+        self._action_stream: np.random.Generator | None = None
+        self.record(seed)
 
-    def give(self, seed: Seed, mask: npt.NDArray[np.bool_] | None = None) -> None:
+    def record(self, seed: Seed, mask: npt.NDArray[np.bool_] | None = None) -> None:
         """Notes a reset of all, or where `mask` is true; None lets the streams go on."""
-        given = seed_each(seed, len(self._each))
-        if given is None:
+        seeds = seed_each(seed, len(self._seeds))
+        if seeds is None:
             return
         # A list is the caller's own, and may change.
-        self.last = given.start if isinstance(given, range) else list(given)
-        self._actions = None
-        if mask is None and isinstance(given, range):
-            self._each = given
+        self.last = seeds.start if isinstance(seeds, range) else list(seeds)
+        self._action_stream = None
+        if mask is None and isinstance(seeds, range):
+            self._seeds = seeds
             return
-        taken = [True] * len(given) if mask is None else mask.tolist()
-        rows = zip(given, taken, self._each, strict=True)
-        self._each = [was if new is None or not take else new for new, take, was in rows]
+        selected_envs = [True] * len(seeds) if mask is None else mask.tolist()
+        rows = zip(seeds, selected_envs, self._seeds, strict=True)
+        self._seeds = [
+            old if new is None or not is_selected else new for new, is_selected, old in rows
+        ]
 
     @property
-    def each(self) -> tuple[int | None, ...]:
+    def seeds(self) -> tuple[int | None, ...]:
         """The seed that each environment was last given, None where it never was given one."""
-        return tuple(self._each)
+        return tuple(self._seeds)
 
     @property
-    def actions(self) -> np.random.Generator:
+    def action_stream(self) -> np.random.Generator:
         """The stream that uniformly random actions come from; the last seed given decides it."""
-        if self._actions is None:
+        if self._action_stream is None:
             known: int | list[int] | None
             if isinstance(self.last, list):
                 known = [s for s in self.last if s is not None] or None
             else:
                 known = self.last
             # The spawn key keeps this stream apart from those of the environments, which have none.
-            self._actions = np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
-        return self._actions
+            self._action_stream = np.random.default_rng(
+                np.random.SeedSequence(known, spawn_key=(0,))
+            )
+        return self._action_stream
 
 
 Stream = np.random.Generator

@@ -12,21 +12,21 @@ from rlox._rng import _damaged, stream_from_state, stream_state
 from rlox._types import Arrays
 
 
-def told_numbers(numbers: Iterable[float]) -> list[float | None]:
+def numbers_to_state(numbers: Iterable[float]) -> list[float | None]:
     """Numbers as JSON holds them, with None for NaN."""
     return [None if math.isnan(number) else number for number in numbers]
 
 
 def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> list[float]:
-    """So many numbers that the counters have under a name, as `told_numbers` gave them.
+    """So many numbers that the counters have under a name, as `numbers_to_state` gave them.
 
     Raises:
         ValueError: They are not as many, or something else.
     """
-    told = counters.get(name)
-    flat = [math.nan if x is None else x for x in (told if isinstance(told, list) else [told])]
+    value = counters.get(name)
+    flat = [math.nan if x is None else x for x in (value if isinstance(value, list) else [value])]
     if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
-        raise _damaged("counters", f"{count} numbers as {name}", told)
+        raise _damaged("counters", f"{count} numbers as {name}", value)
     return flat
 
 

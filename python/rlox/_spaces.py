@@ -152,7 +152,7 @@ def _from_json(description: Any) -> gym.Space[Any]:
     raise ValueError(f"unknown type {kind!r}")
 
 
-def counts_of(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
+def get_action_counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
     """How many values each component of an integer action has; None for Box."""
     match space:
         case spaces.Discrete():
@@ -180,19 +180,21 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
     >>> action_dtype(spaces.Discrete(2)), action_dtype(spaces.Box(-1, 1, (3,)))
     ('int64', 'float32')
     """
-    return "float32" if counts_of(space) is None else "int64"
+    return "float32" if get_action_counts(space) is None else "int64"
 
 
-def as_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+def check_action_shape(
+    space: gym.Space[Any], values: npt.ArrayLike, num_envs: int
+) -> npt.NDArray[Any]:
     """An array with one action for each environment, whatever is in it."""
     shape = (num_envs, *(space.shape or ()))
     try:
-        actions = np.asarray(given)
+        actions = np.asarray(values)
     except ValueError as error:
         raise ArgumentError(
             "actions",
             f"shape {shape}",
-            f"{type(given).__name__} ({error})",
+            f"{type(values).__name__} ({error})",
             "pass one action per environment",
         ) from error
     if actions.shape != shape:
@@ -202,30 +204,30 @@ def as_actions(space: gym.Space[Any], given: npt.ArrayLike, num_envs: int) -> np
     return actions
 
 
-def sent_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
+def to_env_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
     """Stored actions, (num_envs, ...), as the environment wants them, in the space's dtype.
 
     Raises:
         ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
         TypeError: Fractional actions for an integer space.
 
-    >>> sent_actions(spaces.Discrete(3, start=5), [0, 2], num_envs=2)
+    >>> to_env_actions(spaces.Discrete(3, start=5), [0, 2], num_envs=2)
     array([5, 7])
-    >>> sent_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
+    >>> to_env_actions(spaces.Box(0, 1, (1,)), [[-3.0]], num_envs=1)
     array([[0.]], dtype=float32)
     """
-    actions = as_actions(space, stored, num_envs)
-    counts = counts_of(space)
+    actions = check_action_shape(space, stored, num_envs)
+    counts = get_action_counts(space)
     if counts is None:
         assert isinstance(space, spaces.Box)
-        actions = _real(actions)
-        _refuse(~np.isfinite(actions), actions, "finite numbers")
-        return _clipped(space, actions)
-    _expect_integers(actions)
-    _refuse((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
+        actions = _to_real(actions)
+        _check_valid(~np.isfinite(actions), actions, "finite numbers")
+        return _clip(space, actions)
+    _check_integers(actions)
+    _check_valid((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
     # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
-    sent: npt.NDArray[Any] = (actions.astype(np.int64) + _start(space)).astype(space.dtype)
-    return sent
+    env_actions: npt.NDArray[Any] = (actions.astype(np.int64) + _start(space)).astype(space.dtype)
+    return env_actions
 
 
 def _start(space: gym.Space[Any]) -> Any:
@@ -233,14 +235,14 @@ def _start(space: gym.Space[Any]) -> Any:
     return getattr(space, "start", 0)
 
 
-def _expect_integers(actions: npt.NDArray[Any]) -> None:
+def _check_integers(actions: npt.NDArray[Any]) -> None:
     if actions.dtype.kind not in "iu":
         raise ArgumentTypeError(
             "actions", "integers", f"dtype {actions.dtype}", "convert them to int64 first"
         )
 
 
-def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _to_real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if actions.dtype.kind in "biuf":
         return actions
     got = f"dtype {actions.dtype}"
@@ -252,7 +254,7 @@ def _real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     raise ArgumentTypeError("actions", "real numbers", got, "pass an array of them")
 
 
-def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _clip(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Inside the bounds, in the space's dtype: where it has no fractions, the nearest integers.
 
     Cut off, they would make 0 twice as likely as others, and the bounds hard to reach.
@@ -261,7 +263,7 @@ def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     plain = actions
     if dtype.kind in "iu":
         # Integers are clipped as integers: float64 has not all of those beyond 2**53.
-        plain = _saturated(actions, dtype)
+        plain = _saturate(actions, dtype)
     elif dtype.kind == "b":
         plain = np.rint(actions.astype(np.float64))
     elif dtype.kind == "f" and not np.can_cast(actions.dtype, dtype):
@@ -272,7 +274,7 @@ def _clipped(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return clipped
 
 
-def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _saturate(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Numbers as integers of a dtype; those beyond it become its smallest and largest."""
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     match actions.dtype.kind:
@@ -288,7 +290,7 @@ def _saturated(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[A
     return np.minimum(actions.astype(np.uint64), np.uint64(most)).astype(dtype)
 
 
-def expect_actions(
+def check_actions(
     space: gym.Space[Any],
     actions: npt.ArrayLike,
     num_envs: int,
@@ -306,52 +308,52 @@ def expect_actions(
         ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
         TypeError: Fractional actions for an integer space.
 
-    >>> expect_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    >>> check_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([5, 7])
     """
-    given, counts = as_actions(space, actions, num_envs), counts_of(space)
+    array, counts = check_action_shape(space, actions, num_envs), get_action_counts(space)
     start = _start(space)
     if counts is None:
-        bad = ~np.isfinite(_real(given))
+        bad = ~np.isfinite(_to_real(array))
     else:
-        _expect_integers(given)
-        if given.dtype == np.uint64:  # which would wrap around
-            _refuse(given > np.uint64(2**63 - 1), given, "integers below 2**63")
-        counted = given.astype(np.int64) - start
-        bad = (counted < 0) | (counted >= counts)
+        _check_integers(array)
+        if array.dtype == np.uint64:  # which would wrap around
+            _check_valid(array > np.uint64(2**63 - 1), array, "integers below 2**63")
+        indices = array.astype(np.int64) - start
+        bad = (indices < 0) | (indices >= counts)
     if ignored is not None:
         bad[ignored] = False
     if bad.any():
         inside = "finite numbers" if counts is None else f"integers in [{start}, {start + counts})"
-        _refuse(bad, given, inside)
-    return given.astype(space.dtype) if given.dtype.kind == "u" else given
+        _check_valid(bad, array, inside)
+    return array.astype(space.dtype) if array.dtype.kind == "u" else array
 
 
-def counted_actions(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> npt.ArrayLike:
+def to_zero_based(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> npt.ArrayLike:
     """Actions as environments take them, as a rollout stores them: integers counted from 0.
 
     Raises:
-        ValueError, TypeError: As `expect_actions`, where something has to be counted.
+        ValueError, TypeError: As `check_actions`, where something has to be counted.
 
-    >>> counted_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
+    >>> to_zero_based(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([0, 2])
     """
     start = _start(space)
     if not np.any(start):
         return actions
-    counted: npt.NDArray[Any] = expect_actions(space, actions, num_envs).astype(np.int64) - start
-    return counted
+    indices: npt.NDArray[Any] = check_actions(space, actions, num_envs).astype(np.int64) - start
+    return indices
 
 
-def _refuse(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
+def _check_valid(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
-        kind = ArgumentError if actions.dtype.kind in "iu" else NonFiniteError
+        cls = ArgumentError if actions.dtype.kind in "iu" else NonFiniteError
         fix = "keep actions inside the action space"
-        raise kind("actions", expected, str(actions[at]), fix, env=int(at[0]))
+        raise cls("actions", expected, str(actions[at]), fix, env=int(at[0]))
 
 
-def expect_action_space(space: gym.Space[Any], config: Any) -> None:
+def check_action_space(space: gym.Space[Any], config: Any) -> None:
     """Refuses action spaces in which there is nothing to do, or not what the settings ask for.
 
     Raises:
@@ -365,7 +367,7 @@ def expect_action_space(space: gym.Space[Any], config: Any) -> None:
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 
-def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
+def check_supported_actions(algorithm: str, space: gym.Space[Any]) -> None:
     """Refuses actions that an off-policy algorithm does not do.
 
     Args:
@@ -376,7 +378,7 @@ def expect_actions_for(algorithm: str, space: gym.Space[Any]) -> None:
     Raises:
         ValueError: It does not do them; those that do are named.
 
-    >>> expect_actions_for("dqn", gym.spaces.MultiBinary(2))
+    >>> check_supported_actions("dqn", gym.spaces.MultiBinary(2))
     Traceback (most recent call last):
     rlox.ArgumentError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
@@ -418,7 +420,7 @@ _MOST = float(np.finfo(np.float32).max)
 
 
 def random_actions(
-    space: gym.Space[Any], rng: np.random.Generator, lead: tuple[int, ...]
+    space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     """Uniform actions as a rollout stores them, shape (*lead, *space.shape), int64 or float32.
 
@@ -431,8 +433,8 @@ def random_actions(
     >>> random_actions(spaces.Discrete(1, start=9), np.random.default_rng(0), (2, 3)).tolist()
     [[0, 0, 0], [0, 0, 0]]
     """
-    shape = (*lead, *(space.shape or ()))
-    counts = counts_of(space)
+    shape = (*batch_shape, *(space.shape or ()))
+    counts = get_action_counts(space)
     if counts is not None:
         return rng.integers(counts, size=shape)
     low, high = _finite_bounds(space)
@@ -453,7 +455,7 @@ def uniform_log_prob(space: gym.Space[Any]) -> float:
     >>> uniform_log_prob(spaces.Box(0, np.array([1, 0], np.float32)))
     -0.0
     """
-    counts = counts_of(space)
+    counts = get_action_counts(space)
     if counts is not None:
         return -float(np.log(counts).sum())
     low, high = _finite_bounds(space)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rlox._errors import OutOfMemoryError
 from rlox._rlox import available_memory
-from rlox._validation import shown
+from rlox._validation import short_repr
 
 # What the kernels of rlox ask a CPU for.
 _UNITS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "asimd")
@@ -62,10 +62,10 @@ def threads() -> int:
 def vector_units() -> list[str] | None:
     """Which of the instruction sets that matter the CPU has; None where the system does not say."""
     try:
-        words = {*Path("/proc/cpuinfo").read_text().split()}
+        cpu_flags = {*Path("/proc/cpuinfo").read_text().split()}
     except OSError:
         return None
-    return [unit for unit in _UNITS if unit in words]
+    return [unit for unit in _UNITS if unit in cpu_flags]
 
 
 def check_memory(argument: str, value: object, needed: int) -> None:
@@ -90,6 +90,6 @@ which needs 2305843009213693952 bytes; use a smaller value
         raise OutOfMemoryError(
             argument,
             f"a value that fits into {free} free bytes",
-            f"{shown(value)}, which needs {shown(needed)} bytes",
+            f"{short_repr(value)}, which needs {short_repr(needed)} bytes",
             "use a smaller value",
         )

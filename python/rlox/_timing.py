@@ -13,9 +13,9 @@ from rlox import _rlox
 from rlox._rlox import enter_phase as enter
 from rlox._rlox import start_phases as start
 from rlox._rlox import stop_phases as stop
-from rlox._validation import whole
+from rlox._validation import check_int
 
-__all__ = ["PHASES", "Every", "enter", "read", "start", "stop"]
+__all__ = ["PHASES", "EveryNSteps", "enter", "read", "start", "stop"]
 PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "other")
 """What time is told apart into.
 
@@ -30,7 +30,7 @@ def read() -> dict[str, float]:
     return dict(zip(PHASES, _rlox.phase_seconds(), strict=True))
 
 
-class Every:
+class EveryNSteps:
     """Says when so many environment steps have gone by: after each multiple of them, once.
 
     Args:
@@ -46,14 +46,14 @@ class Every:
     """
 
     def __init__(self, every: int) -> None:
-        self.steps = whole("every", every, 1, fix="pass a number of environment steps")
+        self.steps = check_int("every", every, 1, fix="pass a number of environment steps")
         self._next = self.steps
 
     def start(self, timesteps: int) -> None:
         """Goes on from here: the same multiples, whether a run was resumed or not."""
         self._next = (timesteps // self.steps + 1) * self.steps
 
-    def due(self, timesteps: int) -> bool:
+    def ready(self, timesteps: int) -> bool:
         """Whether a multiple was reached since it last was."""
         if timesteps < self._next:
             return False

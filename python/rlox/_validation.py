@@ -18,8 +18,10 @@ from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
-def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str = "") -> int:
-    """A whole number of at least `low`, or equal to `also`, as a plain int.
+def check_int(
+    name: str, value: Any, low: int, extra_value: int | None = None, *, fix: str = ""
+) -> int:
+    """A whole number of at least `low`, or equal to `extra_value`, as a plain int.
 
     Raises:
         TypeError: It is no integer; floats, whole or not, True and False are none.
@@ -33,19 +35,19 @@ def whole(name: str, value: Any, low: int, also: int | None = None, *, fix: str 
 pass 100000
     """
     expected = f"an integer of at least {low}"
-    if also is not None:
-        expected = f"{also} or {expected}"
+    if extra_value is not None:
+        expected = f"{extra_value} or {expected}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         if isinstance(value, float | np.floating) and float(value).is_integer():
             fix = f"pass {int(value)}"
         raise _wrong(name, expected, value, fix or "pass an integer", ArgumentTypeError)
     plain = int(value)
-    if plain < low and plain != also:
+    if plain < low and plain != extra_value:
         raise _wrong(name, expected, value, fix or f"pass {low} or more")
     return plain
 
 
-def number(
+def check_float(
     name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = ""
 ) -> float:
     """A finite number in [low, high] as a plain float.
@@ -69,13 +71,13 @@ def number(
     except OverflowError:
         plain = math.inf
     if not math.isfinite(plain) or not low <= plain <= high:
-        nearest = f"pass at least {low}" if plain < low else f"pass at most {high}"
-        nearest = nearest if math.isfinite(plain) else "pass a finite number"
-        raise _wrong(name, expected, value, fix or nearest)
+        default_fix = f"pass at least {low}" if plain < low else f"pass at most {high}"
+        default_fix = default_fix if math.isfinite(plain) else "pass a finite number"
+        raise _wrong(name, expected, value, fix or default_fix)
     return plain
 
 
-def number_or_numbers(
+def check_float_or_tuple(
     name: str, value: Any, low: float = -math.inf, high: float = math.inf
 ) -> float | tuple[float, ...]:
     """A finite number in [low, high], or an array of such as a tuple of them, row by row.
@@ -84,24 +86,24 @@ def number_or_numbers(
         TypeError: Something in it is no number.
         ValueError: One is outside, NaN or infinite; there is none.
 
-    >>> number_or_numbers("sigma", np.array([[0.5], [1.0]]), 0, 1)
+    >>> check_float_or_tuple("sigma", np.array([[0.5], [1.0]]), 0, 1)
     (0.5, 1.0)
     """
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
-        return number(name, value, low, high)
+        return check_float(name, value, low, high)
     try:
-        given = np.asarray(value).tolist()
+        values = np.asarray(value).tolist()
     except ValueError as error:  # rows of different lengths
         raise _wrong(name, "a number, or an array of them", value, "pass one number") from error
-    if not isinstance(given, list):
-        return number(name, given, low, high)
-    flat = np.ravel(np.array(given, object))
+    if not isinstance(values, list):
+        return check_float(name, values, low, high)
+    flat = np.ravel(np.array(values, object))
     if len(flat) == 0:
         raise _wrong(name, "a number, or an array of them", value, "pass one number")
-    return tuple(number(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
+    return tuple(check_float(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
 
 
-def flag(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
+def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
     """True or False, as a plain bool.
 
     Raises:
@@ -112,7 +114,7 @@ def flag(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
     return bool(value)
 
 
-def text(name: str, value: Any, choices: Sequence[str] = ()) -> str:
+def check_str(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     """A plain str, one of `choices` if there are any.
 
     Raises:
@@ -130,7 +132,7 @@ def text(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     return str(value)
 
 
-def path_or_none(name: str, value: Any) -> Path | None:
+def check_path(name: str, value: Any) -> Path | None:
     """A path, or None.
 
     Raises:
@@ -145,24 +147,26 @@ def path_or_none(name: str, value: Any) -> Path | None:
     return Path(value)
 
 
-def whole_numbers(name: str, value: Any) -> tuple[int, ...]:
+def check_int_tuple(name: str, value: Any) -> tuple[int, ...]:
     """A sequence of integers of at least 1, as a tuple of plain ints.
 
     Raises:
         ValueError: It is something else.
 
-    >>> whole_numbers("net_arch", np.array([64, 64]))
+    >>> check_int_tuple("net_arch", np.array([64, 64]))
     (64, 64)
     """
     try:
         if not isinstance(value, str):
-            return tuple(whole(name, x, 1) for x in value)
+            return tuple(check_int(name, x, 1) for x in value)
     except (TypeError, ValueError):
         pass
     raise _wrong(name, "a sequence of integers of at least 1", value, "pass for example (64, 64)")
 
 
-def settle(config: object, check: Callable[..., Any], names: Iterable[str], *args: Any) -> None:
+def check_fields(
+    config: object, check: Callable[..., Any], names: Iterable[str], *args: Any
+) -> None:
     """Replaces each of these fields of a frozen config by `check(name, value, *args)`.
 
     None stays where it is the field's default.
@@ -177,13 +181,13 @@ def settle(config: object, check: Callable[..., Any], names: Iterable[str], *arg
             object.__setattr__(config, name, check(name, value, *args))
 
 
-def flags_of(config: object) -> list[str]:
+def get_bool_fields(config: object) -> list[str]:
     """The names of the fields that are True or False by default."""
-    about = fields(config)  # type: ignore[arg-type]  # configs are dataclasses
-    return [field.name for field in about if isinstance(field.default, bool)]
+    config_fields = fields(config)  # type: ignore[arg-type]  # configs are dataclasses
+    return [field.name for field in config_fields if isinstance(field.default, bool)]
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """What came, for a message: its `repr`, cut short; its type where it has none.
 
     >>> shown(10**5000)
@@ -197,19 +201,19 @@ def shown(value: object) -> str:
 
 
 def _wrong(
-    name: str, expected: str, value: object, fix: str, kind: type[StructuredError] = ArgumentError
+    name: str, expected: str, value: object, fix: str, cls: type[StructuredError] = ArgumentError
 ) -> StructuredError:
-    return kind(name, expected, shown(value), fix)
+    return cls(name, expected, short_repr(value), fix)
 
 
-def plain_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> int:
+def check_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> int:
     """A seed as a plain int: of any size, as NumPy and Gymnasium take them.
 
     Raises:
         TypeError: It is no integer; floats, True and False are none.
         ValueError: It is below 0.
 
-    >>> plain_seed(np.int64(7)), plain_seed(2**70) == 2**70
+    >>> check_seed(np.int64(7)), check_seed(2**70) == 2**70
     (7, True)
     """
     expected = "None or an integer of at least 0"
@@ -220,22 +224,22 @@ def plain_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> i
     return int(seed)
 
 
-def chosen_seed(seed: int | None) -> int:
+def resolve_seed(seed: int | None) -> int:
     """The seed, or for None one from the operating system, so that every run can be repeated.
 
     Raises:
-        TypeError, ValueError: As `plain_seed` does.
+        TypeError, ValueError: As `check_seed` does.
     """
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    return plain_seed(seed)
+    return check_seed(seed)
 
 
-def json_keywords(name: str, value: Any, taken: Sequence[str] = ()) -> dict[str, Any]:
+def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[str, Any]:
     """Keywords as JSON holds them: NumPy's numbers become plain ones, tuples become lists.
 
     Raises:
-        TypeError: It is no dict with str keys, has one that is `taken`, or holds what JSON does
+        TypeError: It is no dict with str keys, has one that is `reserved`, or holds what JSON does
             not have, NaN for instance; the key is named.
 
     >>> json_keywords("env_kwargs", {"g": np.float32(0.5), "size": (8, 8)})
@@ -243,7 +247,7 @@ def json_keywords(name: str, value: Any, taken: Sequence[str] = ()) -> dict[str,
     """
     if not isinstance(value, Mapping):
         raise _wrong(name, "a dict of keywords", value, "pass a dict or None", ArgumentTypeError)
-    for key in taken:
+    for key in reserved:
         if key in value:
             raise _wrong(
                 name, f"no {key!r}", value, f"leave {key!r} to the trainer", ArgumentTypeError
@@ -275,18 +279,18 @@ def _json(name: str, value: Any) -> Any:
 
 
 # A setting, and the one it is given in place of.
-_IN_PLACE_OF = {"utd_ratio": "gradient_steps"}
+_OVERRIDES = {"utd_ratio": "gradient_steps"}
 
 
 def resolve(
     defaults: Mapping[str, Any],
     preset: Mapping[str, Any],
-    given: Mapping[str, Any],
-    without: Iterable[str] = (),
+    arguments: Mapping[str, Any],
+    exclude: Iterable[str] = (),
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Arguments before rl-zoo3's settings before defaults: the settings, and where each is from.
 
-    `without` names settings of built-in policies, where a policy of one's own takes their place:
+    `exclude` names settings of built-in policies, where a policy of one's own takes their place:
     the preset's are left out. So is what an argument stands in place of.
 
     Raises:
@@ -295,20 +299,20 @@ def resolve(
     >>> resolve({"gamma": 0.99, "n_steps": 2048}, {"gamma": 0.9}, {"n_steps": 8})
     ({'gamma': 0.9, 'n_steps': 8}, {'gamma': 'rl-zoo3', 'n_steps': 'argument'})
     """
-    for name in without:
-        if name in given:
+    for name in exclude:
+        if name in arguments:
             raise ArgumentTypeError(
                 name,
                 "no settings of the built-in policy beside a policy of your own",
-                repr(given[name]),
+                repr(arguments[name]),
                 "leave one of them out",
             )
-    replaced = {old for new, old in _IN_PLACE_OF.items() if given.get(new) is not None}
-    left_out = {*without, *replaced}
-    tuned = {name: value for name, value in preset.items() if name not in left_out}
-    sources = dict.fromkeys(defaults, "default")
-    sources |= dict.fromkeys(tuned, "rl-zoo3") | dict.fromkeys(given, "argument")
-    return {**defaults, **tuned, **given}, sources
+    replaced = {old for new, old in _OVERRIDES.items() if arguments.get(new) is not None}
+    excluded_names = {*exclude, *replaced}
+    tuned = {name: value for name, value in preset.items() if name not in excluded_names}
+    config_sources = dict.fromkeys(defaults, "default")
+    config_sources |= dict.fromkeys(tuned, "rl-zoo3") | dict.fromkeys(arguments, "argument")
+    return {**defaults, **tuned, **arguments}, config_sources
 
 
 def hint(name: str, known: Iterable[str], default: str | None = None) -> str:
@@ -320,7 +324,7 @@ def hint(name: str, known: Iterable[str], default: str | None = None) -> str:
     ("did you mean 'CartPole-v1'?", 'there are train, eval')
     """
     names = list(known)
-    by_stem = {_stem(one): one for one in sorted(names)}
+    by_stem = {_stem(candidate): candidate for candidate in sorted(names)}
     if close := difflib.get_close_matches(_stem(name), by_stem):
         return f"did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?"
     return default or f"there are {', '.join(names)}"
@@ -330,7 +334,7 @@ def _stem(name: str) -> str:
     return re.sub(r"-v\d+$", "", name.lower())
 
 
-def refuse_unknown(
+def check_keywords(
     names: Iterable[str], known: Iterable[str], owner: str, hints: Mapping[str, str] | None = None
 ) -> None:
     """Check that all names of keyword arguments are known.
@@ -344,7 +348,7 @@ def refuse_unknown(
     Raises:
         TypeError: A name is unknown; close ones are suggested.
 
-    >>> refuse_unknown(["gama"], ["gamma", "n_steps"], owner="PPOTrainer")
+    >>> check_keywords(["gama"], ["gamma", "n_steps"], owner="PPOTrainer")
     Traceback (most recent call last):
     rlox.ArgumentTypeError: gama: expected a setting of PPOTrainer, got an unknown name; did you \
 mean 'gamma'?

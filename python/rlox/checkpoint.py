@@ -51,7 +51,7 @@ _DAMAGED = (
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # bytes of a manifest
-_SPARE = 2**20  # bytes that safetensors needs besides the file and the arrays
+_SAFETENSORS_OVERHEAD = 2**20  # bytes that safetensors needs besides the file and the arrays
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
@@ -91,26 +91,28 @@ def write_checkpoint(
     >>> checkpoint.manifest["steps"], checkpoint.members["networks"]["w"]
     (7, array([1., 1.]))
     """
-    path = _folder(path).resolve()
+    path = _check_folder_path(path).resolve()
     if path.parent.is_dir():
         with locked(path.parent):
-            _expect_replaceable(path)
+            _check_replaceable(path)
     if not isinstance(manifest, Mapping):
         raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass {}")
-    checked = {name: checked_member(name, arrays) for name, arrays in _named(members).items()}
+    checked = {
+        name: check_member(name, arrays) for name, arrays in _to_member_dicts(members).items()
+    }
     for name in checked:
         if not _NAME.fullmatch(name):
             raise ArgumentError("members", "names of a-z, 0-9 and _", repr(name), "rename it")
     content = {**manifest, "format": FORMAT, "rlox": __version__}
-    _signed({**content, "members": {}})  # which refuses what JSON cannot hold
+    _sign({**content, "members": {}})  # which refuses what JSON cannot hold
 
     _make_parent(path)
     with locked(path.parent):  # who writes at the same time comes after
-        _expect_replaceable(path)
+        _check_replaceable(path)
         _replace(path, content, checked)
 
 
-def _expect_replaceable(path: Path) -> None:
+def _check_replaceable(path: Path) -> None:
     """Refuses to replace what is no checkpoint; nobody writes there meanwhile."""
     if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
         raise FileExistsError(
@@ -121,16 +123,16 @@ def _expect_replaceable(path: Path) -> None:
 
 def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Arrays]) -> None:
     """Puts a checkpoint in the place of what is at `path`."""
-    partial, previous = _beside(path, "partial"), _beside(path, "previous")
+    partial, previous = _sibling_path(path, "partial"), _sibling_path(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        about = {
+        entries = {
             name: write_member(partial / f"{name}.safetensors", arrays)
             for name, arrays in members.items()
             if arrays
         }
-        write_file(partial / MANIFEST, _signed({**content, "members": about}))
+        write_file(partial / MANIFEST, _sign({**content, "members": entries}))
     except BaseException:
         # On a full disk it would be in the way of something smaller.
         shutil.rmtree(partial, ignore_errors=True)
@@ -145,17 +147,17 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
     shutil.rmtree(previous, ignore_errors=True)
 
 
-def _signed(content: Mapping[str, Any]) -> bytes:
+def _sign(content: Mapping[str, Any]) -> bytes:
     """Return a manifest with its checksum."""
     try:
-        digest = hashlib.sha256(_canonical(content)).hexdigest()
+        digest = hashlib.sha256(_to_canonical_json(content)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
         kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         raise kind("manifest", "what JSON can hold", f"other ({error})", "leave it out") from error
-    return _canonical({**content, "sha256": digest})
+    return _to_canonical_json({**content, "sha256": digest})
 
 
-def _named(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The members, each a dict of what is given by name."""
     return {
         member: dict(_items(f"members[{member!r}]", arrays))
@@ -163,16 +165,16 @@ def _named(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
     }
 
 
-def _items(name: str, given: Any) -> list[tuple[str, Any]]:
-    known = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
-    if not known or not all(key.isprintable() for key in given):
+def _items(name: str, value: Any) -> list[tuple[str, Any]]:
+    known = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    if not known or not all(key.isprintable() for key in value):
         raise ArgumentTypeError(
             name,
             "a dict with printable str keys",
-            type(given).__name__,
+            type(value).__name__,
             "pass arrays by member and name",
         )
-    return list(given.items())
+    return list(value.items())
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -187,7 +189,7 @@ def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _folder(path: object) -> Path:
+def _check_folder_path(path: object) -> Path:
     wrong = ("path", "the path of a folder", repr(path), "pass one as str or Path")
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise ArgumentTypeError(*wrong)
@@ -224,57 +226,59 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         ValueError: A newer rlox wrote it.
         MemoryError: It does not fit into memory.
     """
-    path = _folder(path)
+    path = _check_folder_path(path)
     while True:
-        found = _found(path)
-        before = _standing(found)
+        found = _find_checkpoint(path)
+        before = _get_identity(found)
         try:
-            return _read_whole(found)
+            return _read_folder(found)
         except (CorruptFileError, OSError):
-            if _standing(found) != before:
+            if _get_identity(found) != before:
                 continue  # it was replaced, or removed for a newer one, while it was read
             if not found.parent.is_dir():
                 raise
             # It is so, or somebody was replacing it whenever we looked: not while we are alone.
             with locked(found.parent):
-                return _read_whole(_found(path))
+                return _read_folder(_find_checkpoint(path))
 
 
-def _found(path: Path) -> Path:
+def _find_checkpoint(path: Path) -> Path:
     """Where the checkpoint lies that a path names, if there is one."""
     path = path.resolve()
     if not (path / MANIFEST).exists():
         path = newest(path) or (path / "checkpoint" if (path / "checkpoint").exists() else path)
-    if not path.exists() and _beside(path, "previous").exists():
-        path = _beside(path, "previous")
+    if not path.exists() and _sibling_path(path, "previous").exists():
+        path = _sibling_path(path, "previous")
     return path
 
 
-def _standing(folder: Path) -> tuple[int, ...] | None:
+def _get_identity(folder: Path) -> tuple[int, ...] | None:
     """What changes when another folder comes to this place; None where there is none."""
     try:
-        about = folder.stat()
+        info = folder.stat()
     except OSError:
         return None
-    return about.st_dev, about.st_ino, about.st_mtime_ns
+    return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
-def _read_whole(path: Path) -> Checkpoint:
-    if (what := no_checkpoint(path)) is not None:
+def _read_folder(path: Path) -> Checkpoint:
+    if (what := explain_missing_checkpoint(path)) is not None:
         raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}")
     manifest = _read_manifest(path / MANIFEST)
     members = {}
-    expect_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})
-    for name, about in manifest["members"].items():
+    check_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})
+    for name, entry in manifest["members"].items():
         if not _NAME.fullmatch(name):
             raise corrupt(path / MANIFEST, "members", f"the name {name!r}")
-        expect_keys(path / MANIFEST, "members", about, {"bytes": (int,), "sha256": (str,)})
+        check_keys(path / MANIFEST, "members", entry, {"bytes": (int,), "sha256": (str,)})
         file = path / f"{name}.safetensors"
-        data = _read(file, name, about["bytes"])
-        if hashlib.sha256(data).hexdigest() != about["sha256"]:
+        data = _read_file(file, name, entry["bytes"])
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
             raise corrupt(file, name, "another SHA-256 than the manifest says")
         try:
-            np.empty(2 * len(data) + _SPARE, np.uint8)  # safetensors panics without memory
+            np.empty(
+                2 * len(data) + _SAFETENSORS_OVERHEAD, np.uint8
+            )  # safetensors panics without memory
         except MemoryError:
             hint = "free memory, or load it on a larger machine"
             got = f"{len(data):,} bytes as {name!r}"
@@ -286,7 +290,7 @@ def _read_whole(path: Path) -> Checkpoint:
     return Checkpoint(manifest, members)
 
 
-def expect_keys(
+def check_keys(
     file: Path, section: str, content: Any, kinds: Mapping[str, tuple[type, ...]]
 ) -> None:
     """A section is a dict with these keys, and values of exactly these types.
@@ -304,7 +308,7 @@ def expect_keys(
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
-    data = _read(file, "manifest")
+    data = _read_file(file, "manifest")
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -327,26 +331,26 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     return manifest
 
 
-def _canonical(content: Mapping[str, Any]) -> bytes:
+def _to_canonical_json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _read(file: Path, section: str, size: int | None = None) -> bytes:
+def _read_file(file: Path, section: str, size: int | None = None) -> bytes:
     """A file's bytes, of which there must be `size`, or few enough for a manifest."""
     try:
         # What never ends, or waits for a writer, is no file.
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise corrupt(file, section, "no such file") from error
-    with ExitStack() as ends:
-        ends.callback(os.close, descriptor)
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
             raise corrupt(file, section, "no file")
-        if size is None and about.st_size > _LONGEST:
-            raise corrupt(file, section, f"{about.st_size:,} bytes")
-        if size is not None and about.st_size != size:
-            raise corrupt(file, section, f"{about.st_size} bytes instead of {size}")
+        if size is None and info.st_size > _LONGEST:
+            raise corrupt(file, section, f"{info.st_size:,} bytes")
+        if size is not None and info.st_size != size:
+            raise corrupt(file, section, f"{info.st_size} bytes instead of {size}")
         with open(descriptor, "rb", closefd=False) as opened:
             return opened.read()
 
@@ -357,7 +361,7 @@ def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
     return CorruptFileError(str(file), "what rlox wrote", got, hint, section=section)
 
 
-def _beside(path: Path, what: str) -> Path:
+def _sibling_path(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}")
 
 
@@ -378,10 +382,10 @@ _DTYPES = {
     "int64": "I64",
     "uint64": "U64",
 }
-_ORDER = list(_DTYPES)
+_DTYPE_ORDER = list(_DTYPES)
 
 
-def checked_member(member: str, given: dict[str, Any]) -> Arrays:
+def check_member(member: str, values: dict[str, Any]) -> Arrays:
     """The arrays of a member, which `write_member` can write.
 
     Args:
@@ -391,10 +395,10 @@ def checked_member(member: str, given: dict[str, Any]) -> Arrays:
     Raises:
         TypeError: One holds other things than numbers of at most 64 bits.
 
-    >>> checked_member("networks", {"w": [1, 2]})
+    >>> check_member("networks", {"w": [1, 2]})
     {'w': array([1, 2])}
     """
-    arrays: Arrays = {name: np.asanyarray(x) for name, x in given.items()}
+    arrays: Arrays = {name: np.asanyarray(x) for name, x in values.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
             raise ArgumentTypeError(
@@ -415,26 +419,26 @@ def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
     Raises:
         OSError: It cannot be written.
     """
-    order = sorted(arrays, key=lambda name: (-_ORDER.index(arrays[name].dtype.name), name))
-    about, end = dict[str, Any](), 0
-    for name in order:
+    names = sorted(arrays, key=lambda name: (-_DTYPE_ORDER.index(arrays[name].dtype.name), name))
+    header, end = dict[str, Any](), 0
+    for name in names:
         array, begin = arrays[name], end
         end += array.nbytes
         kind, shape = _DTYPES[array.dtype.name], list(array.shape)
-        about[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    head = len(head).to_bytes(8, "little") + head
-    digest = hashlib.sha256(head)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    header_bytes = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    header_bytes += b" " * (-len(header_bytes) % 8)
+    header_bytes = len(header_bytes).to_bytes(8, "little") + header_bytes
+    digest = hashlib.sha256(header_bytes)
     with open(path, "xb") as file:
-        file.write(head)
-        for name in order:
+        file.write(header_bytes)
+        for name in names:
             for piece in _pieces(arrays[name]):
                 digest.update(piece)
                 file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    return {"bytes": len(head) + end, "sha256": digest.hexdigest()}
+    return {"bytes": len(header_bytes) + end, "sha256": digest.hexdigest()}
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
@@ -455,7 +459,7 @@ def step_name(timesteps: int) -> str:
     return f"step-{timesteps:09d}"
 
 
-def steps_in(folder: Path) -> list[Path]:
+def list_step_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of steps in a folder, the oldest first."""
     found = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name)]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
@@ -472,11 +476,11 @@ def check_no_newer(run: Path, timesteps: int) -> None:
         FileExistsError: It has one; training would overwrite it.
     """
     newer = newest(run)
-    if newer is not None and steps_of(newer) > timesteps:
+    if newer is not None and read_timesteps(newer) > timesteps:
         raise FileExistsError(
-            f"{newer}: this checkpoint is newer than the one to resume from ({steps_of(newer)} "
-            f"against {timesteps} environment steps); resume from it, move it elsewhere, or train "
-            "in another run folder"
+            f"{newer}: this checkpoint is newer than the one to resume from "
+            f"({read_timesteps(newer)} against {timesteps} environment steps); resume from it, move "
+            "it elsewhere, or train in another run folder"
         )
 
 
@@ -489,12 +493,12 @@ def newest(run: Path) -> Path | None:
     final = run / FINAL
     if not final.exists():  # killed while it was replaced
         final = run / f".{FINAL}.previous"
-    found = [*steps_in(run / FOLDER), final]
-    there = [(steps_of(path), path) for path in found if (path / MANIFEST).is_file()]
+    found = [*list_step_checkpoints(run / FOLDER), final]
+    there = [(read_timesteps(path), path) for path in found if (path / MANIFEST).is_file()]
     return max(there, key=lambda one: (one[0], one[1] == final), default=(0, None))[1]
 
 
-def steps_of(checkpoint: Path) -> int:
+def read_timesteps(checkpoint: Path) -> int:
     """The environment steps of a checkpoint, by its name or its manifest; 0 where none tells."""
     named = _STEP.fullmatch(checkpoint.name)
     if named is not None:
@@ -505,7 +509,7 @@ def steps_of(checkpoint: Path) -> int:
     return 0
 
 
-def no_checkpoint(path: Path) -> str | None:
+def explain_missing_checkpoint(path: Path) -> str | None:
     """What there is in the place of a checkpoint, and what to do; None where there may be one."""
     if not path.exists():
         return "does not exist; pass where one is"

@@ -10,7 +10,7 @@ from rlox._validation import ACTIVATIONS, worker_addresses
 from rlox.noise import ActionNoise, as_noise
 
 
-def alone(config: Any, num_envs: int) -> Any:
+def local_config(config: Any, num_envs: int) -> Any:
     """Return the settings of a learner that collects by itself as one actor does.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
@@ -47,7 +47,7 @@ __all__ = [
     "PPOConfig",
     "SACConfig",
     "TD3Config",
-    "resolved_config",
+    "make_config",
     "setting_docs",
 ]
 # Decays of Adam's running means and of RMSprop's, as in PyTorch; epsilon as in Stable-Baselines3.
@@ -133,20 +133,23 @@ class OnPolicyConfig:
     )
 
     def __post_init__(self) -> None:
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("num_envs", "n_steps", "num_actors"), 1)
-        check(_validation.whole, ("max_lag",), 0)
-        check(_validation.whole, ("sde_sample_freq",), 1, -1)
-        check(_validation.whole_numbers, ("net_arch",))
-        check(_validation.number, ("gamma",), 0, 1)
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_int, ("num_envs", "n_steps", "num_actors"), 1)
+        check(_validation.check_int, ("max_lag",), 0)
+        check(_validation.check_int, ("sde_sample_freq",), 1, -1)
+        check(_validation.check_int_tuple, ("net_arch",))
+        check(_validation.check_float, ("gamma",), 0, 1)
         check(
-            _validation.number, ("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"), 0, 1e30
+            _validation.check_float,
+            ("learning_rate", "ent_coef", "vf_coef", "max_grad_norm"),
+            0,
+            1e30,
         )
-        check(_validation.number, ("log_std_init",), -20, 20)
-        check(_validation.flag, _validation.flags_of(self))
-        check(_validation.text, ("lr_schedule",), ("constant", "linear"))
-        check(_validation.text, ("activation",), _validation.ACTIVATIONS)
-        check(_validation.text, ("device",))
+        check(_validation.check_float, ("log_std_init",), -20, 20)
+        check(_validation.check_bool, _validation.get_bool_fields(self))
+        check(_validation.check_str, ("lr_schedule",), ("constant", "linear"))
+        check(_validation.check_str, ("activation",), _validation.ACTIVATIONS)
+        check(_validation.check_str, ("device",))
         check(_actors, ("actors",))
         _check_actors(self)
 
@@ -179,14 +182,18 @@ class PPOConfig(OnPolicyConfig):
     async_collect: bool = _setting(False, "collect rollouts while the learner updates")
 
     def __post_init__(self) -> None:
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"), 1)
+        check = partial(_validation.check_fields, self)
+        check(
+            _validation.check_int,
+            ("num_envs", "n_steps", "batch_size", "n_epochs", "num_actors"),
+            1,
+        )
         rollout = self.num_envs // self.num_actors * self.n_steps
         if self.batch_size is None:
             object.__setattr__(self, "batch_size", max(1, min(64, rollout)))
-        check(_validation.number, ("gae_lambda",), 0, 1)
-        check(_validation.number, ("clip_coef", "clip_coef_vf", "target_kl"), 0, 1e30)
-        check(_validation.text, ("clip_schedule",), ("constant", "linear"))
+        check(_validation.check_float, ("gae_lambda",), 0, 1)
+        check(_validation.check_float, ("clip_coef", "clip_coef_vf", "target_kl"), 0, 1e30)
+        check(_validation.check_str, ("clip_schedule",), ("constant", "linear"))
         super().__post_init__()
         if self.batch_size is not None and self.batch_size > rollout:
             shared = " / num_actors" if self.num_actors > 1 else ""
@@ -208,9 +215,9 @@ class _RMSpropConfig(OnPolicyConfig):
     optimizer_eps: float = _setting(EPS, "epsilon of the optimizer")
 
     def __post_init__(self) -> None:
-        check = partial(_validation.settle, self)
-        check(_validation.number, ("optimizer_eps",), 0, 1e30)
-        check(_validation.text, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_float, ("optimizer_eps",), 0, 1e30)
+        check(_validation.check_str, ("optimizer",), ("rmsprop", "rmsprop_tf", "adam"))
         super().__post_init__()
 
 
@@ -225,7 +232,7 @@ class A2CConfig(_RMSpropConfig):
     async_collect: bool = _setting(False, "collect rollouts while the learner updates")
 
     def __post_init__(self) -> None:
-        _validation.settle(self, _validation.number, ("gae_lambda",), 0, 1)
+        _validation.check_fields(self, _validation.check_float, ("gae_lambda",), 0, 1)
         super().__post_init__()
 
 
@@ -241,8 +248,8 @@ class IMPALAConfig(_RMSpropConfig):
     ent_coef: float = 0.01
 
     def __post_init__(self) -> None:
-        _validation.settle(self, _validation.number, ("vtrace_lambda",), 0, 1)
-        _validation.settle(self, _validation.number, ("rho_bar", "c_bar"), 0, 1e30)
+        _validation.check_fields(self, _validation.check_float, ("vtrace_lambda",), 0, 1)
+        _validation.check_fields(self, _validation.check_float, ("rho_bar", "c_bar"), 0, 1e30)
         super().__post_init__()
 
 
@@ -291,8 +298,8 @@ class OffPolicyConfig:
     device: str = _setting("cpu", 'torch device: "cpu", "cuda", "cuda:1", "mps"')
 
     def __post_init__(self) -> None:
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_int, ("num_envs", "buffer_size", "batch_size", "n_steps"), 1)
         self._check_batch_size()
         check(_train_freq, ("train_freq",))
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
@@ -302,17 +309,17 @@ class OffPolicyConfig:
                 str(self.train_freq),
                 "pass an integer, or num_envs=1",
             )
-        check(_validation.whole, ("n_sampled_goal", "frame_stack"), 1)
-        check(_validation.whole, ("learning_starts",), 0)
-        check(_validation.whole, ("gradient_steps",), 1, -1)
-        check(_validation.whole_numbers, ("net_arch",))
-        check(_validation.number, ("gamma", "tau"), 0, 1)
-        check(_validation.number, ("learning_rate", "utd_ratio"), 0, 1e30)
-        check(_validation.flag, _validation.flags_of(self))
-        check(_validation.text, ("lr_schedule",), ("constant", "linear"))
-        check(_validation.text, ("her",), ("future", "final", "episode"))
-        check(_validation.text, ("activation",), _validation.ACTIVATIONS)
-        check(_validation.text, ("device",))
+        check(_validation.check_int, ("n_sampled_goal", "frame_stack"), 1)
+        check(_validation.check_int, ("learning_starts",), 0)
+        check(_validation.check_int, ("gradient_steps",), 1, -1)
+        check(_validation.check_int_tuple, ("net_arch",))
+        check(_validation.check_float, ("gamma", "tau"), 0, 1)
+        check(_validation.check_float, ("learning_rate", "utd_ratio"), 0, 1e30)
+        check(_validation.check_bool, _validation.get_bool_fields(self))
+        check(_validation.check_str, ("lr_schedule",), ("constant", "linear"))
+        check(_validation.check_str, ("her",), ("future", "final", "episode"))
+        check(_validation.check_str, ("activation",), _validation.ACTIVATIONS)
+        check(_validation.check_str, ("device",))
         if self.utd_ratio is not None and self.gradient_steps != 1:
             raise ArgumentError(
                 "utd_ratio",
@@ -376,11 +383,11 @@ class DQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("target_update_interval",), 1)
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_int, ("target_update_interval",), 1)
         shares = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
-        check(_validation.number, (*shares, "priority_alpha", "priority_beta"), 0, 1)
-        check(_validation.number, ("max_grad_norm",), 0, 1e30)
+        check(_validation.check_float, (*shares, "priority_alpha", "priority_beta"), 0, 1)
+        check(_validation.check_float, ("max_grad_norm",), 0, 1e30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,12 +416,12 @@ class SACConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("target_update_interval",), 1)
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_int, ("target_update_interval",), 1)
         check(_ent_coef, ("ent_coef",))
         check(_target_entropy, ("target_entropy",))
-        check(_validation.whole, ("sde_sample_freq",), 1, -1)
-        check(_validation.number, ("log_std_init",), -20, 20)
+        check(_validation.check_int, ("sde_sample_freq",), 1, -1)
+        check(_validation.check_float, ("log_std_init",), -20, 20)
         check(as_noise, ("action_noise",))
         if self.use_sde_at_warmup and not self.use_sde:
             raise ArgumentError(
@@ -440,9 +447,9 @@ class TD3Config(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check = partial(_validation.settle, self)
-        check(_validation.whole, ("policy_delay",), 1)
-        check(_validation.number, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
+        check = partial(_validation.check_fields, self)
+        check(_validation.check_int, ("policy_delay",), 1)
+        check(_validation.check_float, ("target_policy_noise", "target_noise_clip"), 0, 1e30)
         check(as_noise, ("action_noise",))
 
 
@@ -453,15 +460,18 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
     (4, (1, 'episode'))
     """
     if not isinstance(value, tuple | list):
-        return _validation.whole(name, value, 1)
+        return _validation.check_int(name, value, 1)
     try:
         count, unit = value
-        plain = _validation.whole(name, count, 1), _validation.text(name, unit, ("step", "episode"))
+        plain = (
+            _validation.check_int(name, count, 1),
+            _validation.check_str(name, unit, ("step", "episode")),
+        )
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             name,
             "an integer of at least 1, or such a one with 'step' or 'episode'",
-            _validation.shown(value),
+            _validation.short_repr(value),
             "pass 4 or (1, 'episode') for example",
         ) from error
     return plain if plain[1] == "episode" else plain[0]
@@ -471,13 +481,13 @@ def _target_entropy(name: str, value: Any) -> float | str:
     """Return a number or "auto"."""
     if isinstance(value, str) and value == "auto":
         return "auto"
-    return _validation.number(name, value)
+    return _validation.check_float(name, value)
 
 
 def _ent_coef(name: str, value: Any) -> float | str:
     """Return a number >= 0, "auto", or "auto_" with a number > 0."""
     if not isinstance(value, str):
-        return _validation.number(name, value, 0, 1e30)
+        return _validation.check_float(name, value, 0, 1e30)
     try:
         kind, _, begin = value.partition("_")
         if kind == "auto" and (value == kind or 0 < float(begin) < 1e30):
@@ -494,7 +504,7 @@ def _ent_coef(name: str, value: Any) -> float | str:
 
 def _actors(name: str, value: object) -> str:
     """Return where actors run."""
-    where = _validation.text(name, value)
+    where = _validation.check_str(name, value)
     if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
         raise ArgumentError(
             name,
@@ -564,8 +574,8 @@ def _check_actors(config: Any) -> None:
     )
 
 
-def resolved_config(
-    config_type: type[Any], settings: dict[str, Any], sources: dict[str, str]
+def make_config(
+    config_type: type[Any], settings: dict[str, Any], config_sources: dict[str, str]
 ) -> Any:
     """Return the config of resolved settings (see `rlox._validation.resolve`).
 
@@ -574,7 +584,7 @@ def resolved_config(
     Raises:
         TypeError, ValueError: The config rejects a setting.
     """
-    if sources.get("batch_size") == "rl-zoo3" and config_type is PPOConfig:
+    if config_sources.get("batch_size") == "rl-zoo3" and config_type is PPOConfig:
         other = config_type(**settings | {"batch_size": None})
         size = min(settings["batch_size"], other.num_envs * other.n_steps)
         settings = settings | {"batch_size": size}

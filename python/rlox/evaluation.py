@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._finite import refuse_nan
+from rlox._finite import check_finite_array
 from rlox._spaces import to_json
-from rlox._validation import chosen_seed, flag, plain_seed, shown, whole
+from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
 from rlox.envs._checks import CheckedEnv, check_observations, require_env
-from rlox.envs._make import Recipe, make_registered
+from rlox.envs._make import EnvFactory, make_registered
 from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SeededPredictor:
     Args:
         learner: Decides on actions.
         seed: Of the samples; environments made with this seed have other streams.
-        halted: Asked before each step whether what is being played shall end there.
+        interrupt_requested: Asked before each step whether what is being played shall end there.
 
     Raises:
         TypeError: No learner, no seed, or no function.
@@ -57,17 +57,24 @@ class SeededPredictor:
     """
 
     def __init__(
-        self, learner: "Learner", seed: int, halted: Callable[[], bool] = lambda: False
+        self, learner: "Learner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
     ) -> None:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError(
-                "learner", "a Learner", shown(learner), "pass a trainer's `learner`"
+                "learner", "a Learner", short_repr(learner), "pass a trainer's `learner`"
             )
-        if not callable(halted):
+        if not callable(interrupt_requested):
             raise ArgumentTypeError(
-                "halted", "a function without arguments", shown(halted), "pass lambda: False"
+                "interrupt_requested",
+                "a function without arguments",
+                short_repr(interrupt_requested),
+                "pass lambda: False",
             )
-        self._learner, seed, self.halted = learner, plain_seed(seed), halted
+        self._learner, seed, self.interrupt_requested = (
+            learner,
+            check_seed(seed),
+            interrupt_requested,
+        )
         self.spaces = getattr(learner, "spaces", None)
         self.masked = bool(getattr(learner.config, "action_masks", False))
         # The spawn key keeps this stream apart from the environments', which have none.
@@ -92,12 +99,12 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     True
     """
     # The learner's streams are children 0, 1, ... of the same sequence.
-    during = flag("training", training)
-    stream = np.random.SeedSequence(plain_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
+    during = check_bool("training", training)
+    stream = np.random.SeedSequence(check_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
     return int(stream.generate_state(1)[0] >> 1)
 
 
-def expect_maker(env: Any) -> Any:
+def check_env_maker(env: Any) -> Any:
     """What environments can be made of.
 
     Raises:
@@ -113,7 +120,7 @@ def expect_maker(env: Any) -> Any:
     )
 
 
-def environment_of(trainer: "Trainer", env: Any = None) -> Any:
+def get_env_maker(trainer: "Trainer", env: Any = None) -> Any:
     """What `evaluate` makes environments of: `env`, or what the trainer was given.
 
     Raises:
@@ -159,8 +166,8 @@ def evaluate(
             environments never do themselves; None: where the environment has it.
 
     Returns:
-        Means of what a policy whose `halted()` becomes true has left unfinished are NaN; returns
-        and lengths are then those of what was played.
+        If the policy's `interrupt_requested()` becomes true, the means are NaN, and returns and
+        lengths are those of the finished episodes.
 
     Raises:
         TypeError: An argument of another kind, such as an environment already made.
@@ -174,10 +181,10 @@ def evaluate(
     [11.0, 10.0, 9.0]
     """
     fix = "ask for one or more"
-    n_episodes = whole("n_episodes", n_episodes, 1, fix=fix)
-    n = min(whole("num_envs", num_envs, 1, fix=fix), n_episodes)
-    seed = None if seed is None else chosen_seed(seed)
-    deterministic = flag("deterministic", deterministic)
+    n_episodes = check_int("n_episodes", n_episodes, 1, fix=fix)
+    n = min(check_int("num_envs", num_envs, 1, fix=fix), n_episodes)
+    seed = None if seed is None else resolve_seed(seed)
+    deterministic = check_bool("deterministic", deterministic)
     if not hasattr(policy, "predict"):
         raise ArgumentTypeError(
             "policy",
@@ -192,11 +199,11 @@ def evaluate(
         )
     limits: list[Callable[..., gym.Env[Any, Any]]] = []
     if max_episode_steps is not None:
-        most = whole("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
+        most = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
         limits = [partial(TimeLimit, max_episode_steps=most)]
-    envs = _make(env, n, _without_modes(keywords), limits)
+    envs = _make_vector(env, n, _drop_vector_modes(keywords), limits)
     try:
-        episodes, whole_ones = _play(policy, envs, n_episodes, seed, deterministic)
+        episodes, is_complete = _play(policy, envs, n_episodes, seed, deterministic)
     except (LookupError, TypeError, ValueError):
         check_observations(envs.unwrapped)
         raise
@@ -204,20 +211,20 @@ def evaluate(
         envs.close()
     returns, lengths = ([episode[k] for row in episodes for episode in row] for k in (0, 1))
     return {
-        "mean_reward": float(np.mean(returns)) if whole_ones else math.nan,
-        "std_reward": float(np.std(returns)) if whole_ones else math.nan,
+        "mean_reward": float(np.mean(returns)) if is_complete else math.nan,
+        "std_reward": float(np.std(returns)) if is_complete else math.nan,
         "returns": returns,
         "lengths": [int(length) for length in lengths],
     }
 
 
-def _without_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords but for how `make_vec` steps environments for training: no matter of episodes."""
-    own = {"vectorization_mode", "autoreset_mode"}
-    return {name: value for name, value in keywords.items() if name not in own}
+    modes = {"vectorization_mode", "autoreset_mode"}
+    return {name: value for name, value in keywords.items() if name not in modes}
 
 
-def _make(
+def _make_vector(
     env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
     n: int,
     env_kwargs: dict[str, Any],
@@ -226,11 +233,11 @@ def _make(
     same_step = AutoresetMode.SAME_STEP
     vector_kwargs = {"autoreset_mode": same_step}
     if isinstance(env, EnvSpec):
-        own = _without_modes(env.kwargs)
-        given = {"wrappers": own.pop("wrappers", ()), **env_kwargs}
-        wrappers = (*(given.pop("wrappers") or ()), *limits)
-        spec = dataclasses.replace(env, kwargs=own)
-        return make_registered(Recipe(spec, "sync", wrappers, kwargs=given), n, vector_kwargs)
+        spec_kwargs = _drop_vector_modes(env.kwargs)
+        kwargs = {"wrappers": spec_kwargs.pop("wrappers", ()), **env_kwargs}
+        wrappers = (*(kwargs.pop("wrappers") or ()), *limits)
+        spec = dataclasses.replace(env, kwargs=spec_kwargs)
+        return make_registered(EnvFactory(spec, "sync", wrappers, kwargs=kwargs), n, vector_kwargs)
     if isinstance(env, str):
         if limits:
             wrappers = (*(env_kwargs.get("wrappers") or ()), *limits)
@@ -243,26 +250,26 @@ def _make(
             raise ArgumentError(
                 "env", "an id in Gymnasium's registry", repr(env), str(error)
             ) from error
-    expect_maker(env)
+    check_env_maker(env)
 
-    def one(index: int) -> gym.Env[Any, Any]:
-        made: gym.Env[Any, Any] = CheckedEnv(require_env(env(**env_kwargs)), index)
+    def make_single(index: int) -> gym.Env[Any, Any]:
+        checked: gym.Env[Any, Any] = CheckedEnv(require_env(env(**env_kwargs)), index)
         for limit in limits:
-            made = limit(made)
-        return made
+            checked = limit(checked)
+        return checked
 
-    return SyncVectorEnv([partial(one, i) for i in range(n)], autoreset_mode=same_step)
+    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=same_step)
 
 
-def _expect_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
+def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
     """Check that environments have the spaces that the learner was made for."""
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
     for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):
-        alike = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
-        alike = alike and ours.shape == theirs.shape
+        is_compatible = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
+        is_compatible = is_compatible and ours.shape == theirs.shape
         # What an action means, its bounds say; observations are numbers all the same.
-        if not alike or (what == "action" and to_json(ours) != to_json(theirs)):
+        if not is_compatible or (what == "action" and to_json(ours) != to_json(theirs)):
             raise ArgumentError(
                 "env",
                 f"{what} space {ours}, as the policy was made for",
@@ -279,7 +286,7 @@ def _play(
     deterministic: bool,
 ) -> tuple[list[list[tuple[float, int]]], bool]:
     """(return, length) of each environment's first episodes, and whether all were played."""
-    _expect_spaces(policy, envs)
+    _check_spaces(policy, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]
@@ -287,9 +294,9 @@ def _play(
     obs, infos = envs.reset(seed=seed)
     masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
     steps = 0
-    source, halted = MaskSource(envs), getattr(policy, "halted", bool)
+    source, interrupt_requested = MaskSource(envs), getattr(policy, "interrupt_requested", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
-        if halted():
+        if interrupt_requested():
             for row, *cut in zip(episodes, returns, lengths, strict=True):
                 row.append((float(cut[0]), int(cut[1])))
             return episodes, False
@@ -298,7 +305,7 @@ def _play(
             masks["action_masks"] = source.read(infos, nobody)
         actions = policy.predict(obs, deterministic, **masks)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
-        refuse_nan("rewards", np.asarray(rewards, np.float64)[None], steps)
+        check_finite_array("rewards", np.asarray(rewards, np.float64)[None], steps)
         steps += 1
         returns += rewards
         lengths += 1

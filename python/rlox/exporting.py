@@ -18,7 +18,7 @@ from rlox._files import write_file
 from rlox._layout import is_image
 from rlox._optional import load_extra
 from rlox._types import Arrays
-from rlox.learners._backends import expect_torch
+from rlox.learners._backends import check_torch
 
 # What of a normaliser makes inputs of observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")
@@ -42,7 +42,7 @@ def state_dict(policy: Any) -> dict[str, Any]:
     torch.Size([64, 4])
     """
     networks, _ = _arrays(policy)
-    expect_torch("state_dict gives its tensors")
+    check_torch("state_dict gives its tensors")
     import torch
 
     return {name: torch.from_numpy(np.array(x)) for name, x in networks.items()}
@@ -61,9 +61,9 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
         OSError: The file cannot be written.
     """
     networks, normalizer = _arrays(policy)
-    about = {f"normalizer.{name}": x for name, x in normalizer.items()}
+    statistics = {f"normalizer.{name}": x for name, x in normalizer.items()}
     data = safetensors.numpy.save(
-        {n: np.ascontiguousarray(x) for n, x in (networks | about).items()}
+        {n: np.ascontiguousarray(x) for n, x in (networks | statistics).items()}
     )
     write_file(Path(path), data)
 
@@ -87,7 +87,7 @@ def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
     """
     networks, normalizer = _arrays(policy)
     onnx = load_extra("onnx", "onnx", "save_onnx")
-    write_file(Path(path), _Graph(policy.learner, networks, normalizer, onnx).model())
+    write_file(Path(path), _Graph(policy.learner, networks, normalizer, onnx).serialize())
 
 
 def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
@@ -98,8 +98,8 @@ def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
             "policy", "what rlox.load gives, or a trainer", type(policy).__name__, "load one"
         )
     state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # it has that
-    told = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
-    normalizer = {name: state.normalizer[name] for name in _STATISTICS} if told else {}
+    normalize_obs = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
+    normalizer = {name: state.normalizer[name] for name in _STATISTICS} if normalize_obs else {}
     return state.networks, normalizer
 
 
@@ -109,9 +109,9 @@ class _Graph:
     def __init__(self, learner: Any, networks: Arrays, normalizer: Arrays, onnx: Any) -> None:
         self.learner, self.networks, self.normalizer = learner, networks, normalizer
         self.onnx = onnx
-        self.observed, self.acted = learner.spaces
-        own = not getattr(learner, "built_in", True)
-        if own or any(name.startswith("features.") for name in networks):
+        self.observation_space, self.action_space = learner.spaces
+        is_custom = not getattr(learner, "built_in", True)
+        if is_custom or any(name.startswith("features.") for name in networks):
             raise ArgumentError(
                 "policy",
                 "built-in hidden layers",
@@ -121,41 +121,43 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def model(self) -> bytes:
+    def serialize(self) -> bytes:
         """The model, checked, as files have it."""
         onnx, helper, kinds = self.onnx, self.onnx.helper, self.onnx.TensorProto
-        integers = isinstance(self.observed, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
+        integers = isinstance(
+            self.observation_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete
+        )
         kind = kinds.INT64 if integers else kinds.FLOAT
         action = self._actions(self._outputs(self._rows()))
         self.nodes.append(helper.make_node("Identity", [action], ["action"]))
-        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.acted.dtype))
+        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.action_space.dtype))
         graph = helper.make_graph(
             self.nodes,
             f"rlox-{self.learner.algorithm}",
-            [helper.make_tensor_value_info("obs", kind, ["n", *self.observed.shape])],
-            [helper.make_tensor_value_info("action", dtype, ["n", *self.acted.shape])],
+            [helper.make_tensor_value_info("obs", kind, ["n", *self.observation_space.shape])],
+            [helper.make_tensor_value_info("action", dtype, ["n", *self.action_space.shape])],
             self.constants,
         )
         opset = [helper.make_opsetid("", _OPSET)]
-        made = helper.make_model(graph, opset_imports=opset, producer_name="rlox")
-        made.ir_version = _FORMAT
-        onnx.checker.check_model(made, full_check=True)
-        return bytes(made.SerializeToString())
+        model = helper.make_model(graph, opset_imports=opset, producer_name="rlox")
+        model.ir_version = _FORMAT
+        onnx.checker.check_model(model, full_check=True)
+        return bytes(model.SerializeToString())
 
-    def op(self, kind: str, *inputs: str | npt.NDArray[Any], **how: Any) -> str:
+    def op(self, op_type: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
         """Adds an operator; the name of what it gives."""
         names = []
-        for given in inputs:
-            if not isinstance(given, str):
+        for value in inputs:
+            if not isinstance(value, str):
                 constant = self.onnx.numpy_helper.from_array(
-                    np.array(given), f"c{len(self.constants)}"
+                    np.array(value), f"c{len(self.constants)}"
                 )
                 self.constants.append(constant)
                 names.append(constant.name)
             else:
-                names.append(given)
+                names.append(value)
         name = f"x{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(kind, names, [name], **how))
+        self.nodes.append(self.onnx.helper.make_node(op_type, names, [name], **attributes))
         return name
 
     def cast(self, x: str, dtype: Any) -> str:
@@ -165,7 +167,7 @@ class _Graph:
 
     def _rows(self) -> str:
         """Observations as the networks' inputs, (n, k) float32."""
-        space = self.observed
+        space = self.observation_space
         match space:
             case gym.spaces.Discrete():
                 return self._one_hot("obs", [int(space.n)], np.array([space.start]))
@@ -182,11 +184,11 @@ class _Graph:
         )
 
     def _one_hot(self, x: str, counts: list[int], start: npt.NDArray[Any]) -> str:
-        counted = self.op("Reshape", x, np.array([-1, len(counts)]))
-        counted = self.op("Sub", counted, start.astype(np.int64))
+        indices = self.op("Reshape", x, np.array([-1, len(counts)]))
+        indices = self.op("Sub", indices, start.astype(np.int64))
         parts = []
         for i, count in enumerate(counts):
-            column = self.op("Gather", counted, np.array(i), axis=1)
+            column = self.op("Gather", indices, np.array(i), axis=1)
             parts.append(self.op("OneHot", column, np.array(count), np.array([0, 1], np.float32)))
         return self.op("Concat", *parts, axis=1)
 
@@ -226,18 +228,18 @@ class _Graph:
 
     def _actions(self, out: str) -> str:
         """Greedy actions as the environment takes them."""
-        space, shape = self.acted, np.array([-1, *self.acted.shape])
+        space, shape = self.action_space, np.array([-1, *self.action_space.shape])
         match space:
             case gym.spaces.Discrete():
                 chosen = self._best(out, 0, int(space.n))
-                started = self.op("Add", chosen, np.array([space.start], np.int64))
-                return self.cast(self.op("Reshape", started, np.array([-1])), space.dtype)
+                actions = self.op("Add", chosen, np.array([space.start], np.int64))
+                return self.cast(self.op("Reshape", actions, np.array([-1])), space.dtype)
             case gym.spaces.MultiDiscrete():
                 ends = np.cumsum(space.nvec.ravel()).tolist()
                 pairs = zip([0, *ends], ends, strict=False)
                 chosen = self.op("Concat", *(self._best(out, *pair) for pair in pairs), axis=1)
-                started = self.op("Add", chosen, space.start.ravel().astype(np.int64))
-                return self.cast(self.op("Reshape", started, shape), space.dtype)
+                actions = self.op("Add", chosen, space.start.ravel().astype(np.int64))
+                return self.cast(self.op("Reshape", actions, shape), space.dtype)
             case gym.spaces.MultiBinary():
                 flags = self.op("Greater", out, np.array(0, np.float32))
                 return self.cast(self.op("Reshape", flags, shape), space.dtype)
@@ -265,8 +267,8 @@ class _Graph:
         begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
         mean = self.op("Slice", out, begin, end, axis)
         if getattr(self.learner.config, "use_sde", False):
-            ends = (np.array(x, np.float32) for x in (-_CLIP_MEAN, _CLIP_MEAN))
-            mean = self.op("Clip", mean, *ends)
+            bounds = (np.array(x, np.float32) for x in (-_CLIP_MEAN, _CLIP_MEAN))
+            mean = self.op("Clip", mean, *bounds)
         half = self.op("Mul", self.op("Tanh", mean), np.array(0.5, np.float32))
         up = self.op("Add", half, np.array(0.5, np.float32))
         down = self.op("Sub", np.array(0.5, np.float32), half)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout, has_parts, is_image
-from rlox._nn.networks import layer, orthogonal
+from rlox._nn.networks import init_orthogonal, make_layer
 from rlox._nn.runtime import torch_dtype
-from rlox._validation import whole
+from rlox._validation import check_int
 
 # From an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
@@ -79,7 +79,7 @@ class NatureCNN(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.features_dim = whole("features_dim", features_dim, 1)
+        self.features_dim = check_int("features_dim", features_dim, 1)
         shape = tuple(space.shape or ())
         if not 2 <= len(shape) <= 4 or min(_sides(shape)) < _SMALLEST:
             raise ArgumentError(
@@ -92,23 +92,23 @@ class NatureCNN(nn.Module):
         channels = math.prod(shape) // math.prod(_sides(shape))
         self.scale = 255.0 if space.dtype == np.uint8 else 1.0
         self.convolutions = nn.Sequential(
-            layer(nn.Conv2d, channels, 32, kernel_size=8, stride=4, generator=generator),
+            make_layer(nn.Conv2d, channels, 32, kernel_size=8, stride=4, generator=generator),
             nn.ReLU(),
-            layer(nn.Conv2d, 32, 64, kernel_size=4, stride=2, generator=generator),
+            make_layer(nn.Conv2d, 32, 64, kernel_size=4, stride=2, generator=generator),
             nn.ReLU(),
-            layer(nn.Conv2d, 64, 64, kernel_size=3, stride=1, generator=generator),
+            make_layer(nn.Conv2d, 64, 64, kernel_size=3, stride=1, generator=generator),
             nn.ReLU(),
             nn.Flatten(),
         )
         with torch.no_grad():
             width = self.convolutions(self._planes(torch.zeros(1, *shape))).shape[1]
         self.head = nn.Sequential(
-            layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU()
+            make_layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU()
         )
         if ortho_init:
             for part in (*self.convolutions, *self.head):
                 if isinstance(part, nn.Conv2d | nn.Linear):
-                    orthogonal(part, math.sqrt(2), generator)
+                    init_orthogonal(part, math.sqrt(2), generator)
 
     def _planes(self, obs: Tensor) -> Tensor:
         planes = obs.movedim(-1, -3) if self.channels_last else obs
@@ -181,16 +181,16 @@ def _channels_last(shape: Sequence[int]) -> bool:
     return len(shape) > 2 and shape[-1] < shape[-3]
 
 
-def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
+def make_custom_features(make: Any, space: gym.Space[Any]) -> nn.Module:
     """The caller's features.
 
     Raises:
         TypeError: It makes no torch module with an integer `features_dim`.
         ValueError: That is not how many features it gives.
     """
-    made: Any = make(space) if callable(make) else None
-    width = getattr(made, "features_dim", None)
-    if not isinstance(made, nn.Module) or type(width) is not int or width < 1:
+    module: Any = make(space) if callable(make) else None
+    width = getattr(module, "features_dim", None)
+    if not isinstance(module, nn.Module) or type(width) is not int or width < 1:
         raise ArgumentTypeError(
             "features_extractor",
             "a function from the observation space to a torch module with an attribute "
@@ -198,12 +198,12 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
             repr(make),
             "see rlox.features.NatureCNN",
         )
-    layout, trained = Layout(space), made.training
-    device = next((parameter.device for parameter in made.parameters()), None)
+    layout, was_training = Layout(space), module.training
+    device = next((parameter.device for parameter in module.parameters()), None)
     zeros = torch.zeros((2, *layout.shape), dtype=torch_dtype(layout.dtype), device=device)
     with torch.no_grad():
-        features = made.eval()(layout.unpack(zeros, torch_dtype))
-    made.train(trained)
+        features = module.eval()(layout.unpack(zeros, torch_dtype))
+    module.train(was_training)
     shape = tuple(getattr(features, "shape", ()))
     if shape != (2, width):
         raise ArgumentError(
@@ -212,7 +212,7 @@ def own_features(make: Any, space: gym.Space[Any]) -> nn.Module:
             f"shape {shape}",
             "correct its features_dim or what it gives",
         )
-    return made
+    return module
 
 
 def features_for(
@@ -220,5 +220,5 @@ def features_for(
 ) -> nn.Module:
     """The caller's features, or those that fit the space, which start as torch's layers do."""
     if make is not None:
-        return own_features(make, space)
+        return make_custom_features(make, space)
     return make_features(space, ortho_init=False, generator=generator)

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, in_file
-from rlox._training.resume import expect_code, saved_spaces, settings_on, trainer_manifest
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
+from rlox._training.resume import (
+    check_required_objects,
+    saved_spaces,
+    settings_on,
+    trainer_manifest,
+)
 from rlox.checkpoint import Checkpoint, read_checkpoint
-from rlox.configs import alone
+from rlox.configs import local_config
 from rlox.learners import MEMBERS, LearnerState
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 
@@ -104,16 +109,24 @@ def load(
     (Policy(ppo, CartPole-v1, 0 steps), True)
     """
     checkpoint = read_checkpoint(path)
-    kind = _kind(path, checkpoint)
-    saved = trainer_manifest(Path(path), checkpoint.manifest, kind.algorithm, kind.config_type)
-    expect_code(saved | {"env": ""}, policy=policy, features_extractor=features_extractor)
+    trainer_type = _find_trainer_type(path, checkpoint)
+    saved = trainer_manifest(
+        Path(path), checkpoint.manifest, trainer_type.algorithm, trainer_type.config_type
+    )
+    check_required_objects(
+        saved | {"env": ""}, policy=policy, features_extractor=features_extractor
+    )
     chosen: Any = loading_backend(backend, saved["backend"])
-    config = _small(kind.config_type(**settings_on(chosen, saved, device=device)))
-    nowhere = _Nowhere(saved, config.num_envs)
-    space = nowhere.single_observation_space
+    config = _make_minimal_config(
+        trainer_type.config_type(**settings_on(chosen, saved, device=device))
+    )
+    env = _SpacesOnlyEnv(saved, config.num_envs)
+    space = env.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)
-    about = nowhere, config, saved["seed"]
-    learner = make_learner(kind.learners, expected, about, policy, features_extractor)
+    learner_args = env, config, saved["seed"]
+    learner = make_learner(
+        trainer_type.learners, expected, learner_args, policy, features_extractor
+    )
     members: dict[str, Any] = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
     members |= {"environment": {}, "replay": None}
     try:
@@ -122,11 +135,11 @@ def load(
         )
     except ValueError as error:
         same = policy is None and chosen == saved["backend"]
-        raise in_file(error, path, CorruptFileError if same else ArgumentError) from error
+        raise add_file(error, path, CorruptFileError if same else ArgumentError) from error
     return Policy(learner, saved)
 
 
-def _kind(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer]":
+def _find_trainer_type(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer]":
     """The trainer of the checkpoint's algorithm."""
     from rlox.trainers import TRAINERS
 
@@ -141,18 +154,18 @@ def _kind(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer
     return TRAINERS[named]
 
 
-def _small(config: Any) -> Any:
+def _make_minimal_config(config: Any) -> Any:
     """Settings of which nothing takes memory that only training needs."""
     names = {field.name for field in dataclasses.fields(config)}
     if "num_actors" in names:  # nobody collects: actors would need environments
-        config = dataclasses.replace(alone(config, config.num_envs), device=config.device)
+        config = dataclasses.replace(local_config(config, config.num_envs), device=config.device)
     small: dict[str, Any] = {"her": None, "frame_stack": 1, "compile": False}
     if "buffer_size" in names:
         small["buffer_size"] = config.batch_size + config.num_envs
     return dataclasses.replace(config, **{n: x for n, x in small.items() if n in names})
 
 
-class _Nowhere:
+class _SpacesOnlyEnv:
     """Environments of which only the spaces are known."""
 
     has_action_masks = True
@@ -162,10 +175,10 @@ class _Nowhere:
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+    def _raise_unsupported(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentTypeError(
             "policy", None, "can only predict", "load it with its trainer to train"
         )
 
-    begin_rollout = step_rollout = step = reset = drain_episodes = _refuse
+    begin_rollout = step_rollout = step = reset = pop_episodes = _raise_unsupported
     action_stream = None

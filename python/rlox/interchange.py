@@ -49,7 +49,7 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
             type(buffer).__name__,
             "pass one, and keep the file of a rlox.MmapReplayBuffer, which opens it again",
         )
-    columns, about = _transitions(buffer)
+    columns, buffer_options = _read_transitions(buffer)
     fields, arrays = [], []
     for name, column in columns.items():
         values = pa.array(np.ascontiguousarray(column).reshape(-1))
@@ -60,58 +60,60 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
             metadata = {"shape": json.dumps(column.shape[1:])}
         fields.append(pa.field(name, values.type, nullable=False, metadata=metadata))
         arrays.append(values)
-    schema = pa.schema(fields, metadata={_KEY: json.dumps(about).encode()})
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(buffer_options).encode()})
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
+def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     """Every column of what can be sampled, and what the buffer was made with."""
     state = buffer.state()
     frames = int(state["frame_stack"][0])
-    n, aside = int(state["num_envs"][0]), state["next_aside"]
-    rows = len(aside)
-    ahead = n if rows and state["tails"][0] == 3 else 0  # the next observations are to come
+    n, separate_rows = int(state["num_envs"][0]), state["next_aside"]
+    rows = len(separate_rows)
+    num_pending = n if rows and state["tails"][0] == 3 else 0  # the next observations are to come
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
     flags = {name: state[f"step.{name}"] for name in _FLAGS}
     columns: Columns = {part: state[f"step.{part}"] for part in parts}
     if frames > 1:
-        columns["obs"], columns["next_obs"] = _stacks(state, n, frames)
+        columns["obs"], columns["next_obs"] = _stack_frames(state, n, frames)
     for part in parts if frames == 1 else ():
         following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
-        following[aside] = state[f"next.{part}"]
+        following[separate_rows] = state[f"next.{part}"]
         columns[f"next_{part}"] = following[:rows]
-    own = {"actions": state["step.actions"], "rewards": state["step.rewards"], **flags}
-    taken = {f"step.{name}" for name in (*parts, *own)}
-    extra = [name[5:] for name in state if name.startswith("step.") and name not in taken]
-    columns |= own | {name: state[f"step.{name}"] for name in extra}
+    common_columns = {"actions": state["step.actions"], "rewards": state["step.rewards"], **flags}
+    known_names = {f"step.{name}" for name in (*parts, *common_columns)}
+    extra = [name[5:] for name in state if name.startswith("step.") and name not in known_names]
+    columns |= common_columns | {name: state[f"step.{name}"] for name in extra}
     if wrong := sorted({*_BESIDE} & {*columns}):
         raise ArgumentError("buffer", f"no part {wrong[0]!r}", "one", "rename it")
     columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
     columns["continues"] = state["continues"]
-    about = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
+    buffer_options = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
     if frames > 1:
-        about["frame_stack"] = frames
-    return {name: column[: rows - ahead] for name, column in columns.items()}, about
+        buffer_options["frame_stack"] = frames
+    return {name: column[: rows - num_pending] for name, column in columns.items()}, buffer_options
 
 
-def _stacks(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _stack_frames(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Whole observations and next ones of a buffer that stores frames once."""
     newest, head = state["step.obs"], state["older_aside"]
-    rows, kept, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
-    check_memory("buffer", f"stacks of {frames} frames", (kept + rows) * frames * newest[:1].nbytes)
-    obs = np.zeros((kept, frames, *frame), newest.dtype)
+    rows, num_frames, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
+    check_memory(
+        "buffer", f"stacks of {frames} frames", (num_frames + rows) * frames * newest[:1].nbytes
+    )
+    obs = np.zeros((num_frames, frames, *frame), newest.dtype)
     obs[:, -1] = newest
     older = state["older.obs"].reshape(-1, frames - 1, *frame)
     for at in reversed(range(frames - 1)):  # a frame is the next newer one of the step before
         obs[n:, at] = obs[:-n, at + 1]
         obs[head, at] = older[:, at]
-    obs = obs[kept - rows :]
+    obs = obs[num_frames - rows :]
     following = np.empty_like(obs)
     following[:, :-1] = obs[:, 1:]
-    following[:, -1] = np.concatenate([newest[kept - rows :], state["ahead.obs"]])[n:]
+    following[:, -1] = np.concatenate([newest[num_frames - rows :], state["ahead.obs"]])[n:]
     following[state["next_aside"]] = state["next.obs"].reshape(-1, frames, *frame)
-    whole = (rows, frames * frame[0], *frame[1:])
-    return obs.reshape(whole), following.reshape(whole)
+    stacked_shape = (rows, frames * frame[0], *frame[1:])
+    return obs.reshape(stacked_shape), following.reshape(stacked_shape)
 
 
 def from_arrow(
@@ -148,14 +150,14 @@ def from_arrow(
         raise ArgumentTypeError(
             "table", "a pyarrow.Table", type(table).__name__, "pass pyarrow.table(...)"
         )
-    columns = {name: _column(pa, table, name) for name in table.column_names}
-    about = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
-    n = about.get("num_envs", 1) if num_envs is None else num_envs
+    columns = {name: _read_column(pa, table, name) for name in table.column_names}
+    buffer_options = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+    n = buffer_options.get("num_envs", 1) if num_envs is None else num_envs
     if not isinstance(n, int) or n < 1:
         raise ArgumentError("num_envs", "at least 1", repr(n), "pass how many there are")
     rows = table.num_rows
-    order = columns.pop("env", np.arange(rows) % n)
-    if rows % n or not np.array_equal(order, np.arange(rows) % n):
+    env_index = columns.pop("env", np.arange(rows) % n)
+    if rows % n or not np.array_equal(env_index, np.arange(rows) % n):
         raise ArgumentError(
             "table",
             f"rows of the environments 0 to {n - 1} in turns",
@@ -164,16 +166,16 @@ def from_arrow(
         )
     continues = columns.pop("continues", None)
     if capacity is None:
-        capacity = max(about.get("capacity", rows), 1)
-    stacked = about.get("frame_stack", 1) if frame_stack is None else frame_stack
+        capacity = max(buffer_options.get("capacity", rows), 1)
+    stacked = buffer_options.get("frame_stack", 1) if frame_stack is None else frame_stack
     options = {"n_step": n_step, "gamma": gamma, "seed": seed, "frame_stack": stacked}
-    buffer = _filled(columns, capacity, n, options)
+    buffer = _fill_buffer(columns, capacity, n, options)
     if continues is not None:
-        _part(buffer, columns, continues != 0, n)
+        _split_rows(buffer, columns, continues != 0, n)
     return buffer
 
 
-def _part(
+def _split_rows(
     buffer: ReplayBuffer, columns: Columns, continues: npt.NDArray[np.bool_], num_envs: int
 ) -> None:
     """Parts rows that were taken to follow each other where they do not."""
@@ -188,7 +190,7 @@ def _part(
     buffer.load_state(state)
 
 
-def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
+def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
     """A column as an array (N, ...)."""
     column, field = table.column(name).combine_chunks(), table.schema.field(name)
     if column.null_count:
@@ -212,17 +214,17 @@ def _column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
     return array.reshape(table.num_rows, *shape)
 
 
-def _filled(
+def _fill_buffer(
     columns: Columns, capacity: int, num_envs: int, options: dict[str, Any]
 ) -> ReplayBuffer:
     """A buffer with these transitions."""
     keys = [name[4:] for name in columns if name.startswith("obs.")]
     obs = [f"obs.{key}" for key in keys] or ["obs"]
-    own = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
-    for name in own:
+    required_names = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
+    for name in required_names:
         if name not in columns:
             raise ArgumentError("table", f"a column {name!r}", ", ".join(columns), "rename one")
-    extra = [name for name in columns if name not in own]
+    extra = [name for name in columns if name not in required_names]
 
     def spec(name: str) -> tuple[tuple[int, ...], str]:
         return columns[name].shape[1:], columns[name].dtype.name
@@ -301,10 +303,10 @@ def from_minari(
         observations = episode.observations
         parts = observations if isinstance(observations, dict) else {"": observations}
         for key, part in parts.items():
-            array = _known(f"observations {key}".strip(), part)
+            array = _to_supported_dtype(f"observations {key}".strip(), part)
             name = f"obs.{key}" if key else "obs"
             columns[name], columns[f"next_{name}"] = array[:-1], array[1:]
-        columns["actions"] = _known("actions", episode.actions)
+        columns["actions"] = _to_supported_dtype("actions", episode.actions)
         columns["rewards"] = np.asarray(episode.rewards, np.float32)
         columns["terminated"] = np.asarray(episode.terminations, bool)
         columns["truncated"] = np.asarray(episode.truncations, bool)
@@ -312,7 +314,7 @@ def from_minari(
             options = {"n_step": n_step, "gamma": gamma, "seed": seed}
             empty = {name: column[:0] for name, column in columns.items()}
             size = int(dataset.total_steps) if capacity is None else capacity
-            buffer = _filled(empty, size, 1, options)
+            buffer = _fill_buffer(empty, size, 1, options)
         keys = [key for key in parts if key]
         obs, following = (
             {key: columns[f"{kind}.{key}"] for key in keys} if keys else columns[kind]
@@ -325,16 +327,16 @@ def from_minari(
     return buffer
 
 
-def _known(what: str, given: Any) -> npt.NDArray[Any]:
+def _to_supported_dtype(name: str, value: Any) -> npt.NDArray[Any]:
     """Numbers in a dtype that buffers have."""
-    if isinstance(given, dict | tuple | list):
+    if isinstance(value, dict | tuple | list):
         raise ArgumentTypeError(
             "dataset",
-            f"{what} of one array",
-            f"a {type(given).__name__}",
+            f"{name} of one array",
+            f"a {type(value).__name__}",
             "flatten the space with Gymnasium's wrappers when recording",
         )
-    array = np.asarray(given)
+    array = np.asarray(value)
     if array.dtype.name in _DTYPES:
         return array
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)

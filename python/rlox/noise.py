@@ -38,8 +38,8 @@ class GaussianNoise:
     kind: Literal["gaussian"] = field(default="gaussian", init=False)
 
     def __post_init__(self) -> None:
-        _validation.settle(self, _validation.number_or_numbers, ("sigma",), 0, 1e30)
-        _validation.settle(self, _validation.number_or_numbers, ("mean",), -1e30, 1e30)
+        _validation.check_fields(self, _validation.check_float_or_tuple, ("sigma",), 0, 1e30)
+        _validation.check_fields(self, _validation.check_float_or_tuple, ("mean",), -1e30, 1e30)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class OrnsteinUhlenbeckNoise:
     kind: Literal["ornstein_uhlenbeck"] = field(default="ornstein_uhlenbeck", init=False)
 
     def __post_init__(self) -> None:
-        _validation.settle(self, _validation.number_or_numbers, ("sigma",), 0, 1e30)
-        _validation.settle(self, _validation.number, ("theta", "dt"), 0, 1e30)
+        _validation.check_fields(self, _validation.check_float_or_tuple, ("sigma",), 0, 1e30)
+        _validation.check_fields(self, _validation.check_float, ("theta", "dt"), 0, 1e30)
         places = ("mean", "initial_noise")
-        _validation.settle(self, _validation.number_or_numbers, places, -1e30, 1e30)
+        _validation.check_fields(self, _validation.check_float_or_tuple, places, -1e30, 1e30)
         if self.theta * self.dt >= 2:
             raise ArgumentError(
                 "dt",
@@ -110,12 +110,12 @@ def as_noise(name: str, value: Any) -> ActionNoise:
     raise ArgumentTypeError(
         name,
         "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",
-        _validation.shown(value),
+        _validation.short_repr(value),
         "make one of rlox.noise",
     )
 
 
-def alike(noise: ActionNoise) -> ActionNoise | None:
+def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
     """The same noise with one sigma, if that is all it has: no mean, and no other beginning.
 
     >>> alike(GaussianNoise([0.2, 0.2]))
@@ -126,8 +126,8 @@ def alike(noise: ActionNoise) -> ActionNoise | None:
     sigma = np.unique(noise.sigma)
     if sigma.size > 1 or any(np.any(getattr(noise, name, None) or 0.0) for name in _PLACES):
         return None
-    usual = {name: _usual(noise)[name] for name in _PLACES if hasattr(noise, name)}
-    return replace(noise, sigma=float(sigma[0]), **usual)
+    defaults = {name: _default_values(noise)[name] for name in _PLACES if hasattr(noise, name)}
+    return replace(noise, sigma=float(sigma[0]), **defaults)
 
 
 def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
     >>> noise_to_dict(GaussianNoise(0.2))
     {'sigma': 0.2, 'kind': 'gaussian'}
     """
-    usual = _usual(noise)
+    defaults = _default_values(noise)
     return {
         name: value
         for name, value in asdict(noise).items()
-        if name not in _PLACES or value != usual[name]
+        if name not in _PLACES or value != defaults[name]
     }
 
 
@@ -148,17 +148,17 @@ def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
 _PLACES = ("mean", "initial_noise")
 
 
-def _usual(noise: ActionNoise) -> dict[str, Any]:
-    return {about.name: about.default for about in fields(noise)}
+def _default_values(noise: ActionNoise) -> dict[str, Any]:
+    return {item.name: item.default for item in fields(noise)}
 
 
-def expect_lengths(noise: ActionNoise, dim: int) -> None:
+def check_lengths(noise: ActionNoise, dim: int) -> None:
     """Refuses arrays of other lengths than actions have components, `dim`.
 
     Raises:
         ValueError: There is one.
 
-    >>> expect_lengths(GaussianNoise([0.1, 0.2]), dim=3)
+    >>> check_lengths(GaussianNoise([0.1, 0.2]), dim=3)
     Traceback (most recent call last):
     rlox.ArgumentError: action_noise: expected sigma as one number or 3, as actions have, got 2; \
 pass 3
@@ -193,7 +193,7 @@ class NoiseProcess:
     """
 
     def __init__(self, noise: ActionNoise, num_envs: int, dim: int) -> None:
-        expect_lengths(noise, dim)
+        check_lengths(noise, dim)
         self.noise = noise
         self.state = np.zeros((num_envs, dim))
         """(N, k): where each walk is; of Gaussian noise what was drawn last."""

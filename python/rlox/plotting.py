@@ -87,7 +87,7 @@ def read_curve(
         raise ArgumentError(
             str(file), f"numbers as {metric}", "none", "choose another metric, or train on"
         )
-    return Curve(*_about(Path(run)), at[there], smoothed(values[there], smooth))
+    return Curve(*_read_label_and_settings(Path(run)), at[there], smoothed(values[there], smooth))
 
 
 def plot_runs(
@@ -155,8 +155,8 @@ def _groups(curves: Iterable[Curve], bands: bool) -> list[tuple[str, list[Curve]
         return [(curve.label, [curve]) for curve in curves]
     labels: dict[str, dict[str, list[Curve]]] = {}
     for curve in curves:
-        alike = labels.setdefault(curve.label, {})
-        alike.setdefault(json.dumps(curve.settings, sort_keys=True), []).append(curve)
+        groups = labels.setdefault(curve.label, {})
+        groups.setdefault(json.dumps(curve.settings, sort_keys=True), []).append(curve)
     return [
         (f"{label}{_differing(group[0].settings, alike.values())}", part)
         for label, alike in labels.items()
@@ -185,15 +185,15 @@ def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDAr
     return at, np.stack([np.interp(at, curve.at, curve.values) for curve in group], axis=-1)
 
 
-def _about(run: Path) -> tuple[str, dict[str, Any]]:
+def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
     """A run's algorithm, environment and backend, and its settings; its folder's name without."""
     try:
-        about: Any = json.loads((run / "config.json").read_bytes())
-        words = [about[name] for name in ("algorithm", "env", "backend")]
-        settings = {**about["settings"], **about["env_kwargs"]}
+        config: Any = json.loads((run / "config.json").read_bytes())
+        label_parts = [config[name] for name in ("algorithm", "env", "backend")]
+        settings = {**config["settings"], **config["env_kwargs"]}
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return run.name, {}
-    return " ".join(str(word) for word in words if word is not None), settings
+    return " ".join(str(word) for word in label_parts if word is not None), settings
 
 
 def _figure() -> "Figure":

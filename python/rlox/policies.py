@@ -16,22 +16,22 @@ from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._nn import distributions
 from rlox._nn.critics import Critics
-from rlox._nn.custom import _fused, check_policy, expect_spaces
+from rlox._nn.custom import _fused, check_policy, check_spaces
 from rlox._nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
-from rlox._nn.networks import ACTIVATIONS, mlp, paired
+from rlox._nn.networks import ACTIVATIONS, fuse_mlps, mlp
 from rlox.envs._masks import as_flags, mask_parameter
-from rlox.features import FeaturesExtractor, NatureCNN, make_features, own_features
+from rlox.features import FeaturesExtractor, NatureCNN, make_custom_features, make_features
 
 __all__ = [
     "ActorCritic",
     "Evaluate",
     "MlpPolicy",
     "SdePolicy",
-    "acting",
-    "evaluating_actions",
-    "greedy",
+    "get_act_fn",
+    "get_evaluate_fn",
+    "greedy_actions",
     "make_policy",
-    "sampled",
+    "sample_actions",
 ]
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 
@@ -85,26 +85,26 @@ class MlpPolicy(nn.Module):
         init: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        expect_spaces(observation_space, action_space)
-        shared_trunk = _validation.flag("shared_trunk", shared_trunk)
-        ortho_init = _validation.flag("ortho_init", ortho_init)
-        log_std_init = _validation.number("log_std_init", log_std_init, -20, 20)
+        check_spaces(observation_space, action_space)
+        shared_trunk = _validation.check_bool("shared_trunk", shared_trunk)
+        ortho_init = _validation.check_bool("ortho_init", ortho_init)
+        log_std_init = _validation.check_float("log_std_init", log_std_init, -20, 20)
         if not isinstance(init, torch.Generator | None):
             raise ArgumentTypeError(
                 "init",
                 "a torch.Generator or None",
-                _validation.shown(init),
+                _validation.short_repr(init),
                 "pass torch.Generator().manual_seed(seed)",
             )
-        layer = ACTIVATIONS[_validation.text("activation", activation, tuple(ACTIVATIONS))]
+        layer = ACTIVATIONS[_validation.check_str("activation", activation, tuple(ACTIVATIONS))]
         if features_extractor is None:
             self.features = make_features(observation_space, ortho_init, generator=init)
         else:
-            self.features = own_features(features_extractor, observation_space)
+            self.features = make_custom_features(features_extractor, observation_space)
         width: Any = self.features.features_dim
         if net_arch is None:
             net_arch = () if isinstance(self.features, NatureCNN) else (64, 64)
-        sizes = [width, *_validation.whole_numbers("net_arch", net_arch)]
+        sizes = [width, *_validation.check_int_tuple("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
             self.trunk = nn.Sequential(*mlp(sizes, layer, math.sqrt(2), ortho_init, init), layer())
@@ -141,9 +141,9 @@ class MlpPolicy(nn.Module):
             ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
                 allows nothing, or for Box actions.
         """
-        return self._chances(self._common(obs), mask)
+        return self._chances(self._shared_latent(obs), mask)
 
-    def _common(self, obs: Any) -> Tensor:
+    def _shared_latent(self, obs: Any) -> Tensor:
         """What actor and critic have in common."""
         common: Tensor = self.trunk(self.features(obs))
         return common
@@ -154,7 +154,7 @@ class MlpPolicy(nn.Module):
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
         if mask is not None:
             counts = None if self.kind == "gaussian" else self.counts or [out.shape[-1]]
-            out = distributions.masked(out, expect_mask(mask, counts, out))
+            out = distributions.apply_mask(out, check_mask(mask, counts, out))
         match self.kind:
             case "categorical":
                 return Categorical(out)
@@ -182,7 +182,7 @@ class MlpPolicy(nn.Module):
 
     def get_value(self, obs: Tensor) -> Tensor:
         """The value of each observation, (N,)."""
-        return self._value(self._common(obs))
+        return self._value(self._shared_latent(obs))
 
     def _value(self, common: Tensor) -> Tensor:
         value: Tensor = self.critic(common)
@@ -190,18 +190,18 @@ class MlpPolicy(nn.Module):
 
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(action, log_prob, value) of a sample at each observation."""
-        common = self._common(obs)
+        common = self._shared_latent(obs)
         chances = self._chances(common, mask)
         rows = chances.sample(self.generator)
         return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         """`act` with the weights as they are now: actor and critic in one pass, for a rollout."""
-        both = paired(self.actor, self.critic)
+        both = fuse_mlps(self.actor, self.critic)
 
         def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
             assert both is not None
-            out, value = both(self._common(obs))
+            out, value = both(self._shared_latent(obs))
             chances = self._of_outputs(out, mask)
             rows = chances.sample(self.generator)
             return self._shaped(rows), chances.log_prob(rows), value.squeeze(-1)
@@ -212,7 +212,7 @@ class MlpPolicy(nn.Module):
         self, obs: Any, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(log_prob, entropy, value) of given actions."""
-        common = self._common(obs)
+        common = self._shared_latent(obs)
         chances = self._chances(common, mask)
         return chances.log_prob(self._rows(action)), chances.entropy(), self._value(common)
 
@@ -247,8 +247,8 @@ class SdePolicy(MlpPolicy):
     ) -> None:
         if not isinstance(action_space, spaces.Box):
             raise ArgumentError("action space", "a Box", str(action_space), "use MlpPolicy")
-        full_std = _validation.flag("full_std", full_std)
-        log_std_init = _validation.number("log_std_init", log_std_init, -20, 20)
+        full_std = _validation.check_bool("full_std", full_std)
+        log_std_init = _validation.check_float("log_std_init", log_std_init, -20, 20)
         super().__init__(observation_space, action_space, **mlp_settings)
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)
@@ -275,7 +275,7 @@ class SdePolicy(MlpPolicy):
 
     def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
         if mask is not None:
-            expect_mask(mask, None, common)
+            check_mask(mask, None, common)
         return Gaussian(*self._latent(common)[:2])
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
@@ -284,9 +284,9 @@ class SdePolicy(MlpPolicy):
 
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
-        common = self._common(obs)
+        common = self._shared_latent(obs)
         if mask is not None:
-            expect_mask(mask, None, common)
+            check_mask(mask, None, common)
         mean, std, latent = self._latent(common)
         noise = None
         if self.exploration is not None and len(self.exploration) == len(latent):
@@ -315,11 +315,11 @@ def make_policy(
         ValueError, TypeError: As `check_policy` and the built-in policies do.
     """
     if policy is None:
-        given = dict(shape)
-        if given.pop("use_sde"):
-            return SdePolicy(observation_space, action_space, **given)
-        del given["full_std"]
-        return MlpPolicy(observation_space, action_space, **given)
+        kwargs = dict(shape)
+        if kwargs.pop("use_sde"):
+            return SdePolicy(observation_space, action_space, **kwargs)
+        del kwargs["full_std"]
+        return MlpPolicy(observation_space, action_space, **kwargs)
     if not callable(policy):  # a module is
         raise ArgumentTypeError(
             "policy",
@@ -334,9 +334,9 @@ def make_policy(
             repr(shape["features_extractor"]),
             "leave one of them out",
         )
-    made = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
-    check_policy(made, observation_space, action_space)
-    return made
+    module = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
+    check_policy(module, observation_space, action_space)
+    return module
 
 
 # Logarithms of standard deviations, and gSDE's means, are cut to these, as Stable-Baselines3 does.
@@ -518,7 +518,7 @@ class ActorCritic(Protocol):
         """The value of each observation."""
 
 
-def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
+def check_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
     """A mask, bool (N, n), for N rows of logits, with so many flags for each component.
 
     Raises:
@@ -526,7 +526,7 @@ def expect_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tens
         ValueError: Another shape, a component that is allowed nothing, or actions (`counts` is
             None) that have no masks.
 
-    >>> expect_mask([[1, 0]], [2], torch.zeros(1, 2))
+    >>> check_mask([[1, 0]], [2], torch.zeros(1, 2))
     tensor([[ True, False]])
     """
     if counts is None:
@@ -589,12 +589,12 @@ def _mask_comes(after: int, method: Any) -> bool:
 
 
 def takes_masks(policy: Any) -> bool:
-    """Whether what `acting` gives takes masks."""
+    """Whether what `get_act_fn` gives takes masks."""
     methods = (_fused_act(policy), policy.get_action_and_logprob)
     return any(mask_parameter(method) is not None for method in methods)
 
 
-def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def get_act_fn(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """The policy's `act`, or what does the same for one that has none, while nothing is learned.
 
     An `act` that takes no mask is not called with one: `get_action_and_logprob` is.
@@ -602,41 +602,41 @@ def acting(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
     together, masked = _with_mask(fused), mask_parameter(fused) is not None
     if masked and _mask_comes(1, fused):
-        made: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
-        return made
+        act_fn: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
+        return act_fn
 
     def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
-            said: tuple[Tensor, Tensor, Tensor] = together(obs, mask=mask)
-            return said
+            outputs: tuple[Tensor, Tensor, Tensor] = together(obs, mask=mask)
+            return outputs
         action, log_prob, *_ = separate(obs, mask=mask)
         return action, log_prob, policy.get_value(obs)
 
     return act
 
 
-def evaluating_actions(policy: Any) -> Evaluate:
-    """The policy's `evaluate_actions`, or what does the same for one that has none, as `acting`."""
+def get_evaluate_fn(policy: Any) -> Evaluate:
+    """Return the policy's `evaluate_actions`, or a function that computes the same."""
     fused = _fused(policy, "evaluate_actions")
     separate, together = _with_mask(policy.get_action_and_logprob), _with_mask(fused)
     masked = mask_parameter(fused) is not None
     if masked and _mask_comes(2, fused):
-        made: Evaluate = fused
-        return made
+        evaluate_fn: Evaluate = fused
+        return evaluate_fn
 
     def evaluate(
         obs: Any, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
-            said: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
-            return said
+            outputs: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
+            return outputs
         _, log_prob, entropy = separate(obs, mask=mask, action=action)
         return log_prob, entropy, policy.get_value(obs)
 
     return evaluate
 
 
-def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+def greedy_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     """The policy's greedy actions.
 
     Raises:
@@ -653,7 +653,7 @@ def greedy(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     return actions
 
 
-def sampled(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+def sample_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
     """Actions that the policy draws."""
     actions: Tensor = _with_mask(policy.get_action_and_logprob)(obs, mask=mask)[0]
     return actions

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox._validation import hint, resolve
-from rlox.configs import resolved_config
+from rlox.configs import make_config
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 
 _PPO_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
@@ -284,13 +284,13 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     return dict(_SETTINGS.get(algorithm, {}).get(env_id, {}))
 
 
-def config_for(
+def resolve_config(
     config_type: type[Any],
     algorithm: str,
     env_id: str,
     count: int | None,
-    given: Mapping[str, Any],
-    without: Iterable[str] = (),
+    arguments: Mapping[str, Any],
+    exclude: Iterable[str] = (),
 ) -> tuple[Any, dict[str, str]]:
     """An algorithm's config, and where each setting comes from.
 
@@ -305,10 +305,12 @@ def config_for(
         TypeError, ValueError: As the config does.
     """
     defaults = {field.name: field.default for field in fields(config_type)}
-    resolved, sources = resolve(defaults, preset(algorithm, env_id), given, without=without)
-    if "num_envs" not in given and count is not None:
-        resolved["num_envs"], sources["num_envs"] = count, "env"
-    return resolved_config(config_type, resolved, sources), sources
+    resolved, config_sources = resolve(
+        defaults, preset(algorithm, env_id), arguments, exclude=exclude
+    )
+    if "num_envs" not in arguments and count is not None:
+        resolved["num_envs"], config_sources["num_envs"] = count, "env"
+    return make_config(config_type, resolved, config_sources), config_sources
 
 
 def names() -> dict[str, list[str]]:
@@ -340,8 +342,10 @@ def show(algorithm: str, env_id: str) -> str:
         ("env_id", env_id, _SETTINGS.get(algorithm, {})),
     ):
         if name not in known:
-            of = f"a preset of {algorithm}" if what == "env_id" else "presets"
-            raise ArgumentError(what, f"one that has {of}", repr(name), hint(str(name), known))
+            description = f"a preset of {algorithm}" if what == "env_id" else "presets"
+            raise ArgumentError(
+                what, f"one that has {description}", repr(name), hint(str(name), known)
+            )
     settings = _SETTINGS[algorithm][env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())

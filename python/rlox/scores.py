@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._validation import number, shown, whole
+from rlox._validation import check_float, check_int, short_repr
 
 RESAMPLES = 10_000
 # Numbers that are drawn at once.
@@ -44,7 +44,7 @@ def interquartile_mean(numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
     >>> float(interquartile_mean([0, 1, 2, 3, 100]))
     2.0
     """
-    array = np.sort(_numbers(numbers), axis=-1)
+    array = np.sort(_check_numbers(numbers), axis=-1)
     n = array.shape[-1]
     means: npt.NDArray[np.float64] = array[..., n // 4 : n - n // 4].mean(axis=-1)
     return means
@@ -71,17 +71,19 @@ def bootstrap_interval(
     >>> bootstrap_interval([3.0, 3.0, 3.0]).tolist()
     [3.0, 3.0]
     """
-    array, stream = _numbers(numbers), np.random.default_rng(0)
-    number("confidence", confidence, 0, 1)
-    whole("resamples", resamples, 1)
+    array, stream = _check_numbers(numbers), np.random.default_rng(0)
+    check_float("confidence", confidence, 0, 1)
+    check_int("resamples", resamples, 1)
     n, blocks = array.shape[-1], []
     at_once = max(1, _BLOCK // max(array.size, 1))
     for start in range(0, resamples, at_once):
         draws = stream.integers(0, n, (min(at_once, resamples - start), n))
         blocks.append(interquartile_mean(np.moveaxis(array[..., draws], -2, 0)))
     tail = (1 - confidence) / 2
-    ends: npt.NDArray[np.float64] = np.quantile(np.concatenate(blocks), [tail, 1 - tail], axis=0)
-    return ends
+    interval: npt.NDArray[np.float64] = np.quantile(
+        np.concatenate(blocks), [tail, 1 - tail], axis=0
+    )
+    return interval
 
 
 def score(returns: Any) -> Score:
@@ -96,7 +98,7 @@ def score(returns: Any) -> Score:
     >>> score([1.0, 2.0, 3.0, 4.0])["iqm"]
     2.5
     """
-    array = _numbers(returns)
+    array = _check_numbers(returns)
     if array.ndim != 1:
         raise ArgumentError(
             "returns", "one number for each episode", f"shape {array.shape}", "pass a list"
@@ -111,15 +113,15 @@ def score(returns: Any) -> Score:
     }
 
 
-def _numbers(given: Any) -> npt.NDArray[np.float64]:
+def _check_numbers(values: Any) -> npt.NDArray[np.float64]:
     """(..., n) with n of at least 1, of which none is NaN."""
     try:
-        plain = np.asarray(given)
+        plain = np.asarray(values)
         known = plain.dtype.kind in "iuf"
     except ValueError:  # rows of several lengths
         known = False
     if not known:
-        raise ArgumentTypeError("numbers", "real numbers", shown(given), "pass returns")
+        raise ArgumentTypeError("numbers", "real numbers", short_repr(values), "pass returns")
     array = plain.astype(np.float64)
     if array.ndim == 0 or array.shape[-1] == 0:
         raise ArgumentError(

@@ -14,20 +14,20 @@ from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ClosedError, StructuredError
-from rlox._training.hooks import Callback, Saved
+from rlox._training.hooks import Callback, CallbackStates
 from rlox._training.loop import Loop, plan
 from rlox._training.results import CTRL_C, STOP, TrainResult
 from rlox._training.resume import (
+    check_required_objects,
     describe,
-    expect_code,
-    restore,
+    emit_restore_warnings,
+    restore_trainer,
     save_checkpoint,
     settings_on,
     trainer_manifest,
-    warn_forgotten,
 )
-from rlox._training.run_folder import RunFolder, expect_root
-from rlox._validation import chosen_seed, flag, json_keywords, refuse_unknown, text
+from rlox._training.run_folder import RunFolder, check_runs_dir
+from rlox._validation import check_bool, check_keywords, check_str, json_keywords, resolve_seed
 from rlox.callbacks.base import as_callbacks
 from rlox.callbacks.progress import ProgressBar
 from rlox.checkpoint import read_checkpoint
@@ -40,17 +40,17 @@ from rlox.configs import (
     SACConfig,
     TD3Config,
 )
-from rlox.envs._make import count_of, make_vec, name_of
+from rlox.envs._make import get_env_name, get_num_envs, make_vec
 from rlox.evaluation import (
     EvaluationResult,
     SeededPredictor,
-    environment_of,
     evaluate,
     evaluation_seed,
+    get_env_maker,
 )
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.logger.base import Logger, as_loggers
-from rlox.presets import config_for
+from rlox.presets import resolve_config
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.policies import PolicyLike
 
-_OF_TRAIN = ("total_timesteps", "callbacks", "loggers", "progress_bar")
+_TRAIN_ARGUMENTS = ("total_timesteps", "callbacks", "loggers", "progress_bar")
 _HINTS = {
     "policy_kwargs": "pass net_arch, activation or features_extractor instead",
     "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
-    **dict.fromkeys(_OF_TRAIN, "pass it to train()"),
+    **dict.fromkeys(_TRAIN_ARGUMENTS, "pass it to train()"),
 }
 Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
@@ -93,20 +93,28 @@ class Trainer:
     ) -> None:
         known = [field.name for field in dataclasses.fields(self.config_type)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
-        refuse_unknown(settings, known, type(self).__name__, _HINTS)
-        self.env_name = name_of(env)
+        check_keywords(settings, known, type(self).__name__, _HINTS)
+        self.env_name = get_env_name(env)
         self.env_id = self.env_name if isinstance(env, str) else None
         shape = () if policy is None else SHAPE_SETTINGS
-        config, self.sources = config_for(
-            self.config_type, self.algorithm, self.env_name, count_of(env), settings, without=shape
+        config, self.config_sources = resolve_config(
+            self.config_type,
+            self.algorithm,
+            self.env_name,
+            get_num_envs(env),
+            settings,
+            exclude=shape,
         )
-        config = self._share(config)
-        self.seed = chosen_seed(seed)
+        config = self._shard_config(config)
+        self.seed = resolve_seed(seed)
         keywords = {} if env_kwargs is None else env_kwargs
         self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
-        self.own_policy, self.own_features = policy is not None, features_extractor is not None
+        self.has_custom_policy, self.has_custom_features = (
+            policy is not None,
+            features_extractor is not None,
+        )
         self._env, self._env_kwargs = env, dict(keywords)
-        self._runs_dir, self._closed = expect_root(runs_dir), False
+        self._runs_dir, self._closed = check_runs_dir(runs_dir), False
         try:
             self.env = make_vec(env, config.num_envs, **self._env_kwargs)
         except StructuredError as error:
@@ -116,26 +124,28 @@ class Trainer:
         try:
             space = self.env.single_observation_space
             chosen = choose_backend(backend, config, space, policy, features_extractor)
-            about = self.env, config, self.seed
-            self.learner = make_learner(self.learners, chosen, about, policy, features_extractor)
+            learner_args = self.env, config, self.seed
+            self.learner = make_learner(
+                self.learners, chosen, learner_args, policy, features_extractor
+            )
         except BaseException:
             self.close()
             raise
         self.run: RunFolder | None = None
         self.start_timesteps = self.target_timesteps = self.iterations = 0
-        self.forgot: list[str] = []  # what of a checkpoint could not be gone on with
+        self.restore_warnings: list[str] = []  # what of a checkpoint could not be gone on with
         self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
-        self.remembered: Saved = []  # what callbacks of a checkpoint know
+        self.callback_states: CallbackStates = []  # what callbacks of a checkpoint know
         self.stopped_by: str | None = None  # as in `TrainResult`, since the last call of `train`
         self._training = False
 
-    def _share(self, config: Any) -> Any:
+    def _shard_config(self, config: Any) -> Any:
         """What of the settings this process does; several share them in `rlox.distributed.ddp`."""
         return config
 
     @property
     def config(self) -> Any:
-        """All settings, resolved; `sources` says where each comes from."""
+        """All settings, resolved; `config_sources` says where each comes from."""
         return self.learner.config
 
     @property
@@ -200,22 +210,22 @@ class Trainer:
         """
         if self._closed:
             raise ClosedError("trainer", "an open one", "a closed one", "make another")
-        called = as_callbacks(callbacks)
-        if flag("progress_bar", progress_bar):
-            called.append(ProgressBar())
+        callback_objects = as_callbacks(callbacks)
+        if check_bool("progress_bar", progress_bar):
+            callback_objects.append(ProgressBar())
         folder = self.run is not None or self._runs_dir is not None
-        told = as_loggers(loggers, folder=folder)
+        logger_objects = as_loggers(loggers, folder=folder)
         plan(self, total_timesteps)
-        warn_forgotten(self)
-        self.learner.stopping, self.stopped_by = False, None
+        emit_restore_warnings(self)
+        self.learner.stop_requested, self.stopped_by = False, None
         with stop_on_interrupt(lambda: self.stop(CTRL_C)):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
                 self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
                 self.run.write("config.json", describe(self))
             self._training = True
             try:
-                with nullcontext() if self.run is None else self.run.held():
-                    return Loop(self, called, told).run()
+                with nullcontext() if self.run is None else self.run.lock():
+                    return Loop(self, callback_objects, logger_objects).run()
             finally:
                 self._training = False
 
@@ -229,11 +239,11 @@ class Trainer:
         Raises:
             TypeError: It is neither a str nor None.
         """
-        why = STOP if reason is None else text("reason", reason)
+        why = STOP if reason is None else check_str("reason", reason)
         self.stopped_by = self.stopped_by or why
-        self.learner.stopping = True
+        self.learner.stop_requested = True
 
-    def halted(self) -> bool:
+    def interrupt_requested(self) -> bool:
         """Whether `train` was interrupted and has not returned: nothing long shall begin then."""
         return self._training and self.stopped_by in (CTRL_C, STOP)
 
@@ -266,11 +276,11 @@ class Trainer:
             TypeError: An argument of another kind; a policy of your own without `mode` cannot be
                 greedy.
         """
-        chosen = environment_of(self, env)
-        seed = evaluation_seed(self.seed) if seed is None else chosen_seed(seed)
+        chosen = get_env_maker(self, env)
+        seed = evaluation_seed(self.seed) if seed is None else resolve_seed(seed)
         kwargs = self._env_kwargs if env is None else {}
         return evaluate(
-            SeededPredictor(self.learner, seed, self.halted),
+            SeededPredictor(self.learner, seed, self.interrupt_requested),
             chosen,
             n_episodes,
             seed=seed,
@@ -314,7 +324,7 @@ class Trainer:
             MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
                 twice what it holds, which `buffer_size` bounds.
         """
-        save_checkpoint(self, path, flag("replay", replay))
+        save_checkpoint(self, path, check_bool("replay", replay))
 
     @classmethod
     def load(
@@ -356,10 +366,10 @@ class Trainer:
         """
         checkpoint = read_checkpoint(path)
         saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
-        expect_code(saved, env=env, policy=policy, features_extractor=features_extractor)
+        check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = settings_on(chosen, saved, device=device, actors=actors, shape=policy is None)
-        made = cls(
+        trainer = cls(
             saved["env"] if env is None else env,
             saved["seed"],
             backend=chosen,
@@ -370,13 +380,13 @@ class Trainer:
             **settings,
         )
         with ExitStack() as on_error:
-            on_error.callback(made.close)
+            on_error.callback(trainer.close)
             # Only a policy of the caller's can be another one than that which was saved, and only
             # another backend can have no room for what is in order.
             same = policy is None and chosen == saved["backend"]
-            restore(made, path, saved, checkpoint.members, same=same)
+            restore_trainer(trainer, path, saved, checkpoint.members, same=same)
             on_error.pop_all()
-        return made
+        return trainer
 
 
 __all__ = [
@@ -395,7 +405,7 @@ class PPOTrainer(Trainer):
     """Trains with proximal policy optimization, `rlox.algorithms.ppo`.
 
     Settings come from the arguments, else from rl-zoo3 for this environment's id, else they are
-    Stable-Baselines3's defaults; `config` and `sources` tell.
+    Stable-Baselines3's defaults; `config` and `config_sources` tell.
 
     Args:
         env: An id, an `EnvSpec`, an environment class or a function that makes an environment, a

@@ -6,7 +6,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from rlox import ArgumentError
 from rlox._rlox import network_backends
-from rlox._spaces import expect_actions_for
+from rlox._spaces import check_supported_actions
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import iterated, make_learner
@@ -157,4 +157,4 @@ def test_invalid_bounds_are_rejected():
     for low, hint in ((2.0, "swap them"), (np.nan, "rescale actions")):
         space.low[1] = low
         with refuses(ArgumentError, "action space", hint):
-            expect_actions_for("sac", space)
+            check_supported_actions("sac", space)

@@ -93,7 +93,7 @@ def test_learners_resume_from_a_state(kind):
     state = one.state()
     other.load_state(state)
     for x in (one, other):  # new episodes
-        x.started = False
+        x.env_initialized = False
     assert str(iterated(one, 9)) == str(iterated(other, 9))
     np.testing.assert_equal(one.state().replay, other.state().replay)
     before = whole.state().replay

@@ -100,7 +100,7 @@ def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_pat
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
     np.testing.assert_equal(again.learner.state().replay, first.learner.state().replay)
     # Gymnasium's environments begin new episodes; so does the run that was not stopped.
-    second.learner.started = False
+    second.learner.env_initialized = False
     results = [trainer.train(60) for trainer in (second, again)]
     assert results[0]["mean_reward"] == results[1]["mean_reward"]
     assert again.learner.updates == second.learner.updates > first.learner.updates

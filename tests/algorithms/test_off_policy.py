@@ -396,7 +396,7 @@ def test_a_run_folder_has_rows_from_before_the_first_update(algorithm, backend, 
     env = "CartPole-v1" if algorithm == "DQN" else "Pendulum-v1"
     trainer = TRAINERS[algorithm](env, seed=1, backend=backend, runs_dir=tmp_path, **RUN)
     result = trainer.train(40)
-    assert (result["timesteps"], result["left_out"]) == (40, None)
+    assert (result["timesteps"], result["checkpoint_warning"]) == (40, None)
     with open(trainer.run.path / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["time/total_timesteps"]) for row in rows] == list(range(1, 41))
@@ -424,7 +424,7 @@ def test_a_run_makes_all_its_steps_where_environments_reset_in_steps(native_env,
 def test_utd_ratio_replaces_the_gradient_steps_of_a_preset():
     trainer = DQNTrainer("CartPole-v1", seed=1, utd_ratio=0.5, runs_dir=None)
     assert (trainer.config.utd_ratio, trainer.config.gradient_steps) == (0.5, 1)
-    assert trainer.sources["gradient_steps"] == "default"
+    assert trainer.config_sources["gradient_steps"] == "default"
 
 
 class Longer(Numbered):
@@ -473,15 +473,15 @@ def test_iterations_of_whole_episodes_are_resumed(backend, tmp_path):
 @BOTH
 def test_stopping_ends_an_iteration_and_keeps_its_steps(backend):
     one = whole_episodes("SAC", backend)
-    one.stopping = True
+    one.stop_requested = True
     assert one.iterate() == {}
     assert one.timesteps == 0
-    one.stopping = False
+    one.stop_requested = False
     one.iterate()
     step = one.stepper.step
 
     def last(actions):
-        one.stopping = True
+        one.stop_requested = True
         return step(actions)
 
     one.stepper.step = last

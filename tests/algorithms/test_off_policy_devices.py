@@ -89,12 +89,12 @@ def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(kind, monkeypa
     assert {p.device.type for p in one.modules.parameters()} == {"meta"}
     monkeypatch.setattr(one.replay, "prioritize", lambda errors: errors)
     batch = one.replay.sample(one.streams["minibatches"], one.normalizer, **one.sampling(0.0))
-    obs = one.observed(one.stepper.obs.copy())
+    obs = one.unpack_obs(one.stepper.obs.copy())
     with AllOn("meta") as watch:
         for _ in range(2):
             one.begin()
-            one.sampled(obs, None)
-            one.greedy(obs, None)
+            one.sample_actions(obs, None)
+            one.greedy_actions(obs, None)
             one.update(batch, 1e-3)
     assert watch.calls > 50
 

@@ -319,8 +319,10 @@ def test_exploration_decreases_with_every_step(train_freq, num_envs):
     how |= {"exploration_final_eps": 0.05, "gradient_steps": 1}
     trainer = DQNTrainer("CartPole-v1", 1, backend="torch", runs_dir=None, **SMALL, **how)
     one, rates = trainer.learner, []
-    explored = one.explored
-    one.explored = lambda *args: rates.append(one.exploration_rate(one.progress)) or explored(*args)
+    explored = one.explore_actions
+    one.explore_actions = lambda *args: (
+        rates.append(one.exploration_rate(one.progress)) or explored(*args)
+    )
     for _ in range(2):  # schedules begin again in each call of train
         rates.clear()
         trainer.train(64)
@@ -332,12 +334,12 @@ def test_exploration_decreases_with_every_step(train_freq, num_envs):
 def test_exploration_is_constant_in_an_iteration_without_growth():
     exploration = {"exploration_fraction": 0.5, "exploration_final_eps": 0.1}
     one, progress = make_learner("DQN", **SMALL, train_freq=5, **exploration), []
-    explored = one.explored
-    one.explored = lambda *args: progress.append(one.progress) or explored(*args)
+    explored = one.explore_actions
+    one.explore_actions = lambda *args: progress.append(one.progress) or explored(*args)
     rates = [one.iterate(p)["rollout/exploration_rate"] for p in (0.0, 0.25, 0.5, 1.0)]
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
     assert progress[5:10] == [0.25] * 5
-    one.growth = 0.5
+    one.progress_per_step = 0.5
     one.iterate(0.25)
     assert progress[20:] == [0.25, 0.75, 1, 1, 1]
 
@@ -409,7 +411,7 @@ def test_metrics_of_a_failed_iteration_are_discarded():
 
     def failing(*args):
         update(*args)
-        other.tell(critic_loss=torch.tensor(1e9))
+        other.record(critic_loss=torch.tensor(1e9))
         raise FloatingPointError("here")
 
     other.update = failing

@@ -139,7 +139,7 @@ def test_gsde_log_probabilities_and_gradients_equal_an_independent_computation()
 def test_the_temperature_moves_towards_its_target():
     one = trained("SAC", ent_coef="auto_0.5", learning_rate=0.01)
     calls = []
-    one.tell = lambda **metrics: calls.append(metrics)
+    one.record = lambda **metrics: calls.append(metrics)
     batch = one.replay.sample(np.random.default_rng(0), None)
     before = one.temperature.log_alpha.item()
     one.generator.manual_seed(2)

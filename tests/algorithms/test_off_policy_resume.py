@@ -272,9 +272,9 @@ def test_a_rejected_state_does_not_move_environments(backend, failure, monkeypat
         if backend == "torch":
             patch.setattr(one.learner.replay, "load_state", refuse)
         else:
-            usual = native_state.expect_part
+            usual = native_state.check_part
             check = lambda part, *rest: (refuse if part == "replay" else usual)(part, *rest)  # noqa: E731
-            patch.setattr(native_state, "expect_part", check)
+            patch.setattr(native_state, "check_part", check)
         with pytest.raises(failure):
             one.learner.load_state(early)
     for trainer in (one, other):
@@ -358,7 +358,7 @@ def test_a_rejected_state_does_not_reset_environments_without_states():
     state.replay = state.replay | {"capacity": np.array([7])}
     with refuses(ArgumentError, 'arrays["capacity"]', section="replay"):
         trainer.learner.load_state(state)
-    assert trainer.learner.started
+    assert trainer.learner.env_initialized
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -396,7 +396,7 @@ def test_a_run_saves_all_but_a_buffer_that_cannot_be_written(scarce, tmp_path, b
     there = {"checkpoint", "config.json", "curve.png", "metrics.csv", "summary.json"}
     assert {*os.listdir(result["run_dir"])} == there
     summary = json.loads((trainer.run.path / "summary.json").read_text())
-    assert summary["left_out"] == result["left_out"]
+    assert summary["checkpoint_warning"] == result["checkpoint_warning"]
     assert summary["timesteps"] == 64
     again = SACTrainer.load(result["run_dir"], runs_dir=None)
     obs = np.random.default_rng(0).normal(size=(5, 3))
@@ -414,7 +414,7 @@ def test_the_summary_is_written_when_no_checkpoint_can_be(scarce, tmp_path, kind
     with pytest.raises(type(error)):
         trainer.train(20)
     summary = json.loads((trainer.run.path / "summary.json").read_text())
-    assert summary["left_out"] == "all: no checkpoint could be written"
+    assert summary["checkpoint_warning"] == "all: no checkpoint could be written"
     assert summary["timesteps"] >= 20
 
 
@@ -447,7 +447,7 @@ def train(backend):
         warnings.simplefilter("always")
         result = trainer.train(1_450)
     assert any("buffer_size" in str(x.message) for x in said), said
-    assert result["left_out"].startswith("replay: buffer_size: ")
+    assert result["checkpoint_warning"].startswith("replay: buffer_size: ")
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     assert SACTrainer.load(result["run_dir"], env=wide, runs_dir=None).timesteps == 1_451
     print("done", flush=True)

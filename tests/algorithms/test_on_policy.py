@@ -14,7 +14,7 @@ from torch.distributions import Categorical, Normal
 
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, make_vec
 from rlox._nn import runtime as torch_state
-from rlox._nn.networks import layer
+from rlox._nn.networks import make_layer
 from rlox._nn.optim import Adam, RMSprop
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.algorithms.a2c import a2c_loss
@@ -236,11 +236,11 @@ def test_metrics_have_the_names_of_stable_baselines3():
 def test_stopping_while_collecting_learns_nothing_and_counts_nothing(name):
     one = learner(name)
     before = torch_state.module_arrays(one.policy)
-    one.stopping = True
+    one.stop_requested = True
     assert one.iterate() == {}
     assert one.timesteps == 0
     np.testing.assert_equal(torch_state.module_arrays(one.policy), before)
-    one.stopping = False
+    one.stop_requested = False
     assert one.iterate()["time/total_timesteps"] == 4 * one.config.n_steps
 
 
@@ -250,7 +250,7 @@ def test_stopping_before_the_first_update_learns_nothing_and_counts_nothing():
 
     def collect_and_stop():
         full = collect()
-        ppo.stopping = True
+        ppo.stop_requested = True
         return full
 
     ppo.collect = collect_and_stop
@@ -567,5 +567,7 @@ def test_layers_are_initialised_as_in_torch():
     for kind, sizes, how in ((nn.Linear, (5, 3), {}), (nn.Conv2d, (3, 4), {"kernel_size": 2})):
         torch.manual_seed(3)
         theirs = kind(*sizes, **how).state_dict()
-        ours = layer(kind, *sizes, generator=torch.Generator().manual_seed(3), **how).state_dict()
+        ours = make_layer(
+            kind, *sizes, generator=torch.Generator().manual_seed(3), **how
+        ).state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -14,13 +14,13 @@ import pytest
 from rlox import ArgumentError
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
 from rlox.callbacks.checkpointing import prune, read_scores
-from rlox.checkpoint import newest, read_checkpoint, step_name, steps_in
+from rlox.checkpoint import list_step_checkpoints, newest, read_checkpoint, step_name
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.runs import NotingLogger, small
 
 
 def names(run):
-    return [path.name for path in steps_in(run / "checkpoints")]
+    return [path.name for path in list_step_checkpoints(run / "checkpoints")]
 
 
 @pytest.mark.parametrize(("keep_last", "steps"), [(2, [256, 320]), (None, range(64, 321, 64))])
@@ -91,7 +91,7 @@ def test_checkpoints_are_saved_after_the_row_is_logged(tmp_path, monkeypatch):
 def test_replay_buffer_is_optional(tmp_path, replay):
     trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, runs_dir=None, buffer_size=512)
     trainer.train(64, callbacks=[CheckpointCallback(every=64, replay=replay, path=tmp_path)])
-    (saved,) = steps_in(tmp_path)
+    (saved,) = list_step_checkpoints(tmp_path)
     assert (saved / "replay.safetensors").exists() == replay
 
 
@@ -159,7 +159,7 @@ def test_processes_killed_while_checkpoints_rotate_leave_whole_ones(tmp_path, ti
             time.sleep(chance.uniform(0.0, 0.1))
             child.send_signal(signal.SIGKILL)
             child.stdout.read()
-        saved = steps_in(tmp_path)
+        saved = list_step_checkpoints(tmp_path)
         assert len(saved) in (1, 2)  # the kill may come before the older one is removed
         for path in saved:
             assert step_name(read_checkpoint(path).manifest["counters"]["timesteps"]) == path.name

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
-from rlox._training.hooks import give_back, saved_states, states_of
+from rlox._training.hooks import get_callback_states, load_callback_states, read_callback_states
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
 from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.trainers import PPOTrainer
@@ -82,10 +82,10 @@ class Own(Callback):
 
 
 def test_states_go_to_those_of_their_class_in_order():
-    told = states_of([Own(a=1.5), Callback(), Own(a=-math.inf, b=None)])
+    told = get_callback_states([Own(a=1.5), Callback(), Own(a=-math.inf, b=None)])
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     back = [Own(a=0.0), CheckpointCallback(1), Own(a=0.0, b=0.0), Own(a=7.0)]
-    give_back(back, told)
+    load_callback_states(back, told)
     assert [x.kept for x in back if isinstance(x, Own)] == [
         {"a": 1.5},
         {"a": -math.inf, "b": None},
@@ -98,17 +98,17 @@ def test_what_json_does_not_hold_is_refused(state):
     callback = Own()
     callback.kept = state
     with refuses(ArgumentTypeError, "callbacks", got=repr(state)):
-        states_of([callback])
+        get_callback_states([callback])
 
 
 def test_a_callback_that_cannot_go_on_with_it_is_named():
     with refuses(ArgumentError, "callbacks"):
-        give_back([Own(b=1.0)], states_of([Own(a=1.0)]))
+        load_callback_states([Own(b=1.0)], get_callback_states([Own(a=1.0)]))
 
 
 @pytest.mark.parametrize("saved", [3, [3], [{"name": 1, "state": {}}], [{"name": "A", "state": 1}]])
 def test_what_is_no_state_is_a_damaged_checkpoint(tmp_path, saved):
-    assert saved_states({"callbacks": saved}) is None
+    assert read_callback_states({"callbacks": saved}) is None
     small().save(tmp_path / "saved")
     rewrite(tmp_path / "saved", lambda manifest, _: manifest.update(callbacks=saved))
     with pytest.raises(CorruptFileError) as raised:

@@ -94,7 +94,7 @@ ERRORS = [
     ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
     ("train --config seeds.yaml", 2, ["--seeds: expected no --seed"]),
     ("train --config number.yaml", 2, ["ENV: expected an environment's id", "3"]),
-    ("train --config own.yaml", 2, ["--config, own_policy: expected", "train it in Python"]),
+    ("train --config own.yaml", 2, ["--config, has_custom_policy: expected", "train it in Python"]),
     ("train --config kwargs.yaml", 2, ["--config, env_kwargs: expected keys and values", "3"]),
     # Runs.
     ("eval", 2, ["Missing", "RUN"]),
@@ -164,7 +164,7 @@ FILES = {
     "loggers.yaml": PPO + "loggers: console\n",
     "seeds.yaml": PPO + "seed: 1\nseeds: 0-1\n",
     "number.yaml": PPO.replace("CartPole-v1", "3"),
-    "own.yaml": PPO + "own_policy: true\n",
+    "own.yaml": PPO + "custom_policy: true\n",
     "kwargs.yaml": PPO + "env_kwargs: 3\n",
     "num_envs.yaml": 'num_envs: "8"\n',
     "every.yaml": 'eval_every: "8"\n',

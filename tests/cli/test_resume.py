@@ -54,7 +54,7 @@ def test_flags_win_and_are_saved(rlox, run):
     assert rlox("resume", run / "checkpoint", "--total-timesteps", "32", *WORDS).code == 0
     assert last_row(run)["time/total_timesteps"] == 64
     assert checkpoints(run) == ["step-000000128", "step-000000160"]
-    saved = json.loads((run / "around.json").read_text())
+    saved = json.loads((run / "run_options.json").read_text())
     active = {name: value for name, value in saved.items() if value not in (None, False, [])}
     assert active == {"checkpoint_every": 32, "keep_last": 2}
 
@@ -68,16 +68,18 @@ def test_best_score_outlives_a_run_without_evaluations(rlox, run):
         trainer.train(32)
         trainer.save(run / "elsewhere")
     with PPOTrainer.load(run / "elsewhere", runs_dir=None) as trainer:
-        assert before == [x["state"] for x in trainer.remembered if x["name"] == "EvalCallback"]
+        assert before == [
+            x["state"] for x in trainer.callback_states if x["name"] == "EvalCallback"
+        ]
 
 
 @pytest.mark.parametrize("content", ["", "3", "{", '{"eval_every": "often"}'])
 def test_damaged_options_are_an_error_before_anything_changes(content, rlox, run):
-    (run / "around.json").write_text(content)
+    (run / "run_options.json").write_text(content)
     before = contents(run)
     result = rlox("resume", run, "--total-timesteps", "1", *WORDS)
     assert result.code == 1
-    assert ("eval_every" if "often" in content else "around.json") in result.err
+    assert ("eval_every" if "often" in content else "run_options.json") in result.err
     assert contents(run) == before
 
 

@@ -95,9 +95,13 @@ def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
     plan = Plan("ppo", "CartPole-v1", space, 8192, 1024, **settings)
     sweep = Sweep(plan, tmp_path / "sweep.db", runs_dir=None)
     sweep.run(3)
-    assert [trial.state.name for trial in sweep.done()] == ["COMPLETE", "COMPLETE", state]
-    assert (sweep.done()[-1].user_attrs["timesteps"] < 8192) == prune
-    assert sweep.best().number in (0, 1)
+    assert [trial.state.name for trial in sweep.finished_trials()] == [
+        "COMPLETE",
+        "COMPLETE",
+        state,
+    ]
+    assert (sweep.finished_trials()[-1].user_attrs["timesteps"] < 8192) == prune
+    assert sweep.best_trial().number in (0, 1)
 
 
 @pytest.mark.processes
@@ -223,10 +227,10 @@ def test_default_space_holds_valid_settings_of_every_algorithm(algorithm, tmp_pa
     for index in range(20):
         sweep.study.sampler = optuna.samplers.RandomSampler(seed=index)
         trial = sweep.study.ask()
-        found = {name: values.of(name, trial) for name, values in sweep.plan.space.items()}
+        found = {name: values.suggest(name, trial) for name, values in sweep.plan.space.items()}
         if algorithm == "ppo":
             found["batch_size"] = min(found["batch_size"], found["n_steps"])
-        plan.job(index, found, None).make_trainer().close()
+        plan.make_job(index, found, None).make_trainer().close()
 
 
 @pytest.fixture
@@ -248,11 +252,11 @@ def test_second_sweep_of_a_study_is_rejected_while_the_first_trains(url, plan, t
         Sweep(plan, where, "another", runs_dir=None).run(1)
 
     sweep = Sweep(plan, storage, runs_dir=None)
-    sweep.run(1, tell=start_another)
+    sweep.run(1, on_result=start_another)
     assert errors == [(errno.EAGAIN, f"sqlite:///{storage}" if url else str(storage))]
-    assert len(sweep.done()) == 1
+    assert len(sweep.finished_trials()) == 1
     Sweep(plan, storage, runs_dir=None).run(2)
-    assert [trial.user_attrs["seed"] for trial in sweep.done()] == [1, 2]
+    assert [trial.user_attrs["seed"] for trial in sweep.finished_trials()] == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "a%3Fb.db", "{a}.db", "a b#c.db"])
@@ -260,7 +264,7 @@ def test_storage_is_the_named_file(name, plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Sweep(plan, name, runs_dir=None)
     assert [file.name for file in tmp_path.iterdir()] == [name]
-    assert Sweep(plan, name, runs_dir=None).done() == []
+    assert Sweep(plan, name, runs_dir=None).finished_trials() == []
 
 
 def test_trials_share_the_cpus_of_the_control_group(plan, monkeypatch):

@@ -60,19 +60,21 @@ def test_settings_are_divided_by_the_number_of_ranks():
     config = SACConfig(
         num_envs=4, batch_size=64, buffer_size=1001, learning_starts=101, gradient_steps=-1
     )
-    whole, own = shard_config(config, 2, own_envs=False, device=None)
+    whole, own = shard_config(config, 2, has_local_envs=False, device=None)
     assert whole == config
     assert (own.num_envs, own.batch_size, own.buffer_size, own.learning_starts) == (2, 32, 500, 51)
     # A minibatch for each transition of all ranks: two for each transition of a rank's own.
     assert (own.utd_ratio, own.gradient_steps) == (2.0, 1)
-    assert shard_config(A2CConfig(num_envs=3), 3, own_envs=False, device=None)[1].num_envs == 1
-    whole, own = shard_config(PPOConfig(num_envs=2), 2, own_envs=True, device=None)
+    assert (
+        shard_config(A2CConfig(num_envs=3), 3, has_local_envs=False, device=None)[1].num_envs == 1
+    )
+    whole, own = shard_config(PPOConfig(num_envs=2), 2, has_local_envs=True, device=None)
     assert (whole.num_envs, own.num_envs, own.batch_size) == (4, 2, 32)
     config = PPOConfig(num_envs=2, device="cuda")
-    moved = shard_config(config, 2, own_envs=False, device="cuda:1")
+    moved = shard_config(config, 2, has_local_envs=False, device="cuda:1")
     assert [one.device for one in moved] == ["cuda:1", "cuda:1"]
     with refuses(ArgumentError, "num_envs", "pass 2", got="1"):
-        shard_config(PPOConfig(), 2, own_envs=False, device=None)
+        shard_config(PPOConfig(), 2, has_local_envs=False, device=None)
 
 
 def test_ranks_have_different_seeds():

@@ -16,7 +16,7 @@ from rlox import (
     collect_rollout,
     make_vec,
 )
-from rlox.envs import ForeignVecEnv
+from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count
 from support.refusals import refuses
@@ -133,7 +133,7 @@ def test_transitions_equal_those_of_same_step_mode(kind, mode):
 def test_episode_statistics_count_transitions_in_all_modes(kind, mode):
     env = in_mode(kind, mode)
     batches = [collect_rollout(env, balance, 7) for _ in range(15)]
-    returns, lengths = env.drain_episodes()
+    returns, lengths = env.pop_episodes()
     assert len(returns) >= 15
     per_env = [
         np.diff(np.flatnonzero(rows["terminated"] | rows["truncated"]), prepend=-1)
@@ -231,7 +231,7 @@ def test_begin_rollout_resets_finished_environments(kind):
 
 def test_vector_entry_points_are_accepted():
     env = make_vec("CartPole-v1", 3, seed=1, vectorization_mode="vector_entry_point")
-    assert isinstance(env, ForeignVecEnv)
+    assert isinstance(env, GymVecEnv)
     batch = collect_rollout(env, None, 100)
     ended = batch.terminated | batch.truncated
     assert (batch.valid[1:] == ~ended[:-1]).all()
@@ -243,7 +243,7 @@ def test_wrappers_are_applied_in_order():
     plus = lambda env: gym.wrappers.TransformReward(env, lambda reward: reward + 1)  # noqa: E731
     for env in (Script, "CartPole-v1", "rlox/CartPole-v1", Script()):
         wrapped = make_vec(env, 1, seed=0, wrappers=[twice, plus])
-        assert isinstance(wrapped, ForeignVecEnv)
+        assert isinstance(wrapped, GymVecEnv)
         assert collect_rollout(wrapped, None, 1).rewards.tolist() == [[3]]
 
 
@@ -284,11 +284,11 @@ def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
     envs = SyncVectorEnv([Script] * 2, autoreset_mode=mode)
     wrapped = vector_wrappers.RecordEpisodeStatistics(envs)
     env = make_vec(vector_wrappers.TransformReward(wrapped, lambda rewards: rewards - 5))
-    assert isinstance(env, ForeignVecEnv)
+    assert isinstance(env, GymVecEnv)
     buffer = finished(env, 6)
     assert column("rewards", buffer)[:2] == [-4, -4]
     assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
-    returns, lengths = env.drain_episodes()
+    returns, lengths = env.pop_episodes()
     assert returns.tolist() == [-8] * (4 if mode is NEXT_STEP else 6)
     assert set(lengths) == {2}
 

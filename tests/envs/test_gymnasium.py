@@ -1,4 +1,4 @@
-"""`ForeignVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
+"""`GymVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
 
 import threading
 from functools import partial
@@ -21,7 +21,7 @@ from rlox import (
     collect_rollout,
     make_vec,
 )
-from rlox.envs import ForeignVecEnv
+from rlox.envs import GymVecEnv
 from rlox.evaluation import evaluate
 from rlox.interchange import to_arrow
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
@@ -45,7 +45,7 @@ FIELDS += ("final_index", "final_obs")
 def test_rollouts_equal_those_of_native_environments(env_id, normalize):
     ours = VecEnv(4, 3, env_id, max_episode_steps=18)
     make = lambda: gym.make(env_id, max_episode_steps=18)  # noqa: E731
-    foreign = ForeignVecEnv(SyncVectorEnv([make] * 4, autoreset_mode=SAME_STEP), seed=3)
+    foreign = GymVecEnv(SyncVectorEnv([make] * 4, autoreset_mode=SAME_STEP), seed=3)
     rng = np.random.default_rng(0)
     shape = (60, 4, 1) if env_id == "Pendulum-v1" else (60, 4)
     obs_shape = ours.single_observation_space.shape
@@ -58,7 +58,7 @@ def test_rollouts_equal_those_of_native_environments(env_id, normalize):
         for name in FIELDS:
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
         assert len(a.final_index) >= 4
-        for drained, expected in zip(ours.drain_episodes(), foreign.drain_episodes(), strict=True):
+        for drained, expected in zip(ours.pop_episodes(), foreign.pop_episodes(), strict=True):
             assert drained.dtype == expected.dtype
             assert np.array_equal(drained, expected)
             assert len(drained) >= 8
@@ -82,9 +82,9 @@ def test_rollouts_continue_where_the_last_one_stopped():
     assert fill(env, 3).last_obs[:, 0].tolist() == [3, 3]
     assert fill(env, 3).obs[:, 0, 0].tolist() == [3, 4, 0]
     assert fill(env, 1, seed=1).obs[0, 0, 0] == 0
-    returns, lengths = env.drain_episodes()
+    returns, lengths = env.pop_episodes()
     assert (returns.tolist(), lengths.tolist()) == ([15.0, 15.0], [5, 5])
-    assert env.drain_episodes()[0].tolist() == []
+    assert env.pop_episodes()[0].tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_truncated_episode_without_final_obs_is_rejected():
             return *super().step(actions)[:4], {}
 
     cut, both = (
-        ForeignVecEnv(NoInfos([lambda x=x: Counter(**x)], autoreset_mode=SAME_STEP))
+        GymVecEnv(NoInfos([lambda x=x: Counter(**x)], autoreset_mode=SAME_STEP))
         for x in ({"truncate_at": 2}, {"truncate_at": 2, "terminate_at": 2})
     )
     with refuses(ArgumentError, "final_obs", env=0):
@@ -241,7 +241,7 @@ def test_reset_and_step_count_episodes():
     for _ in range(3):
         *_, infos = env.step(np.array([0, 1]))
     assert infos["final_obs"][0].tolist() == [3]
-    assert env.drain_episodes()[1].tolist() == [3, 3]
+    assert env.pop_episodes()[1].tolist() == [3, 3]
     assert fill(env, 1).obs[0, :, 0].tolist() == [0, 1]
 
 
@@ -262,7 +262,7 @@ class Reading(SyncVectorEnv):
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_infos_are_not_copied_and_attributes_can_be_read(mode):
-    env = ForeignVecEnv(Reading([partial(Locked, truncate_at=1)] * 2, autoreset_mode=mode))
+    env = GymVecEnv(Reading([partial(Locked, truncate_at=1)] * 2, autoreset_mode=mode))
     env.reset()
     assert env.step(np.array([0, 1]))[3].all()
     assert env.unwrapped.counts == [0, 0]
@@ -276,14 +276,14 @@ class Broken(SyncVectorEnv):
 
 
 def test_vector_environments_of_another_interface_are_rejected():
-    env = ForeignVecEnv(Broken([Counter] * 2, autoreset_mode=SAME_STEP))
+    env = GymVecEnv(Broken([Counter] * 2, autoreset_mode=SAME_STEP))
     env.reset()
     with refuses(ArgumentError, "env", got="4 values"):
         env.step(np.array([0, 1]))
     env = SyncVectorEnv([Counter], autoreset_mode=SAME_STEP)
     del env.num_envs
     with refuses(ArgumentError, "env", expected="SyncVectorEnv to have the attribute num_envs"):
-        ForeignVecEnv(env)
+        GymVecEnv(env)
 
 
 def test_other_spaces_are_rejected():
@@ -492,7 +492,7 @@ class Returning(gym.Env):
 def test_results_of_other_types_are_rejected_with_the_env(case, mode):
     *results, got = RESULTS[case]
     makers = [lambda i=i: Returning(results, is_valid=i == 0) for i in range(2)]
-    env = ForeignVecEnv(SyncVectorEnv(makers, autoreset_mode=mode))
+    env = GymVecEnv(SyncVectorEnv(makers, autoreset_mode=mode))
     with refuses(ArgumentError, "env", "shimmy", got=got, env=1):
         collect_rollout(env, None, 2)
 

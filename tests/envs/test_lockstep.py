@@ -270,7 +270,7 @@ def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode):
                 ref.env.reset(options={"reset_mask": done})
                 ref.episode_returns[done], ref.episode_lengths[done] = 0, 0
                 ref.prev_dones[done] = False
-        returns, lengths = ours.drain_episodes()
+        returns, lengths = ours.pop_episodes()
         assert returns.dtype == np.float64
         assert lengths.dtype == np.int64
         assert len(returns) > 40

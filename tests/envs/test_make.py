@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
-from rlox.envs import ForeignVecEnv
+from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count, Counter, fill
 from support.refusals import expect_refusal, refusals, refuses
@@ -52,7 +52,7 @@ def test_classes_functions_and_environments_are_accepted():
         (make_vec(Counter(truncate_at=4)), 1),
         (make_vec(envs), 3),
     ):
-        assert isinstance(env, ForeignVecEnv)
+        assert isinstance(env, GymVecEnv)
         assert env.num_envs == n
         assert make_vec(env) is env
         assert fill(env, 5).truncated.sum() == n
@@ -125,7 +125,7 @@ def test_a_spec_makes_what_its_id_makes():
     assert fill(short, 1).rewards.sum() == 0
     for env in (gym.spec("toy/Echo-v0"), "toy/Echo-v0"):
         foreign = make_vec(env, 2, seed=3, n=5)
-        assert isinstance(foreign, ForeignVecEnv)
+        assert isinstance(foreign, GymVecEnv)
         expected = gym.make("toy/Echo-v0", n=5).reset(seed=4)[0]
         assert np.array_equal(fill(foreign, 1).obs[0, 1], expected)
     single = gym.make("toy/Echo-v0", n=4)
@@ -135,7 +135,7 @@ def test_a_spec_makes_what_its_id_makes():
 def test_a_spec_with_another_entry_point_or_wrappers_is_not_native():
     spec = copy.deepcopy(gym.spec("CartPole-v1"))
     spec.entry_point = "support.envs:Echo"
-    assert isinstance(make_vec(spec, 2), ForeignVecEnv)
+    assert isinstance(make_vec(spec, 2), GymVecEnv)
     wrapped = gym.wrappers.TimeAwareObservation(gym.make("CartPole-v1")).spec
     assert make_vec(wrapped, 2).single_observation_space.shape == (5,)
 
@@ -152,7 +152,7 @@ def test_the_spec_of_vector_environments_makes_them_again():
     assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert isinstance(make_vec(gym.spec("rlox/CartPole-v1"), 2), VecEnv)
     flat = gym.make_vec("CartPole-v1", 2, "sync", wrappers=[gym.wrappers.FlattenObservation])
-    assert isinstance(make_vec(flat.spec), ForeignVecEnv)
+    assert isinstance(make_vec(flat.spec), GymVecEnv)
 
 
 def vectors():
@@ -161,7 +161,7 @@ def vectors():
     spec = gym.make_vec("toy/Echo-v0", 3, "sync", disabled).spec
     return {
         "SyncVectorEnv": lambda: SyncVectorEnv([Counter] * 3, **disabled),
-        "ForeignVecEnv": lambda: ForeignVecEnv(SyncVectorEnv([Counter] * 3, **disabled)),
+        "GymVecEnv": lambda: GymVecEnv(SyncVectorEnv([Counter] * 3, **disabled)),
         "VecEnv": lambda: VecEnv(3, **disabled),
         "spec of VecEnv": lambda: VecEnv(3, **disabled).spec,
         "spec": lambda: spec,
@@ -255,7 +255,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
     short = gym.make("CartPole-v1", max_episode_steps=7).spec
     model, plain = (trainer(env, 0, runs_dir=None) for env in (short, "CartPole-v1"))
     assert model.config == plain.config
-    assert model.sources == plain.sources
+    assert model.config_sources == plain.config_sources
     assert model.evaluate(2)["lengths"] == [7, 7]
     full = plain.evaluate(2)
     assert model.evaluate(2, env=gym.spec("CartPole-v1")) == full
@@ -269,8 +269,8 @@ def test_num_envs_of_a_spec_is_for_training_only():
     other = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
     for spec in (native, other):
         model = A2CTrainer(spec, 0, runs_dir=None)
-        assert (model.config.num_envs, model.sources["num_envs"]) == (3, "env")
-        assert model.sources["gamma"] == "rl-zoo3"
+        assert (model.config.num_envs, model.config_sources["num_envs"]) == (3, "env")
+        assert model.config_sources["gamma"] == "rl-zoo3"
         assert model.evaluate(4)["lengths"] == [9] * 4
 
 

@@ -230,13 +230,13 @@ def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode,
             options = {"reset_mask": over}
             obs = [e.reset(options=options)[0] for e in (env, copy)]
             assert np.array_equal(*obs)
-        env.drain_episodes()
+        env.pop_episodes()
         for _ in range(1 if mode == "Disabled" else 3):
             actions = random_actions(env.single_action_space, rng, (n,))
             got, expected = copy.step(actions), env.step(actions)
             for x, y in zip(got[:4], expected[:4], strict=True):
                 assert np.array_equal(x, y)
-        for x, y in zip(copy.drain_episodes(), env.drain_episodes(), strict=True):
+        for x, y in zip(copy.pop_episodes(), env.pop_episodes(), strict=True):
             assert np.array_equal(x, y)
 
 

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, VecEnv, make_vec
-from rlox.envs import ForeignVecEnv
+from rlox.envs import GymVecEnv
 from rlox.envs import native as envs
 from rlox.envs._ids import PLUGINS
 from support.refusals import refuses
@@ -70,7 +70,7 @@ def test_it_is_native_under_its_id():
     assert type(ours) is VecEnv
     assert repr(ours) == "VecEnv(Courier-v0, num_envs=3)"
     assert ours.has_action_masks
-    assert not ours.restorable
+    assert not ours.supports_state
     assert ours.single_action_space == gym.spaces.Discrete(4)
     assert ours.observation_space == batch_space(gym.spaces.Box(-1, 1, (5,)), 3)
     assert type(gym.make_vec("Courier-v0", 2)) is VecEnv
@@ -82,7 +82,7 @@ def test_it_is_native_under_its_id():
     for name in ("state", "gravity"):
         with refuses(AttributeError, f"{name}: ", name=name):
             setattr(single, name, 1.0)
-    assert type(make_vec("Courier-v0", 2, vectorization_mode="sync")) is ForeignVecEnv
+    assert type(make_vec("Courier-v0", 2, vectorization_mode="sync")) is GymVecEnv
     for wrong, argument, got in (({"size": 1}, "size", "1"), ({"sise": 3}, "env_kwargs", '"sise"')):
         with refuses(ArgumentError, argument, got=got):
             VecEnv(1, env_id="Courier-v0", **wrong)

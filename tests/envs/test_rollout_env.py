@@ -19,7 +19,7 @@ from rlox import (
     make_vec,
 )
 from rlox.envs._masks import as_masks, random_allowed
-from rlox.policies import MlpPolicy, acting, evaluating_actions, sampled
+from rlox.policies import MlpPolicy, get_act_fn, get_evaluate_fn, sample_actions
 from support.masked_envs import Doors, Locks, Method, Switches
 from support.refusals import Refusal, expect_refusal, refusals
 
@@ -446,8 +446,8 @@ def test_torch_policies_get_masks_by_name(order, name):
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
 
     mask = torch.eye(6, dtype=torch.bool)
-    assert sampled(kind(), torch.zeros(6, 6), mask).tolist() == [0, 1, 2, 3, 4, 5]
-    log_probs, _, _ = evaluating_actions(kind())(torch.zeros(6, 6), torch.arange(6), mask)
+    assert sample_actions(kind(), torch.zeros(6, 6), mask).tolist() == [0, 1, 2, 3, 4, 5]
+    log_probs, _, _ = get_evaluate_fn(kind())(torch.zeros(6, 6), torch.arange(6), mask)
     assert log_probs.tolist() == [0.0] * 6
 
 
@@ -455,7 +455,7 @@ def test_torch_policies_get_masks_by_name(order, name):
 def test_act_gets_masks_by_name(order):
     result = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
     kind = type("Acts", (Uniform,), {"act": eval(f"lambda self, {order}: ({result})")})
-    act, mask = acting(kind()), torch.eye(6, dtype=torch.bool)
+    act, mask = get_act_fn(kind()), torch.eye(6, dtype=torch.bool)
     assert act(torch.zeros(6, 6), mask)[0].tolist() == [0, 1, 2, 3, 4, 5]
     if order != "obs, mask":
         assert act(torch.zeros(6, 6)) == (None, 1.0, 2.0)
@@ -473,9 +473,9 @@ def test_act_without_a_mask_parameter_is_not_used_with_masks():
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
 
     obs, last = torch.zeros(2, 6), torch.full((2,), 5)
-    assert acting(Blind())(obs)[0].tolist() == [5, 5]
-    assert acting(Blind())(obs, torch.eye(6, dtype=torch.bool)[:2])[0].tolist() == [0, 1]
-    evaluate = evaluating_actions(Blind())
+    assert get_act_fn(Blind())(obs)[0].tolist() == [5, 5]
+    assert get_act_fn(Blind())(obs, torch.eye(6, dtype=torch.bool)[:2])[0].tolist() == [0, 1]
+    evaluate = get_evaluate_fn(Blind())
     assert evaluate(obs, last)[0].tolist() == [7.0, 7.0]
     only = torch.eye(6, dtype=torch.bool)[[5, 5]]
     assert evaluate(obs, last, only)[0].tolist() == [0.0, 0.0]
@@ -483,7 +483,7 @@ def test_act_without_a_mask_parameter_is_not_used_with_masks():
 
 def test_policies_without_a_mask_parameter_are_rejected_with_masks():
     arguments = torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool)
-    expect_refusal(Refusal(acting(Plain()), ArgumentTypeError, "policy"), *arguments)
+    expect_refusal(Refusal(get_act_fn(Plain()), ArgumentTypeError, "policy"), *arguments)
 
 
 def test_policies_without_a_mask_parameter_get_observations_only():

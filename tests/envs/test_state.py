@@ -54,7 +54,7 @@ def expect_exact_resume(make, before=60, after=150):
         first.reset(seed=3)
         steps(first, [first.action_space.sample() for _ in range(before)])
         state = first.get_state()
-        assert state, first.inexact
+        assert state, first.unrestorable_reason
         state = {name: np.array(x) for name, x in state.items()}
         actions = [first.action_space.sample() for _ in range(after)]
         expected = steps(first, actions)
@@ -142,7 +142,7 @@ def test_environments_whose_state_is_unknown_give_the_reason(case):
     env.reset(seed=0)
     assert env.get_state() == {}
     env.close()
-    assert re.search(reason, env.inexact)
+    assert re.search(reason, env.unrestorable_reason)
 
 
 def test_plain_data_is_encoded_and_decoded():

@@ -185,7 +185,7 @@ def test_methods_reject_a_closed_environment():
         env.reset,
         env.reset_all,
         env.render,
-        env.drain_episodes,
+        env.pop_episodes,
         lambda: env.step([0, 0]),
         lambda: env.step_all([0, 0]),
         lambda: env.step_into([0, 0], obs, rewards, flags, flags.copy()),
@@ -353,12 +353,12 @@ def test_drain_episodes_returns_each_episode_once():
     env.reset()
     for _ in range(4):
         env.step([0, 1])
-    assert env.drain_episodes()[1].tolist() == [3, 3]
-    assert env.drain_episodes()[0].tolist() == []
+    assert env.pop_episodes()[1].tolist() == [3, 3]
+    assert env.pop_episodes()[0].tolist() == []
     env.reset(options={"reset_mask": np.array([True, False])})
     env.step([0, 1])
     env.step([0, 1])
-    assert env.drain_episodes()[1].tolist() == [3], "a reset drops the episode that it cuts"
+    assert env.pop_episodes()[1].tolist() == [3], "a reset drops the episode that it cuts"
 
 
 def foreign():
@@ -369,8 +369,8 @@ TAKERS = {
     "VecEnv": lambda seed: rlox.VecEnv(2, seed),
     "VecEnv.reset": lambda seed: rlox.VecEnv(2).reset(seed=seed),
     "VecEnv.reset each": lambda seed: rlox.VecEnv(2).reset(seed=[0, seed]),
-    "ForeignVecEnv.reset": lambda seed: foreign().reset(seed=seed),
-    "ForeignVecEnv.reset each": lambda seed: foreign().reset(seed=[0, seed]),
+    "GymVecEnv.reset": lambda seed: foreign().reset(seed=seed),
+    "GymVecEnv.reset each": lambda seed: foreign().reset(seed=[0, seed]),
     "NativeEnv.reset": lambda seed: gym.make("rlox/CartPole-v1").reset(seed=seed),
     "make_vec": lambda seed: rlox.make_vec("CartPole-v1", 2, seed=seed).reset(),
     "make_vec of others": lambda seed: rlox.make_vec("FrozenLake-v1", 2, seed=seed),

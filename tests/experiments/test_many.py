@@ -108,7 +108,7 @@ def test_runs_that_fail_are_named_and_the_others_end(processes):
     about = {"runs_dir": None, "processes": processes, "callbacks": failing, **SMALL}
     outcomes = {}
     with pytest.raises(RunsFailedError) as raised:
-        rlox.train_many("ppo", "CartPole-v1", range(5), 64, tell=outcomes.__setitem__, **about)
+        rlox.train_many("ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **about)
     error = raised.value
     assert [error.errors[seed].errno for seed in (1, 3)] == [errno.ENOSPC] * 2
     assert "seed 1: OSError: [Errno 28] no room for 1; seed 3: OSError" in str(error)
@@ -135,7 +135,7 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
     before = threading.active_count()
     about = {"processes": processes, "runs_dir": tmp_path, "callbacks": waiting, **SMALL}
     with pytest.raises(LookupError):
-        rlox.train_many("ppo", "CartPole-v1", [1, 2], 64_000, tell=tell, **about)
+        rlox.train_many("ppo", "CartPole-v1", [1, 2], 64_000, on_result=tell, **about)
     assert threading.active_count() == before
     summaries = [*tmp_path.rglob("summary.json")]
     assert len(summaries) == len([*tmp_path.rglob("config.json")])

@@ -31,7 +31,7 @@ from hostile.arguments import (
 )
 from hostile.table import Subject, call
 from rlox._rlox import NativeVectorEnv
-from rlox.envs import ForeignVecEnv, NativeEnv
+from rlox.envs import GymVecEnv, NativeEnv
 
 D = 2
 # The keys of a dict are a shape, too.
@@ -314,7 +314,7 @@ def native(steps):
 def foreign(steps=-1):
     envs = [lambda: gym.make("CartPole-v1")] * N
     env = SyncVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return stepped(ForeignVecEnv(env, 5), steps, seed=5)
+    return stepped(GymVecEnv(env, 5), steps, seed=5)
 
 
 def single(steps):
@@ -354,7 +354,7 @@ def single_state(env):
 SUBJECTS |= {
     "VecEnv": Subject(vector, lambda env: [env_state(env), env.np_random_seed]),
     "NativeVectorEnv": Subject(native, env_state),
-    "ForeignVecEnv": Subject(foreign, foreign_state, meets=(RuntimeError,)),
+    "GymVecEnv": Subject(foreign, foreign_state, meets=(RuntimeError,)),
     "NativeEnv": Subject(single, single_state),
 }
 
@@ -452,12 +452,12 @@ CALLS += [
     call("NativeVectorEnv.spec"),
     call("NativeVectorEnv.rng_states"),
     call("NativeVectorEnv.set_rng_states", states=native(0).rng_states()),
-    call("ForeignVecEnv", env=lambda: foreign().env, seed=7),
-    call("ForeignVecEnv.reset", seed=7, options={"reset_mask": MASK}),
-    call("ForeignVecEnv.step", actions=PUSHES),
-    call("ForeignVecEnv.begin_rollout", **ROLLOUT, seed=7),
-    call("ForeignVecEnv.step_rollout", **ROLLOUT, **DECISIONS),
-    *(call(f"ForeignVecEnv.{method}") for method in ("drain_episodes", "render", "close")),
+    call("GymVecEnv", env=lambda: foreign().env, seed=7),
+    call("GymVecEnv.reset", seed=7, options={"reset_mask": MASK}),
+    call("GymVecEnv.step", actions=PUSHES),
+    call("GymVecEnv.begin_rollout", **ROLLOUT, seed=7),
+    call("GymVecEnv.step_rollout", **ROLLOUT, **DECISIONS),
+    *(call(f"GymVecEnv.{method}") for method in ("drain_episodes", "render", "close")),
     *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
     *map(call, ("start_phases", "phase_seconds", "stop_phases")),
     call("enter_phase", phase="inference"),

@@ -34,23 +34,23 @@ NOT_CALLED = {
         "Trainer GoalReplayBuffer"
     ),
     "internal to learners: test_policies.py, test_mask_source.py, test_env_plugin.py": (
-        "make_policy acting evaluating_actions greedy sampled SdePolicy.reset_noise "
+        "make_policy acting get_evaluate_fn greedy sampled SdePolicy.reset_noise "
         "*.final_action_masks"
     ),
     "internal to callbacks and their checkpoints: tests/callbacks": (
-        "Every.start Every.due environment_of expect_maker *.on_* *Callback.state "
-        "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.halted"
+        "Every.start Every.due get_env_maker check_env_maker *.on_* *Callback.state "
+        "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.interrupt_requested"
     ),
-    "internal to ForeignVecEnv: test_foreign.py": "check_normalizer check_step",
+    "internal to GymVecEnv: test_foreign.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (
         "NativeActors.calling NativeActors.publish_object NativeActors.close"
     ),
     "state of native learners: Trainer.save": "Native*.state Native*.load_state",
     "without arguments: test_rollout.py, test_snapshots.py, test_mmap_replay.py": (
-        "ForeignVecEnv.action_masks ForeignVecEnv.get_state MmapReplayBuffer.close"
+        "GymVecEnv.action_masks GymVecEnv.get_state MmapReplayBuffer.close"
     ),
     "states of the same object: test_snapshots.py, test_replay_buffer.py": (
-        "ForeignVecEnv.set_state MmapReplayBuffer.load_state"
+        "GymVecEnv.set_state MmapReplayBuffer.load_state"
     ),
     "rejects everything without masks: test_env_plugin.py": "VecEnv.action_masks",
     "takes a capsule: test_env_plugin.py": "register_env",

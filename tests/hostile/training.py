@@ -39,7 +39,7 @@ from hostile.arguments import (
 )
 from hostile.table import Subject, call
 from rlox._nn.distributions import Categorical, Gaussian
-from rlox._nn.runtime import own_generator, own_threads
+from rlox._nn.runtime import isolate_rng, limit_threads
 from rlox.algorithms import (
     A2C,
     DQN,
@@ -59,7 +59,7 @@ from rlox.callbacks import (
     CheckpointCallback,
     EarlyStoppingCallback,
     EvalCallback,
-    Every,
+    EveryNSteps,
     FunctionCallback,
     ProgressBar,
     TimingCallback,
@@ -74,7 +74,7 @@ MASKS = flags(1, 0, 1, 1, 0, 1, shape=(3, 2))
 
 
 def policy(kind, action_space):
-    with own_generator(0), own_threads(1):  # torch has no other threads in a forked child
+    with isolate_rng(0), limit_threads(1):  # torch has no other threads in a forked child
         return kind(BOX, action_space)
 
 
@@ -94,7 +94,7 @@ def as_arrays(method):
     """Return a method of policies whose results are arrays."""
 
     def called(policy, **arguments):
-        with torch.no_grad(), own_threads(1):
+        with torch.no_grad(), limit_threads(1):
             result = getattr(policy, method)(**arguments)
         if isinstance(result, Gaussian | Categorical):
             result = result.mean if isinstance(result, Gaussian) else result.log_probs
@@ -319,7 +319,7 @@ CALLS += [
     call("PPO.predict", **PREDICT, **STREAM, shared=True),
     call("DQN.predict", **PREDICT, **STREAM, shared=True),
     call("evaluation_seed", seed=3, training=True),
-    call("SeededPredictor", learner=lambda: learner(PPO), seed=3, halted=lambda: bool),
+    call("SeededPredictor", learner=lambda: learner(PPO), seed=3, interrupt_requested=lambda: bool),
     call(
         "evaluate",
         policy=Left,
@@ -346,7 +346,7 @@ def existing():
 
 
 def every(_):
-    every = Every(9)
+    every = EveryNSteps(9)
     every.start(4)
     return every
 

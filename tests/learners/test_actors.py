@@ -24,7 +24,7 @@ from rlox import (
 )
 from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.learners import EpisodeStatistics
-from rlox.learners._actors import blank_policy, in_threads
+from rlox.learners._actors import blank_policy, start_thread_actors
 from rlox.learners.native_on_policy import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
@@ -128,19 +128,19 @@ def threads_end():
 def make(config=CONFIG):
     env = VecEnv(config.num_envs)
     policy = blank_policy(env, config)
-    return policy, in_threads(env, config, policy, None, 1, np.random.default_rng(0))
+    return policy, start_thread_actors(env, config, policy, None, 1, np.random.default_rng(0))
 
 
 @LINUX
 def test_threads_end_with_their_owner():
     _, actors = make()
-    assert actors.next(EpisodeStatistics()) is not None
+    assert actors.pop(EpisodeStatistics()) is not None
     assert actor_threads()
     actors.close()
     actors.close()
     assert threads_end()
     with pytest.raises(ClosedError):
-        actors.next(EpisodeStatistics())
+        actors.pop(EpisodeStatistics())
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
     assert actor_threads()
@@ -152,17 +152,17 @@ def test_threads_end_with_their_owner():
 def test_error_of_an_actor_is_raised_once_and_ends_all():
     policy, actors = make()
     spoiled = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
-    actors.next(EpisodeStatistics())
+    actors.pop(EpisodeStatistics())
     actors.publish(spoiled)
 
     def take_all():
         for _ in range(5):
-            actors.next(EpisodeStatistics())
+            actors.pop(EpisodeStatistics())
 
     with refuses(NonFiniteError, "tensors"):
         take_all()
     with pytest.raises(ClosedError):
-        actors.next(EpisodeStatistics())
+        actors.pop(EpisodeStatistics())
     actors.close()
 
 
@@ -171,7 +171,7 @@ def test_weights_are_published_only_after_a_rollout_was_taken():
     for weights in (policy, policy.tensors()):
         with refuses(ArgumentError, "publish"):
             actors.publish(weights)
-    actors.next(EpisodeStatistics())
+    actors.pop(EpisodeStatistics())
     actors.publish(policy)
     with refuses(ArgumentError, "publish"):
         actors.publish(policy)
@@ -193,7 +193,7 @@ def test_episodes_of_all_actors_are_counted():
     policy, actors = make(config)
     episodes, steps = EpisodeStatistics(), 0
     for _ in range(40):
-        taken = actors.next(episodes)
+        taken = actors.pop(episodes)
         steps += actors.buffers[taken.buffer].n_transitions
         actors.publish(policy)
     actors.close()
@@ -230,16 +230,16 @@ def test_learners_in_several_threads_count_their_own_steps():
 @FORKS
 def test_forked_child_cannot_use_threads_of_its_parent():
     _, actors = make()
-    actors.next(EpisodeStatistics())
+    actors.pop(EpisodeStatistics())
 
     def work():
-        for call in (lambda: actors.next(EpisodeStatistics()), actors.metrics):
+        for call in (lambda: actors.pop(EpisodeStatistics()), actors.metrics):
             with pytest.raises(ClosedError):
                 call()
         actors.close()
 
     run_in_fork(work)
-    assert actors.next(EpisodeStatistics()) is not None
+    assert actors.pop(EpisodeStatistics()) is not None
     actors.close()
 
 

@@ -149,7 +149,7 @@ def test_loaded_run_warns_that_rollouts_under_way_are_lost(name, backend, tmp_pa
             again.train(640)
         assert again.timesteps == 1_280
         again.learner.stop_actors()
-        assert again.learner.state().inexact is not None
+        assert again.learner.state().unrestorable_reason is not None
 
 
 LARGE = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 * 64, "n_epochs": 1}

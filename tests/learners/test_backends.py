@@ -15,10 +15,10 @@ from rlox.configs import A2CConfig, PPOConfig
 from rlox.learners import _backends as backends
 from rlox.learners._backends import (
     BACKENDS,
+    check_backend,
     choose_backend,
-    expect_backend,
     resolve_backend,
-    torch_needs,
+    torch_reasons,
 )
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.masked_envs import Doors
@@ -30,7 +30,7 @@ PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
 
 def need(config=None, space=BOX, policy=None, features_extractor=None):
     asked = PPOConfig() if config is None else config
-    return next(torch_needs(asked, space, policy, features_extractor), None)
+    return next(torch_reasons(asked, space, policy, features_extractor), None)
 
 
 ONLY_TORCH = {
@@ -119,9 +119,9 @@ def test_a_backend_that_was_not_built_names_the_command_that_builds_it(backend, 
         PPOTrainer("CartPole-v1", 0, backend=backend, runs_dir=None)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native", "other"])
     with refuses(ArgumentError, "backend", f"abi3-py310,other,{backend}'"):
-        expect_backend(backend, None)
+        check_backend(backend, None)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native", backend])
-    expect_backend(backend, None)
+    check_backend(backend, None)
 
 
 def test_what_is_installed_decides_nothing(monkeypatch):
@@ -175,7 +175,7 @@ def test_a_checkpoint_goes_on_on_another_backend_that_is_asked_for(made, saved, 
     trainer.save(tmp_path / "saved")
     loaded = kind.load(tmp_path / "saved", backend=asked, runs_dir=None)
     assert loaded.learner.backend == asked
-    assert (loaded.config, loaded.sources) == (trainer.config, trainer.sources)
+    assert (loaded.config, loaded.config_sources) == (trainer.config, trainer.config_sources)
     mine, theirs = loaded.learner.state(), trainer.learner.state()
     assert (mine.counters, mine.streams) == (theirs.counters, theirs.streams)
     for part in ("networks", "optimizer", "normalizer", "environment"):

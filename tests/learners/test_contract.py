@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from rlox import ArgumentError, NonFiniteError, RolloutBuffer, VecEnv
-from rlox._finite import refuse_nan, refuse_nan_policy, refuse_nan_rollout, refuse_spoiled
-from rlox._nn.runtime import module_arrays, module_tensors, own_generator, place
+from rlox._finite import check_finite, check_finite_array, check_finite_policy, check_finite_rollout
+from rlox._nn.runtime import attach_generator, isolate_rng, module_arrays, module_tensors
 from rlox._rng import stream_from_state, stream_state, streams_from_states
 from rlox.learners import EpisodeStatistics, counts_from_state, explained_variance, make_normalizer
 from support.refusals import refuses
@@ -139,7 +139,7 @@ def test_episode_statistics_count_every_episode():
 
 def test_the_global_generator_is_put_back_also_after_an_error():
     before = torch.get_rng_state()
-    with contextlib.suppress(RuntimeError), own_generator(3):
+    with contextlib.suppress(RuntimeError), isolate_rng(3):
         torch.rand(1)
         raise RuntimeError
     assert torch.equal(torch.get_rng_state(), before)
@@ -151,7 +151,7 @@ def test_the_generator_of_mps_is_ours_and_put_back(monkeypatch):
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
     monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
     monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
-    with own_generator(3, torch.device("mps")):
+    with isolate_rng(3, torch.device("mps")):
         calls.append("inside")
     assert calls == [3, "inside", True]
 
@@ -181,8 +181,8 @@ def test_a_module_with_a_place_for_a_generator_gets_it():
     generator = torch.Generator()
     module = nn.Tanh()
     module.generator = None
-    assert place(module, generator).generator is generator
-    assert not hasattr(place(nn.Tanh(), generator), "generator")
+    assert attach_generator(module, generator).generator is generator
+    assert not hasattr(attach_generator(nn.Tanh(), generator), "generator")
 
 
 def rollout():
@@ -210,29 +210,29 @@ def rollout():
 def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
     buffer = rollout()
     arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
-    refuse_nan_rollout(buffer, **arrays, steps_before=10)
+    check_finite_rollout(buffer, **arrays, steps_before=10)
     arrays.get(name, getattr(buffer, name, None))[where] = np.inf
     with refuses(NonFiniteError, name, hint, env=env, step=step):
-        refuse_nan_rollout(buffer, **arrays, steps_before=10)
+        check_finite_rollout(buffer, **arrays, steps_before=10)
 
 
 def test_a_number_in_a_larger_row_is_found():
     array = np.zeros((2, 3, 4))
     array[1, 2, 3] = np.nan
     with refuses(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
-        refuse_nan("obs", array, 0)
+        check_finite_array("obs", array, 0)
     assert type(raised.value.step) is int
 
 
 def test_non_finite_outputs_are_named_before_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
-    refuse_nan_policy([good, good, good], {"w": good}, 5)
-    refuse_nan_policy([], {}, 5)
+    check_finite_policy([good, good, good], {"w": good}, 5)
+    check_finite_policy([], {}, 5)
     with refuses(NonFiniteError, "log_probs", env=1, step=5):
-        refuse_nan_policy([good, bad], {"w": bad}, 5)
+        check_finite_policy([good, bad], {"w": bad}, 5)
     with refuses(NonFiniteError, "w", env=None, step=5):
-        refuse_nan_policy([], {"v": good, "w": bad}, 5)
-    refuse_nan_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
-    refuse_spoiled({"loss": 1.0}, 3)
+        check_finite_policy([], {"v": good, "w": bad}, 5)
+    check_finite_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
+    check_finite({"loss": 1.0}, 3)
     with refuses(NonFiniteError, "loss", timesteps=3):
-        refuse_spoiled({"value_loss": 1.0, "loss": float("inf")}, 3)
+        check_finite({"value_loss": 1.0, "loss": float("inf")}, 3)

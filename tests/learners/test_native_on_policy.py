@@ -220,7 +220,7 @@ def test_two_threads_cannot_learn_at_once():
 
     with refuses(ClosedError, "learner"):
         iterate()
-    learner.stopping = True
+    learner.stop_requested = True
     first.join()
 
 
@@ -403,7 +403,7 @@ def test_a_stopped_update_changes_nothing(algorithm):
     assert learner.updates == 0
     timer.join()
     np.testing.assert_equal((learner.policy.tensors(), learner.policy.optimizer_state()), before)
-    learner.stopping = False
+    learner.stop_requested = False
     assert learner.update(1.0)["train/n_updates"] == 1
 
 

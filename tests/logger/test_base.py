@@ -3,7 +3,7 @@
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox.logger import ConsoleLogger, CSVLogger, JSONLinesLogger, Thinned
+from rlox.logger import ConsoleLogger, CSVLogger, IntervalLogger, JSONLinesLogger
 from support.runs import NotingLogger, small
 
 
@@ -87,7 +87,7 @@ def test_csv_logger_of_the_run_folder_writes_each_row_once(tmp_path):
     assert len((trainer.run.path / "metrics.csv").read_text().splitlines()) == 3
 
 
-class Written(Thinned):
+class Written(IntervalLogger):
     def __init__(self, trainer):
         super().__init__(100)
         self.steps = []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox._training.metrics import forget_lines_after
-from rlox._training.run_folder import RunFolder, expect_root
+from rlox._training.metrics import remove_lines_after
+from rlox._training.run_folder import RunFolder, check_runs_dir
 from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
 from support.runs import NotingLogger, resumed, small, train_half
 
@@ -81,9 +81,9 @@ def test_incomplete_last_row_is_removed(tmp_path):
 
 
 def test_root_of_run_folders_is_not_created_yet(tmp_path):
-    assert expect_root(None) is None
+    assert check_runs_dir(None) is None
     for root in (tmp_path, str(tmp_path), tmp_path / "a" / "b", "not/yet/there"):
-        assert expect_root(root) == Path(root)
+        assert check_runs_dir(root) == Path(root)
     assert os.listdir(tmp_path) == []
 
 
@@ -100,7 +100,7 @@ def test_root_of_run_folders_is_not_created_yet(tmp_path):
 )
 def test_root_must_be_the_path_of_a_folder(root, error):
     with pytest.raises(error) as raised:
-        expect_root(root)
+        check_runs_dir(root)
     assert raised.value.argument == "runs_dir"
 
 
@@ -108,7 +108,7 @@ def test_root_must_be_the_path_of_a_folder(root, error):
 def test_root_must_be_writable(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(ArgumentError) as raised:
-        expect_root(tmp_path / "locked" / "runs")
+        check_runs_dir(tmp_path / "locked" / "runs")
     assert raised.value.argument == "runs_dir"
 
 
@@ -178,12 +178,12 @@ def test_resumed_run_replaces_json_lines(tmp_path):
 
 def test_lines_that_are_none_and_one_that_was_cut_off_are_left_out(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    forget_lines_after(file, 3)  # there is none
+    remove_lines_after(file, 3)  # there is none
     assert not file.exists()
     lines = ['{"time/total_timesteps": 2, "a": null}', "[1]", '{"a": 1}', "{", "\xff"]
     more = ['{"time/total_timesteps": 4}', '{"time/total_timesteps": 6}', '{"time/total_times']
     file.write_text("\n".join([*lines, *more]))
-    forget_lines_after(file, 4)
+    remove_lines_after(file, 4)
     assert file.read_text() == f"{lines[0]}\n{more[0]}\n"
 
 

@@ -95,7 +95,7 @@ class TestEveryAlgorithm:
             if own is other:
                 model.set_env(other)
                 assert (actions(model) == before).all()
-                assert "ForeignVecEnv" in repr(model.get_env())
+                assert "GymVecEnv" in repr(model.get_env())
             evaluate_policy(model, model.get_env(), 2)
             evaluate_policy(model, own, 2)
             model.learn(40, reset_num_timesteps=False)

@@ -117,7 +117,7 @@ def on_policy_gradient(group, algorithm):
     learner = make(group, algorithm, normalize_obs=False, normalize_reward=False).learner
     with learner.seeded(), learner._local_episodes():
         assert learner.collect()
-    half = learner.unpacked(learner.rows)
+    half = learner.unpack_batch(learner.rows)
     clip = (0.2,) if algorithm == "ppo" else ()
     # Other weights than those that collected, so that ratios are not all 1.
     with torch.no_grad():

@@ -98,10 +98,10 @@ def case_state():
 def case_episodes():
     env, drained = make_env(), []
     env.step(ACTIONS)
-    sweep(lambda: drained.append(env.drain_episodes()), 2, lambda: len(drained))
+    sweep(lambda: drained.append(env.pop_episodes()), 2, lambda: len(drained))
     assert len(drained[0][0]) == 16_384
-    assert len(env.drain_episodes()[0]) == 0
-    assert env.episodes_dropped == 0
+    assert len(env.pop_episodes()[0]) == 0
+    assert env.dropped_episodes == 0
 
 
 def case_reset():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rlox import trainers
-from rlox._training.resume import go_on_in
+from rlox._training.resume import resume_in
 from rlox.callbacks import CheckpointCallback
 
 ON_POLICY = {"num_envs": 2, "n_steps": 16, "normalize_obs": True, "normalize_reward": True}
@@ -88,7 +88,7 @@ def resumed(algorithm, backend, folder):
     run = run_of(folder)
     trainer = kind(algorithm).load(run, runs_dir=None)
     assert trainer.learner.backend == backend
-    go_on_in(trainer, run)
+    resume_in(trainer, run)
     trainer.train()
     (Path(folder) / "digest.json").write_text(json.dumps(digest(trainer)))
 

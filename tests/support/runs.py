@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 
 from rlox import make_vec
-from rlox._training.resume import go_on_in
+from rlox._training.resume import resume_in
 from rlox.algorithms import A2C, PPO, A2CConfig, PPOConfig
 from rlox.callbacks import Callback
 from rlox.learners.native_on_policy import NativeA2C, NativePPO
@@ -108,5 +108,5 @@ def resumed(folder, run):
     """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
     shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
     half = PPOTrainer.load(folder / "half", runs_dir=None)
-    go_on_in(half, run)
+    resume_in(half, run)
     return half

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlox import NonFiniteError
-from rlox._finite import refuse_spoiled
+from rlox._finite import check_finite
 from rlox._training.diagnosis import write_diagnosis_on_error
 from rlox.checkpoint import read_checkpoint
 from rlox.learners import MEMBERS
@@ -137,4 +137,4 @@ def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
 
 def test_loss_that_is_not_finite_names_timesteps_of_all_environments():
     with refuses(NonFiniteError, "loss", got="nan", step=None, timesteps=192):
-        refuse_spoiled({"loss": np.nan}, timesteps=192)
+        check_finite({"loss": np.nan}, timesteps=192)

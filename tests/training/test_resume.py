@@ -71,7 +71,7 @@ def test_missing_code_is_required_and_other_code_is_rejected(tmp_path):
     np.testing.assert_array_equal(*actions)
 
 
-KEYS = "algorithm backend env env_kwargs own_policy seed settings sources spaces run counters"
+KEYS = "algorithm backend env env_kwargs custom_policy seed settings sources spaces run counters"
 
 
 @pytest.mark.parametrize("key", [*KEYS.split(), "streams"])
@@ -142,7 +142,7 @@ def test_rejected_state_changes_nothing(part):
         ppo.load_state(state)
     assert part in (raised.value.argument, raised.value.section)
     expect_equal_states(ppo.state(), before, ("networks", "optimizer", "normalizer"))
-    assert ppo.started
+    assert ppo.env_initialized
 
 
 def test_print_options_do_not_change_the_spaces_of_a_checkpoint(tmp_path):

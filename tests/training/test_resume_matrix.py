@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rlox import ArgumentError
-from rlox._training.metrics import forget_after
+from rlox._training.metrics import remove_rows_after
 from support import resume_runs
 from support.refusals import refuses
 
@@ -65,14 +65,14 @@ def test_a_run_that_ctrl_c_ended_goes_on_as_if_it_had_not(tmp_path, algorithm):
 
 def test_rows_of_steps_that_are_made_again_are_left_out(tmp_path):
     file = tmp_path / "metrics.csv"
-    forget_after(file, 3)  # there is none
+    remove_rows_after(file, 3)  # there is none
     assert not file.exists()
     file.write_text("time/total_timesteps,a\n2,0.5\n4,\n6,1e-05\n8,0.")
-    forget_after(file, 6)
+    remove_rows_after(file, 6)
     assert file.read_text() == "time/total_timesteps,a\n2,0.5\n4,\n6,1e-05\n"
-    forget_after(file, 1)
+    remove_rows_after(file, 1)
     assert file.read_text() == "time/total_timesteps,a\n"
     file.write_text("a,b\n1,2\n")
     with refuses(ArgumentError, str(file), expected="one of its metrics"):
-        forget_after(file, 6)
+        remove_rows_after(file, 6)
     assert file.read_text() == "a,b\n1,2\n"

@@ -42,9 +42,9 @@ class StackedLinear(nn.Module):
     ) -> None:
         for name, stacked in (("weight", self.weight), ("bias", self.bias)):
             # Detached first: views of parameters take a lock of torch's, which a fork would copy.
-            told = stacked if keep_vars else stacked.detach()
-            for i, own in enumerate(told.unbind()):
-                destination[prefix.replace(EACH, f"qf{i}") + name] = own
+            tensor = stacked if keep_vars else stacked.detach()
+            for i, part in enumerate(tensor.unbind()):
+                destination[prefix.replace(EACH, f"qf{i}") + name] = part
 
 
 class Critics(nn.Module):
@@ -93,8 +93,8 @@ class Critics(nn.Module):
     def values(self, features: Tensor, actions: Tensor) -> Tensor:
         """The same, of features."""
         x = torch.cat((features, actions), 1)
-        said: Tensor = self.get_submodule(EACH)(x.expand(self.count, *x.shape))
-        return said.squeeze(-1)
+        outputs: Tensor = self.get_submodule(EACH)(x.expand(self.count, *x.shape))
+        return outputs.squeeze(-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Puts the critics' own tensors together, under the names that torch knows here."""
@@ -107,18 +107,18 @@ class Critics(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def target_of(module: nn.Module) -> nn.Module:
-    """A copy of a module that follows it by `follow`, and learns nothing itself.
+def make_target_network(module: nn.Module) -> nn.Module:
+    """A copy of a module that follows it by `polyak_update`, and learns nothing itself.
 
     Layers such as dropout do in it as in evaluation. What it draws comes from the same generator.
     """
-    drawing = (getattr(part, "generator", None) for part in module.modules())
-    kept = {id(x): x for x in drawing if isinstance(x, torch.Generator)}
-    return copy.deepcopy(module, kept).requires_grad_(False).eval()
+    generators = (getattr(part, "generator", None) for part in module.modules())
+    memo = {id(x): x for x in generators if isinstance(x, torch.Generator)}
+    return copy.deepcopy(module, memo).requires_grad_(False).eval()
 
 
 @torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Moves the parameters of a target towards those of its original, by a share; 1 copies.
 
     What else they keep, such as the statistics of batch normalisation, is copied.
@@ -129,8 +129,8 @@ def follow(target: nn.Module, online: nn.Module, tau: float) -> None:
     True
     """
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
-    for ours, theirs in zip(target.buffers(), online.buffers(), strict=True):
-        ours.copy_(theirs)
+    for target_buffer, online_buffer in zip(target.buffers(), online.buffers(), strict=True):
+        target_buffer.copy_(online_buffer)
 
 
 class FeaturedMlp(nn.Sequential):

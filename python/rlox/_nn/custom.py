@@ -13,7 +13,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._nn.runtime import evaluating, zeros
 
 
-def expect_spaces(observation_space: Any, action_space: Any) -> None:
+def check_spaces(observation_space: Any, action_space: Any) -> None:
     """Refuses what is no space.
 
     Raises:
@@ -38,7 +38,7 @@ def check_policy(
         TypeError: It is no torch module, or a method is missing.
         ValueError: Something has another shape or dtype; it is named.
     """
-    expect_spaces(observation_space, action_space)
+    check_spaces(observation_space, action_space)
     methods = ("get_action_and_logprob", "get_value")
     if not isinstance(policy, nn.Module) or not all(hasattr(policy, name) for name in methods):
         raise ArgumentTypeError(
@@ -53,17 +53,17 @@ def check_policy(
     try:
         with torch.no_grad(), evaluating(policy):
             action, log_prob, entropy = module.get_action_and_logprob(obs)
-            again = module.get_action_and_logprob(obs, action=action)[1]
-            said = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
+            action_log_prob = module.get_action_and_logprob(obs, action=action)[1]
+            outputs = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
             if hasattr(module, "act"):
-                _, said["log_prob of act"], said["value of act"] = module.act(obs)
+                _, outputs["log_prob of act"], outputs["value of act"] = module.act(obs)
             if hasattr(module, "evaluate_actions"):
                 names = ("log_prob", "entropy", "value")
                 evaluated = zip(names, module.evaluate_actions(obs, action), strict=True)
-                said |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
+                outputs |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
     except Exception as error:
-        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
-        raise kind(
+        error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        raise error_type(
             "policy",
             "get_action_and_logprob(obs, mask=None, action=None) to give action, log_prob and "
             "entropy, of a given action too, get_value(obs) to give values, act(obs), if there is "
@@ -72,11 +72,11 @@ def check_policy(
             f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}",
             "see rlox.policies.ActorCritic",
         ) from error
-    said["log_prob of a given action"] = again
+    outputs["log_prob of a given action"] = action_log_prob
     integer = not isinstance(action_space, spaces.Box)
     expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
     wanted = {"action": (action, *expected)}
-    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in said.items()}
+    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in outputs.items()}
     for name, (tensor, shape, dtype) in wanted.items():
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise ArgumentError(
@@ -99,8 +99,8 @@ def _fused(policy: Any, name: str, *others: str) -> Any:
 
 
 # What a policy says, and the shapes that it must have.
-Said: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
-_SEE = "see the algorithm's class in rlox.algorithms"
+PolicyOutputs: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
+_HINT = "see the algorithm's class in rlox.algorithms"
 
 
 def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
@@ -109,7 +109,7 @@ def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
     return sorted(first - {"critic"}), ["critic"]
 
 
-def made_by_caller(
+def make_custom_policy(
     policy: Any,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
@@ -135,21 +135,23 @@ def made_by_caller(
             repr(features_extractor),
             "leave one of them out",
         )
-    made = policy
+    module = policy
     if not isinstance(policy, nn.Module) and callable(policy):
-        made = policy(observation_space, action_space)
-    if not isinstance(made, nn.Module) or not all(callable(getattr(made, n, None)) for n in needed):
+        module = policy(observation_space, action_space)
+    if not isinstance(module, nn.Module) or not all(
+        callable(getattr(module, n, None)) for n in needed
+    ):
         raise ArgumentTypeError(
             "policy",
             "a torch module, or a function of observation and action space that makes one, with "
             f"{' and '.join(needed)}",
-            type(made).__name__,
-            _SEE,
+            type(module).__name__,
+            _HINT,
         )
-    return made
+    return module
 
 
-def own_q_network(
+def make_custom_q_network(
     policy: Any,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
@@ -158,17 +160,17 @@ def own_q_network(
     """The caller's Q-network, tried on two observations.
 
     Raises:
-        TypeError: As `made_by_caller`.
+        TypeError: As `make_custom_policy`.
         ValueError: It does not give the values of all actions.
     """
-    about = (observation_space, action_space, ("forward",), features_extractor)
-    made = made_by_caller(policy, *about)
+    args = (observation_space, action_space, ("forward",), features_extractor)
+    module = make_custom_policy(policy, *args)
     n = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
-    _expect_said(made, observation_space, lambda obs: {"values": (made(obs), (2, n))})
-    return made
+    _check_outputs(module, observation_space, lambda obs: {"values": (module(obs), (2, n))})
+    return module
 
 
-def own_actor_critic(
+def make_custom_actor_critic(
     policy: Any,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
@@ -178,53 +180,57 @@ def own_actor_critic(
     """The caller's actor and critics, tried on two observations.
 
     Args:
-        policy, observation_space, features_extractor: As for `made_by_caller`.
+        policy, observation_space, features_extractor: As for `make_custom_policy`.
         action_space: Box.
         needed: Methods, or parts, that take observations: "get_action_and_logprob" gives actions
             and log-probabilities, others actions. Beside them there is `critic`.
 
     Raises:
-        TypeError: As `made_by_caller`.
+        TypeError: As `make_custom_policy`.
         ValueError: What it says has another shape or dtype; it is named.
     """
-    about = (observation_space, action_space, (*needed, "critic"), features_extractor)
-    made: Any = made_by_caller(policy, *about)
+    args = (observation_space, action_space, (*needed, "critic"), features_extractor)
+    module: Any = make_custom_policy(policy, *args)
     dim = math.prod(action_space.shape or ())
 
-    def ask(obs: Any) -> Said:
-        said: Said = {}
+    def call_policy(obs: Any) -> PolicyOutputs:
+        outputs: PolicyOutputs = {}
         for name in needed:
-            told = getattr(made, name)(obs)
+            actions = getattr(module, name)(obs)
             if name == "get_action_and_logprob":
-                told, log_probs = told
-                said["log-probabilities"] = log_probs, (2,)
-            said[f"actions of {name}"] = told, (2, dim)
-        values = made.critic(obs, told)
-        said["values of critic"] = values, (len(values), 2)
-        return said
+                actions, log_probs = actions
+                outputs["log-probabilities"] = log_probs, (2,)
+            outputs[f"actions of {name}"] = actions, (2, dim)
+        values = module.critic(obs, actions)
+        outputs["values of critic"] = values, (len(values), 2)
+        return outputs
 
-    _expect_said(made, observation_space, ask)
-    return made  # type: ignore[no-any-return]  # a module
+    _check_outputs(module, observation_space, call_policy)
+    return module  # type: ignore[no-any-return]  # a module
 
 
-def _expect_said(
-    policy: nn.Module, observation_space: gym.Space[Any], ask: Callable[[Any], Said]
+def _check_outputs(
+    policy: nn.Module,
+    observation_space: gym.Space[Any],
+    call_policy: Callable[[Any], PolicyOutputs],
 ) -> None:
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad(), evaluating(policy):
-            said = ask(zeros(observation_space, 2, device))
+            outputs = call_policy(zeros(observation_space, 2, device))
     except Exception as error:
-        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         got = f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}"
-        raise kind("policy", "one that takes observations", got, _SEE) from error
-    for name, (tensor, shape) in said.items():
-        known = isinstance(tensor, Tensor)
-        if not known or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            got = f"{tuple(tensor.shape)} and {tensor.dtype}" if known else type(tensor).__name__
+        raise error_type("policy", "one that takes observations", got, _HINT) from error
+    for name, (tensor, shape) in outputs.items():
+        is_tensor = isinstance(tensor, Tensor)
+        if not is_tensor or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+            got = (
+                f"{tuple(tensor.shape)} and {tensor.dtype}" if is_tensor else type(tensor).__name__
+            )
             raise ArgumentError(
                 "policy",
                 f"{name} of shape {shape} and torch.float32 for 2 observations",
                 str(got),
-                _SEE,
+                _HINT,
             )

@@ -65,7 +65,7 @@ class MultiCategorical:
     def log_prob(self, action: Tensor) -> Tensor:
         """(N,), of the components together."""
         pairs = zip(self.components, action.unbind(-1), strict=True)
-        return torch.stack([part.log_prob(said) for part, said in pairs]).sum(0)
+        return torch.stack([part.log_prob(column) for part, column in pairs]).sum(0)
 
     def entropy(self) -> Tensor:
         """(N,), of the components together."""
@@ -102,7 +102,7 @@ class Bernoulli:
         return (self.logits > 0).long()
 
 
-def masked(logits: Tensor, flags: Tensor) -> Tensor:
+def apply_mask(logits: Tensor, flags: Tensor) -> Tensor:
     """Logits that leave next to no probability to what is not allowed.
 
     Args:

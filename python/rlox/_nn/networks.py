@@ -21,7 +21,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **how: int) -> Layer:
+def make_layer(
+    layer_type: type[Layer], *sizes: int, generator: torch.Generator | None, **kwargs: int
+) -> Layer:
     """A linear or convolutional layer that starts as torch's own, from a generator.
 
     Torch's own draw from its global generator, from which other threads may draw meanwhile.
@@ -37,24 +39,26 @@ def layer(kind: type[Layer], *sizes: int, generator: torch.Generator | None, **h
     True
     """
     # As `nn.utils.skip_init`, which would load much of torch for it.
-    blank: Any = type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
-    made: Layer = blank(*sizes, **how)
-    made.__class__ = kind
+    blank: Any = type(layer_type.__name__, (layer_type,), {"reset_parameters": lambda self: None})
+    module: Layer = blank(*sizes, **kwargs)
+    module.__class__ = layer_type
     # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
-    inputs = math.prod(made.weight.shape[1:])
-    if made.weight.numel() > 0:  # torch warns of weights that are none
-        nn.init.kaiming_uniform_(made.weight, math.sqrt(5), generator=generator)
+    inputs = math.prod(module.weight.shape[1:])
+    if module.weight.numel() > 0:  # torch warns of weights that are none
+        nn.init.kaiming_uniform_(module.weight, math.sqrt(5), generator=generator)
     bound = 1 / math.sqrt(inputs) if inputs > 0 else 0.0
-    assert made.bias is not None
-    nn.init.uniform_(made.bias, -bound, bound, generator=generator)
-    return made
+    assert module.bias is not None
+    nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+    return module
 
 
-def orthogonal(made: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None) -> None:
+def init_orthogonal(
+    module: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None
+) -> None:
     """Makes a layer's weights orthogonal, and its biases 0."""
-    nn.init.orthogonal_(made.weight, gain, generator)
-    if made.bias is not None:
-        nn.init.zeros_(made.bias)
+    nn.init.orthogonal_(module.weight, gain, generator)
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
 
 
 def mlp(
@@ -78,16 +82,18 @@ def mlp(
     check_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(sizes):
-        layers += [layer(nn.Linear, width_in, width_out, generator=generator), activation()]
+        layers += [make_layer(nn.Linear, width_in, width_out, generator=generator), activation()]
     net = nn.Sequential(*layers[:-1])
     if ortho_init:
         linear = [part for part in net if isinstance(part, nn.Linear)]
         for part in linear:
-            orthogonal(part, head_gain if part is linear[-1] else math.sqrt(2), generator)
+            init_orthogonal(part, head_gain if part is linear[-1] else math.sqrt(2), generator)
     return net
 
 
-def paired(first: nn.Module, second: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+def fuse_mlps(
+    first: nn.Module, second: nn.Module
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
     """The outputs of two MLPs in one pass, with the weights that they have now, without gradients.
 
     Layers of the same shape are computed together, which for small ones takes half the time. None
@@ -98,19 +104,23 @@ def paired(first: nn.Module, second: nn.Module) -> Callable[[Tensor], tuple[Tens
     >>> all(torch.allclose(a, n(obs), atol=1e-6) for a, n in zip(paired(*nets)(obs), nets))
     True
     """
-    one, two = _plain(first), _plain(second)
-    if one is None or two is None:
+    first_parts, second_parts = _plain(first), _plain(second)
+    if first_parts is None or second_parts is None:
         return None
-    (ours, activation), (others, same) = one, two
-    shapes = [[layer.weight.shape for layer in net[:-1]] for net in (ours, others)]
-    if len(ours) < 2 or shapes[0] != shapes[1] or type(activation) is not type(same):
+    (first_layers, activation), (second_layers, second_activation) = first_parts, second_parts
+    shapes = [[layer.weight.shape for layer in net[:-1]] for net in (first_layers, second_layers)]
+    if (
+        len(first_layers) < 2
+        or shapes[0] != shapes[1]
+        or type(activation) is not type(second_activation)
+    ):
         return None
     with torch.no_grad():
-        weight = torch.cat([ours[0].weight, others[0].weight]).T.contiguous()
-        bias = torch.cat([ours[0].bias, others[0].bias])
+        weight = torch.cat([first_layers[0].weight, second_layers[0].weight]).T.contiguous()
+        bias = torch.cat([first_layers[0].bias, second_layers[0].bias])
         middle = [
             (torch.stack([a.bias, b.bias])[:, None], torch.stack([a.weight.T, b.weight.T]))
-            for a, b in zip(ours[1:-1], others[1:-1], strict=True)
+            for a, b in zip(first_layers[1:-1], second_layers[1:-1], strict=True)
         ]
 
     @torch.no_grad()
@@ -119,7 +129,7 @@ def paired(first: nn.Module, second: nn.Module) -> Callable[[Tensor], tuple[Tens
         latent = latent.view(len(obs), 2, -1).transpose(0, 1)
         for biases, weights in middle:
             latent = activation(torch.baddbmm(biases, latent, weights))
-        heads = zip(latent, (ours[-1], others[-1]), strict=True)
+        heads = zip(latent, (first_layers[-1], second_layers[-1]), strict=True)
         out, other = (F.linear(x, head.weight, head.bias) for x, head in heads)
         return out, other
 

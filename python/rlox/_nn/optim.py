@@ -73,8 +73,8 @@ class VectorOptimizer:
         """The same by name; of parameters of several critics each critic's."""
         for name, part in zip(self.named, self._parts(vector), strict=True):
             if EACH in name:
-                for i, own in enumerate(part.unbind()):
-                    yield name.replace(EACH, f"qf{i}"), own
+                for i, critic_part in enumerate(part.unbind()):
+                    yield name.replace(EACH, f"qf{i}"), critic_part
             else:
                 yield name, part
 
@@ -107,7 +107,7 @@ class VectorOptimizer:
             mean = getattr(self, kind) if kind in self.moments else torch.zeros_like(self.vector)
             for name, part in self._named_parts(mean):
                 arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
-        parts = {_counted(name) for name, _ in self._named_parts(self.vector)}
+        parts = {_step_key(name) for name, _ in self._named_parts(self.vector)}
         if "trunk" in parts:  # the heads on it are counted with it
             parts -= {"actor", "critic"}
         return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
@@ -118,10 +118,10 @@ class VectorOptimizer:
         Raises:
             ValueError: It is the state of other parameters, or makes no sense.
         """
-        about = (
+        shapes = (
             {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
         )
-        expected, got = about
+        expected, got = shapes
         if got != expected:
             names = sorted(
                 name for name in {*got, *expected} if got.get(name) != expected.get(name)
@@ -173,7 +173,7 @@ class VectorOptimizer:
                 part.copy_(torch.from_numpy(np.array(arrays[f"{name}.{kind}"])))
 
 
-def _counted(name: str) -> str:
+def _step_key(name: str) -> str:
     """What a parameter's steps are counted with: "actor", and of critics "critic.qf0" each."""
     first, second, *_ = (*name.split("."), "")
     return f"{first}.{second}" if second.startswith("qf") else first

@@ -15,7 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, one_line
 from rlox._layout import Layout
 from rlox._nn.networks import ACTIVATIONS
 from rlox._types import Arrays
-from rlox._validation import shown
+from rlox._validation import short_repr
 
 
 def zeros(space: gym.Space[Any], n: int, device: torch.device) -> Any:
@@ -37,12 +37,14 @@ def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
     kind = getattr(torch, str(getattr(dtype, "name", "")), None)
     if isinstance(kind, torch.dtype):
         return kind
-    raise ArgumentTypeError("dtype", "one that torch has, too", shown(dtype), "convert it first")
+    raise ArgumentTypeError(
+        "dtype", "one that torch has, too", short_repr(dtype), "convert it first"
+    )
 
 
 # torch's global generators and number of threads are the process's: one thread at a time has them.
 _LOCK = threading.RLock()
-# What was there before, and what those within `own_threads` asked for, the last one at the end.
+# What was there before, and what those within `limit_threads` asked for, the last one at the end.
 _THREADS: list[int] = []
 # Whether this process was forked from one in which torch may have had threads.
 _CHILD = False
@@ -69,16 +71,16 @@ def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
     >>> generator.initial_seed()
     1
     """
-    kept = generator.get_state()
+    state = generator.get_state()
     generator.manual_seed(seed)
     try:
         yield
     finally:
-        generator.set_state(kept)
+        generator.set_state(state)
 
 
 @contextmanager
-def own_generator(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Within it, torch's global generators are ours; they are put back after.
 
     Args:
@@ -86,30 +88,32 @@ def own_generator(seed: int, device: torch.device | None = None) -> Iterator[Non
         device: Where the network lives.
 
     >>> before = torch.get_rng_state()
-    >>> with own_generator(seed=1):
+    >>> with isolate_rng(seed=1):
     ...     first = torch.rand(1)
-    >>> with own_generator(seed=1):
+    >>> with isolate_rng(seed=1):
     ...     bool(first == torch.rand(1))
     True
     >>> bool((torch.get_rng_state() == before).all())
     True
     """
-    kind = "cpu" if device is None else device.type
-    with _LOCK, _forked(kind, device):
+    device_type = "cpu" if device is None else device.type
+    with _LOCK, _forked(device_type, device):
         torch.default_generator.manual_seed(seed)
-        if kind == "cuda":
+        if device_type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        elif kind == "mps":
+        elif device_type == "mps":
             torch.mps.manual_seed(seed)
         yield
 
 
 @contextmanager
-def _forked(kind: str, device: torch.device | None) -> Iterator[None]:
+def _forked(device_type: str, device: torch.device | None) -> Iterator[None]:
     """Puts the generators back after."""
-    mps = torch.mps.get_rng_state() if kind == "mps" else None  # which fork_rng does not know
-    with torch.random.fork_rng([device] if kind == "cuda" else []):
+    mps = (
+        torch.mps.get_rng_state() if device_type == "mps" else None
+    )  # which fork_rng does not know
+    with torch.random.fork_rng([device] if device_type == "cuda" else []):
         try:
             yield
         finally:
@@ -118,13 +122,13 @@ def _forked(kind: str, device: torch.device | None) -> Iterator[None]:
 
 
 @contextmanager
-def own_threads(threads: int | None) -> Iterator[None]:
+def limit_threads(threads: int | None) -> Iterator[None]:
     """Within it, torch computes on so many threads; None leaves them as they are.
 
     In a forked child it is always one: torch would wait for ever for threads that only its parent
     has. Where several threads are within, the last one to leave puts back what was before.
 
-    >>> with own_threads(1):
+    >>> with limit_threads(1):
     ...     torch.get_num_threads()
     1
     """
@@ -146,16 +150,19 @@ def own_threads(threads: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def own(seed: int | None, device: torch.device, threads: int | None) -> Iterator[None]:
-    """`own_threads`, and `own_generator` unless the seed is None."""
-    with own_threads(threads), nullcontext() if seed is None else own_generator(seed, device):
+def isolate_torch(seed: int | None, device: torch.device, threads: int | None) -> Iterator[None]:
+    """`limit_threads`, and `isolate_rng` unless the seed is None."""
+    with limit_threads(threads), nullcontext() if seed is None else isolate_rng(seed, device):
         yield
 
 
 @contextmanager
 def initialising(seed: int | None, device: torch.device) -> Iterator[None]:
-    """`own`, on one thread: on another number of them, orthogonal matrices come out otherwise."""
-    with _LOCK, own(seed, device, 1):  # the lock, so that nobody changes the number meanwhile
+    """Isolate torch on one thread, because orthogonal matrices depend on the number of threads."""
+    with (
+        _LOCK,
+        isolate_torch(seed, device, 1),
+    ):  # the lock, so that nobody changes the number meanwhile
         yield
 
 
@@ -175,7 +182,7 @@ def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with own_threads(threads):
+        with limit_threads(threads):
             yield
     finally:
         for part, training in modes:
@@ -211,7 +218,7 @@ def best_threads(module: nn.Module, device: torch.device) -> int | None:
     return 1 if small and device.type == "cpu" else None
 
 
-def place(module: Any, generator: torch.Generator) -> Any:
+def attach_generator(module: Any, generator: torch.Generator) -> Any:
     """Moves a module to the generator's device; it and its parts draw from there, if they can.
 
     Those can that have an attribute `generator`, which is a `torch.Generator` or None.
@@ -269,18 +276,18 @@ def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]
     got = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     for name in sorted({*expected, *got}):
         if expected.get(name) != got.get(name):
-            wanted, there = (_shown(about.get(name)) for about in (expected, got))
+            wanted, actual = (_describe_array(spec.get(name)) for spec in (expected, got))
             raise ArgumentError(
                 "networks",
                 f"what a {type(module).__name__} of this shape saved, with {wanted} as {name}",
-                str(there),
+                str(actual),
                 "make the same policy",
             )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def _shown(about: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
-    return "nothing" if about is None else f"{about[1]} {about[0]}"
+def _describe_array(spec: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
+    return "nothing" if spec is None else f"{spec[1]} {spec[0]}"
 
 
 def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":

@@ -52,11 +52,11 @@ class Callback:
         """Goes on with what `state` gave, after `on_train_start`."""
 
 
-Saved = list[dict[str, Any]]
-KEY = "callbacks"
+CallbackStates = list[dict[str, Any]]
+CALLBACKS_KEY = "callbacks"
 
 
-def states_of(callbacks: Iterable[Callback]) -> Saved:
+def get_callback_states(callbacks: Iterable[Callback]) -> CallbackStates:
     """The states of callbacks that have any, with their classes' names, as JSON can hold them.
 
     Raises:
@@ -64,22 +64,22 @@ def states_of(callbacks: Iterable[Callback]) -> Saved:
     """
     saved = []
     for callback in callbacks:
-        kind = type(callback).__name__
+        class_name = type(callback).__name__
         state: Any = callback.state()
         if not isinstance(state, dict) or not all(map(_is_entry, state.items())):
             raise ArgumentTypeError(
                 "callbacks",
-                f"a dict of numbers and None from {kind}.state()",
+                f"a dict of numbers and None from {class_name}.state()",
                 repr(state),
                 "keep the rest elsewhere",
             )
         if state:
-            told = {name: _told(value) for name, value in state.items()}
-            saved.append({"name": kind, "state": told})
+            values = {name: _encode_value(value) for name, value in state.items()}
+            saved.append({"name": class_name, "state": values})
     return saved
 
 
-def give_back(callbacks: Iterable[Callback], saved: Saved) -> Saved:
+def load_callback_states(callbacks: Iterable[Callback], saved: CallbackStates) -> CallbackStates:
     """Gives callbacks what those of their class, in their order, remembered.
 
     Returns:
@@ -88,38 +88,38 @@ def give_back(callbacks: Iterable[Callback], saved: Saved) -> Saved:
     Raises:
         ValueError: A callback cannot go on with it.
     """
-    left = list(saved)
+    remaining = list(saved)
     for callback in callbacks:
-        kind = type(callback).__name__
-        about = next((one for one in left if one["name"] == kind), None)
-        if about is None:
+        class_name = type(callback).__name__
+        entry = next((item for item in remaining if item["name"] == class_name), None)
+        if entry is None:
             continue
-        left.remove(about)
-        state = {name: float(x) if isinstance(x, str) else x for name, x in about["state"].items()}
+        remaining.remove(entry)
+        state = {name: float(x) if isinstance(x, str) else x for name, x in entry["state"].items()}
         try:
             callback.load_state(state)
         except (LookupError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "callbacks",
-                f"what {kind}.state() gives",
+                f"what {class_name}.state() gives",
                 f"{state} ({error!r})",
                 "pass a callback of the class that was saved",
             ) from error
-    return left
+    return remaining
 
 
-def saved_states(manifest: Mapping[str, Any]) -> Saved | None:
-    """What `states_of` gave, from a manifest; None where it is something else."""
-    saved = manifest.get(KEY, [])
-    whole = isinstance(saved, list) and all(
-        isinstance(one, dict)
-        and {*one} == {"name", "state"}
-        and isinstance(one["name"], str)
-        and isinstance(one["state"], dict)
-        and all(_is_told(x) for x in one["state"].values())
-        for one in saved
+def read_callback_states(manifest: Mapping[str, Any]) -> CallbackStates | None:
+    """What `get_callback_states` gave, from a manifest; None where it is something else."""
+    saved = manifest.get(CALLBACKS_KEY, [])
+    is_valid = isinstance(saved, list) and all(
+        isinstance(entry, dict)
+        and {*entry} == {"name", "state"}
+        and isinstance(entry["name"], str)
+        and isinstance(entry["state"], dict)
+        and all(_is_encoded_value(x) for x in entry["state"].values())
+        for entry in saved
     )
-    return saved if whole else None
+    return saved if is_valid else None
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:
@@ -127,9 +127,9 @@ def _is_entry(entry: tuple[Any, Any]) -> bool:
     return isinstance(name, str) and (value is None or isinstance(value, bool | int | float))
 
 
-def _told(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _is_told(value: Any) -> bool:
+def _is_encoded_value(value: Any) -> bool:
     return value in ("inf", "-inf", "nan") or value is None or isinstance(value, bool | int | float)

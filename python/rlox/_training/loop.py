@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, warn_at_most
 from rlox._training.diagnosis import write_diagnosis_on_error
-from rlox._training.hooks import Callback, give_back
+from rlox._training.hooks import Callback, load_callback_states
 from rlox._training.metrics import ELAPSED, ITERATIONS
 from rlox._training.results import CTRL_C, STOP, TrainResult, train_result
 from rlox._training.resume import end_run
-from rlox._validation import whole
+from rlox._validation import check_int
 from rlox.logger.base import Logger, Loggers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
 
-class _Rows:
+class _RunFolderLogger:
     """The run folder's own `metrics.csv`, as a logger, which goes on trying where it fails."""
 
     def __init__(self, run: "RunFolder") -> None:
@@ -63,7 +63,7 @@ def plan(trainer: "Trainer", total_timesteps: int | None) -> None:
             "None",
             "say how many steps to make",
         )
-    steps = whole("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
+    steps = check_int("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
     trainer.start_timesteps = trainer.timesteps
     trainer.target_timesteps = trainer.timesteps + steps
 
@@ -85,8 +85,8 @@ class Loop:
         self, trainer: "Trainer", callbacks: Iterable[Callback], loggers: Iterable[Logger]
     ) -> None:
         self._trainer, self._callbacks = trainer, list(callbacks)
-        own = [] if trainer.run is None else [_Rows(trainer.run)]
-        self._loggers = Loggers([*own, *loggers])
+        run_loggers = [] if trainer.run is None else [_RunFolderLogger(trainer.run)]
+        self._loggers = Loggers([*run_loggers, *loggers])
         self._first, self._began = trainer.timesteps, time.perf_counter()
         self._before = 0.0 if trainer.run is None else trainer.run.metrics.elapsed
 
@@ -98,15 +98,15 @@ class Loop:
                 what the learner does.
         """
         trainer, done = self._trainer, list[TrainResult]()
-        with ExitStack() as ends:
-            ends.callback(lambda: self._loggers.finish(done[0] if done else None))
+        with ExitStack() as stack:
+            stack.callback(lambda: self._loggers.finish(done[0] if done else None))
             self._loggers.start(trainer)
             for callback in self._callbacks:
                 callback.on_train_start(trainer)
-                ends.callback(callback.on_train_end, trainer)
+                stack.callback(callback.on_train_end, trainer)
             # What nobody takes waits in the next checkpoints for a call that has its callback.
-            left = give_back(self._callbacks, trainer.remembered)
-            trainer.callbacks, trainer.remembered = self._callbacks, left
+            remaining = load_callback_states(self._callbacks, trainer.callback_states)
+            trainer.callbacks, trainer.callback_states = self._callbacks, remaining
             with write_diagnosis_on_error(trainer):
                 self._iterate()
             result = self._end()
@@ -117,8 +117,8 @@ class Loop:
         trainer, learner = self._trainer, self._trainer.learner
         start, target = trainer.start_timesteps, trainer.target_timesteps
         planned = target - start
-        learner.growth = 1 / planned
-        while trainer.timesteps < target and not learner.stopping:
+        learner.progress_per_step = 1 / planned
+        while trainer.timesteps < target and not learner.stop_requested:
             try:
                 metrics = learner.iterate((trainer.timesteps - start) / planned)
             except Exception as error:
@@ -149,7 +149,7 @@ class Loop:
             try:
                 callback.on_iteration(self._trainer, metrics)
             finally:  # also the row of a callback that raises is logged
-                wrong = _made_plain(metrics)
+                wrong = _to_plain_numbers(metrics)
             for name, value in wrong.items():
                 raise ArgumentTypeError(
                     "metrics",
@@ -180,7 +180,7 @@ class Loop:
         return result
 
 
-def _made_plain(metrics: dict[Any, Any]) -> dict[Any, Any]:
+def _to_plain_numbers(metrics: dict[Any, Any]) -> dict[Any, Any]:
     """Replace numbers of NumPy by plain ones; remove and return what is not a named number."""
     wrong = {}
     for name, value in [*metrics.items()]:

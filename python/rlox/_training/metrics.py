@@ -38,11 +38,11 @@ def read_metrics(file: str | Path) -> Rows:
         raise ArgumentError(
             str(file), "the metrics of a run", f"no table ({error})", "pass another run"
         ) from error
-    whole = [row for row in rows if len(row) == len(head)]
-    return {name: [row[i] or None for row in whole] for i, name in enumerate(head)}
+    complete_rows = [row for row in rows if len(row) == len(head)]
+    return {name: [row[i] or None for row in complete_rows] for i, name in enumerate(head)}
 
 
-def forget_after(file: str | Path, timesteps: int) -> None:
+def remove_rows_after(file: str | Path, timesteps: int) -> None:
     """Leaves out the rows of steps that a run makes again, and a last one that was cut off.
 
     A run that was killed has rows of steps beyond its last checkpoint.
@@ -58,15 +58,15 @@ def forget_after(file: str | Path, timesteps: int) -> None:
         rows = read_metrics(file)
     except FileNotFoundError:
         return
-    kept: Any = column(rows, STEPS, file) <= timesteps if rows else []
-    table = [[words[i] or "" for words in rows.values()] for i, keep in enumerate(kept) if keep]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[*rows], *table] if rows else [])
-    write_file(Path(file), text.getvalue().encode())
+    mask: Any = column(rows, STEPS, file) <= timesteps if rows else []
+    table = [[cells[i] or "" for cells in rows.values()] for i, keep in enumerate(mask) if keep]
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([[*rows], *table] if rows else [])
+    write_file(Path(file), buffer.getvalue().encode())
 
 
-def forget_lines_after(file: str | Path, timesteps: int) -> None:
-    """As `forget_after`, of JSON lines; lines that are none, and tell of no steps, go too.
+def remove_lines_after(file: str | Path, timesteps: int) -> None:
+    """As `remove_rows_after`, of JSON lines; lines that are none, and tell of no steps, go too.
 
     Args:
         file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
@@ -76,10 +76,10 @@ def forget_lines_after(file: str | Path, timesteps: int) -> None:
         lines = Path(file).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return
-    kept = [line for line in lines if line.endswith(b"\n") and _steps_of(line) <= timesteps]
-    if kept == lines:
+    remaining = [line for line in lines if line.endswith(b"\n") and _steps_of(line) <= timesteps]
+    if remaining == lines:
         return
-    write_file(Path(file), b"".join(kept))
+    write_file(Path(file), b"".join(remaining))
 
 
 def _steps_of(line: bytes) -> float:

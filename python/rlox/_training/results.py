@@ -19,7 +19,7 @@ class TrainResult(TypedDict):
     interrupted: bool
     stopped_by: str | None  # "Ctrl-C", "stop()", the reason given to `stop`, or an error; else None
     run_dir: str | None  # the run folder, where there is one
-    left_out: str | None  # what there was no room for in the run's checkpoint, and why
+    checkpoint_warning: str | None  # what there was no room for in the run's checkpoint, and why
 
 
 # What ends a run that shall go on; other reasons end it for good.
@@ -37,12 +37,12 @@ def train_result(
         seconds: What the call took.
         error: What ended it, if one did.
     """
-    episodes, by = trainer.learner.episodes, trainer.stopped_by
-    left = trainer.timesteps < trainer.target_timesteps
+    episodes, stopped_by = trainer.learner.episodes, trainer.stopped_by
+    is_incomplete = trainer.timesteps < trainer.target_timesteps
     if error is not None:
-        by = f"{type(error).__name__}: {error}"
-    elif not left and by in (CTRL_C, STOP):  # they came too late
-        by = None
+        stopped_by = f"{type(error).__name__}: {error}"
+    elif not is_incomplete and stopped_by in (CTRL_C, STOP):  # they came too late
+        stopped_by = None
     return {
         "mean_reward": episodes.mean_return,
         "mean_length": episodes.mean_length,
@@ -50,8 +50,8 @@ def train_result(
         "timesteps": trainer.timesteps,
         "sps": (trainer.timesteps - first) / seconds,
         "seconds": seconds,
-        "interrupted": error is None and left and by in (None, CTRL_C, STOP),
-        "stopped_by": by,
+        "interrupted": error is None and is_incomplete and stopped_by in (None, CTRL_C, STOP),
+        "stopped_by": stopped_by,
         "run_dir": None if trainer.run is None else str(trainer.run.path),
-        "left_out": None,
+        "checkpoint_warning": None,
     }

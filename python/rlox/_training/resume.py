@@ -15,16 +15,16 @@ from rlox._errors import (
     ArgumentError,
     CorruptFileError,
     OutOfMemoryError,
-    in_file,
-    in_section,
+    add_file,
+    add_section,
     warn,
 )
-from rlox._training.hooks import KEY, saved_states, states_of
-from rlox._training.metrics import forget_after, forget_lines_after
+from rlox._training.hooks import CALLBACKS_KEY, get_callback_states, read_callback_states
+from rlox._training.metrics import remove_lines_after, remove_rows_after
 from rlox._training.run_folder import RunFolder, versions
 from rlox._types import Arrays
-from rlox._validation import text
-from rlox.checkpoint import MANIFEST, check_no_newer, corrupt, expect_keys, write_checkpoint
+from rlox._validation import check_str
+from rlox.checkpoint import MANIFEST, check_keys, check_no_newer, corrupt, write_checkpoint
 from rlox.configs import ALPHA, BETAS, EPS, SHAPE_SETTINGS
 from rlox.learners import MEMBERS, LearnerState
 from rlox.learners._backends import BACKENDS
@@ -40,7 +40,7 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _EACH = ("environment", "replay")
 
 
-def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
+def make_manifest(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     """The manifest of a checkpoint, beside which `state` has the arrays.
 
     `replay` is in it, and False, where the replay buffer is left out, or was before. `environment`
@@ -48,23 +48,38 @@ def manifest_of(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
     episodes.
     """
     run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
-    said = {"run": run, "counters": state.counters, "streams": state.streams}
-    gone = state.replay is None or _NO_REPLAY in trainer.forgot
-    left_out: dict[str, Any] = {"replay": False} if gone else {}
-    exact = {"environment": "exact" if state.inexact is None else "approximate"}
-    why = {} if state.inexact is None else {"environment_reason": state.inexact}
-    known = [*states_of(trainer.callbacks), *trainer.remembered]
-    loop = {"iterations": trainer.iterations, KEY: known}
-    each = [{"counters": one.counters, "streams": one.streams} for one in state.ranks]
+    progress = {"run": run, "counters": state.counters, "streams": state.streams}
+    gone = state.replay is None or _NO_REPLAY in trainer.restore_warnings
+    replay: dict[str, Any] = {"replay": False} if gone else {}
+    env_state = {"environment": "exact" if state.unrestorable_reason is None else "approximate"}
+    env_state_reason = (
+        {}
+        if state.unrestorable_reason is None
+        else {"environment_reason": state.unrestorable_reason}
+    )
+    callback_states = [*get_callback_states(trainer.callbacks), *trainer.callback_states]
+    loop = {"iterations": trainer.iterations, CALLBACKS_KEY: callback_states}
+    each = [
+        {"counters": rank_state.counters, "streams": rank_state.streams}
+        for rank_state in state.ranks
+    ]
     ranks = {"ranks": each} if each else {}
-    return {**describe(trainer), **said, **left_out, **exact, **why, **loop, **ranks}
+    return {
+        **describe(trainer),
+        **progress,
+        **replay,
+        **env_state,
+        **env_state_reason,
+        **loop,
+        **ranks,
+    }
 
 
-def _members_of(state: LearnerState) -> dict[str, Arrays]:
+def _make_members(state: LearnerState) -> dict[str, Arrays]:
     """The arrays of a checkpoint; what ranks but the first have of their own beside the others."""
     members = {name: getattr(state, name) or {} for name in MEMBERS}
-    for k, own in enumerate(state.ranks[1:], 1):
-        members |= {f"rank{k}_{name}": getattr(own, name) or {} for name in _EACH}
+    for k, rank_state in enumerate(state.ranks[1:], 1):
+        members |= {f"rank{k}_{name}": getattr(rank_state, name) or {} for name in _EACH}
     return members
 
 
@@ -78,21 +93,21 @@ def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bo
             with suppress(OSError):  # they go on waiting
                 trainer.run.flush()
         state = trainer.learner.state(replay)
-        write_checkpoint(path, manifest_of(trainer, state), _members_of(state))
+        write_checkpoint(path, make_manifest(trainer, state), _make_members(state))
     except MemoryError as error:
-        held = getattr(trainer.learner, "replay", None)
+        buffer = getattr(trainer.learner, "replay", None)
         # Without a buffer to speak of, it is something else that does not fit, and says so.
-        if not replay or not held:
+        if not replay or not buffer:
             raise
         raise OutOfMemoryError(
             "buffer_size",
             "a replay buffer of which a copy fits into memory beside it",
-            f"{trainer.config.buffer_size:,}, with {len(held):,} transitions",
+            f"{trainer.config.buffer_size:,}, with {len(buffer):,} transitions",
             "make it smaller, or save with replay=False",
         ) from error
 
 
-def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
+def resume_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """Has a loaded trainer go on in the run folder that it comes from.
 
     Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out,
@@ -109,9 +124,9 @@ def go_on_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
     """
     path = Path(folder)
     check_no_newer(path, trainer.timesteps)
-    with RunFolder(path).held():
-        forget_after(path / "metrics.csv", trainer.timesteps)
-        forget_lines_after(path / "metrics.jsonl", trainer.timesteps)
+    with RunFolder(path).lock():
+        remove_rows_after(path / "metrics.csv", trainer.timesteps)
+        remove_lines_after(path / "metrics.jsonl", trainer.timesteps)
         RunFolder(path).write("config.json", describe(trainer))
     trainer.run = RunFolder(path)
 
@@ -123,7 +138,7 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
 
     Args:
         trainer: At the end of a call of `train`, with a run folder.
-        result: What the call gives back; `left_out` says why the buffer is missing.
+        result: What the call gives back; `checkpoint_warning` says why the buffer is missing.
 
     Raises:
         OSError, MemoryError: Not even the weights can be written; the summary is, if it can be.
@@ -132,16 +147,16 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
         UserWarning: The replay buffer was left out.
     """
     run: Any = trainer.run
-    result["left_out"] = "all: no checkpoint could be written"
+    result["checkpoint_warning"] = "all: no checkpoint could be written"
     try:
-        result["left_out"] = _save_what_fits(trainer, run.path / "checkpoint")
+        result["checkpoint_warning"] = _save_what_fits(trainer, run.path / "checkpoint")
     finally:
         run.write("summary.json", result)
     run.plot(f"{trainer.algorithm} {trainer.env_name}, seed {trainer.seed}")
-    if result["left_out"] is not None:
+    if result["checkpoint_warning"] is not None:
         warn(
-            f"{result['left_out']}. The run's checkpoint has all but the replay buffer; while this "
-            "trainer is there, save() writes one with it where there is room"
+            f"{result['checkpoint_warning']}. The run's checkpoint has all but the replay buffer; "
+            "while this trainer exists, save(path) writes a checkpoint with the buffer to another disk"
         )
 
 
@@ -160,21 +175,23 @@ def _save_what_fits(trainer: "Trainer", path: os.PathLike[str]) -> str | None:
     return why
 
 
-def _state_of(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
+def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
     """The learner's state that a checkpoint holds, by its checked manifest and its arrays."""
     arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
     if not saved.get("replay", True):
         arrays["replay"] = None
     state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-    for k, told in enumerate(saved.get("ranks", ())):
-        own = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in _EACH}
-        replay = None if state.replay is None else own["replay"]
-        about = told["counters"], told["streams"]
-        state.ranks.append(LearnerState({}, {}, {}, own["environment"], *about, replay))
+    for k, rank_manifest in enumerate(saved.get("ranks", ())):
+        rank_arrays = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in _EACH}
+        replay = None if state.replay is None else rank_arrays["replay"]
+        counters_and_streams = rank_manifest["counters"], rank_manifest["streams"]
+        state.ranks.append(
+            LearnerState({}, {}, {}, rank_arrays["environment"], *counters_and_streams, replay)
+        )
     return state
 
 
-def restore(
+def restore_trainer(
     trainer: "Trainer",
     path: str | os.PathLike[str],
     saved: Mapping[str, Any],
@@ -195,32 +212,34 @@ def restore(
         rlox.CorruptFileError: It is damaged; the file and the section are named.
         ValueError: It does not fit environment, policy or backend.
     """
-    for kind, was in zip(("observation", "action"), saved_spaces(saved), strict=True):
+    for kind, saved_space in zip(("observation", "action"), saved_spaces(saved), strict=True):
         space = getattr(trainer.env, f"single_{kind}_space")
         if _spaces.to_json(space) != saved["spaces"][kind]:
-            raise ArgumentError("env", f"{kind} space {was}", str(space), "pass the same env")
-    state = _state_of(saved, members)
-    remembered = saved_states(saved)
-    if remembered is None:
-        raise corrupt(Path(path) / MANIFEST, KEY, repr(saved[KEY]))
+            raise ArgumentError(
+                "env", f"{kind} space {saved_space}", str(space), "pass the same env"
+            )
+    state = _make_learner_state(saved, members)
+    callback_states = read_callback_states(saved)
+    if callback_states is None:
+        raise corrupt(Path(path) / MANIFEST, CALLBACKS_KEY, repr(saved[CALLBACKS_KEY]))
     ranks = getattr(trainer.learner, "world_size", 1)
     fix = "load it by rlox.distributed.ddp under torchrun, or predict with rlox.load"
-    expect_saved("world size", max(len(state.ranks), 1), ranks, fix)
-    counted = {"iterations": 0, **saved}
-    expect_keys(Path(path) / MANIFEST, "manifest", counted, {"iterations": (int,)})
+    check_saved_value("world size", max(len(state.ranks), 1), ranks, fix)
+    manifest = {"iterations": 0, **saved}
+    check_keys(Path(path) / MANIFEST, "manifest", manifest, {"iterations": (int,)})
     try:
         trainer.learner.load_state(state)
     except ValueError as error:
-        raise in_file(error, path, CorruptFileError if same else ArgumentError) from error
-    trainer.sources = saved["sources"]
+        raise add_file(error, path, CorruptFileError if same else ArgumentError) from error
+    trainer.config_sources = saved["sources"]
     trainer.start_timesteps, trainer.target_timesteps = (
         saved["run"]["start"],
         saved["run"]["target"],
     )
-    trainer.remembered, trainer.iterations = remembered, counted["iterations"]
-    trainer.forgot = [_NO_REPLAY] if state.replay is None else []
-    if (why := _new_episodes(trainer, saved, state)) is not None:
-        trainer.forgot.append(
+    trainer.callback_states, trainer.iterations = callback_states, manifest["iterations"]
+    trainer.restore_warnings = [_NO_REPLAY] if state.replay is None else []
+    if (why := _explain_new_episodes(trainer, saved, state)) is not None:
+        trainer.restore_warnings.append(
             f"environment: expected environments that go on where they stood, got others: {why}; "
             "training goes on with new episodes"
         )
@@ -232,31 +251,36 @@ _NO_REPLAY = (
 )
 
 
-def _new_episodes(trainer: "Trainer", saved: Mapping[str, Any], state: LearnerState) -> str | None:
+def _explain_new_episodes(
+    trainer: "Trainer", saved: Mapping[str, Any], state: LearnerState
+) -> str | None:
     """Why environments do not stand where they stood; None if they do, or never began."""
     learner: Any = trainer.learner
-    begun = state.environment or saved.get("environment") == "approximate"
-    if getattr(learner, "started", True) or not (begun or learner.timesteps):
+    had_episodes = state.environment or saved.get("environment") == "approximate"
+    if getattr(learner, "env_initialized", True) or not (had_episodes or learner.timesteps):
         return None
-    unsaid = "the checkpoint does not tell where they stood"
-    here = getattr(trainer.env, "inexact", None) or "they are of another kind than those saved"
-    return str(here if state.environment else saved.get("environment_reason", unsaid))
+    unknown_reason = "the checkpoint does not tell where they stood"
+    reason = (
+        getattr(trainer.env, "unrestorable_reason", None)
+        or "they are of another kind than those saved"
+    )
+    return str(reason if state.environment else saved.get("environment_reason", unknown_reason))
 
 
-def warn_forgotten(trainer: "Trainer") -> None:
+def emit_restore_warnings(trainer: "Trainer") -> None:
     """Tells once who trains on without all that was remembered."""
-    forgot, trainer.forgot = trainer.forgot, []
-    for what in forgot:
-        warn(what)
+    messages, trainer.restore_warnings = trainer.restore_warnings, []
+    for message in messages:
+        warn(message)
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_MANIFEST_TYPES: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
     "backend": (str,),
     "env": (str, type(None)),
     "env_kwargs": (dict,),
-    "own_policy": (bool,),
-    "own_features": (bool,),
+    "custom_policy": (bool,),
+    "custom_features": (bool,),
     "seed": (int,),
     "settings": (dict,),
     "sources": (dict,),
@@ -269,7 +293,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _POLICY = ("activation", "dueling", "net_arch", "shared_trunk", "use_sde")
 # Settings that matter only to first weights, that trainers in Rust do not have, or that they leave
 # out where another one says that they do not matter.
-_UNTOLD = (
+_OMITTED_SETTINGS = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
     "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
@@ -298,11 +322,11 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
         "backend": trainer.learner.backend,
         "env": trainer.env_id,
         "env_kwargs": trainer.env_kwargs,
-        "own_policy": trainer.own_policy,
-        "own_features": trainer.own_features,
+        "custom_policy": trainer.has_custom_policy,
+        "custom_features": trainer.has_custom_features,
         "seed": trainer.seed,
-        "settings": settings_told(trainer.config),
-        "sources": trainer.sources,
+        "settings": config_to_dict(trainer.config),
+        "sources": trainer.config_sources,
         "spaces": {
             "observation": _spaces.to_json(trainer.env.single_observation_space),
             "action": _spaces.to_json(trainer.env.single_action_space),
@@ -311,7 +335,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
     }
 
 
-def settings_told(config: Any) -> dict[str, Any]:
+def config_to_dict(config: Any) -> dict[str, Any]:
     """Settings as files have them, and trainers in Rust know them."""
     noise = getattr(config, "action_noise", None)
     return asdict(config) | ({} if noise is None else {"action_noise": noise_to_dict(noise)})
@@ -327,33 +351,37 @@ def trainer_manifest(
         ValueError: It is another algorithm's, or of a trainer in Rust that cannot be made here.
     """
     file = path / MANIFEST
-    if not {"sources", "own_policy", "own_features"} & {*manifest}:
-        expect_saved("algorithm", manifest.get("algorithm"), algorithm, "load it with that trainer")
-        manifest = _from_rust(file, manifest, config_type)
-    _expect_trainer(file, manifest, algorithm, config_type)
+    if not {"sources", "custom_policy", "custom_features"} & {*manifest}:
+        check_saved_value(
+            "algorithm", manifest.get("algorithm"), algorithm, "load it with that trainer"
+        )
+        manifest = _complete_rust_manifest(file, manifest, config_type)
+    _check_manifest(file, manifest, algorithm, config_type)
     return manifest
 
 
-def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> dict[str, Any]:
+def _complete_rust_manifest(
+    file: Path, manifest: dict[str, Any], config_type: type[Any]
+) -> dict[str, Any]:
     """The manifest of a trainer in Rust, with what only trainers in Python have."""
-    expect_keys(file, "manifest", manifest, {"settings": (dict,)})
+    check_keys(file, "manifest", manifest, {"settings": (dict,)})
     saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
-    told = {*_POLICY} & {*defaults}
+    policy_settings = {*_POLICY} & {*defaults}
     # Only on-policy methods add more to roots than torch does.
     fixed = _FIXED if "gae_lambda" in defaults else _FIXED | {"optimizer_eps": 1e-8}
-    if unsaid := sorted(told - {*saved}):
+    if missing := sorted(policy_settings - {*saved}):
         fix = (
             "make a trainer with the same networks, and give trainer.learner.load_state what "
             "rlox.checkpoint.read_checkpoint reads; where trainers here cannot have them, go on "
             "with it in Rust"
         )
         # What tells the rest leaves this out only where policy and values differ in it.
-        if "net_arch" in unsaid and (told - {"use_sde"}) & {*saved}:
+        if "net_arch" in missing and (policy_settings - {"use_sde"}) & {*saved}:
             fix = "go on with it in Rust, as policy and values have the same hidden layers here"
         raise ArgumentError(
             str(file),
             "a checkpoint that says how to make its policy",
-            f"one of a trainer in Rust without {', '.join(unsaid)}",
+            f"one of a trainer in Rust without {', '.join(missing)}",
             fix,
         )
     for name in sorted({*saved} - {*defaults}):
@@ -366,39 +394,43 @@ def _from_rust(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> 
                 str(saved[name]),
                 "go on with it in Rust",
             )
-    made = {name: x for name, x in saved.items() if name in defaults}
-    settings = {name: defaults[name] for name in _UNTOLD if name in defaults} | made
-    own = {"own_policy": False, "own_features": False, "env_kwargs": {}}
-    sources = {name: "checkpoint" if name in made else "default" for name in settings}
-    return {**own, **manifest, "settings": settings, "sources": sources}
+    known_settings = {name: x for name, x in saved.items() if name in defaults}
+    settings = {
+        name: defaults[name] for name in _OMITTED_SETTINGS if name in defaults
+    } | known_settings
+    python_fields = {"custom_policy": False, "custom_features": False, "env_kwargs": {}}
+    config_sources = {
+        name: "checkpoint" if name in known_settings else "default" for name in settings
+    }
+    return {**python_fields, **manifest, "settings": settings, "sources": config_sources}
 
 
-def _expect_trainer(
+def _check_manifest(
     file: Path, manifest: Mapping[str, Any], algorithm: str, config_type: type[Any]
 ) -> None:
-    expect_keys(file, "manifest", manifest, _KINDS)
-    expect_saved("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
+    check_keys(file, "manifest", manifest, _MANIFEST_TYPES)
+    check_saved_value("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
     if manifest["backend"] not in BACKENDS[1:]:
         raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
     if manifest["env"] is not None and ":" in manifest["env"]:
         raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
     if "replay" in manifest:
-        expect_keys(file, "manifest", manifest, {"replay": (bool,)})
+        check_keys(file, "manifest", manifest, {"replay": (bool,)})
     if manifest.get("environment", "exact") not in ("exact", "approximate"):
         raise corrupt(file, "manifest", f"{manifest['environment']!r} as 'environment'")
     if "ranks" in manifest:  # of a run of several processes
-        expect_keys(file, "manifest", manifest, {"ranks": (list,)})
-        for own in manifest["ranks"]:
-            expect_keys(file, "ranks", own, {"counters": (dict,), "streams": (dict,)})
+        check_keys(file, "manifest", manifest, {"ranks": (list,)})
+        for rank_manifest in manifest["ranks"]:
+            check_keys(file, "ranks", rank_manifest, {"counters": (dict,), "streams": (dict,)})
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
-    expect_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
+    check_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
     try:
         saved_spaces(manifest)
     except ArgumentError as error:
         raise corrupt(file, "spaces", error.got) from error
     run = manifest["run"]
-    expect_keys(file, "run", run, {"start": (int,), "target": (int,)})
+    check_keys(file, "run", run, {"start": (int,), "target": (int,)})
     if not 0 <= run["start"] <= run["target"]:
         raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
     names = {field.name for field in fields(config_type)}
@@ -409,7 +441,7 @@ def _expect_trainer(
     try:
         config_type(**manifest["settings"])
     except (TypeError, ValueError) as error:
-        raise in_file(in_section(error, "settings"), file, CorruptFileError) from error
+        raise add_file(add_section(error, "settings"), file, CorruptFileError) from error
 
 
 def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -418,7 +450,7 @@ def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space
     return _spaces.from_json(saved["observation"]), _spaces.from_json(saved["action"])
 
 
-def expect_saved(what: str, saved: object, wanted: object, fix: str) -> None:
+def check_saved_value(what: str, saved: object, wanted: object, fix: str) -> None:
     """A checkpoint is of what it is loaded into.
 
     Raises:
@@ -432,7 +464,7 @@ class NoEnvironmentError(ArgumentError):
     """A checkpoint says no id, and no environment was passed."""
 
 
-def expect_code(saved: Mapping[str, Any], **given: object) -> None:
+def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
     """What a checkpoint cannot hold is given: `env`, `policy` and `features_extractor`, by name.
 
     Raises:
@@ -440,10 +472,10 @@ def expect_code(saved: Mapping[str, Any], **given: object) -> None:
     """
     needed = {
         "env": saved["env"] is None,
-        "policy": saved["own_policy"],
-        "features_extractor": saved["own_features"],
+        "policy": saved["custom_policy"],
+        "features_extractor": saved["custom_features"],
     }
-    for what, thing in given.items():
+    for what, thing in objects.items():
         if thing is None and needed[what]:
             kind = NoEnvironmentError if what == "env" else ArgumentError
             expected = "what the trainer was made with, as a checkpoint holds no code"
@@ -471,7 +503,7 @@ def settings_on(
         TypeError: Something is no str.
         ValueError: Only torch uses other devices than the CPU; the run has no actors.
     """
-    if device is not None and text("device", device) != "cpu" and backend != "torch":
+    if device is not None and check_str("device", device) != "cpu" and backend != "torch":
         raise ArgumentError(
             "device",
             f"'cpu' on the {backend} backend",
@@ -480,7 +512,7 @@ def settings_on(
         )
     settings: dict[str, Any] = {**saved["settings"]}
     if actors is not None:
-        _expect_actors(text("actors", actors), saved)
+        _check_actors(check_str("actors", actors), saved)
         settings["actors"] = actors
     wanted = "cpu" if device is None and backend != "torch" else device
     if wanted is not None:
@@ -488,7 +520,7 @@ def settings_on(
     return {n: x for n, x in settings.items() if shape or n not in SHAPE_SETTINGS}
 
 
-def _expect_actors(actors: str, saved: Mapping[str, Any]) -> None:
+def _check_actors(actors: str, saved: Mapping[str, Any]) -> None:
     """Check that the run of a checkpoint has actors."""
     settings, algorithm = saved["settings"], saved["algorithm"]
     if "actors" not in settings:

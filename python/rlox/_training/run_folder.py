@@ -2,7 +2,7 @@
 
 runs/<env>/<algorithm>/<time>-<seed>/
   config.json     settings and where each comes from, seed, versions
-  around.json     of `rlox train`: evaluations, loggers and so on, with which it is resumed
+  run_options.json     of `rlox train`: evaluations, loggers and so on, with which it is resumed
   metrics.csv     one row per iteration
   wandb.id        which run it is at Weights & Biases, with that logger; mlflow.id at MLflow
   checkpoint/     see `rlox.checkpoint`
@@ -79,17 +79,17 @@ class RunFolder:
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keeps other processes from training here meanwhile.
 
         Raises:
             BlockingIOError: One does already.
         """
         file = self.path / "config.json"
-        with ExitStack() as ends:
+        with ExitStack() as stack:
             if file.exists():
                 try:
-                    ends.enter_context(locked(file, wait=False))
+                    stack.enter_context(locked(file, wait=False))
                 except BlockingIOError as error:
                     raise BlockingIOError(
                         error.errno,
@@ -119,14 +119,14 @@ class RunFolder:
         """
         self.metrics.flush()
 
-    def known(self, service: str) -> str | None:
+    def read_service_id(self, service: str) -> str | None:
         """The id that the run has where a service keeps it; None if it has none there yet."""
         try:
             return (self.path / f"{service}.id").read_text(encoding="utf-8").strip() or None
         except (OSError, UnicodeDecodeError):
             return None
 
-    def keep(self, service: str, run: str) -> None:
+    def write_service_id(self, service: str, run: str) -> None:
         """Writes down the id that a service gave the run, for when it is resumed.
 
         Raises:
@@ -154,7 +154,7 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     write_file(file, f"{json.dumps(plain, indent=2, allow_nan=False)}\n".encode())
 
 
-def expect_root(root: Any) -> Path | None:
+def check_runs_dir(root: Any) -> Path | None:
     """Where run folders can be made, or None for nowhere. Nothing is made yet.
 
     Raises:
@@ -181,8 +181,8 @@ def expect_root(root: Any) -> Path | None:
 
 def versions() -> dict[str, str]:
     """Of rlox, Python, and the packages that results depend on, as far as they are installed."""
-    said = {"rlox": __version__, "python": sys.version.split()[0]}
+    result = {"rlox": __version__, "python": sys.version.split()[0]}
     for name in ("numpy", "gymnasium", "torch"):
         with suppress(metadata.PackageNotFoundError):
-            said[name] = metadata.version(name)
-    return said
+            result[name] = metadata.version(name)
+    return result

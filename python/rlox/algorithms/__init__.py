@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
-from rlox.learners._backends import expect_torch
+from rlox.learners._backends import check_torch
 
 if TYPE_CHECKING:
     from rlox.algorithms.a2c import A2C
@@ -40,6 +40,6 @@ def __getattr__(name: str) -> Any:
     """A learner, or its module."""
     if name not in _LAZY:
         raise AttributeError(f"module 'rlox.algorithms' has no attribute {name!r}")
-    expect_torch(f"rlox.algorithms.{name} is written in it")
+    check_torch(f"rlox.algorithms.{name} is written in it")
     module = importlib.import_module(f"rlox.algorithms.{name.lower()}")
     return module if name.islower() else getattr(module, name)

@@ -1,4 +1,4 @@
-"""`Explorer`: a learner that acts in environments and remembers what came of it."""
+"""`OffPolicyCollector`: a learner that acts in environments and remembers what came of it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -20,22 +20,22 @@ from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
 from rlox._nn.runtime import torch_dtype
 from rlox._rlox import enter_phase as enter
-from rlox._spaces import expect_actions_for, random_actions
+from rlox._spaces import check_supported_actions, random_actions
 from rlox._types import Array
 from rlox.algorithms._replay import Replay, ReplayBatch
-from rlox.buffers._steps import Step, Stepper
+from rlox.buffers._steps import Step, StepRecorder
 from rlox.buffers.hindsight import goal_functions
 from rlox.buffers.replay import check_frame_stack
 from rlox.buffers.rollout import make_buffer
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.learners._convert import as_on_torch
+from rlox.learners._convert import to_torch_state
 from rlox.learners.base import BaseLearner
 from rlox.noise import NoiseProcess
 
 
-class Explorer(BaseLearner):
+class OffPolicyCollector(BaseLearner):
     """Collects transitions: random actions first, then those of a policy, with noise.
 
     Box actions are stored in [-1, 1], whatever the bounds are, Discrete ones counted from 0.
@@ -58,51 +58,60 @@ class Explorer(BaseLearner):
     def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
         name = type(self).__name__
         super().__init__(env, config, seed, name)
-        expect_actions_for(self.algorithm, self.spaces[1])
-        self.stopping, self.owed, self.progress = False, 0.0, 0.0
+        check_supported_actions(self.algorithm, self.spaces[1])
+        self.stop_requested, self.pending_updates, self.progress = False, 0.0, 0.0
         self.ended = 0  # episodes
         # What updates said last, by name.
         self.last: dict[str, float] = {}
         self.width = self._mask_width()
-        self.stepper = Stepper(env, masked=self.width is not None)
-        alone = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
-        for setting, usual in (("n_steps", 1), ("her", None), ("frame_stack", None)):
+        self.stepper = StepRecorder(env, masked=self.width is not None)
+        has_reset_rows = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
+        for setting, default in (("n_steps", 1), ("her", None), ("frame_stack", None)):
             got = getattr(config, setting)
-            if alone and got not in (usual, 1):
+            if has_reset_rows and got not in (default, 1):
                 raise ArgumentError(
                     setting,
-                    f"{usual} beside several environments in autoreset mode NEXT_STEP",
+                    f"{default} beside several environments in autoreset mode NEXT_STEP",
                     repr(got),
                     "make them with autoreset_mode='SameStep'",
                 )
         # Where some only reset, the others' rows are pushed without theirs, and follow no others.
-        streams = 1 if alone else config.num_envs
+        streams = 1 if has_reset_rows else config.num_envs
         frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
-        about = (self.layout, self.spaces[1], config, streams, device, self.width, goals, frames)
-        self.replay = Replay(*about)
+        replay_args = (
+            self.layout,
+            self.spaces[1],
+            config,
+            streams,
+            device,
+            self.width,
+            goals,
+            frames,
+        )
+        self.replay = Replay(*replay_args)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
-        self._fresh = self._looked = False
-        self._scale(self.spaces[1])
+        self._is_new = self._checked = False
+        self._set_bounds(self.spaces[1])
         noise = getattr(config, "action_noise", None)
         shape = (config.num_envs, len(self.low))
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
-    def explore(self, rows: Array, masks: Array | None) -> Array:
+    def explore(self, obs: Array, masks: Array | None) -> Array:
         """The policy's actions for raw observations, as they are stored, before noise."""
         raise NotImplementedError
 
     def begin(self) -> None:
         """Before the first step of an iteration that the policy decides on."""
 
-    def stepped(self, before: int) -> None:
+    def on_step(self, before: int) -> None:
         """After a step of all environments, which had made `before` steps together."""
 
     def _parameters(self) -> _types.Arrays:
         """The parameters of the policy, to name one that is NaN."""
         raise NotImplementedError
 
-    def _scale(self, space: gym.Space[Any]) -> None:
+    def _set_bounds(self, space: gym.Space[Any]) -> None:
         """Notes the bounds of Box actions, (k,) each; of others there are none."""
         self.low = self.high = np.empty(0, np.float32)
         if isinstance(space, gym.spaces.Box):
@@ -110,7 +119,7 @@ class Explorer(BaseLearner):
                 side.astype(np.float32).ravel() for side in (space.low, space.high)
             )
 
-    def sent(self, actions: Array) -> Array:
+    def to_env_actions(self, actions: Array) -> Array:
         """Actions as they are stored, (n,) or (n, k), as environments take them.
 
         Raises:
@@ -121,9 +130,9 @@ class Explorer(BaseLearner):
             # The halves cannot overflow; the bounds themselves come out as they are.
             actions = (0.5 - 0.5 * actions) * self.low + (0.5 + 0.5 * actions) * self.high
             actions = actions.reshape(len(actions), *space.shape)
-        return _spaces.sent_actions(space, actions, len(actions))
+        return _spaces.to_env_actions(space, actions, len(actions))
 
-    def random(self) -> Array:
+    def sample_random_actions(self) -> Array:
         """Uniformly random actions, as they are stored: of what is allowed."""
         space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
         if isinstance(space, gym.spaces.Box):
@@ -133,7 +142,7 @@ class Explorer(BaseLearner):
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
-        """Makes `train_freq` steps of each environment, or episodes, until `stopping` ends them.
+        """Make `train_freq` steps of each environment, or episodes; `stop_requested` ends them early.
 
         Returns:
             How many transitions came in.
@@ -143,17 +152,17 @@ class Explorer(BaseLearner):
         enter("inference")
         self.begin()
         wanted, first = self.config.train_freq, self.ended
-        made = steps = 0
-        while not self.stopping:
+        n_transitions = steps = 0
+        while not self.stop_requested:
             episodes = isinstance(wanted, tuple)
-            done, all_of = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
-            if done >= all_of:
+            done, target = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
+            if done >= target:
                 break
-            self.progress = min(progress + made * self.growth, 1.0)
-            came = self.step(steps)
-            made += came
-            steps += came > 0  # what only resets is no step
-        return made
+            self.progress = min(progress + n_transitions * self.progress_per_step, 1.0)
+            n_new = self.step(steps)
+            n_transitions += n_new
+            steps += n_new > 0  # what only resets is no step
+        return n_transitions
 
     def step(self, t: int) -> int:
         """One step of all environments, the iteration's step `t`; how many transitions came in."""
@@ -161,29 +170,29 @@ class Explorer(BaseLearner):
         enter("inference")
         obs, actions = stepper.obs, self.choose(t)
         try:
-            sent = self.sent(actions)
+            env_actions = self.to_env_actions(actions)
         except ValueError:
             # NaN from the policy is refused by what meets it first; here it gets its name.
-            made = before // self.config.num_envs
-            _finite.refuse_nan_policy([actions], self._parameters(), made)
+            first_step = before // self.config.num_envs
+            _finite.check_finite_policy([actions], self._parameters(), first_step)
             raise
-        self.started = False  # what fails in the middle of it ends all episodes
+        self.env_initialized = False  # what fails in the middle of it ends all episodes
         enter("env_step")
-        step = stepper.step(sent)
+        step = stepper.step(env_actions)
         enter("buffer")
         self.replay.push(obs, actions, step)
         if self.normalizer is not None:
-            self._count(obs, step)
-        self.started = True
-        over = step.terminated | step.truncated
-        self.ended += int(over.sum())
+            self._update_normalizer(obs, step)
+        self.env_initialized = True
+        dones = step.terminated | step.truncated
+        self.ended += int(dones.sum())
         if self.noise is not None:
             # What was added where an environment only reset is none of its new episode's.
-            self.noise.end_episodes(over if step.valid is None else over | ~step.valid)
-        came = self.config.num_envs if step.valid is None else int(step.valid.sum())
-        self.timesteps += came
-        self.stepped(before)
-        return came
+            self.noise.end_episodes(dones if step.valid is None else dones | ~step.valid)
+        n_transitions = self.config.num_envs if step.valid is None else int(step.valid.sum())
+        self.timesteps += n_transitions
+        self.on_step(before)
+        return n_transitions
 
     def choose(self, t: int) -> Array:
         """Actions for where environments stand: in the beginning any, then those of the policy."""
@@ -193,7 +202,7 @@ class Explorer(BaseLearner):
         if t > 0 and every > 0 and t % every == 0:
             self.begin()
         if early and not getattr(config, "use_sde_at_warmup", False):
-            actions = self.random()
+            actions = self.sample_random_actions()
         else:
             actions = self.explore(self.stepper.obs, self.stepper.masks)
         if self.noise is not None:
@@ -202,16 +211,16 @@ class Explorer(BaseLearner):
 
     def _start(self) -> None:
         """Starts episodes everywhere, if that was not done."""
-        if self.started and self._looked:
+        if self.env_initialized and self._checked:
             return
         seed = self.first_seed()
         self.stepper.start(seed)
-        self._fresh = seed is not None
-        if self._fresh and self.noise is not None:
+        self._is_new = seed is not None
+        if self._is_new and self.noise is not None:
             self.noise.begin()
-        self.started = self._looked = True
+        self.env_initialized = self._checked = True
 
-    def _count(self, obs: Array, step: Step) -> None:
+    def _update_normalizer(self, obs: Array, step: Step) -> None:
         """Has the normaliser's statistics follow, as in a rollout of one step."""
         row, n = self._statistics, self.config.num_envs
         zeros = np.zeros(n, np.float32)
@@ -219,31 +228,31 @@ class Explorer(BaseLearner):
         idle = None
         if pausing:  # which is told apart by this, whether one pauses or not
             idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
-        row.begin(obs, self._fresh, self.normalizer, idle)
+        row.begin(obs, self._is_new, self.normalizer, idle)
         flags = (step.terminated, step.truncated)
         final = step.next_obs if not pausing and any(x.any() for x in flags) else None
-        about = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
-        row.record(0, *about, *flags, final, self.normalizer)
-        self._fresh = False
+        args = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
+        row.record(0, *args, *flags, final, self.normalizer)
+        self._is_new = False
 
-    def minibatches(self, made: int) -> int:
+    def minibatches(self, n_transitions: int) -> int:
         """How many minibatches are due, after so many new transitions.
 
-        Where they are counted by transitions, `owed` has those that are due until they are learned
-        from, also those of iterations that were stopped.
+        Where minibatches are counted by transitions, `pending_updates` is the number of due
+        minibatches, including those of stopped iterations.
         """
         config = self.config
-        if (each := self._each()) is None:
+        if (per_transition := self._updates_per_transition()) is None:
             return int(config.gradient_steps)
-        self.owed += made * each
-        return int(self.owed + 1e-9)
+        self.pending_updates += n_transitions * per_transition
+        return int(self.pending_updates + 1e-9)
 
-    def _paid(self, updates: int) -> None:
+    def _pay_updates(self, updates: int) -> None:
         """Notes that so many minibatches are owed no more."""
-        if self._each() is not None:
-            self.owed = max(self.owed - updates, 0.0)
+        if self._updates_per_transition() is not None:
+            self.pending_updates = max(self.pending_updates - updates, 0.0)
 
-    def _each(self) -> float | None:
+    def _updates_per_transition(self) -> float | None:
         """Minibatches for each transition; None where they are counted by iterations."""
         config = self.config
         if config.utd_ratio is not None:
@@ -254,52 +263,57 @@ class Explorer(BaseLearner):
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state(replay)
         state.replay = self.replay.state() if replay else None
-        walk = [] if self.noise is None else self.noise.state.ravel().tolist()
-        last = _serialize.told_numbers(self.last.values())
-        told = {"owed": self.owed, "progress": self.progress, "noise": walk, "last": last}
-        state.counters |= told
+        noise = [] if self.noise is None else self.noise.state.ravel().tolist()
+        last = _serialize.numbers_to_state(self.last.values())
+        counters = {
+            "owed": self.pending_updates,
+            "progress": self.progress,
+            "noise": noise,
+            "last": last,
+        }
+        state.counters |= counters
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
         """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
-        learners.expect_state(state)
-        state = as_on_torch(state, self.layout, self.algorithm, self.replay.empty)
-        walk = 0 if self.noise is None else self.noise.state.size
-        wanted = {"owed": 1, "progress": 1, "noise": walk, "last": len(self.last)}
-        owed, progress, noise, last = (
+        learners.check_state(state)
+        state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
+        noise_size = 0 if self.noise is None else self.noise.state.size
+        wanted = {"owed": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
+        pending_updates, progress, noise, last = (
             _serialize.numbers_from_state(state.counters, name, count)
             for name, count in wanted.items()
         )
         (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
         # Sums are rounded, and of other settings less than one minibatch can be due.
-        limit = (self._each() or 0.0) * timesteps * (1 + 1e-9) + 1
-        if not 0 <= owed[0] <= limit:
+        limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
+        if not 0 <= pending_updates[0] <= limit:
             raise ArgumentError(
                 "counters",
                 f"0 to {limit:g} minibatches that are due",
-                str(owed[0]),
+                str(pending_updates[0]),
                 "use what `state` gave",
             )
         super().load_state(state)
-        self.owed, self.progress, self._looked = owed[0], progress[0], False
+        self.pending_updates, self.progress, self._checked = pending_updates[0], progress[0], False
         self.last = dict(zip(self.last, last, strict=True))
         if self.noise is not None:
             self.noise.state = np.reshape(noise, self.noise.state.shape)
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Takes environments and buffer; see `BaseLearner._restore`."""
-        self._looked = False
+        self._checked = False
         load_replay = partial(self.replay.load_state, state.replay)
-        return self._restore_environment(state.environment, load_replay)
+        return self._set_env_state(state.environment, load_replay)
 
 
 # What is added to Adam's roots: torch's default, as Stable-Baselines3 has it for these algorithms.
 EPS = 1e-8
 # Modules whose names the names of tensors leave out.
-_UNSAID = ("policy.", "temperature.")
+_OMITTED_PREFIXES = ("policy.", "temperature.")
 
 
-class OffPolicyLearner(Explorer):
+class OffPolicyLearner(OffPolicyCollector):
     """Steps, replay and updates; an algorithm says what its networks are and what they learn.
 
     Args:
@@ -319,7 +333,7 @@ class OffPolicyLearner(Explorer):
     # Of the policy among modules; "policy" is left out of the names of tensors.
     policy_name = "policy"
     # The losses, and what else updates say, in the order of the metrics.
-    said: ClassVar[tuple[str, ...]]
+    metric_names: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -329,24 +343,24 @@ class OffPolicyLearner(Explorer):
         policy: Any = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
-        learners.expect_fitting(env, config, type(self).__name__)
+        learners.check_env_and_config(env, config, type(self).__name__)
         device = runtime.find_device(config.device)
         super().__init__(env, config, seed, device)
         self.device, self.generator = device, torch.Generator(device)
         self.built_in = policy is None and features_extractor is None
-        ours, others = map(int, self.init.generate_state(2, np.uint64))
-        init = torch.Generator().manual_seed(ours)
-        with runtime.initialising(None if self.built_in else others, device):
-            made = self.make_policy(policy, features_extractor, init)
-        self.policy: Any = runtime.place(made, self.generator)
-        with runtime.own_threads(1):
-            others_of: Mapping[str, nn.Module] = self.make_rest()
-        self.modules = nn.ModuleDict({self.policy_name: self.policy, **others_of})
+        init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
+        init = torch.Generator().manual_seed(init_seed)
+        with runtime.initialising(None if self.built_in else global_seed, device):
+            module = self.make_policy(policy, features_extractor, init)
+        self.policy: Any = runtime.attach_generator(module, self.generator)
+        with runtime.limit_threads(1):
+            targets: Mapping[str, nn.Module] = self.make_targets()
+        self.modules = nn.ModuleDict({self.policy_name: self.policy, **targets})
         self.optimizers = self.make_optimizers()
         self.threads = runtime.best_threads(self.policy, device)
         self.norms = torch.zeros((), device=device)
-        self._told: dict[str, list[Tensor]] = {name: [] for name in self.said}
-        self.last = dict.fromkeys(self.said, math.nan)
+        self._metric_tensors: dict[str, list[Tensor]] = {name: [] for name in self.metric_names}
+        self.last = dict.fromkeys(self.metric_names, math.nan)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
@@ -354,7 +368,7 @@ class OffPolicyLearner(Explorer):
         """The caller's policy, checked, or the built-in one, whose weights `init` decides."""
         raise NotImplementedError
 
-    def make_rest(self) -> dict[str, nn.Module]:
+    def make_targets(self) -> dict[str, nn.Module]:
         """Target networks, and what else has tensors, by name."""
         raise NotImplementedError
 
@@ -362,25 +376,25 @@ class OffPolicyLearner(Explorer):
         """The optimisers, each of other parameters."""
         raise NotImplementedError
 
-    def computes(self, *functions: Callable[..., Any]) -> None:
+    def compile_losses(self, *functions: Callable[..., Any]) -> None:
         """Notes, as `losses`, what is computed of minibatches; `compile` has it compiled."""
         self._plain = self._fast = self.losses = functions
         if self.config.compile:
             self._fast = tuple(torch.compile(function) for function in functions)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """Learns from a minibatch; `tell`s what it has to say."""
+        """Learns from a minibatch; `record`s what it has to say."""
         raise NotImplementedError
 
-    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions that the policy draws."""
         raise NotImplementedError
 
-    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions to learn from: samples, unless an algorithm's go together over several steps."""
-        return self.sampled(obs, mask)
+        return self.sample_actions(obs, mask)
 
-    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Greedy actions."""
         raise NotImplementedError
 
@@ -395,32 +409,35 @@ class OffPolicyLearner(Explorer):
         Raises:
             RuntimeError: Another thread is within.
         """
-        with self._alone():
-            ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
-            self.generator.manual_seed(ours)
-            with runtime.own(None if self.built_in else others, self.device, self.threads):
+        with self._exclusive():
+            seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(seed)
+            with runtime.isolate_torch(
+                None if self.built_in else global_seed, self.device, self.threads
+            ):
                 yield
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Makes `train_freq` steps of each environment and learns from the buffer; see `Learner`.
+        """Make `train_freq` steps of each environment and learn from the buffer; see `Learner`.
 
-        Steps that were made count, even if `stopping` came before they were learned from: they are
-        in the buffer.
+        Steps count even if `stop_requested` prevents the updates: they are in the buffer.
         """
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
-        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * left[config.lr_schedule]
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
+        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * schedules[config.lr_schedule]
         with self.seeded():
             with torch.no_grad(), runtime.evaluating(self.policy):
-                made = self.collect(progress)
+                n_transitions = self.collect(progress)
             if self.timesteps > config.learning_starts:
-                due, before = self.minibatches(made), self.updates
+                n_updates, before = self.minibatches(n_transitions), self.updates
                 try:
-                    self.learn(due, learning_rate, progress)
+                    self.learn(n_updates, learning_rate, progress)
                 finally:
-                    self._paid(self.updates - before)
+                    self._pay_updates(self.updates - before)
         self.episodes.drain(self.env)
-        if not made:
+        if not n_transitions:
             return {}
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
@@ -437,38 +454,42 @@ class OffPolicyLearner(Explorer):
         return {}
 
     def learn(self, count: int, learning_rate: float, progress: float) -> None:
-        """Updates by so many minibatches, until `stopping` ends them.
+        """Updates by so many minibatches, until `stop_requested` ends them.
 
         Raises:
             FloatingPointError: A loss or a gradient is NaN or infinite.
         """
         self.norms.zero_()
-        for told in self._told.values():
-            told.clear()  # of an iteration that failed
+        for tensors in self._metric_tensors.values():
+            tensors.clear()  # of an iteration that failed
         for _ in range(count):
-            if self.stopping:
+            if self.stop_requested:
                 break
-            stream, how = self.streams["minibatches"], self.sampling(progress)
+            stream, options = self.streams["minibatches"], self.sampling(progress)
             enter("buffer")
-            batch = self.replay.sample(stream, self.normalizer, **how)
+            batch = self.replay.sample(stream, self.normalizer, **options)
             enter("gradient_update")
             if batch is not None:
                 # Smaller ones would be compiled for as well.
-                whole = len(batch.rewards) == self.config.batch_size
-                self.losses = self._fast if whole else self._plain
+                is_full = len(batch.rewards) == self.config.batch_size
+                self.losses = self._fast if is_full else self._plain
                 self.update(batch, learning_rate)
             self.updates += 1
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
-        said = {name: torch.stack(told).mean().item() for name, told in self._told.items() if told}
-        self.last |= said
-        _finite.refuse_spoiled({**said, "gradient": self.norms.item()}, self.timesteps)
+        metrics = {
+            name: torch.stack(told).mean().item()
+            for name, told in self._metric_tensors.items()
+            if told
+        }
+        self.last |= metrics
+        _finite.check_finite({**metrics, "gradient": self.norms.item()}, self.timesteps)
 
-    def tell(self, **said: Tensor) -> None:
+    def record(self, **metrics: Tensor) -> None:
         """Notes what an update has to say; metrics are the means over an iteration's updates."""
-        for name, value in said.items():
-            self._told[name].append(value.detach())
+        for name, value in metrics.items():
+            self._metric_tensors[name].append(value.detach())
 
-    def descend(
+    def optimizer_step(
         self,
         optimizer: Adam,
         loss: Tensor,
@@ -485,26 +506,26 @@ class OffPolicyLearner(Explorer):
         gradient = optimizer.gradient(loss)
         norm = gradient.norm() if max_norm is None else clip_norm_(gradient, max_norm)
         self.norms += norm
-        spoiled = ~norm.isfinite()
+        non_finite = ~norm.isfinite()
         if self.device.type != "cpu":
-            gradient.masked_fill_(spoiled, 0.0)
-        elif bool(spoiled):
-            _finite.refuse_spoiled({name: loss.item(), "gradient": norm.item()}, self.timesteps)
+            gradient.masked_fill_(non_finite, 0.0)
+        elif bool(non_finite):
+            _finite.check_finite({name: loss.item(), "gradient": norm.item()}, self.timesteps)
         optimizer.step(gradient, learning_rate)
-        self.tell(**{name: loss})
+        self.record(**{name: loss})
 
-    def observed(self, rows: Array) -> Any:
+    def unpack_obs(self, rows: Array) -> Any:
         """Raw observations as the policy takes them, where it lives; it may write to them."""
         if self.normalizer is not None and self.config.normalize_obs:
             rows = self.normalizer.normalize_obs(rows)
         tensor = torch.from_numpy(rows if self.built_in else rows.copy())
         return self.layout.unpack(tensor.to(self.device), torch_dtype)
 
-    def explore(self, rows: Array, masks: Array | None) -> Array:
+    def explore(self, obs: Array, masks: Array | None) -> Array:
         """Actions for raw observations, as they are stored."""
         mask = None if masks is None else torch.from_numpy(masks).to(self.device)
-        said = self.explored(self.observed(rows), mask)
-        return said.numpy(force=True)
+        actions = self.explore_actions(self.unpack_obs(obs), mask)
+        return actions.numpy(force=True)
 
     def predict(
         self,
@@ -514,28 +535,28 @@ class OffPolicyLearner(Explorer):
         action_masks: npt.ArrayLike | None = None,
     ) -> Array:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        drawn, space = self._sampling(deterministic, stream), self.spaces[1]
+        sample_stream, space = self._sample_stream(deterministic, stream), self.spaces[1]
         rows, single = as_batch(obs, self.layout)
         if len(rows) == 0:  # which torch cannot take apart
             return np.zeros((0, *(space.shape or ())), space.dtype)
         mask = None
         if action_masks is not None:
             mask = torch.from_numpy(as_masks(action_masks, space, len(rows))).to(self.device)
-        observed = self.observed(rows)
+        policy_obs = self.unpack_obs(rows)
         with torch.no_grad(), runtime.evaluating(self.policy, self.threads):
-            if drawn is None:
-                said = self.greedy(observed, mask)
+            if sample_stream is None:
+                actions = self.greedy_actions(policy_obs, mask)
             else:
-                seed = int(drawn.integers(2**63))
-                others = None if self.built_in else seed
+                seed = int(sample_stream.integers(2**63))
+                global_seed = None if self.built_in else seed
                 with (
                     self._not_learning(),
                     runtime.reseeded(self.generator, seed),
-                    runtime.own(others, self.device, self.threads),
+                    runtime.isolate_torch(global_seed, self.device, self.threads),
                 ):
-                    said = self.sampled(observed, mask)
-        sent = self.sent(said.numpy(force=True))
-        return sent[0] if single else sent
+                    actions = self.sample_actions(policy_obs, mask)
+        env_actions = self.to_env_actions(actions.numpy(force=True))
+        return env_actions[0] if single else env_actions
 
     def _parameters(self) -> _types.Arrays:
         """The parameters of the policy, to name one that is NaN."""
@@ -543,7 +564,7 @@ class OffPolicyLearner(Explorer):
 
     def _networks(self) -> _types.Arrays:
         """Copies of all parameters and buffers, by name."""
-        return {_told(name): x for name, x in runtime.module_arrays(self.modules).items()}
+        return {_common_name(name): x for name, x in runtime.module_arrays(self.modules).items()}
 
     def _optimizer_state(self) -> _types.Arrays:
         """Copies of what the optimisers keep, by name."""
@@ -551,19 +572,19 @@ class OffPolicyLearner(Explorer):
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
-        known = {_told(name): name for name in self.modules.state_dict()}
-        arrays = {known.get(name, name): x for name, x in state.networks.items()}
+        full_names = {_common_name(name): name for name in self.modules.state_dict()}
+        arrays = {full_names.get(name, name): x for name, x in state.networks.items()}
         tensors = runtime.module_tensors(self.modules, arrays)
-        parts = self._shared_out(state.optimizer)
+        parts = self._split_optimizer_state(state.optimizer)
         for optimizer, part in zip(self.optimizers, parts, strict=True):
             optimizer.check_state(part)
-        stands = super()._restore(state)
+        is_restored = super()._restore(state)
         for optimizer, part in zip(self.optimizers, parts, strict=True):
             optimizer.load_state(part)
         self.modules.load_state_dict(tensors)
-        return stands
+        return is_restored
 
-    def _shared_out(self, arrays: _types.Arrays) -> list[_types.Arrays]:
+    def _split_optimizer_state(self, arrays: _types.Arrays) -> list[_types.Arrays]:
         """What each optimiser keeps; the first one gets what none knows, and refuses it."""
         rest, parts = dict(arrays), list[_types.Arrays]()
         for optimizer in self.optimizers:
@@ -573,8 +594,8 @@ class OffPolicyLearner(Explorer):
         return parts
 
 
-def _told(name: str) -> str:
+def _common_name(name: str) -> str:
     """The name of a tensor, as every backend has it."""
-    for prefix in _UNSAID:
+    for prefix in _OMITTED_PREFIXES:
         name = name.removeprefix(prefix)
     return name

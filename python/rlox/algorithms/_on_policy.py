@@ -20,7 +20,7 @@ from rlox.envs import _state
 from rlox.envs._masks import as_masks
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.learners._actors import Taken
+from rlox.learners._actors import Rollout
 from rlox.learners._on_policy import OnPolicyLearner
 
 
@@ -79,31 +79,31 @@ class TorchLearner(OnPolicyLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, type(self).__name__)
-        self._stopping = False
-        self._expect_actors(policy, features_extractor)
+        self._should_stop = False
+        self._resolve_actors(policy, features_extractor)
         self.device = runtime.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         shape["features_extractor"] = features_extractor
         self.built_in = policy is None and features_extractor is None
-        ours, others = map(int, self.init.generate_state(2, np.uint64))
-        shape["init"] = torch.Generator().manual_seed(ours)
-        with runtime.initialising(None if self.built_in else others, self.device):
-            made: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
-        self.policy = runtime.place(made, self.generator)
-        self.evaluate = policies.evaluating_actions(self.policy)
+        init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
+        shape["init"] = torch.Generator().manual_seed(init_seed)
+        with runtime.initialising(None if self.built_in else global_seed, self.device):
+            module: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
+        self.policy = runtime.attach_generator(module, self.generator)
+        self.evaluate = policies.get_evaluate_fn(self.policy)
         self.threads = runtime.best_threads(self.policy, self.device)
 
     @property
-    def stopping(self) -> bool:
+    def stop_requested(self) -> bool:
         """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
-        return self._stopping
+        return self._should_stop
 
-    @stopping.setter
-    def stopping(self, stop: bool) -> None:
-        self._stopping = stop
+    @stop_requested.setter
+    def stop_requested(self, stop: bool) -> None:
+        self._should_stop = stop
         if self.actors is not None:
-            self.actors.set_stopping(stop)
+            self.actors.set_stop_requested(stop)
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
@@ -112,13 +112,15 @@ class TorchLearner(OnPolicyLearner):
         Raises:
             RuntimeError: Another thread is within.
         """
-        with self._alone():
-            ours = others = 0  # where actors collect, their rollouts' seeds decide
-            if self.in_turn:
-                ours, others = map(int, self.streams["iterations"].integers(2**63, size=2))
-            self.generator.manual_seed(ours)
+        with self._exclusive():
+            seed = global_seed = 0  # where actors collect, their rollouts' seeds decide
+            if self.is_synchronous:
+                seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(seed)
             # Built-in policies draw from nothing else; others may, from torch's global generators.
-            with runtime.own(None if self.built_in else others, self.device, self.threads):
+            with runtime.isolate_torch(
+                None if self.built_in else global_seed, self.device, self.threads
+            ):
                 yield
 
     def _make_storage(self) -> None:
@@ -134,31 +136,31 @@ class TorchLearner(OnPolicyLearner):
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
 
-    def _sent(self) -> tuple[Any, ...]:
+    def _worker_args(self) -> tuple[Any, ...]:
         """Copies of modules: their own tensors are parts of one vector, which all would carry."""
         return tuple(
-            deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._made_of
+            deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args
         )
 
-    def take(self, weights: _types.Arrays) -> None:
+    def load_weights(self, weights: _types.Arrays) -> None:
         """Takes weights by name; see `OnPolicyLearner`."""
         self.policy.load_state_dict(runtime.module_tensors(self.policy, weights))
 
-    def gather(self, seed: int) -> bool:
+    def collect_for_remote(self, seed: int) -> bool:
         """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
         self.streams["iterations"] = np.random.default_rng(seed)
         with self.seeded(), runtime.evaluating(self.policy):
             return self.collect()
 
     def collect(self) -> bool:
-        """Fills the buffer; False if `stopping` was set meanwhile."""
+        """Fills the buffer; False if `stop_requested` was set meanwhile."""
         raise NotImplementedError
 
-    def _prepare(self, taken: Taken) -> None:
+    def _prepare(self, rollout: Rollout) -> None:
         """What is drawn comes from the rollout's seed; see `OnPolicyLearner`."""
-        self.generator.manual_seed(taken.seed)
+        self.generator.manual_seed(rollout.seed)
         if not self.built_in:
-            torch.manual_seed(taken.seed)  # within `seeded`, which puts it back
+            torch.manual_seed(rollout.seed)  # within `seeded`, which puts it back
         self.rows = self._views(self.buffer)
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
@@ -169,22 +171,22 @@ class TorchLearner(OnPolicyLearner):
         self.masks[t] = torch.from_numpy(env.action_masks())
         return (self.masks[t].to(self.device),)
 
-    def _seen(self, t: int) -> Any:
+    def _get_obs(self, t: int) -> Any:
         """What the policy acts on in step `t`; a caller's policy may write to it."""
         rows = self.obs[t]
-        return self.observed(rows if self.built_in else rows.clone())
+        return self.unpack_obs(rows if self.built_in else rows.clone())
 
-    def observed(self, rows: Tensor) -> Any:
+    def unpack_obs(self, rows: Tensor) -> Any:
         """Rows of a rollout as the policy takes them, where it lives."""
         return self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
 
-    def unpacked(self, batch: Batch) -> Batch:
+    def unpack_batch(self, batch: Batch) -> Batch:
         """A batch whose observations are as the policy takes them."""
-        return batch._replace(obs=self.observed(batch.obs))
+        return batch._replace(obs=self.unpack_obs(batch.obs))
 
     def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The policy's values of normalised observations, (n,)."""
-        values: Tensor = self.policy.get_value(self.observed(torch.from_numpy(obs)))
+        values: Tensor = self.policy.get_value(self.unpack_obs(torch.from_numpy(obs)))
         return values.numpy(force=True)
 
     def predict(
@@ -195,30 +197,30 @@ class TorchLearner(OnPolicyLearner):
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        drawn = self._sampling(deterministic, stream)
+        sample_stream = self._sample_stream(deterministic, stream)
         rows, single = as_batch(obs, self.layout, self.normalizer)
         space = self.spaces[1]
         if len(rows) == 0:  # which torch cannot take apart
             return np.zeros((0, *(space.shape or ())), space.dtype)
-        observed = self.observed(torch.from_numpy(rows))
+        policy_obs = self.unpack_obs(torch.from_numpy(rows))
         mask = None
         if action_masks is not None:
             flags = as_masks(action_masks, space, len(rows))
             mask = torch.from_numpy(flags).to(self.device)
         with torch.no_grad(), runtime.evaluating(self.policy, self.threads):
-            if drawn is None:
-                said = policies.greedy(self.policy, observed, mask)
+            if sample_stream is None:
+                actions = policies.greedy_actions(self.policy, policy_obs, mask)
             else:
-                seed = int(drawn.integers(2**63))
-                others = None if self.built_in else seed
+                seed = int(sample_stream.integers(2**63))
+                global_seed = None if self.built_in else seed
                 with (
                     self._not_learning(),
                     runtime.reseeded(self.generator, seed),
-                    runtime.own(others, self.device, self.threads),
+                    runtime.isolate_torch(global_seed, self.device, self.threads),
                 ):
-                    said = policies.sampled(self.policy, observed, mask)
-        sent = _spaces.sent_actions(space, said.numpy(force=True), len(rows))
-        return sent[0] if single else sent
+                    actions = policies.sample_actions(self.policy, policy_obs, mask)
+        env_actions = _spaces.to_env_actions(space, actions.numpy(force=True), len(rows))
+        return env_actions[0] if single else env_actions
 
     def _networks(self) -> _types.Arrays:
         """Copies of the parameters and buffers, by name."""
@@ -232,7 +234,7 @@ class TorchLearner(OnPolicyLearner):
         """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         tensors = runtime.module_tensors(self.policy, state.networks)
         self.optimizer.check_state(state.optimizer)
-        restored = _state.restore_environment(self.env, state.environment)
+        is_restored = _state.set_state_if_supported(self.env, state.environment)
         self.optimizer.load_state(state.optimizer)
         self.policy.load_state_dict(tensors)
-        return restored
+        return is_restored

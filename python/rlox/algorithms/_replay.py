@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rlox import _types
-from rlox._errors import in_section
+from rlox._errors import add_section
 from rlox._layout import Layout
 from rlox._nn.runtime import torch_dtype
 from rlox._rlox import Normalizer
 from rlox._types import Array
 from rlox.buffers._steps import Step
 from rlox.buffers.hindsight import GoalFunctions
-from rlox.buffers.replay import parts_of, replay_buffer
+from rlox.buffers.replay import make_replay_buffer, parts_of
 
 
 class ReplayBatch(NamedTuple):
@@ -33,10 +33,11 @@ class ReplayBatch(NamedTuple):
     next_masks: Tensor | None = None
 
 
-def _each(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
+def _map_arrays(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
     """A dict, and the dicts in it, with all else changed."""
     return {
-        name: _each(change, x) if isinstance(x, dict) else change(x) for name, x in arrays.items()
+        name: _map_arrays(change, x) if isinstance(x, dict) else change(x)
+        for name, x in arrays.items()
     }
 
 
@@ -74,8 +75,8 @@ class Replay:
         self.pinned = device.type == "cuda"
         # Dict observations by name, as goals need them.
         self.named = bool(parts_of(layout))
-        about = (layout, action_space, config, num_envs, mask_width, goals, frames)
-        self.buffer = replay_buffer(*about)
+        args = (layout, action_space, config, num_envs, mask_width, goals, frames)
+        self.buffer = make_replay_buffer(*args)
         self.empty = self.state()
         """What `state` gives when nothing is stored."""
         self._out: dict[str, Any] = {}
@@ -99,18 +100,18 @@ class Replay:
             MemoryError: There is no room for next observations that are no other row's.
         """
         rest = [actions, step.rewards, step.terminated, step.truncated]
-        seen, valid, next_masks = [obs, step.next_obs], step.valid, step.next_masks
+        obs_pair, valid, next_masks = [obs, step.next_obs], step.valid, step.next_masks
         if valid is not None:
-            seen, rest = [x[valid] for x in seen], [x[valid] for x in rest]
+            obs_pair, rest = [x[valid] for x in obs_pair], [x[valid] for x in rest]
             next_masks = None if next_masks is None else next_masks[valid]
             if not valid.any():
                 return
         extra = None if next_masks is None else {"next_masks": next_masks}
-        given: list[Any] = [self.layout.unpack(x) if self.named else x for x in seen]
-        self.buffer.push_batch(given[0], given[1], *rest, extra=extra)
+        unpacked_obs: list[Any] = [self.layout.unpack(x) if self.named else x for x in obs_pair]
+        self.buffer.push_batch(unpacked_obs[0], unpacked_obs[1], *rest, extra=extra)
 
     def sample(
-        self, stream: np.random.Generator, normalizer: Normalizer | None, **how: Any
+        self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any
     ) -> ReplayBatch | None:
         """A minibatch, or as many transitions as there are while those are fewer.
 
@@ -122,9 +123,9 @@ class Replay:
             normalizer: Normalises observations and rewards by its statistics of now.
             how: `beta`, where priorities decide.
         """
-        tensors = self._sampled(min(self.config.batch_size, len(self.buffer)), stream, how)
+        tensors = self._sample_raw(min(self.config.batch_size, len(self.buffer)), stream, options)
         if normalizer is not None:
-            tensors = {**tensors, **_each(self._placed, self._normalized(normalizer))}
+            tensors = {**tensors, **_map_arrays(self._pin, self._normalize(normalizer))}
         tensors = self._with_known_masks(tensors)
         if len(tensors["rewards"]) == 0:
             if "weights" in tensors:
@@ -132,29 +133,29 @@ class Replay:
             return None
         if self.device.type != "cpu":
             wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
-            tensors = _each(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
+            tensors = _map_arrays(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
             self._note_copies()
         return ReplayBatch(
-            obs=self._observed(tensors["obs"]),
+            obs=self._unpack_obs(tensors["obs"]),
             actions=tensors["actions"],
             rewards=tensors["rewards"],
-            next_obs=self._observed(tensors["next_obs"]),
+            next_obs=self._unpack_obs(tensors["next_obs"]),
             terminated=tensors["terminated"],
             discounts=tensors.get("discounts", self.config.gamma),
             weights=tensors.get("weights"),
             next_masks=tensors.get("next_masks"),
         )
 
-    def _sampled(
-        self, size: int, stream: np.random.Generator, how: dict[str, Any]
+    def _sample_raw(
+        self, size: int, stream: np.random.Generator, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Raw transitions in memory that is used again."""
         if len(self._tensors.get("rewards", ())) != size:
-            self._reserve(self.buffer.sample(size, stream, **how))
+            self._reserve(self.buffer.sample(size, stream, **options))
             return self._tensors
         if self._copied is not None:
             self._copied.synchronize()  # what is still on its way to the device
-        self.buffer.sample(size, stream, out=self._out, **how)
+        self.buffer.sample(size, stream, out=self._out, **options)
         return self._tensors
 
     def _with_known_masks(self, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -166,14 +167,14 @@ class Replay:
         if known.all():
             return tensors
         self._used = known.numpy()
-        return _each(lambda x: x[known], tensors)
+        return _map_arrays(lambda x: x[known], tensors)
 
     def _reserve(self, like: dict[str, Any]) -> None:
         """Memory for minibatches."""
-        self._tensors = _each(lambda x: self._placed(torch.from_numpy(x)), like)
-        self._out = _each(lambda x: x.numpy(), self._tensors)
+        self._tensors = _map_arrays(lambda x: self._pin(torch.from_numpy(x)), like)
+        self._out = _map_arrays(lambda x: x.numpy(), self._tensors)
 
-    def _placed(self, tensor: Tensor) -> Tensor:
+    def _pin(self, tensor: Tensor) -> Tensor:
         """Pinned where it goes to a GPU, so that copies need no waiting."""
         return tensor.pin_memory() if self.pinned else tensor
 
@@ -183,31 +184,36 @@ class Replay:
             self._copied = self._copied or torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self.device))
 
-    def _normalized(self, normalizer: Normalizer) -> dict[str, Tensor]:
+    def _normalize(self, normalizer: Normalizer) -> dict[str, Tensor]:
         """What is normalised of what was sampled."""
-        made = dict[str, Tensor]()
+        tensors = dict[str, Tensor]()
         if self.config.normalize_obs:
             for name in ("obs", "next_obs"):
-                made[name] = torch.from_numpy(normalizer.normalize_obs(self._out[name]))
+                tensors[name] = torch.from_numpy(normalizer.normalize_obs(self._out[name]))
         if self.config.normalize_reward:
             deviation = float(np.sqrt(normalizer.state()["return_var"][0] + 1e-8))
-            made["rewards"] = (self._tensors["rewards"] / deviation).clamp(-10, 10)
-        return made
+            tensors["rewards"] = (self._tensors["rewards"] / deviation).clamp(-10, 10)
+        return tensors
 
-    def _observed(self, rows: Any) -> Any:
+    def _unpack_obs(self, rows: Any) -> Any:
         return rows if self.named else self.layout.unpack(rows, torch_dtype)
 
     def prioritize(self, errors: Tensor) -> None:
         """Gives the transitions sampled last priorities by their TD errors, (B,)."""
         buffer: Any = self.buffer
         # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
-        told = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
+        priorities = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
         if self._used is not None:
             # Those left out would keep the largest priority and fill later minibatches.
-            least = told.min() if len(told) else 0.0
-            told, learned = np.full(len(self._used), least, told.dtype), told
-            told[self._used] = learned
-        buffer.update_priorities(self._out["indices"], told)  # it adds what keeps them above 0
+            least = priorities.min() if len(priorities) else 0.0
+            priorities, used_priorities = (
+                np.full(len(self._used), least, priorities.dtype),
+                priorities,
+            )
+            priorities[self._used] = used_priorities
+        buffer.update_priorities(
+            self._out["indices"], priorities
+        )  # it adds what keeps them above 0
 
     def state(self) -> _types.Arrays:
         """Copies of all that the buffer holds, and where it stands."""
@@ -224,4 +230,4 @@ class Replay:
         try:
             buffer.load_state(self.empty if arrays is None else arrays)
         except (TypeError, ValueError) as error:
-            raise in_section(error, "replay") from error
+            raise add_section(error, "replay") from error

@@ -75,52 +75,54 @@ class A2C(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.own_threads(1):
+        with runtime.limit_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
         self.loss = a2c_loss
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
-        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * left[config.lr_schedule]
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
+        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * schedules[config.lr_schedule]
         with self.seeded():
             with runtime.evaluating(self.policy):
-                full = self.collect() if self.in_turn else self._taken()
-            return self._counted(self.update(learning_rate) if full else {})
+                is_full = self.collect() if self.is_synchronous else self._next_rollout()
+            return self._finish_iteration(self.update(learning_rate) if is_full else {})
 
     @torch.no_grad()
     def collect(self) -> bool:
-        """Fills the buffer; False if `stopping` was set meanwhile."""
+        """Fills the buffer; False if `stop_requested` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.started = True
+        self.env_initialized = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
             enter("inference")
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said, seen = list[npt.NDArray[Any]](), self._seen(t)
+            outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
             try:
-                said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
-                actions, log_probs, values = said
+                outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
+                actions, log_probs, values = outputs
                 enter("env_step")
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
+                _finite.check_finite_policy(outputs, runtime.module_arrays(policy), first_step + t)
                 raise
-            if self.stopping:
+            if self.stop_requested:
                 return False
         enter("inference")
         # Where an episode was cut, what would have followed is worth the value of its last state.
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
         enter("gae_compute")
-        _finite.refuse_nan_rollout(buffer, last_values, final_values, made)
+        _finite.check_finite_rollout(buffer, last_values, final_values, first_step)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
@@ -135,17 +137,17 @@ class A2C(TorchLearner):
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
-        loss, parts = self.loss(self.evaluate, self.unpacked(rows), config)
+        loss, parts = self.loss(self.evaluate, self.unpack_batch(rows), config)
         gradient = self.optimizer.gradient(loss)
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")
         losses = dict(zip(names, parts.tolist(), strict=True))
-        _finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        _finite.check_finite({**losses, "gradient": norm.item()}, self.timesteps)
         self.optimizer.step(gradient, learning_rate)
         self.updates += 1
-        said = (x.numpy(force=True) for x in (rows.values, rows.returns))
+        arrays = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": value for name, value in losses.items()} | {
-            "train/explained_variance": learners.explained_variance(*said),
+            "train/explained_variance": learners.explained_variance(*arrays),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlox._nn.critics import follow, q_network, target_of
-from rlox._nn.custom import own_q_network
+from rlox._nn.critics import make_target_network, polyak_update, q_network
+from rlox._nn.custom import make_custom_q_network
 from rlox._nn.optim import Adam
 from rlox.algorithms._off_policy import EPS, OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
@@ -73,31 +73,31 @@ class DQN(OffPolicyLearner):
     """
 
     algorithm, policy_name = "dqn", "q_net"
-    said = ("loss",)
+    metric_names = ("loss",)
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """The network that learns."""
-        config, (observed, acts) = self.config, self.spaces
+        config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
-            return own_q_network(policy, observed, acts, features_extractor)
-        features = features_for(observed, features_extractor, init)
+            return make_custom_q_network(policy, obs_space, action_space, features_extractor)
+        features = features_for(obs_space, features_extractor, init)
         net_arch = config.net_arch
         if net_arch is None:
             net_arch = () if isinstance(features, NatureCNN) else (64, 64)
-        actions = int(acts.n)  # type: ignore[attr-defined]  # Discrete
+        actions = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
         return q_network(features, actions, net_arch, config.activation, config.dueling, init)
 
-    def make_rest(self) -> dict[str, nn.Module]:
+    def make_targets(self) -> dict[str, nn.Module]:
         """The network that follows."""
-        self.target = target_of(self.policy)
+        self.target = make_target_network(self.policy)
         return {"q_net_target": self.target}
 
     def make_optimizers(self) -> list[Adam]:
         """The only one."""
         self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
-        self.computes(dqn_targets, dqn_loss)
+        self.compile_losses(dqn_targets, dqn_loss)
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:
@@ -117,14 +117,14 @@ class DQN(OffPolicyLearner):
         begin = self.config.priority_beta
         return {"beta": begin + progress * (1 - begin)} if self.config.prioritized else {}
 
-    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """The actions that are worth most, of those that are allowed."""
         values: Tensor = self.policy(obs)
         if mask is not None:
             values = values.masked_fill(~mask, -torch.inf)
         return values.argmax(1)
 
-    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Greedy actions, and now and then any that is allowed: ever more rarely, step by step."""
         values: Tensor = self.policy(obs)
         anyhow = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
@@ -134,17 +134,17 @@ class DQN(OffPolicyLearner):
             values = values.masked_fill(~mask, -torch.inf)
         return values.argmax(1)
 
-    def stepped(self, before: int) -> None:
+    def on_step(self, before: int) -> None:
         """Moves the target network every so many steps of all environments together."""
         every = self.config.target_update_interval
         if before // every < self.timesteps // every:
-            follow(self.target, self.policy, self.config.tau)
+            polyak_update(self.target, self.policy, self.config.tau)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
         """One gradient step."""
         config, (targets_of, loss_of) = self.config, self.losses
         targets = targets_of(self.policy, self.target, batch, config.double)
         loss, errors = loss_of(self.policy, batch, targets)
-        self.descend(self.optimizer, loss, learning_rate, "loss", config.max_grad_norm)
+        self.optimizer_step(self.optimizer, loss, learning_rate, "loss", config.max_grad_norm)
         if config.prioritized:
             self.replay.prioritize(errors)

@@ -87,54 +87,56 @@ class IMPALA(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.own_threads(1):
+        with runtime.limit_threads(1):
             self.optimizer = make_optimizer(config, self.policy)
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Learns from the next rollout of `n_steps` steps; see `Learner`."""
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
-        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * left[config.lr_schedule]
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
+        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * schedules[config.lr_schedule]
         with self.seeded():
             with runtime.evaluating(self.policy):
-                full = self.collect() if self.in_turn else self._taken()
-            return self._counted(self.update(learning_rate) if full else {})
+                is_full = self.collect() if self.is_synchronous else self._next_rollout()
+            return self._finish_iteration(self.update(learning_rate) if is_full else {})
 
     @torch.no_grad()
     def collect(self) -> bool:
-        """Fills the buffer; False if `stopping` was set meanwhile."""
+        """Fills the buffer; False if `stop_requested` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.started = True
+        self.env_initialized = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
             enter("inference")
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said, seen = list[npt.NDArray[Any]](), self._seen(t)
+            outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
             try:
-                said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
-                actions, log_probs, values = said
+                outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
+                actions, log_probs, values = outputs
                 enter("env_step")
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
+                _finite.check_finite_policy(outputs, runtime.module_arrays(policy), first_step + t)
                 raise
-            if self.stopping:
+            if self.stop_requested:
                 return False
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
-    def gather(self, seed: int) -> bool:
+    def collect_for_remote(self, seed: int) -> bool:
         """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
-        full = super().gather(seed)
-        if full:  # who learns from it estimates advantages, but only whole rollouts are sent
-            ends = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
-            self.buffer.finish(ends[0], 0.0, 0.0, ends[1])
-        return full
+        is_full = super().collect_for_remote(seed)
+        if is_full:  # who learns from it estimates advantages, but only whole rollouts are sent
+            zeros = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
+            self.buffer.finish(zeros[0], 0.0, 0.0, zeros[1])
+        return is_full
 
     @torch.no_grad()
     def correct(self, log_probs: Tensor, values: Tensor) -> list[Tensor]:
@@ -174,29 +176,29 @@ class IMPALA(TorchLearner):
         """
         config, policy, buffer = self.config, self.policy, self.buffer
         enter("gradient_update")
-        rows = self.unpacked(self.rows.to(self.device))
+        rows = self.unpack_batch(self.rows.to(self.device))
         log_probs, entropy, values = self.evaluate(rows.obs, rows.actions, rows.masks)
         vs, advantages = self.correct(log_probs, values)
         log_rhos = log_probs.detach() - rows.log_probs
         enter("gradient_update")
-        said = log_probs, entropy, values, vs, advantages
+        tensors = log_probs, entropy, values, vs, advantages
         if buffer.n_transitions < len(log_probs):  # in the others, environments only reset
             valid = torch.from_numpy(buffer.valid).flatten().to(self.device)
-            log_probs, entropy, values, vs, advantages = (x[valid] for x in said)
+            log_probs, entropy, values, vs, advantages = (x[valid] for x in tensors)
             log_rhos = log_rhos[valid]
         loss, parts = impala_loss(log_probs, entropy, values, vs, advantages, config)
         gradient = self.optimizer.gradient(loss)
         norm = clip_norm_(gradient, config.max_grad_norm)
         names = ("policy_loss", "value_loss", "entropy_loss", "loss")
         losses = dict(zip(names, parts.tolist(), strict=True))
-        _finite.refuse_spoiled({**losses, "gradient": norm.item()}, self.timesteps)
+        _finite.check_finite({**losses, "gradient": norm.item()}, self.timesteps)
         self.optimizer.step(gradient, learning_rate)
         self.updates += 1
-        rhos, worth = log_rhos.exp(), (x.numpy(force=True) for x in (values, vs))
+        rhos, arrays = log_rhos.exp(), (x.numpy(force=True) for x in (values, vs))
         metrics = {f"train/{name}": value for name, value in losses.items()} | {
             "train/approx_kl": (rhos - 1 - log_rhos).mean().item(),
             "train/clip_fraction": (rhos > config.rho_bar).float().mean().item(),
-            "train/explained_variance": learners.explained_variance(*worth),
+            "train/explained_variance": learners.explained_variance(*arrays),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }

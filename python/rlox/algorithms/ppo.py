@@ -87,53 +87,55 @@ class PPO(TorchLearner):
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.own_threads(1):
+        with runtime.limit_threads(1):
             self.optimizer = Adam(self.policy)
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
         self._make_storage()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
-        config, left = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * left[config.lr_schedule]
-        clip_coef = config.clip_coef * left[config.clip_schedule]
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
+        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        learning_rate = config.learning_rate * schedules[config.lr_schedule]
+        clip_coef = config.clip_coef * schedules[config.clip_schedule]
         with self.seeded():
             with runtime.evaluating(self.policy):
-                full = self.collect() if self.in_turn else self._taken()
-            return self._counted(self.update(learning_rate, clip_coef) if full else {})
+                is_full = self.collect() if self.is_synchronous else self._next_rollout()
+            return self._finish_iteration(self.update(learning_rate, clip_coef) if is_full else {})
 
     @torch.no_grad()
     def collect(self) -> bool:
-        """Fills the buffer; False if `stopping` was set meanwhile."""
+        """Fills the buffer; False if `stop_requested` was set meanwhile."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act, made = policies.acting(policy), self.timesteps // config.num_envs
+        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.started = True
+        self.env_initialized = True
         resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
         for t in range(config.n_steps):
             enter("inference")
             if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                 policy.reset_noise(config.num_envs)
-            said, seen = list[npt.NDArray[Any]](), self._seen(t)
+            outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
             try:
-                said += (x.numpy(force=True) for x in act(seen, *self.allowed(t)))
-                actions, log_probs, values = said
+                outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
+                actions, log_probs, values = outputs
                 enter("env_step")
                 env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
             except ValueError:
                 # NaN from the policy is refused by what meets it first; here it gets its name.
-                _finite.refuse_nan_policy(said, runtime.module_arrays(policy), made + t)
+                _finite.check_finite_policy(outputs, runtime.module_arrays(policy), first_step + t)
                 raise
-            if self.stopping:
+            if self.stop_requested:
                 return False
         enter("inference")
         # Where an episode was cut, what would have followed is worth the value of its last state.
         final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
         last_values = self.values(buffer.last_obs)
         enter("gae_compute")
-        _finite.refuse_nan_rollout(buffer, last_values, final_values, made)
+        _finite.check_finite_rollout(buffer, last_values, final_values, first_step)
         buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
         return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
 
@@ -141,17 +143,17 @@ class PPO(TorchLearner):
         """All steps in minibatches, in a new random order."""
         total, size = len(rows.obs), self.config.batch_size
         if total <= size:
-            yield self.unpacked(rows)  # in any order they give the same loss
+            yield self.unpack_batch(rows)  # in any order they give the same loss
             return
-        order = torch.randperm(total, generator=self.generator, device=self.device)
-        for index in order.split(size):
+        permutation = torch.randperm(total, generator=self.generator, device=self.device)
+        for index in permutation.split(size):
             enter("buffer")
-            batch = self.unpacked(rows.at(index))
+            batch = self.unpack_batch(rows.at(index))
             enter("gradient_update")
             yield batch
 
     def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
-        """Epochs of minibatches over the rollout, until `target_kl` or `stopping` ends them.
+        """Epochs of minibatches over the rollout, until `target_kl` or `stop_requested` ends them.
 
         Returns:
             Metrics; empty if it was stopped before the first minibatch.
@@ -162,32 +164,32 @@ class PPO(TorchLearner):
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         parts, log_ratios = list[Tensor](), list[Tensor]()
-        norms, enough = torch.zeros((), device=self.device), False
+        norms, stop_early = torch.zeros((), device=self.device), False
         # A compiled function is compiled anew for each value of a float, but not of a tensor.
         clip: Any = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
         for _ in range(config.n_epochs):
             before = len(log_ratios)
             for batch in self.batches(rows):
-                if self.stopping:
+                if self.stop_requested:
                     break
                 loss, log_ratio, part = self.loss(self.evaluate, batch, config, clip)
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:
-                    enough = self.divergence(log_ratio) > 1.5 * config.target_kl
-                if enough:
+                    stop_early = self.divergence(log_ratio) > 1.5 * config.target_kl
+                if stop_early:
                     break
                 gradient = optimizer.gradient(loss)
                 norms += clip_norm_(gradient, config.max_grad_norm)
-                spoiled = ~norms.isfinite()
+                non_finite = ~norms.isfinite()
                 if self.device.type != "cpu":
                     # Looking would wait for all work before it: `metrics` does, once.
-                    gradient.masked_fill_(spoiled, 0.0)
-                elif enough := bool(spoiled):
+                    gradient.masked_fill_(non_finite, 0.0)
+                elif stop_early := bool(non_finite):
                     break
                 optimizer.step(gradient, learning_rate)
             self.updates += len(log_ratios) > before
-            if enough or self.stopping:
+            if stop_early or self.stop_requested:
                 break
         if not parts:
             return {}
@@ -219,12 +221,12 @@ class PPO(TorchLearner):
         # Only here are numbers read: on a GPU, each reading would wait for all work before it.
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
-        _finite.refuse_spoiled({**means, "gradient": norms.item()}, self.timesteps)
-        said = (x.numpy(force=True) for x in (rows.values, rows.returns))
+        _finite.check_finite({**means, "gradient": norms.item()}, self.timesteps)
+        arrays = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
             "train/loss": parts[-1, -1].item(),  # the last minibatch's, as Stable-Baselines3's
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
-            "train/explained_variance": learners.explained_variance(*said),
+            "train/explained_variance": learners.explained_variance(*arrays),
         }
         if hasattr(self.policy, "log_std"):
             metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlox._nn.critics import follow, target_of
-from rlox._nn.custom import critic_parts, own_actor_critic
+from rlox._nn.critics import make_target_network, polyak_update
+from rlox._nn.custom import critic_parts, make_custom_actor_critic
 from rlox._nn.optim import Adam
 from rlox.algorithms._off_policy import EPS, OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
@@ -89,20 +89,22 @@ class SAC(OffPolicyLearner):
     """
 
     algorithm = "sac"
-    said = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
+    metric_names = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Actor and critics."""
-        config, (observed, acts) = self.config, self.spaces
+        config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             methods = ("get_action_and_logprob", "mode")
-            return own_actor_critic(policy, observed, acts, methods, features_extractor)
+            return make_custom_actor_critic(
+                policy, obs_space, action_space, methods, features_extractor
+            )
         return SquashedPolicy(
-            observed,
-            acts,
-            features=features_for(observed, features_extractor, init),
+            obs_space,
+            action_space,
+            features=features_for(obs_space, features_extractor, init),
             net_arch=(256, 256) if config.net_arch is None else config.net_arch,
             activation=config.activation,
             use_sde=config.use_sde,
@@ -110,51 +112,51 @@ class SAC(OffPolicyLearner):
             init=init,
         )
 
-    def make_rest(self) -> dict[str, nn.Module]:
+    def make_targets(self) -> dict[str, nn.Module]:
         """The critics' targets, and the temperature."""
         config, ent_coef = self.config, str(self.config.ent_coef)
         self.alpha = torch.full((1,), 0.0, device=self.device)
         self.temperature: Temperature | None = None
-        rest: dict[str, nn.Module] = {"critic_target": target_of(self.policy.critic)}
-        self.critic_target = rest["critic_target"]
+        targets: dict[str, nn.Module] = {"critic_target": make_target_network(self.policy.critic)}
+        self.critic_target = targets["critic_target"]
         if ent_coef.startswith("auto"):
             begin = float(ent_coef.partition("_")[2] or 1.0)
             self.temperature = Temperature(begin).to(self.device)
-            rest["temperature"] = self.temperature
+            targets["temperature"] = self.temperature
         else:
             self.alpha += config.ent_coef
         dim = math.prod(self.spaces[1].shape or ())
         auto = config.target_entropy == "auto"
         self.target_entropy = -float(dim) if auto else float(config.target_entropy)
-        return rest
+        return targets
 
     def make_optimizers(self) -> list[Adam]:
         """One each for actor, critics and temperature."""
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
-        made = [self.actor_optimizer, self.critic_optimizer]
+        optimizers = [self.actor_optimizer, self.critic_optimizer]
         if self.temperature is not None:
-            made.append(Adam(self.temperature, eps=EPS))
-        self.computes(sac_targets, critic_loss, actor_loss)
-        return made
+            optimizers.append(Adam(self.temperature, eps=EPS))
+        self.compile_losses(sac_targets, critic_loss, actor_loss)
+        return optimizers
 
     def begin(self) -> None:
         """Draws new matrices of gSDE."""
         if self.config.use_sde and hasattr(self.policy, "reset_noise"):
             self.policy.reset_noise(self.config.num_envs)
 
-    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions with the policy's own noise, each drawn anew."""
         return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
 
-    def explored(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions with the policy's own noise, with gSDE that of `begin`."""
         if self.config.use_sde and hasattr(self.policy, "explore"):
             return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
-        return self.sampled(obs, mask)
+        return self.sample_actions(obs, mask)
 
-    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """Actions without noise."""
         return self.policy.mode(obs)  # type: ignore[no-any-return]  # a Tensor
 
@@ -165,7 +167,7 @@ class SAC(OffPolicyLearner):
         temperature, alpha = self.temperature, self.alpha
         if temperature is not None:
             alpha = temperature.log_alpha.detach().exp()
-        self.tell(ent_coef=alpha)
+        self.record(ent_coef=alpha)
 
         # Of gSDE, all that an update samples is by one matrix, as in Stable-Baselines3.
         one_matrix = getattr(policy, "one_matrix", nullcontext) if config.use_sde else nullcontext
@@ -173,13 +175,13 @@ class SAC(OffPolicyLearner):
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
             targets = targets_of(policy, self.critic_target, batch, alpha)
         loss = critic_loss_of(critic, batch, targets)
-        self.descend(self.critic_optimizer, loss, learning_rate, "critic_loss")
+        self.optimizer_step(self.critic_optimizer, loss, learning_rate, "critic_loss")
 
         loss = actor_loss_of(critic, batch, actions, log_probs, alpha)
-        self.descend(self.actor_optimizer, loss, learning_rate, "actor_loss")
+        self.optimizer_step(self.actor_optimizer, loss, learning_rate, "actor_loss")
         if temperature is not None:  # last: nothing else goes by its new value
             excess = (log_probs + self.target_entropy).detach()
             loss = -(temperature.log_alpha * excess).mean()
-            self.descend(self.optimizers[2], loss, learning_rate, "ent_coef_loss")
+            self.optimizer_step(self.optimizers[2], loss, learning_rate, "ent_coef_loss")
         if self.updates % config.target_update_interval == 0:
-            follow(self.critic_target, critic, config.tau)
+            polyak_update(self.critic_target, critic, config.tau)

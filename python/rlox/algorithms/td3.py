@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlox._nn.critics import DeterministicPolicy, follow, target_of
-from rlox._nn.custom import critic_parts, own_actor_critic
+from rlox._nn.critics import DeterministicPolicy, make_target_network, polyak_update
+from rlox._nn.custom import critic_parts, make_custom_actor_critic
 from rlox._nn.optim import Adam
 from rlox.algorithms._off_policy import EPS, OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
@@ -74,27 +74,29 @@ class TD3(OffPolicyLearner):
     """
 
     algorithm = "td3"
-    said = ("actor_loss", "critic_loss")
+    metric_names = ("actor_loss", "critic_loss")
 
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Actor and critics."""
-        config, (observed, acts) = self.config, self.spaces
+        config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
-            return own_actor_critic(policy, observed, acts, ("actor",), features_extractor)
-        features = [features_for(observed, features_extractor, init) for _ in range(2)]
+            return make_custom_actor_critic(
+                policy, obs_space, action_space, ("actor",), features_extractor
+            )
+        features = [features_for(obs_space, features_extractor, init) for _ in range(2)]
         net_arch = config.net_arch
         if net_arch is None:
             net_arch = (256, 256) if isinstance(features[0], NatureCNN) else (400, 300)
         return DeterministicPolicy(
-            acts, *features, net_arch=net_arch, activation=config.activation, init=init
+            action_space, *features, net_arch=net_arch, activation=config.activation, init=init
         )
 
-    def make_rest(self) -> dict[str, nn.Module]:
+    def make_targets(self) -> dict[str, nn.Module]:
         """The targets of actor and critics."""
-        self.actor_target = target_of(self.policy.actor)
-        self.critic_target = target_of(self.policy.critic)
+        self.actor_target = make_target_network(self.policy.actor)
+        self.critic_target = make_target_network(self.policy.critic)
         return {"actor_target": self.actor_target, "critic_target": self.critic_target}
 
     def make_optimizers(self) -> list[Adam]:
@@ -102,14 +104,14 @@ class TD3(OffPolicyLearner):
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
-        self.computes(td3_targets, critic_loss, actor_loss)
+        self.compile_losses(td3_targets, critic_loss, actor_loss)
         return [self.actor_optimizer, self.critic_optimizer]
 
-    def sampled(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """The actor's actions: what explores is noise that is added to them."""
-        return self.greedy(obs, mask)
+        return self.greedy_actions(obs, mask)
 
-    def greedy(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
         """The actor's actions."""
         return self.policy.actor(obs)  # type: ignore[no-any-return]  # a Tensor
 
@@ -122,10 +124,10 @@ class TD3(OffPolicyLearner):
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
         targets = targets_of(self.actor_target, self.critic_target, batch, noise)
         loss = critic_loss_of(policy.critic, batch, targets)
-        self.descend(self.critic_optimizer, loss, learning_rate, "critic_loss")
+        self.optimizer_step(self.critic_optimizer, loss, learning_rate, "critic_loss")
 
         if (self.updates + 1) % config.policy_delay == 0:
             loss = actor_loss_of(policy, batch)
-            self.descend(self.actor_optimizer, loss, learning_rate, "actor_loss")
-            follow(self.actor_target, policy.actor, config.tau)
-            follow(self.critic_target, policy.critic, config.tau)
+            self.optimizer_step(self.actor_optimizer, loss, learning_rate, "actor_loss")
+            polyak_update(self.actor_target, policy.actor, config.tau)
+            polyak_update(self.critic_target, policy.critic, config.tau)

@@ -1,4 +1,4 @@
-"""`Stepper`: environments in any autoreset mode, one step at a time, as replay takes it."""
+"""`StepRecorder`: environments in any autoreset mode, one step at a time, as replay takes it."""
 
 from typing import Any, NamedTuple
 
@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox._finite import expect_finite
+from rlox._finite import check_finite_env_array
 from rlox._layout import Layout
 from rlox.buffers.rollout import make_buffer
-from rlox.envs._autoreset import autoreset_mode_of, by_key, put_final
+from rlox.envs._autoreset import get_autoreset_mode, infos_to_dict, write_final_obs
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     next_masks: Flags | None = None  # None: of environments whose masks do not count
 
 
-class Stepper:
+class StepRecorder:
     """Steps environments and tells each step's true next observations.
 
     Args:
@@ -49,7 +49,7 @@ class Stepper:
         self.layout = Layout(env.single_observation_space)
         self.native = isinstance(env, VecEnv)
         # What is no VecEnv has said, or was told, its mode when it was made ready.
-        self.mode = getattr(env, "_mode", None) or autoreset_mode_of(self.env)
+        self.mode = getattr(env, "_mode", None) or get_autoreset_mode(self.env)
         self._row = make_buffer(env, 1)
         self._ended = np.zeros(env.num_envs, np.bool_)
         self.obs = np.empty((0, *self.layout.shape), self.layout.dtype)
@@ -63,8 +63,8 @@ class Stepper:
         self.obs = self._row.obs[0].copy()
         self._ended[:] = False
         if seed is None and self.mode is AutoresetMode.NEXT_STEP:
-            over = self.env.get_state()["finished"] if self.native else self.env._ended
-            self._ended[:] = over
+            ended = self.env.get_state()["finished"] if self.native else self.env._ended
+            self._ended[:] = ended
         self.masks = self.env.action_masks() if self.masked else None
 
     def step(self, actions: Array) -> Step:
@@ -78,8 +78,8 @@ class Stepper:
         rows = self.layout.pack(obs)
         if not self.native:
             rows = np.array(rows)  # others may write their next observations into the same memory
-            expect_finite("rewards", np.asarray(rewards, np.float64), self.env.steps)
-        done, valid, following = terminated | truncated, None, rows
+            check_finite_env_array("rewards", np.asarray(rewards, np.float64), self.env.steps)
+        done, valid, next_obs = terminated | truncated, None, rows
         # Before a reset in DISABLED mode replaces the last states.
         cut, final_masks = truncated & ~terminated, None
         if self.masked and cut.any():
@@ -87,11 +87,13 @@ class Stepper:
         match self.mode:
             case AutoresetMode.SAME_STEP:
                 if done.any():
-                    following = rows.copy()
+                    next_obs = rows.copy()
                     step = 0 if self.native else self.env.steps
-                    put_final(following, self.layout, by_key(self.env, infos), done, step)
+                    write_final_obs(
+                        next_obs, self.layout, infos_to_dict(self.env, infos), done, step
+                    )
                     if not self.native:
-                        expect_finite("final_obs", following, step)
+                        check_finite_env_array("final_obs", next_obs, step)
             case AutoresetMode.NEXT_STEP:
                 valid = ~self._ended if self._ended.any() else None
                 self._ended = done
@@ -105,4 +107,4 @@ class Stepper:
             next_masks = self.masks & ~terminated[:, None]
             if final_masks is not None:
                 next_masks[cut] = final_masks[cut]
-        return Step(following, rewards, terminated, truncated, valid, next_masks)
+        return Step(next_obs, rewards, terminated, truncated, valid, next_masks)

@@ -17,8 +17,8 @@ from rlox._errors import (
     ArgumentTypeError,
     CorruptFileError,
     NonFiniteError,
-    in_file,
-    in_section,
+    add_file,
+    add_section,
     warn,
 )
 from rlox._layout import Layout
@@ -27,7 +27,7 @@ from rlox.envs._masks import all_have
 
 Strategy = Literal["future", "final", "episode"]
 DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
-OfGoals = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
+GoalArrayFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
 _DTYPES = {"f32": "float32", "f64": "float64", "i64": "int64", "u8": "uint8", "bool": "bool"}
 
 
@@ -81,8 +81,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     [3.0, 3.0, 9.0]
     """
 
-    compute_reward: OfGoals
-    compute_terminated: OfGoals | None
+    compute_reward: GoalArrayFunction
+    compute_terminated: GoalArrayFunction | None
 
     def __new__(
         cls,
@@ -90,8 +90,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         obs_dim: Mapping[str, Any],
         act_dim: int | tuple[int, ...],
         *,
-        compute_reward: OfGoals,
-        compute_terminated: OfGoals | None = None,
+        compute_reward: GoalArrayFunction,
+        compute_terminated: GoalArrayFunction | None = None,
         strategy: Strategy = "future",
         n_sampled_goal: int = 4,
         num_envs: int = 1,
@@ -102,9 +102,9 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         capacity_name: str = "capacity",
     ) -> "HindsightReplayBuffer":
         """Return the core's buffer, with the functions of the goals."""
-        _expect_callable("compute_reward", compute_reward)
+        _check_callable("compute_reward", compute_reward)
         if compute_terminated is not None:
-            _expect_callable("compute_terminated", compute_terminated)
+            _check_callable("compute_terminated", compute_terminated)
         new = super().__new__(
             cls,
             capacity,
@@ -119,14 +119,14 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             seed=seed,
             capacity_name=capacity_name,  # type: ignore[call-arg]  # not in the documented signature
         )
-        made = cast(HindsightReplayBuffer, new)
-        made.compute_reward = compute_reward
-        made.compute_terminated = compute_terminated
-        made._sampled = operator.index(n_sampled_goal)
-        made._extra = tuple(extra or ())
-        return made
+        buffer = cast(HindsightReplayBuffer, new)
+        buffer.compute_reward = compute_reward
+        buffer.compute_terminated = compute_terminated
+        buffer._n_sampled_goal = operator.index(n_sampled_goal)
+        buffer._extra = tuple(extra or ())
+        return buffer
 
-    _sampled: int
+    _n_sampled_goal: int
     _extra: tuple[str, ...]
 
     def sample(
@@ -154,27 +154,27 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             RuntimeError: One of the two raised something, which is its cause. As above.
         """
         batch = super().sample(batch_size, seed, out=out)
-        count = len(batch["rewards"]) * self._sampled // (self._sampled + 1)
+        count = len(batch["rewards"]) * self._n_sampled_goal // (self._n_sampled_goal + 1)
         if count:
-            following = batch["next_obs"]
-            achieved = _to_read(following["achieved_goal"], count)
-            desired = _to_read(following["desired_goal"], count)
+            next_obs = batch["next_obs"]
+            achieved = _to_read(next_obs["achieved_goal"], count)
+            desired = _to_read(next_obs["desired_goal"], count)
             info = {name: _to_read(batch[name], count) for name in self._extra}
-            with _naming("compute_reward", achieved, info):
-                given = self.compute_reward(achieved, desired, info)
-            rewards = _rewards(given, count)
+            with _name_errors("compute_reward", achieved, info):
+                values = self.compute_reward(achieved, desired, info)
+            rewards = _to_rewards(values, count)
             if self.compute_terminated is not None:
-                with _naming("compute_terminated", achieved, info):
-                    given = self.compute_terminated(achieved, desired, info)
-                batch["terminated"][:count] = _flags(given, count)
+                with _name_errors("compute_terminated", achieved, info):
+                    values = self.compute_terminated(achieved, desired, info)
+                batch["terminated"][:count] = _to_flags(values, count)
             batch["rewards"][:count] = rewards
         return batch
 
     @staticmethod
     def load(  # type: ignore[override]
         path: str | os.PathLike[str],
-        compute_reward: OfGoals,
-        compute_terminated: OfGoals | None = None,
+        compute_reward: GoalArrayFunction,
+        compute_terminated: GoalArrayFunction | None = None,
     ) -> "HindsightReplayBuffer":
         """Reads what `save` wrote: a buffer that goes on exactly as that one.
 
@@ -190,8 +190,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         from rlox.checkpoint import read_checkpoint  # with all that learners need
 
         checkpoint = read_checkpoint(path)
-        about = checkpoint.manifest.get("replay")
-        if not isinstance(about, dict) or about.get("sampler") != "hindsight":
+        spec = checkpoint.manifest.get("replay")
+        if not isinstance(spec, dict) or spec.get("sampler") != "hindsight":
             raise ArgumentError(
                 "path",
                 "a HindsightReplayBuffer",
@@ -200,30 +200,30 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             )
         try:
             buffer = HindsightReplayBuffer(
-                about["capacity"],
+                spec["capacity"],
                 {
                     part["name"].removeprefix("obs."): (
                         tuple(part["shape"]),
                         _DTYPES[part["dtype"]],
                     )
-                    for part in about["obs"]
+                    for part in spec["obs"]
                 },
-                tuple(about["actions"]["shape"]),
+                tuple(spec["actions"]["shape"]),
                 compute_reward=compute_reward,
                 compute_terminated=compute_terminated,
-                strategy=about["strategy"],
-                n_sampled_goal=about["n_sampled_goal"],
-                num_envs=about["num_envs"],
-                act_dtype=_DTYPES[about["actions"]["dtype"]],
+                strategy=spec["strategy"],
+                n_sampled_goal=spec["n_sampled_goal"],
+                num_envs=spec["num_envs"],
+                act_dtype=_DTYPES[spec["actions"]["dtype"]],
                 extra={
                     part["name"]: (tuple(part["shape"]), _DTYPES[part["dtype"]])
-                    for part in about["extra"]
+                    for part in spec["extra"]
                 }
                 or None,
             )
             buffer.load_state(checkpoint.members.get("replay", {}))
         except (KeyError, AttributeError, ValueError) as error:
-            raise in_file(in_section(error, "replay"), path, CorruptFileError) from error
+            raise add_file(add_section(error, "replay"), path, CorruptFileError) from error
         return buffer
 
 
@@ -239,27 +239,27 @@ def _require(name: str, value: Any) -> Any:
     return value
 
 
-def _expect_callable(name: str, given: object) -> None:
-    if not callable(given):
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
         raise ArgumentTypeError(
             name,
             "a function of achieved goals, desired goals and info",
-            repr(given),
+            repr(value),
             f"pass env.unwrapped.{name}",
         )
 
 
 @contextmanager
-def _naming(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
+def _name_errors(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
     """Says of what a function raises which one it was; but for MemoryError, which says enough."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        told = f"those keys: {', '.join(info)}" if info else "no keys"
+        keys = f"those keys: {', '.join(info)}" if info else "no keys"
         raise RuntimeError(
-            f"{name}: expected values for goals {goals.shape} and an info with {told}, got "
+            f"{name}: expected values for goals {goals.shape} and an info with {keys}, got "
             f"{error!r}; compute them from these, for all goals at once"
         ) from error
 
@@ -271,44 +271,44 @@ def _to_read(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     return view
 
 
-def _rewards(given: Any, count: int) -> npt.NDArray[np.float32]:
+def _to_rewards(values: Any, count: int) -> npt.NDArray[np.float32]:
     """The rewards of so many transitions, as they are stored."""
-    row = _row("compute_reward", given, count)
+    row = _to_row("compute_reward", values, count)
     with np.errstate(over="ignore"):  # what becomes infinite is refused
         rewards = row.astype(np.float32)
-    _refuse_infinite("compute_reward", row, rewards)
+    _check_finite("compute_reward", row, rewards)
     return rewards
 
 
-def _flags(given: Any, count: int) -> npt.NDArray[np.bool_]:
+def _to_flags(values: Any, count: int) -> npt.NDArray[np.bool_]:
     """Whether the task has ended in so many transitions."""
     name = "compute_terminated"
-    if np.ndim(given) == 0 and isinstance(given, bool | np.bool_ | np.ndarray):
+    if np.ndim(values) == 0 and isinstance(values, bool | np.bool_ | np.ndarray):
         # Gymnasium-Robotics' tasks that never end say so of all of them at once.
-        if not given:
+        if not values:
             return np.zeros(count, np.bool_)
         raise ArgumentError(
             name,
             f"{count} flags, or False for all",
-            f"{given} for all",
+            f"{values} for all",
             "compare goals along the last axis alone, or leave it out",
         )
-    row = _row(name, given, count)
-    _refuse_infinite(name, row, row)
+    row = _to_row(name, values, count)
+    _check_finite(name, row, row)
     return np.asarray(row != 0)
 
 
-def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
+def _to_row(name: str, values: Any, count: int) -> npt.NDArray[Any]:
     """What a function gave for so many transitions."""
     try:
-        row = np.asarray(given)
+        row = np.asarray(values)
         if row.dtype.kind not in "biuf":
             # Unsafe casts would leave imaginary parts out.
-            how: Any = "safe" if row.dtype.kind == "c" else "unsafe"
-            row = row.astype(np.float64, casting=how)
+            casting: Any = "safe" if row.dtype.kind == "c" else "unsafe"
+            row = row.astype(np.float64, casting=casting)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
-            name, f"{count} numbers", type(given).__name__, "give an array"
+            name, f"{count} numbers", type(values).__name__, "give an array"
         ) from error
     if row.shape not in ((count,), (count, 1)):
         raise ArgumentError(
@@ -320,14 +320,14 @@ def _row(name: str, given: Any, count: int) -> npt.NDArray[Any]:
     return row.reshape(count)
 
 
-def _refuse_infinite(name: str, given: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
     if not np.isfinite(stored).all():
         at = int(np.flatnonzero(~np.isfinite(stored))[0])
-        beyond = f", beyond {stored.dtype}" if np.isfinite(given[at]) else ""
+        beyond = f", beyond {stored.dtype}" if np.isfinite(values[at]) else ""
         raise NonFiniteError(
             name,
             "finite numbers",
-            f"{given[at]}{beyond}",
+            f"{values[at]}{beyond}",
             "find out where it comes from",
             row=at,
         )
@@ -364,8 +364,8 @@ def goal_functions(env: Any) -> GoalFunctions:
             only have done because the environment was not reset.
     """
     inner = env.unwrapped
-    made: list[Any] = []
-    reward = _function(inner, "compute_reward", made)
+    probe_envs: list[Any] = []
+    reward = _find_function(inner, "compute_reward", probe_envs)
     if reward is None:
         raise ArgumentError(
             "her",
@@ -374,11 +374,11 @@ def goal_functions(env: Any) -> GoalFunctions:
             f"{env} without",
             "add one, or leave her out",
         )
-    ended = _function(inner, "compute_terminated", made)
+    terminated = _find_function(inner, "compute_terminated", probe_envs)
     goals = _two_goals(env.single_observation_space)
     shape = _shape_for(reward, goals)
     if isinstance(shape, Exception):
-        _refuse_failed(shape, goals.shape)
+        _raise_or_warn(shape, goals.shape)
     elif shape not in _EACH:
         raise ArgumentError(
             "her",
@@ -386,13 +386,13 @@ def goal_functions(env: Any) -> GoalFunctions:
             f"shape {shape} for two, {goals.shape}",
             "compute along the last axis alone",
         )
-    flags = None if ended is None else _shape_for(ended, goals)
+    flags = None if terminated is None else _shape_for(terminated, goals)
     if isinstance(flags, Exception):
         warn(
             f"her: compute_terminated failed for goals {goals.shape} with {flags!r}; flags stay as "
             "they are recorded"
         )
-    return GoalFunctions(reward, ended if flags in _EACH else None)
+    return GoalFunctions(reward, terminated if flags in _EACH else None)
 
 
 # Shapes of what is given for two goals, if it is something for each.
@@ -440,7 +440,7 @@ def _shape_for(function: GoalFunction, goals: npt.NDArray[Any]) -> tuple[int, ..
         return error
 
 
-def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
+def _raise_or_warn(error: Exception, shape: tuple[int, ...]) -> None:
     """Refuses a `compute_reward` that fails for goals, or warns of it.
 
     It may have failed because the environment was not reset, which its error does not tell: then
@@ -460,7 +460,7 @@ def _refuse_failed(error: Exception, shape: tuple[int, ...]) -> None:
     )
 
 
-def _function(inner: Any, name: str, made: list[Any]) -> GoalFunction | None:
+def _find_function(inner: Any, name: str, probe_envs: list[Any]) -> GoalFunction | None:
     """A function of the innermost environments; `made` has what was made to ask it, if any was."""
     if callable(method := getattr(inner, name, None)):
         return method  # type: ignore[no-any-return]  # the caller's own
@@ -471,7 +471,7 @@ def _function(inner: Any, name: str, made: list[Any]) -> GoalFunction | None:
     if not isinstance(inner, AsyncVectorEnv):
         return lambda *goals: inner.call(name, *goals)[0]
     # Asked by `call`, every worker would compute the whole batch.
-    if not made:
-        made.append(inner.env_fns[0]())
-        weakref.finalize(inner, made[0].close)
-    return made[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # and this
+    if not probe_envs:
+        probe_envs.append(inner.env_fns[0]())
+        weakref.finalize(inner, probe_envs[0].close)
+    return probe_envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # and this

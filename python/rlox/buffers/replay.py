@@ -11,7 +11,7 @@ from rlox._layout import Layout
 from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
 from rlox._spaces import action_dtype
 from rlox.buffers.hindsight import GoalFunctions, HindsightReplayBuffer
-from rlox.learners._convert import replay_on_torch
+from rlox.learners._convert import to_torch_replay
 
 if TYPE_CHECKING:
     from rlox._types import Arrays
@@ -28,7 +28,7 @@ def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
     return {leaf.path[0]: (leaf.shape, leaf.dtype.name) for leaf in layout.leaves}
 
 
-def replay_buffer(
+def make_replay_buffer(
     layout: Layout,
     action_space: gym.Space[Any],
     config: Any,
@@ -52,15 +52,15 @@ def replay_buffer(
         MemoryError: It does not fit into memory.
         ValueError: Goals are asked for, and observations have none.
     """
-    kind = action_dtype(action_space)
-    width = () if kind == "int64" else (math.prod(action_space.shape or ()),)
-    about: dict[str, Any] = {
+    dtype = action_dtype(action_space)
+    width = () if dtype == "int64" else (math.prod(action_space.shape or ()),)
+    kwargs: dict[str, Any] = {
         "capacity": max(config.buffer_size, num_envs),
         "obs_dim": parts_of(layout) or layout.shape,
         "act_dim": width,
         "num_envs": num_envs,
         "obs_dtype": layout.dtype.name,
-        "act_dtype": kind,
+        "act_dtype": dtype,
         "frame_stack": frames,
         "n_step": config.n_steps,
         "gamma": config.gamma,
@@ -68,24 +68,24 @@ def replay_buffer(
         "seed": 0,  # samples name their own
         "capacity_name": "buffer_size",
     }
-    return _made(config, about, goals)
+    return _make_buffer(config, kwargs, goals)
 
 
-def _made(config: Any, about: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
+def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
     prioritized = getattr(config, "prioritized", False)
     if goals is not None:
         if prioritized:
             raise ArgumentError(
                 "prioritized", f"False beside her={config.her!r}", "True", "leave one out"
             )
-        left_out = ("n_step", "gamma", "frame_stack")
-        rest = {name: x for name, x in about.items() if name not in left_out}
-        how = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
-        return HindsightReplayBuffer(**rest, **how, **goals._asdict())
+        omitted = ("n_step", "gamma", "frame_stack")
+        rest = {name: x for name, x in kwargs.items() if name not in omitted}
+        options = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
+        return HindsightReplayBuffer(**rest, **options, **goals._asdict())
     if prioritized:
-        how = {"alpha": config.priority_alpha, "beta": config.priority_beta}
-        return PrioritizedReplayBuffer(**about, **how)
-    return ReplayBuffer(**about)
+        options = {"alpha": config.priority_alpha, "beta": config.priority_beta}
+        return PrioritizedReplayBuffer(**kwargs, **options)
+    return ReplayBuffer(**kwargs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,11 @@ class NativeReplay:
 
     Args:
         agent: Who remembers.
-        about: The arguments of `replay_buffer`, but for the number of environments.
+        about: The arguments of `make_replay_buffer`, but for the number of environments.
     """
 
     agent: NativeAgent
-    about: tuple[Layout, gym.Space[Any], Any, int | None]
+    buffer_args: tuple[Layout, gym.Space[Any], Any, int | None]
 
     def __len__(self) -> int:
         return self.agent.replay_len()
@@ -110,10 +110,10 @@ class NativeReplay:
     @property
     def buffer(self) -> ReplayBuffer:
         """A buffer of its own that holds the same transitions, as the one on torch would."""
-        arrays, (layout, space, config, width) = self.state(), self.about
-        made: Any = replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
-        made.load_state(replay_on_torch(arrays, layout, made.state()))
-        return made  # type: ignore[no-any-return]  # a ReplayBuffer
+        arrays, (layout, space, config, width) = self.state(), self.buffer_args
+        buffer: Any = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
+        buffer.load_state(to_torch_replay(arrays, layout, buffer.state()))
+        return buffer  # type: ignore[no-any-return]  # a ReplayBuffer
 
 
 def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:

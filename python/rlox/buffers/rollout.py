@@ -14,8 +14,8 @@ from rlox._layout import Layout
 from rlox._rlox import RolloutBuffer
 from rlox._spaces import random_actions, uniform_log_prob
 from rlox._types import Array
-from rlox._validation import number
-from rlox.envs._masks import Flags, mask_width, masks_now, random_allowed, with_masks
+from rlox._validation import check_float
+from rlox.envs._masks import Flags, adapt_to_masks, mask_width, random_allowed, read_action_masks
 from rlox.envs._rollout_env import RolloutEnv
 
 Floats = npt.NDArray[np.float32]
@@ -54,10 +54,10 @@ class RolloutBatch:
     action_masks: Flags | None = None
 
 
-Said = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+PolicyOutputs = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 # From observations and what is allowed there, to what is done there, and to what they are worth.
-Act = Callable[[Array, Flags | None], Said]
-Worth = Callable[[Array, Flags | None], npt.ArrayLike]
+Act = Callable[[Array, Flags | None], PolicyOutputs]
+ValueFn = Callable[[Array, Flags | None], npt.ArrayLike]
 
 
 def make_buffer(
@@ -135,12 +135,12 @@ def collect_rollout(
     """
     if not hasattr(env, "step_rollout"):
         raise ArgumentTypeError(
-            "env", "a VecEnv or ForeignVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
+            "env", "a VecEnv or GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
         )
-    gamma = number("gamma", gamma, 0, 1, fix="pass a number from 0 to 1")
-    gae_lambda = number("gae_lambda", gae_lambda, 0, 1, fix="pass a number from 0 to 1")
+    gamma = check_float("gamma", gamma, 0, 1, fix="pass a number from 0 to 1")
+    gae_lambda = check_float("gae_lambda", gae_lambda, 0, 1, fix="pass a number from 0 to 1")
     layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
-    act, worth = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
+    act, value_fn = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
     if policy is None and getattr(env, "has_action_masks", None) is False:
         _fill_at_random(env, buffer)  # native ones know beforehand that they have no masks
@@ -150,7 +150,7 @@ def collect_rollout(
     free = None if masks is None else np.ones_like(masks, shape=(1, masks.shape[2]))
     rows = (buffer.final_obs, buffer.last_obs) if len(buffer.final_index) else (buffer.last_obs,)
     *final_values, last_values = (
-        worth(x, None if free is None else free.repeat(len(x), 0)) for x in rows
+        value_fn(x, None if free is None else free.repeat(len(x), 0)) for x in rows
     )
     buffer.finish(last_values, gamma, gae_lambda, *final_values)
     names = [n for n in RolloutBatch.__dataclass_fields__ if n not in ("obs", "action_masks")]
@@ -162,7 +162,7 @@ def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
     """Makes the steps of a rollout; what was allowed in them, if anything is said of it."""
     obs, masks = buffer.obs, None
     for t in range(buffer.n_steps):
-        allowed = masks_now(env)
+        allowed = read_action_masks(env)
         if allowed is not None:
             masks = _no_limits(env, buffer.n_steps) if masks is None else masks
             masks[t] = allowed
@@ -185,24 +185,24 @@ def _no_limits(env: RolloutEnv, n_steps: int) -> Flags:
     return np.ones(shape, np.bool_)
 
 
-def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, Worth]:
+def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, ValueFn]:
     """Uniformly random actions, which are worth nothing."""
     space, n = env.single_action_space, env.num_envs
-    zeros, ahead = np.zeros(n, np.float32), list[Array]()
+    zeros, queue = np.zeros(n, np.float32), list[Array]()
     log_probs = zeros + np.float32(uniform_log_prob(space))
 
-    def act(rows: Array, masks: Flags | None) -> Said:
+    def act(rows: Array, masks: Flags | None) -> PolicyOutputs:
         if masks is not None:
             return *random_allowed(space, env.action_stream, masks), zeros
-        if not ahead:  # all at once, as that is faster
+        if not queue:  # all at once, as that is faster
             chosen = random_actions(space, env.action_stream, (n_steps, n))
-            ahead.extend(chosen[::-1])
-        return ahead.pop(), log_probs, zeros
+            queue.extend(chosen[::-1])
+        return queue.pop(), log_probs, zeros
 
     return act, lambda rows, masks: np.zeros(len(rows), np.float32)
 
 
-def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
+def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, ValueFn]:
     """What to do with rows of observations, and what they are worth, for each kind of policy."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy, layout)
@@ -214,58 +214,58 @@ def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, Worth]:
             type(policy).__name__,
             "pass None for random actions, or a policy",
         )
-    asked, space = with_masks(policy), env.single_action_space
+    call_policy, space = adapt_to_masks(policy), env.single_action_space
 
-    def decide(rows: Array, masks: Flags | None) -> Said:
-        said = asked(layout.told(rows.copy()), masks)  # who may write to it
-        if isinstance(said, tuple):
-            if len(said) != 3:
+    def decide(rows: Array, masks: Flags | None) -> PolicyOutputs:
+        outputs = call_policy(layout.decode(rows.copy()), masks)  # who may write to it
+        if isinstance(outputs, tuple):
+            if len(outputs) != 3:
                 raise ArgumentError(
                     "policy",
                     "actions, or (actions, log_probs, values)",
-                    f"a tuple of {len(said)}",
+                    f"a tuple of {len(outputs)}",
                     "give all three",
                 )
-            actions, log_probs, values = said
+            actions, log_probs, values = outputs
             return actions, log_probs, values
         zeros = np.zeros(len(rows), np.float32)
-        return said, zeros, zeros
+        return outputs, zeros, zeros
 
-    def act(rows: Array, masks: Flags | None) -> Said:
+    def act(rows: Array, masks: Flags | None) -> PolicyOutputs:
         actions, log_probs, values = decide(rows, masks)
-        return _spaces.counted_actions(space, actions, len(rows)), log_probs, values
+        return _spaces.to_zero_based(space, actions, len(rows)), log_probs, values
 
     return act, lambda rows, masks: decide(rows, masks)[2]
 
 
-def _torch_policy(module: Any, layout: Layout) -> tuple[Act, Worth]:
+def _torch_policy(module: Any, layout: Layout) -> tuple[Act, ValueFn]:
     import torch
 
     from rlox._nn.runtime import torch_dtype
-    from rlox.policies import acting, takes_masks
+    from rlox.policies import get_act_fn, takes_masks
 
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    decide, masked = acting(module), takes_masks(module)
+    decide, masked = get_act_fn(module), takes_masks(module)
 
-    def seen(rows: Array) -> Any:
+    def to_obs(rows: Array) -> Any:
         # A copy, as the module may write to it.
         return layout.unpack(torch.tensor(rows, device=device), torch_dtype)
 
-    def in_numpy(said: Any) -> Array:
+    def to_numpy(tensor: Any) -> Array:
         # Which has no bfloat16.
-        single = said.float() if said.dtype == torch.bfloat16 else said
+        single = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return np.asarray(single.cpu())
 
-    def act(rows: Array, masks: Flags | None) -> Said:
-        given = masked and masks is not None
-        limits = torch.as_tensor(masks, device=device) if given else None
+    def act(rows: Array, masks: Flags | None) -> PolicyOutputs:
+        has_masks = masked and masks is not None
+        limits = torch.as_tensor(masks, device=device) if has_masks else None
         with torch.no_grad():
-            said = decide(seen(rows), limits)
-            actions, log_probs, values = map(in_numpy, said)
+            outputs = decide(to_obs(rows), limits)
+            actions, log_probs, values = map(to_numpy, outputs)
             return actions, log_probs, values.reshape(len(rows))
 
     def value(rows: Array, masks: Flags | None) -> npt.ArrayLike:
         with torch.no_grad():
-            return in_numpy(module.get_value(seen(rows)).reshape(len(rows)))
+            return to_numpy(module.get_value(to_obs(rows)).reshape(len(rows)))
 
     return act, value

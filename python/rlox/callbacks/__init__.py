@@ -3,7 +3,7 @@
 All frequencies are in environment steps, all environments together.
 """
 
-from rlox._timing import Every
+from rlox._timing import EveryNSteps
 from rlox._training.hooks import Callback
 from rlox.callbacks.base import FunctionCallback, as_callback, as_callbacks
 from rlox.callbacks.checkpointing import CheckpointCallback
@@ -17,7 +17,7 @@ __all__ = [
     "CheckpointCallback",
     "EarlyStoppingCallback",
     "EvalCallback",
-    "Every",
+    "EveryNSteps",
     "FunctionCallback",
     "ProgressBar",
     "TimingCallback",

@@ -95,7 +95,7 @@ def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> P
 
 
 @contextmanager
-def going_on(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
+def warn_on_write_error(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
     """Lets a run go on where there is no room for a file; a warning says so."""
     try:
         yield

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from rlox._errors import ArgumentError, warn
 from rlox._files import locked, write_file
-from rlox._timing import Every
+from rlox._timing import EveryNSteps
 from rlox._training.hooks import Callback
-from rlox._validation import flag, hint, path_or_none, text, whole
-from rlox.callbacks.base import folder_for, going_on
-from rlox.checkpoint import _DAMAGED, _STEP, FOLDER, LATEST, SCORES, step_name, steps_in, steps_of
+from rlox._validation import check_bool, check_int, check_path, check_str, hint
+from rlox.callbacks.base import folder_for, warn_on_write_error
+from rlox.checkpoint import (
+    _DAMAGED,
+    _STEP,
+    FOLDER,
+    LATEST,
+    SCORES,
+    list_step_checkpoints,
+    read_timesteps,
+    step_name,
+)
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
@@ -57,12 +66,14 @@ class CheckpointCallback(Callback):
         replay: bool = True,
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
-        self._every = Every(every)
+        self._every = EveryNSteps(every)
         fix = "pass how many to keep, or None for all"
-        self.keep_last = None if keep_last is None else whole("keep_last", keep_last, 1, fix=fix)
-        self.best = None if best is None else text("best", best)
-        self._replay = flag("replay", replay)
-        self._path = path_or_none("path", path)
+        self.keep_last = (
+            None if keep_last is None else check_int("keep_last", keep_last, 1, fix=fix)
+        )
+        self.best = None if best is None else check_str("best", best)
+        self._replay = check_bool("replay", replay)
+        self._path = check_path("path", path)
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None
         self._score: float | None = None  # the metric's last value
@@ -71,7 +82,9 @@ class CheckpointCallback(Callback):
     def on_train_start(self, trainer: "Trainer") -> None:
         """Finds out where to write, and clears away what a killed process left half written."""
         self._folder = folder_for(trainer, self._path, FOLDER, "checkpoints")
-        if (there := steps_in(self._folder)) and steps_of(there[-1]) > trainer.timesteps:
+        if (there := list_step_checkpoints(self._folder)) and read_timesteps(
+            there[-1]
+        ) > trainer.timesteps:
             raise ArgumentError(
                 "path",
                 f"a folder without checkpoints of more steps than {trainer.timesteps:,}, which "
@@ -79,7 +92,7 @@ class CheckpointCallback(Callback):
                 str(there[-1]),
                 "pass another folder as path",
             )
-        sweep(self._folder)
+        remove_leftovers(self._folder)
         self._every.start(trainer.timesteps)
         if self._trainer() is not trainer:
             self._trainer, self._score = weakref.ref(trainer), None
@@ -93,14 +106,14 @@ class CheckpointCallback(Callback):
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Saves where it is time to, and removes what is not kept."""
         folder = self._folder
-        if folder is None or not self._every.due(trainer.timesteps):
+        if folder is None or not self._every.ready(trainer.timesteps):
             return
         name = step_name(trainer.timesteps)
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
             if not self.best.startswith("eval/"):  # which may come later
                 self._warn_without(metrics)
-        with going_on(trainer, "checkpoint", self._every.steps):
+        with warn_on_write_error(trainer, "checkpoint", self._every.steps):
             trainer.save(folder / name, replay=self._replay)
             note_latest(folder, name)
             if self._score is not None:
@@ -173,7 +186,7 @@ def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) ->
         keep_last: How many of the newest stay; None: all.
         keep_best: Whether the one with the highest score stays beside them.
     """
-    there = steps_in(folder)
+    there = list_step_checkpoints(folder)
     if keep_last is None:
         return
     known = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
@@ -188,14 +201,14 @@ def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) ->
                 shutil.rmtree(going, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Removes what a killed process left half written or half removed; nothing whole is lost."""
     if not folder.is_dir():
         return
     with locked(folder):
-        for left in folder.glob(".*.previous"):
+        for path in folder.glob(".*.previous"):
             with suppress(OSError):  # that one was replaced by
-                left.rename(folder / left.name[1:].removesuffix(".previous"))
+                path.rename(folder / path.name[1:].removesuffix(".previous"))
         for ending in ("partial", "going", "previous"):
-            for left in folder.glob(f".*.{ending}"):
-                shutil.rmtree(left, ignore_errors=True)
+            for path in folder.glob(f".*.{ending}"):
+                shutil.rmtree(path, ignore_errors=True)

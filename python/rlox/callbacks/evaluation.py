@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlox._errors import ArgumentError
-from rlox._timing import Every
+from rlox._timing import EveryNSteps
 from rlox._training.hooks import Callback
-from rlox._validation import flag, number, path_or_none, whole
-from rlox.callbacks.base import folder_for, going_on
+from rlox._validation import check_bool, check_float, check_int, check_path
+from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
 from rlox.checkpoint import BEST, FOLDER
-from rlox.evaluation import environment_of, evaluation_seed, expect_maker
+from rlox.evaluation import check_env_maker, evaluation_seed, get_env_maker
 
 if TYPE_CHECKING:
     from rlox.trainers import Maker, Trainer
@@ -63,17 +63,17 @@ class EvalCallback(Callback):
         save_best: bool | None = None,
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
-        self._every = Every(every)
-        self._n = whole("n_episodes", n_episodes, 1, fix="ask for one or more")
+        self._every = EveryNSteps(every)
+        self._n = check_int("n_episodes", n_episodes, 1, fix="ask for one or more")
         threshold = reward_threshold
         if threshold is not None:
-            threshold = number("reward_threshold", threshold, fix="pass a number, or None")
+            threshold = check_float("reward_threshold", threshold, fix="pass a number, or None")
         self.reward_threshold = threshold
-        self._deterministic = flag("deterministic", deterministic)
-        self._env = None if env is None else expect_maker(env)
+        self._deterministic = check_bool("deterministic", deterministic)
+        self._env = None if env is None else check_env_maker(env)
         fix = "pass True, False or None"
-        self._save = None if save_best is None else flag("save_best", save_best, fix=fix)
-        self._path = path_or_none("path", path)
+        self._save = None if save_best is None else check_bool("save_best", save_best, fix=fix)
+        self._path = check_path("path", path)
         if save_best is False and self._path is not None:
             raise ArgumentError(
                 "path", "None beside save_best=False", repr(os.fspath(self._path)), "leave one out"
@@ -86,7 +86,7 @@ class EvalCallback(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here, and looks how good the best of the run was."""
-        environment_of(trainer, self._env)
+        get_env_maker(trainer, self._env)
         self._every.start(trainer.timesteps)
         if self._trainer() is not trainer:
             self._trainer, self.best_mean_reward = weakref.ref(trainer), -math.inf
@@ -94,12 +94,12 @@ class EvalCallback(Callback):
         there = self._path is not None or trainer.run is not None
         if self._save or (self._save is None and there):
             self._folder = folder_for(trainer, self._path, FOLDER, "the best")
-            kept = read_scores(self._folder).get(BEST, -math.inf)
-            self.best_mean_reward = max(self.best_mean_reward, kept)
+            saved_score = read_scores(self._folder).get(BEST, -math.inf)
+            self.best_mean_reward = max(self.best_mean_reward, saved_score)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Evaluates where it is time to."""
-        if not self._every.due(trainer.timesteps):
+        if not self._every.ready(trainer.timesteps):
             return
         seed = evaluation_seed(trainer.seed, training=True)
         score = trainer.evaluate(
@@ -122,7 +122,7 @@ class EvalCallback(Callback):
         """Saves the best so far."""
         better, self._better = self._better, False
         if better and self._folder is not None:
-            with going_on(trainer, "checkpoint of the best", self._every.steps):
+            with warn_on_write_error(trainer, "checkpoint of the best", self._every.steps):
                 trainer.save(self._folder / BEST, replay=False)
                 note_score(self._folder, BEST, self.best_mean_reward)
 

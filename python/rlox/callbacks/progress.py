@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from rlox import _timing
 from rlox._optional import load_extra
-from rlox._timing import PHASES, Every
+from rlox._timing import PHASES, EveryNSteps
 from rlox._training.hooks import Callback
-from rlox._validation import number
+from rlox._validation import check_float
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
@@ -27,7 +27,7 @@ class ProgressBar(Callback):
     """
 
     def __init__(self, every: float = 10.0) -> None:
-        self._every = number("every", every, 0, fix="pass a number of seconds")
+        self._every = check_float("every", every, 0, fix="pass a number of seconds")
         rich = load_extra("rich.progress", "progress", "ProgressBar")
         self._console = load_extra("rich.console", "progress", "ProgressBar").Console(stderr=True)
         self._bar = rich.Progress(
@@ -42,7 +42,7 @@ class ProgressBar(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Shows the bar."""
-        self._start, self._said = trainer.timesteps, time.monotonic()
+        self._start, self._last_line_time = trainer.timesteps, time.monotonic()
         if self._console.is_terminal:
             self._task = self._bar.add_task(
                 f"{trainer.learner.algorithm} {trainer.env_name}",
@@ -60,11 +60,11 @@ class ProgressBar(Callback):
             self._bar.update(self._task, completed=done, mean=mean, fps=fps)
             return
         now, finished = time.monotonic(), trainer.timesteps >= trainer.target_timesteps
-        if now - self._said >= self._every or finished:
-            self._said = now
-            left = (trainer.target_timesteps - trainer.timesteps) / max(fps, 1e-9)
-            text = f"{trainer.timesteps:,}/{trainer.target_timesteps:,} steps, return {mean:.1f}, "
-            self._console.out(text + f"{fps:,.0f} steps/s, {max(left, 0):.0f} s left")
+        if now - self._last_line_time >= self._every or finished:
+            self._last_line_time = now
+            remaining_seconds = (trainer.target_timesteps - trainer.timesteps) / max(fps, 1e-9)
+            line = f"{trainer.timesteps:,}/{trainer.target_timesteps:,} steps, return {mean:.1f}, "
+            self._console.out(line + f"{fps:,.0f} steps/s, {max(remaining_seconds, 0):.0f} s left")
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """Leaves the bar as it is and gives the terminal back."""
@@ -94,7 +94,7 @@ class TimingCallback(Callback):
     """
 
     def __init__(self, every: int = 10_000) -> None:
-        self._every, self._target = Every(every), 0
+        self._every, self._target = EveryNSteps(every), 0
         self._before = dict.fromkeys(PHASES, 0.0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         """In each phase, of the last call of `train`."""
@@ -104,8 +104,8 @@ class TimingCallback(Callback):
     @property
     def shares(self) -> dict[str, float]:
         """Of the wall clock, by phase."""
-        whole = self.wall_clock or 1.0
-        return {name: seconds / whole for name, seconds in self.seconds.items()}
+        total = self.wall_clock or 1.0
+        return {name: seconds / total for name, seconds in self.seconds.items()}
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here."""
@@ -117,7 +117,7 @@ class TimingCallback(Callback):
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Adds the shares where it is time to."""
         timesteps = trainer.timesteps
-        if self._every.due(timesteps) or timesteps >= self._target:
+        if self._every.ready(timesteps) or timesteps >= self._target:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError
 from rlox._training.hooks import Callback
-from rlox._validation import hint, number, text, whole
+from rlox._validation import check_float, check_int, check_str, hint
 
 if TYPE_CHECKING:
     from rlox.trainers import Trainer
@@ -40,16 +40,16 @@ class EarlyStoppingCallback(Callback):
         min_delta: float = 0.0,
         mode: str = "max",
     ) -> None:
-        self.metric = text("metric", metric)
-        self.patience = whole("patience", patience, 1, fix="pass a number of environment steps")
-        self.min_delta = number("min_delta", min_delta, 0, fix="pass 0 or more")
-        self._sign = 1.0 if text("mode", mode, ("max", "min")) == "max" else -1.0
+        self.metric = check_str("metric", metric)
+        self.patience = check_int("patience", patience, 1, fix="pass a number of environment steps")
+        self.min_delta = check_float("min_delta", min_delta, 0, fix="pass 0 or more")
+        self._sign = 1.0 if check_str("mode", mode, ("max", "min")) == "max" else -1.0
         self._forget()
         self._trainer: weakref.ref[Trainer] | None = None
 
     def _forget(self) -> None:
         self.best = -self._sign * math.inf
-        self._seen, self._since = False, 0
+        self._has_metric, self._since = False, 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Counts from here; the best value of before stays, if it was this trainer's."""
@@ -61,11 +61,11 @@ class EarlyStoppingCallback(Callback):
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Looks at the metric, and stops the run where it is time to."""
         value = metrics.get(self.metric, math.nan)
-        self._seen = self._seen or self.metric in metrics
+        self._has_metric = self._has_metric or self.metric in metrics
         if self._sign * (value - self.best) > self.min_delta:  # False for NaN
             self.best, self._since = value, trainer.timesteps
         elif trainer.timesteps - self._since >= self.patience:
-            if not self._seen:
+            if not self._has_metric:
                 raise ArgumentError(
                     "metric",
                     f"one that a row has within {self.patience:,} steps",
@@ -79,9 +79,9 @@ class EarlyStoppingCallback(Callback):
 
     def state(self) -> dict[str, float]:
         """The best value, at which step it came, and whether any did."""
-        return {"best": self.best, "since": self._since, "seen": self._seen}
+        return {"best": self.best, "since": self._since, "seen": self._has_metric}
 
     def load_state(self, state: dict[str, float]) -> None:
         """Goes on from there."""
         self.best, self._since = state["best"], int(state["since"])
-        self._seen = bool(state["seen"])
+        self._has_metric = bool(state["seen"])

@@ -13,12 +13,18 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlox._errors import ArgumentTypeError
 from rlox._optional import load_extra
-from rlox._timing import Every
+from rlox._timing import EveryNSteps
 from rlox._training.hooks import Callback
-from rlox._validation import flag, path_or_none, text, whole
-from rlox.callbacks.base import folder_for, going_on
+from rlox._validation import check_bool, check_int, check_path, check_str
+from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
-from rlox.evaluation import SeededPredictor, environment_of, evaluate, evaluation_seed, expect_maker
+from rlox.evaluation import (
+    SeededPredictor,
+    check_env_maker,
+    evaluate,
+    evaluation_seed,
+    get_env_maker,
+)
 
 if TYPE_CHECKING:
     from rlox.trainers import Maker, Trainer
@@ -57,12 +63,12 @@ class VideoRecordingCallback(Callback):
         env: "Maker | None" = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._every = Every(every)
-        self.format = text("format", format, FORMATS)
-        self._deterministic = flag("deterministic", deterministic)
-        self._frames = whole("max_frames", max_frames, 1, fix="pass a number of frames")
-        self._env = None if env is None else expect_maker(env)
-        self._path = path_or_none("path", path)
+        self._every = EveryNSteps(every)
+        self.format = check_str("format", format, FORMATS)
+        self._deterministic = check_bool("deterministic", deterministic)
+        self._frames = check_int("max_frames", max_frames, 1, fix="pass a number of frames")
+        self._env = None if env is None else check_env_maker(env)
+        self._path = check_path("path", path)
         self._folder = Path()
         load_extra("moviepy", "video", "VideoRecordingCallback")
         self.last: Path | None = None
@@ -70,36 +76,36 @@ class VideoRecordingCallback(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Finds out where to write, and what to play."""
-        made = environment_of(trainer, self._env)
-        _rendering(made, trainer.env_kwargs if self._env is None else {}).close()
+        maker = get_env_maker(trainer, self._env)
+        _make_rendering_env(maker, trainer.env_kwargs if self._env is None else {}).close()
         self._folder = folder_for(trainer, self._path, "videos", "videos")
         self._every.start(trainer.timesteps)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Records where it is time to."""
-        if not self._every.due(trainer.timesteps):
+        if not self._every.ready(trainer.timesteps):
             return
-        if not trainer.halted():
-            with going_on(trainer, "video", self._every.steps):
+        if not trainer.interrupt_requested():
+            with warn_on_write_error(trainer, "video", self._every.steps):
                 there = self._record(trainer, self._folder, step_name(trainer.timesteps))
                 self.last = there or self.last
 
     def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path | None:
         """Plays and writes; a file comes to its place when it is whole, None if Ctrl-C came."""
-        made = environment_of(trainer, self._env)
+        maker = get_env_maker(trainer, self._env)
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         seed = evaluation_seed(trainer.seed, training=True)
 
         def recorded(**keywords: Any) -> gym.Env[Any, Any]:
-            env = _rendering(made, keywords)
+            env = _make_rendering_env(maker, keywords)
             # Lengths count what comes after the first frame.
             return _Recorder(env, str(partial), self.format, max_frames=self._frames)
 
         try:
             evaluate(
-                SeededPredictor(trainer.learner, seed, trainer.halted),
+                SeededPredictor(trainer.learner, seed, trainer.interrupt_requested),
                 recorded,
                 1,
                 seed=seed,
@@ -108,7 +114,7 @@ class VideoRecordingCallback(Callback):
                 env_kwargs=trainer.env_kwargs if self._env is None else None,
                 max_episode_steps=self._frames,
             )
-            if trainer.halted():
+            if trainer.interrupt_requested():
                 return None
             (written,) = partial.glob(f"*.{self.format}")
             there = folder / f"{name}.{self.format}"
@@ -118,23 +124,23 @@ class VideoRecordingCallback(Callback):
         return there
 
 
-def _rendering(made: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
+def _make_rendering_env(maker: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Return an environment that renders images."""
-    if isinstance(made, EnvSpec):  # which may be that of many, made at once
-        own = {name: value for name, value in made.kwargs.items() if name not in _OF_MANY}
-        most = own.pop("max_episode_steps", made.max_episode_steps)
-        made = replace(made, kwargs=own, max_episode_steps=most)
-    if isinstance(made, str | EnvSpec):
-        own = {name: value for name, value in keywords.items() if name not in _OF_MANY}
-        return gym.make(made, render_mode="rgb_array", **own)
-    if not _takes_keyword(made, "render_mode"):
+    if isinstance(maker, EnvSpec):  # which may be that of many, made at once
+        kwargs = {name: value for name, value in maker.kwargs.items() if name not in _OF_MANY}
+        most = kwargs.pop("max_episode_steps", maker.max_episode_steps)
+        maker = replace(maker, kwargs=kwargs, max_episode_steps=most)
+    if isinstance(maker, str | EnvSpec):
+        kwargs = {name: value for name, value in keywords.items() if name not in _OF_MANY}
+        return gym.make(maker, render_mode="rgb_array", **kwargs)
+    if not _takes_keyword(maker, "render_mode"):
         raise ArgumentTypeError(
             "env",
             "an id, or a function that takes render_mode",
-            f"{getattr(made, '__name__', type(made).__name__)}, which does not",
+            f"{getattr(maker, '__name__', type(maker).__name__)}, which does not",
             "pass one that does as env=",
         )
-    env: gym.Env[Any, Any] = made(render_mode="rgb_array", **keywords)
+    env: gym.Env[Any, Any] = maker(render_mode="rgb_array", **keywords)
     return env
 
 

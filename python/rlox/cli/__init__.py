@@ -183,7 +183,7 @@ def _run(argv: list[str]) -> int:
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    commands = [f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items()]
+    commands = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
         (
             "usage: rlox COMMAND [OPTIONS]",

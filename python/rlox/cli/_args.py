@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 from rlox._errors import ArgumentError
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
-from rlox._validation import hint, number, refuse_unknown, whole
+from rlox._validation import check_float, check_int, check_keywords, hint
 from rlox.cli import UsageError
 from rlox.configs import setting_docs
 from rlox.learners._backends import Backend
@@ -20,7 +20,7 @@ from rlox.trainers import TRAINERS
 T = TypeVar("T")
 _typed_dict: Any = TypedDict  # which type checkers call only with names
 # Keys of a run's `config.json` that describe the run and decide nothing.
-_DESCRIPTION = ("sources", "spaces", "versions", "own_policy", "own_features")
+_DESCRIPTION = ("sources", "spaces", "versions", "custom_policy", "custom_features")
 _LARGEST = 1 << 20  # bytes of a config file
 _NOISE_HELP = {
     "sigma": "standard deviation",
@@ -38,8 +38,8 @@ def option(text: str, default: Any = MISSING, metavar: str | None = None) -> Any
 
 def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
     """Declare a field of an options dataclass that the command line gives by its place."""
-    about = {"text": text, "metavar": metavar, "positional": True}
-    return field(default=default, metadata=about)
+    metadata = {"text": text, "metavar": metavar, "positional": True}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
@@ -61,14 +61,14 @@ class RunOptions:
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             if getattr(self, name, None) is not None:
-                whole(name, getattr(self, name), 1, fix="pass a positive integer")
+                check_int(name, getattr(self, name), 1, fix="pass a positive integer")
         if self.stop_at_reward is not None:
-            number("stop_at_reward", self.stop_at_reward, fix="pass a number")
+            check_float("stop_at_reward", self.stop_at_reward, fix="pass a number")
         for name, needed in NEEDS.items():
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise UsageError(
-                    f"{flag_of(name)}: expected {flag_of(needed)} too, got none; add "
-                    f"{flag_of(needed)} 10_000"
+                    f"{to_flag(name)}: expected {to_flag(needed)} too, got none; add "
+                    f"{to_flag(needed)} 10_000"
                 )
 
 
@@ -171,7 +171,9 @@ def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
 
 def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
     """Parse the words after a command; return only the options that they set."""
-    found: dict[str, Any] = _cli(_flags(options_type), options_type.__doc__, command, argv)
+    found: dict[str, Any] = _run_tyro(
+        _make_flags(options_type), options_type.__doc__, command, argv
+    )
     return found
 
 
@@ -182,12 +184,14 @@ def _parse_with_settings(
     tyro = _load_tyro()
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
     groups = {
-        "run": _flags(options_type),
-        "settings": _setting_flags(TRAINERS[algorithm].config_type, tuned),
+        "run": _make_flags(options_type),
+        "settings": _make_setting_flags(TRAINERS[algorithm].config_type, tuned),
     }
     flat = [(name, Annotated[kind, tyro.conf.OmitArgPrefixes]) for name, kind in groups.items()]
-    about = f"{command.capitalize()} {algorithm}. Settings default to rl-zoo3's for ENV, if any."
-    parsed = _cli(make_dataclass("Groups", flat), about, f"{command} {algorithm}", argv)
+    description = (
+        f"{command.capitalize()} {algorithm}. Settings default to rl-zoo3's for ENV, if any."
+    )
+    parsed = _run_tyro(make_dataclass("Groups", flat), description, f"{command} {algorithm}", argv)
     return parsed.run, parsed.settings
 
 
@@ -195,65 +199,71 @@ def _load_tyro() -> Any:
     return load_extra("tyro", "cli", "rlox")
 
 
-def _cli(kind: Any, about: str | None, command: str, argv: Sequence[str]) -> Any:
+def _run_tyro(cls: Any, description: str | None, command: str, argv: Sequence[str]) -> Any:
     tyro = _load_tyro()
-    kind.__doc__ = about
+    cls.__doc__ = description
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False
     if {"-h", "--help"} & {*argv}:
         argv = ["--help"]  # else the help omits options that stand before
-    return tyro.cli(kind, prog=f"rlox {command}", args=argv)
+    return tyro.cli(cls, prog=f"rlox {command}", args=argv)
 
 
-def _flags(options_type: type[Any]) -> Any:
+def _make_flags(options_type: type[Any]) -> Any:
     """Return a TypedDict of options: the parser leaves out those that are not given."""
     from typing_extensions import Required
 
     types, flags = get_type_hints(options_type), dict[str, Any]()
     for item in fields(options_type):
-        shown = "" if item.default in (None, MISSING, ()) else f"(default: {item.default})"
-        flag = _flag(types[item.name], shown=shown, **item.metadata)
+        default_text = "" if item.default in (None, MISSING, ()) else f"(default: {item.default})"
+        flag = _make_flag(types[item.name], default_text=default_text, **item.metadata)
         flags[item.name] = Required[flag] if item.default is MISSING else flag
     return _typed_dict(options_type.__name__, flags, total=False)
 
 
-def _setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
+def _make_setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
     """Return a TypedDict of an algorithm's settings, with the values of a preset in the help."""
     types, texts, flags = get_type_hints(config_type), setting_docs(config_type), dict[str, Any]()
     for item in fields(config_type):
         name, value = item.name, tuned.get(item.name, item.default)
         source = "rl-zoo3" if name in tuned else "default"
         if name == "action_noise":
-            flags |= _noise_flags(texts[name], source, value)
+            flags |= _make_noise_flags(texts[name], source, value)
         else:
-            shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            flags[name] = _flag(types[name], texts[name], shown=f"({source}: {shown or 'nothing'})")
+            default_text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            flags[name] = _make_flag(
+                types[name], texts[name], default_text=f"({source}: {default_text or 'nothing'})"
+            )
     return _typed_dict(config_type.__name__, flags, total=False)
 
 
-def _noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
+def _make_noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
     kind: Any = Literal[(*KINDS, "none")]
     numbers = {} if value is None else asdict(value)
-    flags = {"action_noise": _flag(kind, text, shown=f"({source}: {numbers.get('kind', 'none')})")}
-    for name, about in _NOISE_HELP.items():
+    flags = {
+        "action_noise": _make_flag(
+            kind, text, default_text=f"({source}: {numbers.get('kind', 'none')})"
+        )
+    }
+    for name, help_text in _NOISE_HELP.items():
         flag = f"action_noise.{name}"
-        shown = f"({source}: {numbers[name]})" if name in numbers else ""
-        flags[flag] = _flag(float, about, shown=shown, name=flag)
+        default_text = f"({source}: {numbers[name]})" if name in numbers else ""
+        flags[flag] = _make_flag(float, help_text, default_text=default_text, name=flag)
     return flags
 
 
-def _flag(
+def _make_flag(
     kind: Any,
     text: str,
     *,
-    shown: str,
+    default_text: str,
     name: str | None = None,
     metavar: str | None = None,
     positional: bool = False,
 ) -> Any:
     tyro = _load_tyro()
-    about = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=shown)
-    return Annotated[(kind, about, *([tyro.conf.Positional] if positional else []))]
+    arg = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=default_text)
+    return Annotated[(kind, arg, *([tyro.conf.Positional] if positional else []))]
 
 
 def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,14 +293,14 @@ def _pop_options(
     name: str, argv: Sequence[str], *, dotted: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`; return values by key, and the rest."""
-    values, rest, left = dict[str, str](), list[str](), iter(argv)
-    for word in left:
+    values, rest, remaining = dict[str, str](), list[str](), iter(argv)
+    for word in remaining:
         start, equal, value = word.partition("=")
         flag, _, key = start.partition(".")
         if flag.replace("_", "-") != f"--{name}" or bool(key) != dotted:
             rest.append(word)
             continue
-        value = value if equal else next(left, "--")
+        value = value if equal else next(remaining, "--")
         if value.startswith("--"):
             raise UsageError(f"{start}: expected a value, got none; write {start} VALUE")
         values[key] = value
@@ -301,7 +311,7 @@ def _split(
     config: Mapping[str, Any], options_type: type[Any], algorithm: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a config file into options and settings, which may be at its top too."""
-    for name in ("own_policy", "own_features"):
+    for name in ("custom_policy", "custom_features"):
         if config.get(name):
             raise UsageError(
                 f"--config, {name}: expected a run with built-in networks, as files hold no code, "
@@ -313,8 +323,8 @@ def _split(
     top = {name: value for name, value in config.items() if name not in apart}
     inner = _mapping(config, "settings")
     try:
-        refuse_unknown(top, [*known, *options], algorithm)
-        refuse_unknown(inner, known, algorithm)
+        check_keywords(top, [*known, *options], algorithm)
+        check_keywords(inner, known, algorithm)
     except TypeError as error:
         raise UsageError(f"--config: {error}") from error
     if twice := sorted(top.keys() & inner.keys()):
@@ -376,6 +386,6 @@ def read_yaml(data: str | bytes, where: str) -> Any:
         raise UsageError(str(error)) from error
 
 
-def flag_of(name: str) -> str:
+def to_flag(name: str) -> str:
     """Return the flag of an option: --keep-last for keep_last."""
     return "--" + name.replace("_", "-")

@@ -15,7 +15,7 @@ import numpy as np
 
 import rlox
 from rlox._system import allowed_cpus, quota, threads, vector_units
-from rlox._training.run_folder import expect_root, versions
+from rlox._training.run_folder import check_runs_dir, versions
 from rlox.cli import columns, echo, echo_json
 from rlox.cli._args import option, parse
 
@@ -98,7 +98,7 @@ def find_problems() -> Iterator[str]:
             fix = f"set OMP_NUM_THREADS={threads()}"
             yield f"{name}: expected at most {threads()}, the usable CPUs, got {count}; {fix}"
     try:
-        expect_root("runs")
+        check_runs_dir("runs")
     except ValueError as error:
         yield str(error)
     for env_id in rlox._rlox.env_ids():

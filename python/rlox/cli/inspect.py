@@ -17,7 +17,7 @@ from rlox._files import write_file
 from rlox._training.diagnosis import FOLDER as DIAGNOSIS
 from rlox._training.metrics import METRIC
 from rlox._training.resume import NoEnvironmentError
-from rlox._validation import hint, whole
+from rlox._validation import check_int, hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
 from rlox.checkpoint import MANIFEST, read_checkpoint
 from rlox.cli import UsageError, columns, echo, echo_json
@@ -44,7 +44,9 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
     """
     folders = (Path(path), Path(path) / "checkpoint")
     manifests = (_read_json(folder / MANIFEST) for folder in folders)
-    algorithm = next((about["algorithm"] for about in manifests if "algorithm" in about), None)
+    algorithm = next(
+        (manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None
+    )
     if algorithm not in TRAINERS:  # older runs, and damaged files, which reading reports
         algorithm = read_checkpoint(path).manifest.get("algorithm")
     if algorithm not in TRAINERS:
@@ -106,7 +108,7 @@ class EvalOptions:
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a trained policy, and print its score."""
     options = parse(EvalOptions, "eval", argv)
-    episodes = whole("episodes", options.episodes, 1, fix="ask for one or more")
+    episodes = check_int("episodes", options.episodes, 1, fix="ask for one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
         result = trainer.evaluate(
             episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
@@ -114,8 +116,8 @@ def evaluate(argv: Sequence[str]) -> int:
     total = score(result["returns"])
     env = options.env or trainer.env_name
     if options.json:
-        about = {"algorithm": trainer.algorithm, "env": env}
-        echo_json({**about, **total, "returns": result["returns"], "lengths": result["lengths"]})
+        info = {"algorithm": trainer.algorithm, "env": env}
+        echo_json({**info, **total, "returns": result["returns"], "lengths": result["lengths"]})
         return 0
     low, high = total["iqm_interval"]
     echo(f"{trainer.algorithm} {env}, {total['episodes']} episodes")
@@ -172,10 +174,12 @@ def enjoy(argv: Sequence[str]) -> int:
         seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
         env_id = options.env or str(trainer.env_id)
         kwargs = trainer.env_kwargs if options.env is None else {}
-        about: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
-        about["deterministic"] = not options.stochastic
+        eval_kwargs: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
+        eval_kwargs["deterministic"] = not options.stochastic
         try:
-            result = play(SeededPredictor(trainer.learner, seed), make, options.episodes, **about)
+            result = play(
+                SeededPredictor(trainer.learner, seed), make, options.episodes, **eval_kwargs
+            )
         except Exception as error:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":
                 raise ArgumentError(
@@ -266,7 +270,7 @@ def plot(argv: Sequence[str]) -> int:
     options = parse(PlotOptions, "plot", argv)
     if not options.runs:
         raise UsageError("RUN...: expected at least one run folder, got none; rlox plot runs")
-    smooth = whole("smooth", options.smooth, 1, fix="pass the number of rows")
+    smooth = check_int("smooth", options.smooth, 1, fix="pass the number of rows")
     folders = list(dict.fromkeys(run for path in options.runs for run in _run_folders(Path(path))))
     default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
     out = Path(options.out) if options.out else default
@@ -348,12 +352,12 @@ class EnvsOptions:
 def envs(argv: Sequence[str]) -> int:
     """List the native environments."""
     options = parse(EnvsOptions, "envs", argv)
-    about = [_describe_env(env_id) for env_id in native_ids()]
+    descriptions = [_describe_env(env_id) for env_id in native_ids()]
     if options.json:
-        echo_json(about)
+        echo_json(descriptions)
         return 0
     rows = [("id", "observations", "actions", "steps", "presets")]
-    for env in about:
+    for env in descriptions:
         limit, algorithms = env["max_episode_steps"] or "no limit", env["presets"] or ["none"]
         spaces = env["observation_space"], env["action_space"]
         rows.append((env["id"], *spaces, str(limit), " ".join(algorithms)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlox._errors import ArgumentError
-from rlox._validation import whole
+from rlox._validation import check_int
 from rlox.cli import UsageError, echo, echo_json
 from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
 from rlox.experiments.space import as_space, default_space
@@ -53,7 +53,8 @@ def sweep(argv: Sequence[str]) -> int:
     try:
         study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
     except KeyboardInterrupt:
-        done = f"interrupted after {len(study.done())} trials, which {options.storage} keeps"
+        n_trials = len(study.finished_trials())
+        done = f"interrupted after {n_trials} trials, which {options.storage} keeps"
         echo(f"{done}; the same command continues", to=sys.stderr)
         raise
     return _report(study, as_json=options.json)
@@ -66,13 +67,13 @@ def _plan(experiment: Experiment) -> Plan:
             "--total-timesteps: expected the steps of each trial, got none; add "
             "--total-timesteps 100_000"
         )
-    whole("trials", options.trials, 1)
-    whole("jobs", options.jobs, 1)
-    steps = whole("total_timesteps", options.total_timesteps, 1)
+    check_int("trials", options.trials, 1)
+    check_int("jobs", options.jobs, 1)
+    steps = check_int("total_timesteps", options.total_timesteps, 1)
     every = max(steps // 10, 1) if options.eval_every is None else options.eval_every
-    whole("eval_every", every, 1)
+    check_int("eval_every", every, 1)
     settings = {"num_envs": 1, **preset(algorithm, options.env), **fixed}
-    num_envs = whole("num_envs", settings["num_envs"], 1)
+    num_envs = check_int("num_envs", settings["num_envs"], 1)
     if options.space is None:
         space = default_space(algorithm, num_envs, every)
     else:
@@ -99,19 +100,19 @@ def _plan(experiment: Experiment) -> Plan:
 
 def _reporter(study: Sweep) -> Any:
     def report(trial: Any) -> None:
-        about, best = trial.user_attrs, study.best()
+        attrs, best = trial.user_attrs, study.best_trial()
         outcomes = {"COMPLETE": f"mean reward {trial.value or 0.0:.2f}", "PRUNED": "pruned"}
-        outcome = outcomes.get(trial.state.name, f"failed: {about.get('error')}")
-        beside = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
-        steps = f"{about['timesteps']:,} steps"
-        echo(f"trial {trial.number}: {outcome} in {steps}{beside}", to=sys.stderr)
+        outcome = outcomes.get(trial.state.name, f"failed: {attrs.get('error')}")
+        best_text = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
+        steps = f"{attrs['timesteps']:,} steps"
+        echo(f"trial {trial.number}: {outcome} in {steps}{best_text}", to=sys.stderr)
 
     return report
 
 
 def _report(study: Sweep, *, as_json: bool) -> int:
     """Print the best settings as YAML, or all trials as JSON."""
-    trials, best = study.done(), study.best()
+    trials, best = study.finished_trials(), study.best_trial()
     if best is None:
         errors = [x.user_attrs["error"] for x in trials if "error" in x.user_attrs]
         raise ArgumentError(

@@ -14,8 +14,8 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._training.hooks import Callback
 from rlox._training.metrics import METRIC
 from rlox._training.results import CTRL_C, TrainResult
-from rlox._training.resume import go_on_in
-from rlox._validation import shown
+from rlox._training.resume import resume_in
+from rlox._validation import short_repr
 from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluation import EvalCallback
 from rlox.callbacks.progress import TimingCallback
@@ -46,7 +46,7 @@ from rlox.logger.base import Logger, as_loggers
 from rlox.scores import score
 from rlox.trainers import TRAINERS, Trainer
 
-OPTIONS_FILE = "around.json"  # of a run folder
+OPTIONS_FILE = "run_options.json"  # of a run folder
 _MOST_SEEDS = 100_000
 
 
@@ -77,16 +77,16 @@ def train(argv: Sequence[str]) -> int:
             "--total-timesteps: expected the number of steps, got none; add "
             "--total-timesteps 100_000"
         )
-    about = {
+    arguments = {
         "backend": options.backend,
         "runs_dir": options.runs_dir,
         "env_kwargs": experiment.env_kwargs,
         **experiment.settings,
     }
     if options.seeds is not None:
-        return _train_seeds(experiment.algorithm, options, about)
+        return _train_seeds(experiment.algorithm, options, arguments)
     trainer_type = TRAINERS[experiment.algorithm]
-    with trainer_type(options.env, options.seed, **about) as trainer:
+    with trainer_type(options.env, options.seed, **arguments) as trainer:
         loggers = as_loggers(options.loggers, folder=options.runs_dir is not None)
         return _train(trainer, options, make_callbacks(options), loggers)
 
@@ -94,8 +94,8 @@ def train(argv: Sequence[str]) -> int:
 def resume(argv: Sequence[str]) -> int:
     """Continue a run in its folder."""
     flags = parse_flags(ResumeOptions, "resume", argv)
-    about = {name: flags.get(name) for name in ("env", "backend", "device", "actors")}
-    with open_trainer(flags["run"], runs_dir=flags.get("runs_dir", "runs"), **about) as trainer:
+    arguments = {name: flags.get(name) for name in ("env", "backend", "device", "actors")}
+    with open_trainer(flags["run"], runs_dir=flags.get("runs_dir", "runs"), **arguments) as trainer:
         folder = run_folder(flags["run"], trainer)
         saved = {} if folder is None else _saved_options(folder / OPTIONS_FILE, flags)
         options = ResumeOptions(**{**saved, **flags})
@@ -110,7 +110,7 @@ def resume(argv: Sequence[str]) -> int:
         callbacks = make_callbacks(options)
         loggers = as_loggers(options.loggers, folder=True)
         if folder is not None:
-            go_on_in(trainer, folder)
+            resume_in(trainer, folder)
         return _train(trainer, options, callbacks, loggers)
 
 
@@ -180,16 +180,16 @@ def _train(
 
 
 def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
-    about = {
+    info = {
         "algorithm": trainer.algorithm,
         "env": trainer.env_name,
         "seed": trainer.seed,
         "backend": trainer.learner.backend,
     }
     if as_json:
-        echo_json({**about, **result})
+        echo_json({**info, **result})
         return
-    echo("{algorithm} {env}, seed {seed}, {backend}".format(**about))
+    echo("{algorithm} {env}, seed {seed}, {backend}".format(**info))
     echo(
         f"{result['timesteps']:,} steps, this time in {result['seconds']:.1f} s at "
         f"{result['sps']:,.0f} steps/s"
@@ -217,28 +217,30 @@ def parse_seeds(value: Any) -> list[int]:
         return list(value) if isinstance(value, list | tuple) else [value]
     seeds: list[int] = []
     for part in value.replace(" ", "").split(","):
-        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if ends is None or int(ends[2] or ends[1]) - int(ends[1]) not in range(_MOST_SEEDS):
+        bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if bounds is None or int(bounds[2] or bounds[1]) - int(bounds[1]) not in range(_MOST_SEEDS):
             raise UsageError(
-                f"--seeds: expected numbers and ranges, got {shown(value)}; write --seeds 0-9 or "
-                "--seeds 0,3,7"
+                f"--seeds: expected numbers and ranges, got {short_repr(value)}; write --seeds 0-9 "
+                "or --seeds 0,3,7"
             )
-        seeds += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        seeds += range(int(bounds[1]), int(bounds[2] or bounds[1]) + 1)
     return seeds
 
 
-def _train_seeds(algorithm: str, options: Any, about: dict[str, Any]) -> int:
+def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int:
     """Train a run for each seed side by side, and report each run and their score."""
     if options.seed is not None:
         raise UsageError("--seeds: expected no --seed beside it, got both; leave one of them out")
     seeds = parse_seeds(options.seeds)
-    about |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
+    arguments |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
     if options.progress or not options.json:
         to = sys.stderr if options.json else sys.stdout
-        about["tell"] = lambda number, outcome: _report_seed(seeds[number], outcome, to)
+        arguments["tell"] = lambda number, outcome: _report_seed(seeds[number], outcome, to)
     outcomes: list[Any]
     try:
-        outcomes = [*train_many(algorithm, options.env, seeds, options.total_timesteps, **about)]
+        outcomes = [
+            *train_many(algorithm, options.env, seeds, options.total_timesteps, **arguments)
+        ]
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
@@ -260,7 +262,7 @@ def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> No
 
 
 def _report_seeds(
-    about: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool
+    info: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool
 ) -> None:
     results = [x for x in outcomes if not isinstance(x, BaseException)]
     means = [x["mean_reward"] for x in results if not math.isnan(x["mean_reward"])]
@@ -272,12 +274,12 @@ def _report_seeds(
         ]
         if total is not None:
             total["runs"] = total.pop("episodes")
-        echo_json({**about, "runs": runs, "mean_reward": total})
+        echo_json({**info, "runs": runs, "mean_reward": total})
         return
     failed, interrupted = len(outcomes) - len(results), sum(x["interrupted"] for x in results)
     notes = f", {failed} failed" if failed else ""
     notes += f", {interrupted} interrupted" if interrupted else ""
-    echo(f"{about['algorithm']} {about['env']}: {len(outcomes)} runs{notes}")
+    echo(f"{info['algorithm']} {info['env']}: {len(outcomes)} runs{notes}")
     if total is not None:
         low, high = total["iqm_interval"]
         echo(

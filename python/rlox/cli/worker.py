@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlox.cli import UsageError
-from rlox.cli._args import flag_of, option, parse
-from rlox.distributed.remote import extension
+from rlox.cli._args import option, parse, to_flag
+from rlox.distributed.remote import load_extension
 
 
 @dataclass
@@ -36,10 +36,10 @@ def worker(argv: Sequence[str]) -> int:
         OSError: A file cannot be read, or the address is in use.
     """
     options = vars(parse(WorkerOptions, "worker", argv))
-    flags = [f"{flag_of(name)}={value}" for name, value in options.items() if value is not None]
+    flags = [f"{to_flag(name)}={value}" for name, value in options.items() if value is not None]
     sys.stdout.flush()
     try:
-        extension().run_worker(flags)
+        load_extension().run_worker(flags)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return 0

@@ -40,7 +40,7 @@ class Ranks:
         self._gradients: Any = dist.new_group(backend="nccl", timeout=limit) if nccl else None
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self.leads = self.rank == 0
+        self.is_main_rank = self.rank == 0
         self.failure = ""  # why collective operations fail from now on
         # Sends rank 0 the state of a trainer, by its number and whether with the replay buffer.
         self.send_state: Callable[[int, bool], None] = lambda trainer, replay: None
@@ -74,10 +74,10 @@ class Ranks:
 
     def all_gather(self, numbers: Iterable[float]) -> F64:
         """Return the numbers of all ranks, (size, n)."""
-        own = torch.tensor([*numbers], dtype=torch.float64)
-        rows = [torch.empty_like(own) for _ in range(self.size)]
+        local = torch.tensor([*numbers], dtype=torch.float64)
+        rows = [torch.empty_like(local) for _ in range(self.size)]
         with self._communicating():
-            dist.all_gather(rows, own)
+            dist.all_gather(rows, local)
         return torch.stack(rows).numpy()
 
     def all_gather_objects(self, value: T) -> list[T]:
@@ -89,9 +89,9 @@ class Ranks:
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the values of all ranks on rank 0, and nothing on the others."""
-        values: list[Any] = [None] * self.size if self.leads else []
+        values: list[Any] = [None] * self.size if self.is_main_rank else []
         with self._communicating():
-            dist.gather_object(value, values if self.leads else None)
+            dist.gather_object(value, values if self.is_main_rank else None)
         return values
 
     def broadcast(self, value: T) -> T:
@@ -104,9 +104,11 @@ class Ranks:
     @torch.no_grad()
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by those of rank 0."""
-        own = [*tensors]
-        copies = [x.detach().to("cpu", copy=True) for x in own] if self.leads else []
-        for tensor, value in zip(own, self.broadcast(copies), strict=True):
+        local_tensors = [*tensors]
+        copies = (
+            [x.detach().to("cpu", copy=True) for x in local_tensors] if self.is_main_rank else []
+        )
+        for tensor, value in zip(local_tensors, self.broadcast(copies), strict=True):
             tensor.copy_(value)
 
     def check_consistent(self, values: Mapping[str, object], hint: str) -> None:
@@ -122,13 +124,13 @@ class Ranks:
                 got = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(found))
                 raise ArgumentError(name, "the same on every rank", str(got), hint)
 
-    def command(self, name: str, trainer: int = 0, number: float = 0.0) -> None:
+    def send_command(self, name: str, trainer: int = 0, value: float = 0.0) -> None:
         """Tell the other ranks what comes next; called on rank 0."""
-        message = torch.tensor([COMMANDS.index(name), trainer, number], dtype=torch.float64)
+        message = torch.tensor([COMMANDS.index(name), trainer, value], dtype=torch.float64)
         with self._communicating():
             dist.broadcast(message, 0)
 
-    def next_command(self, *names: str) -> tuple[str, float]:
+    def recv_command(self, *names: str) -> tuple[str, float]:
         """Return the next command and its number; called on other ranks than 0.
 
         Until then the rank sends rank 0 the states that a checkpoint takes.
@@ -140,12 +142,12 @@ class Ranks:
             message = torch.zeros(3, dtype=torch.float64)
             with self._communicating():
                 dist.broadcast(message, 0)
-            code, trainer, number = message.tolist()
+            code, trainer, value = message.tolist()
             name = COMMANDS[int(code)]
             if name in names:
-                return name, number
+                return name, value
             if name == "state":
-                self.send_state(int(trainer), bool(number))
+                self.send_state(int(trainer), bool(value))
             elif name != "save":
                 raise PeerError(
                     f"expected the same calls on every rank, got {name!r} on rank 0 and "
@@ -153,15 +155,15 @@ class Ranks:
                     "what makes trainers on all ranks"
                 )
 
-    def meet(self, name: str) -> None:
+    def barrier(self, name: str) -> None:
         """Wait until all ranks make the same call.
 
         Raises:
             PeerError: A rank fails or makes another call, or does not come in time.
         """
-        if self.leads:
-            self.command(name)
+        if self.is_main_rank:
+            self.send_command(name)
         else:
-            self.next_command(name)
+            self.recv_command(name)
         with self._communicating():
             dist.monitored_barrier(wait_all_ranks=True)  # rank 0 names those that do not come

@@ -22,7 +22,7 @@ from rlox._errors import ArgumentError
 from rlox.algorithms import a2c, ppo, sac
 from rlox.distributed import _ddp_state
 from rlox.distributed.ddp import current_group
-from rlox.envs._autoreset import autoreset_mode_of
+from rlox.envs._autoreset import get_autoreset_mode
 
 _EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DDPMixin(_Learner):
     ) -> None:
         self.ranks = current_group().ranks
         self.world_size = self.ranks.size
-        mode = getattr(env, "_mode", None) or autoreset_mode_of(env)
+        mode = getattr(env, "_mode", None) or get_autoreset_mode(env)
         if mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
             raise ArgumentError(
                 "env",
@@ -65,14 +65,14 @@ class DDPMixin(_Learner):
                 "NEXT_STEP",
                 "make them with autoreset_mode='SameStep'",
             )
-        self._stop_requested = False  # by this rank
+        self._local_stop_requested = False  # by this rank
         self.stop_agreed = False  # known on all ranks
-        self._may_stop_alone = self.ranks.leads
+        self._may_stop_alone = self.ranks.is_main_rank
         self.run_ended = False  # by rank 0
         self._base = _types.Arrays()  # normalizer state after the last merge
-        own_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
-        super().__init__(env, config, own_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
-        self._own_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
+        local_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
+        super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
+        self._local_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
         for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
             optimizer.average = self._average
         shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
@@ -83,17 +83,17 @@ class DDPMixin(_Learner):
         }
         hint = "make the same environments and policy on every rank"
         self.ranks.check_consistent(values, hint)
-        self._share_weights()
+        self._broadcast_weights()
 
     # Ranks that ended a loop at different places would wait for each other until the timeout.
     @property
-    def stopping(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether to return early; within common work, only if all ranks know."""
-        return self.stop_agreed or (self._may_stop_alone and self._stop_requested)
+        return self.stop_agreed or (self._may_stop_alone and self._local_stop_requested)
 
-    @stopping.setter
-    def stopping(self, value: bool) -> None:
-        self._stop_requested = value
+    @stop_requested.setter
+    def stop_requested(self, value: bool) -> None:
+        self._local_stop_requested = value
         self.stop_agreed = self.stop_agreed and value
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
@@ -105,22 +105,22 @@ class DDPMixin(_Learner):
             PeerError: Another rank failed.
         """
         ranks = self.ranks
-        if ranks.leads:
-            ranks.command("iterate", number=progress)
+        if ranks.is_main_rank:
+            ranks.send_command("iterate", value=progress)
         else:
-            command, progress = ranks.next_command("iterate", "end")
+            command, progress = ranks.recv_command("iterate", "end")
             self.run_ended = command == "end"
             if self.run_ended:
                 return {}
         try:
-            with self._local_episodes():
+            with self._use_local_episodes():
                 metrics: dict[str, float] = super().iterate(progress)  # type: ignore[misc]  # the learner's
             return self._merge_metrics(metrics)
         except BaseException as error:
             ranks.fail(error)
             raise
         finally:
-            self._may_stop_alone = ranks.leads
+            self._may_stop_alone = ranks.is_main_rank
 
     def collect(self, *args: Any) -> Any:
         """Collect with this rank's environments; then agree whether to go on, merge statistics."""
@@ -130,8 +130,10 @@ class DDPMixin(_Learner):
         finally:
             self._may_stop_alone = False
         normalizer = self.normalizer
-        own: Any = [] if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
-        rows = self.ranks.all_gather([float(self._stop_requested), *own])
+        local_statistics: Any = (
+            [] if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
+        )
+        rows = self.ranks.all_gather([float(self._local_stop_requested), *local_statistics])
         self.stop_agreed = bool(rows[:, 0].any())
         if normalizer is not None:
             merged = _ddp_state.merge_statistics(self._base, rows[:, 1:])
@@ -141,44 +143,44 @@ class DDPMixin(_Learner):
 
     def state(self, replay: bool = True) -> learners.LearnerState:
         """Return the state of the run on rank 0, which asks the others; their own on the others."""
-        with self._local_episodes():
-            own = super().state(replay)
+        with self._use_local_episodes():
+            local_state = super().state(replay)
         ranks = self.ranks
-        if not ranks.leads or self.world_size == 1:
-            return own
+        if not ranks.is_main_rank or self.world_size == 1:
+            return local_state
         if ranks.failure:
-            return _ddp_state.degraded_state(own, self.world_size, ranks.failure)
-        ranks.command("state", current_group().trainer_number(self), float(replay))
+            return _ddp_state.degraded_state(local_state, self.world_size, ranks.failure)
+        ranks.send_command("state", current_group().trainer_index(self), float(replay))
         _, *others = ranks.gather_objects(None)
-        return _ddp_state.merge_states([own, *others])
+        return _ddp_state.merge_states([local_state, *others])
 
     def send_state(self, replay: bool) -> None:
         """Send rank 0 what this rank has of its own."""
-        own = replace(self.state(replay), networks={}, optimizer={})
-        self.ranks.gather_objects(own)
+        local_state = replace(self.state(replay), networks={}, optimizer={})
+        self.ranks.gather_objects(local_state)
 
     def load_state(self, state: learners.LearnerState) -> None:
         """Restore a state of all ranks, on each of them; see `Learner`."""
-        learners.expect_state(state)
+        learners.check_state(state)
         episodes = learners.EpisodeStatistics()
         episodes.load_state(state.counters.get("episodes", {}))
-        with self._local_episodes():
-            own = _ddp_state.shard_state(state, self.ranks.rank) if state.ranks else state
-            super().load_state(own)
-            self._own_episodes = self.episodes
+        with self._use_local_episodes():
+            local_state = _ddp_state.shard_state(state, self.ranks.rank) if state.ranks else state
+            super().load_state(local_state)
+            self._local_episodes = self.episodes
         self.episodes = episodes
-        self._share_weights()
+        self._broadcast_weights()
 
     @contextmanager
-    def _local_episodes(self) -> Iterator[None]:
+    def _use_local_episodes(self) -> Iterator[None]:
         """Make `episodes` those of this rank within the context; they are all ranks' otherwise."""
-        merged, self.episodes = self.episodes, self._own_episodes
+        merged, self.episodes = self.episodes, self._local_episodes
         try:
             yield
         finally:
             self.episodes = merged
 
-    def _share_weights(self) -> None:
+    def _broadcast_weights(self) -> None:
         """Take rank 0's parameters and buffers, and note the statistics that all begin with."""
         self.ranks.broadcast_tensors(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
@@ -189,14 +191,14 @@ class DDPMixin(_Learner):
 
     def _average(self, gradient: Tensor) -> Tensor:
         """Return the mean gradient of all ranks, and learn whether a rank wants to stop."""
-        flag = gradient.new_full((1,), float(self._stop_requested))
-        total = self.ranks.all_reduce(torch.cat((gradient, flag)))
+        stop_flag = gradient.new_full((1,), float(self._local_stop_requested))
+        total = self.ranks.all_reduce(torch.cat((gradient, stop_flag)))
         self.stop_agreed = self.stop_agreed or bool(total[-1] > 0)
         return total[:-1].div_(self.world_size)
 
     def _merge_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return the metrics of all ranks. If one rank has none, no rank has."""
-        rows = self.ranks.all_gather_objects((metrics, self._own_episodes.state()))
+        rows = self.ranks.all_gather_objects((metrics, self._local_episodes.state()))
         self.episodes = _ddp_state.merge_episodes([episodes for _, episodes in rows])
         if not self.built_in:  # forward passes may change buffers, as batch norms do
             modules = [getattr(self, name) for name in self.module_names]
@@ -205,7 +207,7 @@ class DDPMixin(_Learner):
             return {}
         merged = {}
         for name in metrics:
-            values = np.array([own[name] for own, _ in rows])
+            values = np.array([rank_metrics[name] for rank_metrics, _ in rows])
             finite = values[np.isfinite(values)]
             merged[name] = float(finite.mean()) if finite.size else np.nan
         merged |= zip(

@@ -28,11 +28,13 @@ def rank_seed(seed: int, rank: int) -> int:
     """
     if rank == 0:
         return seed
-    words = np.random.SeedSequence(seed, spawn_key=(_RANKS, rank)).generate_state(4)
-    return int.from_bytes(words.tobytes(), "little")
+    state = np.random.SeedSequence(seed, spawn_key=(_RANKS, rank)).generate_state(4)
+    return int.from_bytes(state.tobytes(), "little")
 
 
-def shard_config(config: Any, size: int, *, own_envs: bool, device: str | None) -> tuple[Any, Any]:
+def shard_config(
+    config: Any, size: int, *, has_local_envs: bool, device: str | None
+) -> tuple[Any, Any]:
     """Return the settings of all ranks together, and those of each rank.
 
     Environments, minibatches, replay buffer and random steps are divided by the number of ranks. If
@@ -58,7 +60,7 @@ def shard_config(config: Any, size: int, *, own_envs: bool, device: str | None) 
         raise ArgumentError(
             "async_collect", "False where several processes learn together", "True", "leave it out"
         )
-    if own_envs:
+    if has_local_envs:
         config = replace(config, num_envs=config.num_envs * size)
     changes: dict[str, Any] = {}
     for name in ("num_envs", "batch_size"):
@@ -177,14 +179,25 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
     counters["timesteps"] = sum(x.counters["timesteps"] for x in ranks)
     counters["episodes"] = merge_episodes([x.counters["episodes"] for x in ranks]).state()
     if "noise" in counters:
-        counters["noise"] = [number for x in ranks for number in x.counters["noise"]]
-    inexact = next((f"rank {k}: {x.inexact}" for k, x in enumerate(ranks) if x.inexact), None)
+        counters["noise"] = [value for x in ranks for value in x.counters["noise"]]
+    unrestorable_reason = next(
+        (
+            f"rank {k}: {x.unrestorable_reason}"
+            for k, x in enumerate(ranks)
+            if x.unrestorable_reason
+        ),
+        None,
+    )
     return replace(
-        first, normalizer=normalizer, counters=counters, inexact=inexact, ranks=list(ranks)
+        first,
+        normalizer=normalizer,
+        counters=counters,
+        unrestorable_reason=unrestorable_reason,
+        ranks=list(ranks),
     )
 
 
-def degraded_state(own: LearnerState, size: int, reason: str) -> LearnerState:
+def degraded_state(local_state: LearnerState, size: int, reason: str) -> LearnerState:
     """Return the state of a run of which only rank 0 is there: no environments, no replay buffer.
 
     Args:
@@ -192,34 +205,34 @@ def degraded_state(own: LearnerState, size: int, reason: str) -> LearnerState:
         size: Number of ranks.
         reason: What happened to the others.
     """
-    first = replace(own, environment={}, replay=None, inexact=reason)
-    if own.normalizer:  # episodes begin anew
-        zeros = np.zeros_like(own.normalizer["returns"])
-        first = replace(first, normalizer={**own.normalizer, "returns": zeros})
+    first = replace(local_state, environment={}, replay=None, unrestorable_reason=reason)
+    if local_state.normalizer:  # episodes begin anew
+        zeros = np.zeros_like(local_state.normalizer["returns"])
+        first = replace(first, normalizer={**local_state.normalizer, "returns": zeros})
     ranks = [first]
     for rank in range(1, size):
         streams = {}
-        for name, state in own.streams.items():
+        for name, state in local_state.streams.items():
             entropy = [*stream_from_state(state).integers(2**32, size=4), rank]
             streams[name] = stream_state(np.random.default_rng(entropy))
         ranks.append(replace(first, streams=streams))
     merged = merge_states(ranks)
-    merged.counters["episodes"] = own.counters["episodes"]
+    merged.counters["episodes"] = local_state.counters["episodes"]
     return merged
 
 
 def shard_state(state: LearnerState, rank: int) -> LearnerState:
     """Return the state of one rank from what `merge_states` returned."""
-    own = state.ranks[rank]
+    local_state = state.ranks[rank]
     normalizer = dict(state.normalizer)
     if normalizer:
         normalizer["returns"] = np.split(normalizer["returns"], len(state.ranks))[rank]
     return replace(
         state,
         normalizer=normalizer,
-        environment=own.environment,
-        replay=own.replay,
-        counters=own.counters,
-        streams=own.streams,
+        environment=local_state.environment,
+        replay=local_state.replay,
+        counters=local_state.counters,
+        streams=local_state.streams,
         ranks=[],
     )

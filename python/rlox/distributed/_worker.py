@@ -1,4 +1,4 @@
-"""`Collector`: environments and a policy that collect rollouts for a learner elsewhere."""
+"""`RolloutWorker`: environments and a policy that collect rollouts for a learner elsewhere."""
 
 import os
 import threading
@@ -12,13 +12,13 @@ from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ArgumentError
 from rlox._rlox import write_rollout
 from rlox._types import Arrays
-from rlox.learners._actors import Rollout, WorkerPlan
+from rlox.learners._actors import RolloutMessage, WorkerPlan
 
 # Seconds that a step may take after the actor was told to stop.
 _GRACE = 10.0
 
 
-class Collector:
+class RolloutWorker:
     """Environments and a policy; `collect` fills rollouts with them.
 
     Args:
@@ -34,20 +34,20 @@ class Collector:
         self._env = env
         try:
             _check_spaces(env, plan.spaces)
-            self._learner: Any = plan.learner(env, plan.config, 0, *plan.own)
+            self._learner: Any = plan.learner(env, plan.config, 0, *plan.learner_args)
             self._load(plan.normalizer)
         except BaseException:
             self.close()
             raise
-        self._learner.started = True  # with the seed of the plan
+        self._learner.env_initialized = True  # with the seed of the plan
 
     def stop(self) -> None:
         """End a `collect` in another thread after its step."""
-        self._learner.stopping = True
+        self._learner.stop_requested = True
 
     def collect(
         self, seed: int, weights: Arrays | None, normalizer: Arrays | None = None
-    ) -> Rollout | None:
+    ) -> RolloutMessage | None:
         """Return a rollout whose random numbers come from `seed`; None if `stop` was called.
 
         Args:
@@ -57,15 +57,15 @@ class Collector:
         """
         learner, env = self._learner, self._env
         if weights is not None:
-            learner.take(weights)
+            learner.load_weights(weights)
         self._load(normalizer)
-        if not learner.gather(seed):
+        if not learner.collect_for_remote(seed):
             return None
         learner.timesteps += learner.buffer.n_transitions  # errors name the step
-        returns, lengths = env.drain_episodes()
+        returns, lengths = env.pop_episodes()
         statistics = {} if learner.normalizer is None else dict(learner.normalizer.state())
-        dropped = getattr(env, "episodes_dropped", 0)
-        return Rollout(write_rollout(learner.buffer), returns, lengths, dropped, statistics)
+        dropped = getattr(env, "dropped_episodes", 0)
+        return RolloutMessage(write_rollout(learner.buffer), returns, lengths, dropped, statistics)
 
     def _load(self, normalizer: Arrays | None) -> None:
         if self._learner.normalizer is not None and normalizer:
@@ -97,10 +97,10 @@ class CollectTask:
 
     def run(self, report: Callable[[Any], Any]) -> None:
         """Report None when ready, then a rollout for each answer, which is (seed, weights)."""
-        collector = Collector(self.plan.fn)  # type: ignore[arg-type]  # a plan, see `pickled`
+        worker = RolloutWorker(self.plan.fn)  # type: ignore[arg-type]  # a plan, see `pickled`
 
         def stop() -> None:
-            collector.stop()
+            worker.stop()
             timer = threading.Timer(_GRACE, os._exit, (1,))
             timer.daemon = True
             timer.start()
@@ -109,6 +109,6 @@ class CollectTask:
             with stop_on_interrupt(stop):
                 request = report(None)
                 while True:
-                    request = report(collector.collect(*request))
+                    request = report(worker.collect(*request))
         finally:
-            collector.close()
+            worker.close()

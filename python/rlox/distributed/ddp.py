@@ -27,15 +27,15 @@ from rlox import trainers
 from rlox._errors import ArgumentError
 from rlox._training.loop import plan
 from rlox._training.results import STOP, TrainResult
-from rlox._training.resume import settings_told
+from rlox._training.resume import config_to_dict
 from rlox._training.run_folder import versions
-from rlox._validation import chosen_seed, number, text
+from rlox._validation import check_float, check_str, resolve_seed
 from rlox.callbacks.base import as_callbacks
 from rlox.checkpoint import read_checkpoint
 from rlox.distributed import PeerError
 from rlox.distributed._ddp_state import shard_config
-from rlox.envs._make import count_of, name_of
-from rlox.learners._backends import expect_torch
+from rlox.envs._make import get_env_name, get_num_envs
+from rlox.learners._backends import check_torch
 from rlox.trainers import EnvLike, Trainer
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
 
     from rlox.distributed._collectives import Ranks
 
-__all__ = ["Group", "PeerError", "group"]
+__all__ = ["PeerError", "ProcessGroup", "group"]
 _LEARNERS = "rlox.distributed._ddp_learners:"
 _SAME = "pass the same on every rank"
-_current: list["Group"] = []
+_current: list["ProcessGroup"] = []
 
 
-def group(backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0) -> "Group":
+def group(
+    backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
+) -> "ProcessGroup":
     """Return the group of the processes that torchrun started, a context manager.
 
     If a process fails or dies, the others raise `PeerError` at their next common step. At the end
@@ -70,10 +72,10 @@ def group(backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.
     Traceback (most recent call last):
     RuntimeError: group: expected to be started by torchrun, ...
     """
-    return Group(backend, timeout)
+    return ProcessGroup(backend, timeout)
 
 
-def current_group() -> "Group":
+def current_group() -> "ProcessGroup":
     """Return the group that this process is in.
 
     Raises:
@@ -87,14 +89,14 @@ def current_group() -> "Group":
     return _current[-1]
 
 
-class Group:
+class ProcessGroup:
     """Processes that torchrun started, as a context manager; see `rlox.distributed.ddp.group`."""
 
     def __init__(
         self, backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
     ) -> None:
-        self._backend = None if backend is None else text("backend", backend, ("gloo", "nccl"))
-        self._timeout = number("timeout", timeout, 1, 1e6)
+        self._backend = None if backend is None else check_str("backend", backend, ("gloo", "nccl"))
+        self._timeout = check_float("timeout", timeout, 1, 1e6)
         if missing := [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]:
             raise RuntimeError(
                 f"group: expected to be started by torchrun, got no {' and no '.join(missing)} in "
@@ -107,7 +109,7 @@ class Group:
         self._handles_sigterm = False
 
     def __enter__(self) -> "Self":
-        expect_torch("processes average gradients in it")
+        check_torch("processes average gradients in it")
         import torch
         import torch.distributed as dist
 
@@ -134,10 +136,10 @@ class Group:
         self.ranks.send_state = lambda index, replay: self.trainers[index].learner.send_state(
             replay
         )
-        own = {name: x for name, x in versions().items() if name in ("rlox", "torch")}
-        own["backend"] = "gloo" if self.device is None else "nccl"
+        local_versions = {name: x for name, x in versions().items() if name in ("rlox", "torch")}
+        local_versions["backend"] = "gloo" if self.device is None else "nccl"
         try:
-            self.ranks.check_consistent(own, "start the same on every machine")
+            self.ranks.check_consistent(local_versions, "start the same on every machine")
         except BaseException:
             self.ranks.close()
             raise
@@ -164,7 +166,7 @@ class Group:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
-                self.ranks.meet("leave")
+                self.ranks.barrier("leave")
         finally:
             if self._handles_sigterm:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -196,10 +198,10 @@ class Group:
                 environments in autoreset mode NEXT_STEP.
             PeerError: Another rank failed, or makes other calls.
         """
-        trainer_class = _TRAINERS[text("algorithm", algorithm, tuple(_TRAINERS))]
+        trainer_class = _TRAINERS[check_str("algorithm", algorithm, tuple(_TRAINERS))]
         if self.device is not None and "device" not in kwargs:
             kwargs["device"] = self.device
-        self.ranks.meet("make")
+        self.ranks.barrier("make")
         return trainer_class(env, **kwargs)
 
     def load(self, path: str | os.PathLike[str], **kwargs: Any) -> "DDPTrainer":
@@ -217,12 +219,12 @@ class Group:
             FileNotFoundError, rlox.CorruptFileError: As `Trainer.load` does.
             PeerError: Another rank failed, or makes other calls.
         """
-        self.ranks.meet("load")  # what rank 0 saved before is there by now
+        self.ranks.barrier("load")  # what rank 0 saved before is there by now
         manifest = read_checkpoint(path).manifest
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         values = {"path": f"a manifest of SHA-256 {digest[:16]}"}
         self.ranks.check_consistent(values, "read the same checkpoint on every rank")
-        name = text("algorithm", manifest.get("algorithm"), tuple(_TRAINERS))
+        name = check_str("algorithm", manifest.get("algorithm"), tuple(_TRAINERS))
         saved_size = len(manifest.get("ranks") or [None])
         if saved_size != self.size:
             raise ArgumentError(
@@ -236,9 +238,9 @@ class Group:
         kwargs.setdefault("backend", "torch")
         return _TRAINERS[name].load(path, **kwargs)
 
-    def trainer_number(self, learner: object) -> int:
+    def trainer_index(self, learner: object) -> int:
         """Return the number of a learner's trainer, in the order in which trainers were made."""
-        return next(i for i, one in enumerate(self.trainers) if one.learner is learner)
+        return next(i for i, trainer in enumerate(self.trainers) if trainer.learner is learner)
 
 
 class DDPTrainer(Trainer):
@@ -259,7 +261,7 @@ class DDPTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self.group = current_group()
-        if text("backend", backend) not in ("auto", "torch"):
+        if check_str("backend", backend) not in ("auto", "torch"):
             raise ArgumentError(
                 "backend",
                 "'torch', on which processes average their gradients",
@@ -267,24 +269,24 @@ class DDPTrainer(Trainer):
                 "leave it out",
             )
         ranks = self.group.ranks
-        own_envs = count_of(env) is not None  # made already, and the rank's own
-        env_name = "environments already made" if own_envs else name_of(env)
+        has_local_envs = get_num_envs(env) is not None  # made already, and the rank's own
+        env_name = "environments already made" if has_local_envs else get_env_name(env)
         ranks.check_consistent({"algorithm": self.algorithm, "env": env_name}, _SAME)
-        seed = ranks.broadcast(int(chosen_seed(seed)))
-        self._own_envs = own_envs and "num_envs" not in kwargs
+        seed = ranks.broadcast(int(resolve_seed(seed)))
+        self._has_local_envs = has_local_envs and "num_envs" not in kwargs
         self._config: Any = None
-        folder = runs_dir if ranks.leads else None
+        folder = runs_dir if ranks.is_main_rank else None
         super().__init__(env, seed, backend="torch", runs_dir=folder, **kwargs)
         self.group.trainers.append(self)
 
-    def _share(self, config: Any) -> Any:
-        settings = settings_told(config)
+    def _shard_config(self, config: Any) -> Any:
+        settings = config_to_dict(config)
         settings["device"] = config.device.partition(":")[0]  # each rank may have its own GPU
         self.group.ranks.check_consistent(settings, _SAME)
-        self._config, own = shard_config(
-            config, self.group.size, own_envs=self._own_envs, device=self.group.device
+        self._config, local_config = shard_config(
+            config, self.group.size, has_local_envs=self._has_local_envs, device=self.group.device
         )
-        return own
+        return local_config
 
     @property
     def config(self) -> Any:
@@ -328,19 +330,19 @@ class DDPTrainer(Trainer):
         plan(self, total_timesteps)  # refuses on all ranks alike, before anything begins
         checked = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
-        ranks.meet("train")
+        ranks.barrier("train")
         ranks.check_consistent({"total_timesteps": total_timesteps}, _SAME)
         learner.run_ended = False
         try:
-            if ranks.leads:
+            if ranks.is_main_rank:
                 result = super().train(
                     total_timesteps, callbacks=checked, progress_bar=progress_bar, loggers=loggers
                 )
-                ranks.command("end")
+                ranks.send_command("end")
             else:
                 result = super().train(total_timesteps)
                 if not learner.run_ended:
-                    ranks.next_command("end")
+                    ranks.recv_command("end")
             return ranks.broadcast(result)
         except BaseException as error:
             ranks.fail(error)
@@ -353,14 +355,14 @@ class DDPTrainer(Trainer):
         or `load`, or where they leave the group.
         """
         ranks = self.group.ranks
-        if not ranks.leads:
-            ranks.next_command("save")
+        if not ranks.is_main_rank:
+            ranks.recv_command("save")
             return
         try:
             super().save(path, replay=replay)
         finally:
             if not ranks.failure:
-                ranks.command("save")
+                ranks.send_command("save")
 
 
 class PPOTrainer(DDPTrainer, trainers.PPOTrainer):

@@ -18,11 +18,11 @@ from rlox._errors import ArgumentTypeError
 from rlox._optional import load_extra
 from rlox._training.results import TrainResult
 from rlox._types import Arrays
-from rlox._validation import shown
-from rlox.distributed._worker import Collector
+from rlox._validation import short_repr
+from rlox.distributed._worker import RolloutWorker
 from rlox.experiments import many
-from rlox.experiments._jobs import Outcome, Outcomes, TrainJob
-from rlox.learners._actors import Rollout, WorkerPlan, lag_bound
+from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob
+from rlox.learners._actors import RolloutMessage, WorkerPlan, lag_bound
 from rlox.trainers import EnvLike, Trainer
 
 # Times that Ray repeats a rollout or a run whose process or machine was lost.
@@ -48,17 +48,17 @@ class _Worker:
         self._plan = plan
 
     @cached_property
-    def _collector(self) -> Collector:
-        return Collector(self._plan.fn)  # type: ignore[arg-type]  # see `WorkerPlan.pickled`
+    def _rollout_worker(self) -> RolloutWorker:
+        return RolloutWorker(self._plan.fn)  # type: ignore[arg-type]  # see `WorkerPlan.pickled`
 
-    def collect(self, *request: Any) -> Rollout | None:
+    def collect(self, *request: Any) -> RolloutMessage | None:
         """Return a rollout for the arguments of `Collector.collect`; None without arguments."""
-        collector = self._collector
-        return collector.collect(*request) if request else None
+        worker = self._rollout_worker
+        return worker.collect(*request) if request else None
 
     def close(self) -> None:
         """Close the environments."""
-        self._collector.close()
+        self._rollout_worker.close()
 
 
 class RayWorker:
@@ -79,7 +79,7 @@ class RayWorker:
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
         """Ask for a rollout with the weights of a version."""
-        ref = self._workers.put(version, weights)
+        ref = self._workers.store_weights(version, weights)
         self._pending = self.actor.collect.remote(seed, ref, self._normalizer)
 
     def poll(self, seconds: float) -> bool:
@@ -107,7 +107,7 @@ class RayWorkers:
         self._refs: dict[int, Any] = {}
         self._workers: list[RayWorker] = []
 
-    def put(self, version: int, weights: Arrays) -> Any:
+    def store_weights(self, version: int, weights: Arrays) -> Any:
         """Return the reference of the weights of a version in Ray's object store."""
         if version not in self._refs:
             self._refs[version] = self.ray.put(weights)
@@ -139,7 +139,7 @@ def train_many(
     seeds: Iterable[int],
     total_timesteps: int,
     *,
-    tell: many.Tell | None = None,
+    on_result: many.ResultCallback | None = None,
     **common: Any,
 ) -> list[TrainResult]:
     """Train as `rlox.train_many` does, with every run as a task of Ray that takes one CPU.
@@ -165,18 +165,18 @@ def train_many(
     for name in ("workers", "processes"):
         if name in common:
             expected = "no such argument of train_many on a cluster"
-            raise ArgumentTypeError(name, expected, shown(common[name]), "leave it out")
-    checked = many.runs(
+            raise ArgumentTypeError(name, expected, short_repr(common[name]), "leave it out")
+    checked = many.make_runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
     )
-    return checked.train(tell)
+    return checked.train(on_result)
 
 
-def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> Outcomes:
+def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
     """Run jobs as tasks; yield each number and outcome. Ray schedules the tasks."""
     ray = _connect()
     task = ray.remote(num_cpus=1, max_retries=_RETRIES)(TrainJob.run)
-    pending = {task.remote(job): number for number, job in enumerate(jobs)}
+    pending = {task.remote(job): index for index, job in enumerate(jobs)}
 
     def cancel(force: bool = False) -> None:
         for ref in list(pending):
@@ -187,7 +187,7 @@ def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -
             while pending:
                 for ref in ray.wait(list(pending), timeout=_POLL)[0]:
                     number = pending.pop(ref)
-                    outcome: Outcome
+                    outcome: RunOutcome
                     try:
                         outcome = ray.get(ref)
                     except ray.exceptions.TaskCancelledError:

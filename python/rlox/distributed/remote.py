@@ -19,7 +19,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy
 from rlox._rng import state_for_native
 from rlox._types import Arrays
-from rlox._validation import shown, whole, worker_addresses
+from rlox._validation import check_int, short_repr, worker_addresses
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, gae_lambda, lag_bound, ring
 
@@ -27,7 +27,7 @@ from rlox.learners._actors import Actors, as_policy, gae_lambda, lag_bound, ring
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
 
 
-def extension() -> Any:
+def load_extension() -> Any:
     """The extension, with what workers need.
 
     Raises:
@@ -41,7 +41,7 @@ def extension() -> Any:
     return _rlox
 
 
-def reach_by(
+def make_connection_options(
     token: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     tls_domain: str | None = None,
@@ -122,7 +122,7 @@ class RemoteVecEnv(VecEnv):
         snapshot_every: int = 64,
         **kwargs: Any,
     ) -> None:
-        reach = reach_by(
+        reach = make_connection_options(
             token,
             tls_ca,
             tls_domain,
@@ -130,19 +130,19 @@ class RemoteVecEnv(VecEnv):
             keepalive_timeout=keepalive_timeout,
             reply_timeout=reply_timeout,
             recovery_timeout=recovery_timeout,
-            snapshot_every=whole("snapshot_every", snapshot_every, 1),
+            snapshot_every=check_int("snapshot_every", snapshot_every, 1),
         )
-        given: object = addresses
-        listed = isinstance(given, Sequence) and not isinstance(given, str)
+        value: object = addresses
+        listed = isinstance(value, Sequence) and not isinstance(value, str)
         if not listed or not all(isinstance(one, str) for one in addresses):
             raise ArgumentTypeError(
                 "addresses",
                 "a list of workers' addresses",
-                shown(addresses),
+                short_repr(addresses),
                 'pass for example ["127.0.0.1:50051"]',
             )
         self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
-        remote_env = extension().remote_env
+        remote_env = load_extension().remote_env
 
         def make(
             env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: Any, _name: str
@@ -175,7 +175,7 @@ class RemoteVecEnv(VecEnv):
         return faults
 
 
-def in_workers(
+def start_remote_actors(
     env: VecEnv, config: Any, weights: NativePolicy | Arrays, seed: int, stream: np.random.Generator
 ) -> Actors:
     """Actors whose environments and policies are workers'.
@@ -193,11 +193,11 @@ def in_workers(
         RuntimeError: One that does not answer.
     """
     buffers = ring(env, config)
-    arguments = dict(env._made)
+    arguments = dict(env._init_kwargs)
     named = worker_addresses(config.actors)
     assert named is not None, "the configuration has been checked"
     addresses, waits = named
-    native, faults = extension().remote_actors(
+    native, faults = load_extension().remote_actors(
         addresses,
         arguments.pop("env_id"),
         num_actors=config.num_actors,
@@ -214,6 +214,6 @@ def in_workers(
         autoreset_mode=env.metadata["autoreset_mode"].value,
         max_episode_steps=arguments.pop("max_episode_steps"),
         kwargs=arguments,
-        reach=reach_by() | waits,
+        reach=make_connection_options() | waits,
     )
     return Actors(native, buffers, faults=faults)

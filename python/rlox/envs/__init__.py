@@ -2,12 +2,12 @@
 
 from rlox.envs._make import make_vec
 from rlox.envs._rollout_env import RolloutEnv
-from rlox.envs.gymnasium import ForeignVecEnv
+from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.native import NativeEnv, make_native_vec, register, register_env
 from rlox.envs.vec_env import VecEnv
 
 __all__ = [
-    "ForeignVecEnv",
+    "GymVecEnv",
     "NativeEnv",
     "RolloutEnv",
     "VecEnv",

@@ -29,7 +29,7 @@ _ARGUMENTS = {
 }
 
 
-def expect_state(env_id: str) -> None:
+def check_has_state(env_id: str) -> None:
     """Raise an AttributeError for environments of which Gymnasium has none with a `state`."""
     if env_id not in _CLASSES:
         raise AttributeError(
@@ -43,9 +43,9 @@ def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArr
     >>> to_gymnasium_state("Acrobot-v1", np.zeros(5)).dtype
     dtype('float32')
     """
-    own = state[: _CLASSES[env_id][1]]
+    values = state[: _CLASSES[env_id][1]]
     single = {"Acrobot-v1": 0.0, "MountainCarContinuous-v0": 1.0}.get(env_id)
-    return own if single is None or state[-1] != single else own.astype(np.float32)
+    return values if single is None or state[-1] != single else values.astype(np.float32)
 
 
 def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -57,19 +57,19 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     >>> to_native_state("MountainCarContinuous-v0", [0.5, 0.0])
     array([0.5, 0. , 0. ])
     """
-    own = np.asarray(state)
+    values = np.asarray(state)
     _, size = _CLASSES[env_id]
-    if own.shape != (size,) or own.dtype.kind not in "iuf":
+    if values.shape != (size,) or values.dtype.kind not in "iuf":
         raise ArgumentError(
             "state",
             f"{size} real numbers",
-            f"shape {own.shape} of dtype {own.dtype}",
+            f"shape {values.shape} of dtype {values.dtype}",
             f"pass a state of {env_id}",
         )
-    single = own.dtype == np.float32
+    single = values.dtype == np.float32
     # Native states end with the precision of the numbers, or with the unknown last torque.
-    behind = {"Acrobot-v1": not single, "MountainCarContinuous-v0": single, "Pendulum-v1": np.nan}
-    return np.append(own, behind.get(env_id, [])).astype(np.float64)
+    suffix = {"Acrobot-v1": not single, "MountainCarContinuous-v0": single, "Pendulum-v1": np.nan}
+    return np.append(values, suffix.get(env_id, [])).astype(np.float64)
 
 
 @cache
@@ -113,10 +113,10 @@ class GymnasiumAttributes:
                 constants[name] = value if argument != "nips" else "nips" if value else "book"
         self._constants = constants
         for name in [*constants]:  # a subclass may have attributes of these names
-            own = self.__dict__.get(name, getattr(type(self), name, None))
-            if isinstance(own, int | float | str | np.ndarray):
-                self._refuse(name, own)
-            if own is not None:
+            attribute = self.__dict__.get(name, getattr(type(self), name, None))
+            if isinstance(attribute, int | float | str | np.ndarray):
+                self._check_attribute(name, attribute)
+            if attribute is not None:
                 del constants[name]
         self.__dict__.update(constants)
 
@@ -126,10 +126,10 @@ class GymnasiumAttributes:
         if constants is not None and (name in constants or unknown):
             if name in constants and np.array_equal(value, constants[name]):  # type: ignore[arg-type]
                 return
-            self._refuse(name, value)
+            self._check_attribute(name, value)
         super().__setattr__(name, value)
 
-    def _refuse(self, name: str, value: object) -> None:
+    def _check_attribute(self, name: str, value: object) -> None:
         """Raise an AttributeError, unless a user's subclass has an attribute of its own."""
         env_id = self._native.env_id
         if name in (self._constants or {}):

@@ -13,7 +13,7 @@ from rlox._layout import Layout
 Flags = npt.NDArray[np.bool_]
 
 
-def as_autoreset_mode(given: object) -> AutoresetMode:
+def as_autoreset_mode(value: object) -> AutoresetMode:
     """The member that is given, or whose value or name is.
 
     Raises:
@@ -23,17 +23,17 @@ def as_autoreset_mode(given: object) -> AutoresetMode:
     True
     """
     for mode in AutoresetMode:
-        if given is mode or (isinstance(given, str) and given in (mode.value, mode.name)):
+        if value is mode or (isinstance(value, str) and value in (mode.value, mode.name)):
             return mode
     raise ArgumentError(
         "autoreset_mode",
         f"{', '.join(repr(mode.value) for mode in AutoresetMode)} or a member of AutoresetMode",
-        repr(given),
+        repr(value),
         "pass 'SameStep'",
     )
 
 
-def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def get_autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """What an environment's metadata say; without any, what Gymnasium takes it to be.
 
     Raises:
@@ -57,22 +57,22 @@ def autoreset_mode_of(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from error
 
 
-def expect_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> None:
+def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> None:
     """Refuses environments whose autoreset mode is not the one that was asked for, if one was.
 
     Raises:
         ValueError: It is another.
     """
-    if mode is not None and (own := autoreset_mode_of(env)) is not mode:
+    if mode is not None and (env_mode := get_autoreset_mode(env)) is not mode:
         raise ArgumentError(
             "autoreset_mode",
-            f"{own.value!r}, as {env} has it",
+            f"{env_mode.value!r}, as {env} has it",
             repr(mode.value),
             "leave it out, or make the environments with that mode",
         )
 
 
-def expect_resets(
+def check_resets(
     env: VectorEnv[Any, Any, Any],
     ended: Flags,
     rewards: npt.NDArray[np.float64],
@@ -94,8 +94,8 @@ def expect_resets(
         ValueError: An environment has an end or, unless wrappers may have made it, a reward there.
     """
     # Wrappers may make other rewards of the 0 that comes with a reset.
-    paid = (rewards != 0) if env is env.unwrapped else False
-    wrong = ended & (done | paid)
+    has_reward = (rewards != 0) if env is env.unwrapped else False
+    wrong = ended & (done | has_reward)
     if wrong.any():
         i = int(wrong.argmax())
         end = "an end" if done[i] else "no end"
@@ -109,7 +109,7 @@ def expect_resets(
         )
 
 
-def as_dict(
+def to_step_dict(
     answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
 ) -> dict[str, Any]:
     """What a native step gave, for `VecEnv.step_all`."""
@@ -117,8 +117,8 @@ def as_dict(
     if final_obs is None and same_step:
         last: list[Any] = [None] * num_envs
     else:
-        seen = obs if final_obs is None else final_obs
-        last = chosen_rows(terminated | truncated, seen)
+        final_rows = obs if final_obs is None else final_obs
+        last = select_rows(terminated | truncated, final_rows)
     return {
         "obs": obs,
         "rewards": rewards,
@@ -166,7 +166,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     raise kind("options['reset_mask']", expected, got, "pass True for each one to reset")
 
 
-def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
+def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
     """Infos as vector environments give them, whether or not `DictInfoToList` has changed them.
 
     Raises:
@@ -188,10 +188,10 @@ def by_key(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
     return together
 
 
-def chosen_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
+def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
     """A list with views of the chosen rows, None elsewhere.
 
-    >>> chosen_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
+    >>> select_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
     [None, array([2.])]
     """
     listed: list[npt.NDArray[Any] | None] = [None] * len(chosen)
@@ -200,7 +200,7 @@ def chosen_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] 
     return listed
 
 
-def put_final(
+def write_final_obs(
     rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int
 ) -> None:
     """Writes last observations, from `infos`, into the rows of environments whose episodes ended.

@@ -41,7 +41,7 @@ def require_env(env: object) -> gym.Env[Any, Any]:
     )
 
 
-def expect_interface(env: gym.Env[Any, Any]) -> None:
+def check_interface(env: gym.Env[Any, Any]) -> None:
     """Check that an environment has two spaces, and that its `reset` has two arguments."""
     kind = type(env).__name__
     for name in ("observation_space", "action_space"):
@@ -57,7 +57,7 @@ def expect_interface(env: gym.Env[Any, Any]) -> None:
             raise ArgumentTypeError("env", expected, got, FIX) from error
 
 
-def expect_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
+def check_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
     """Check that a vector environment has `num_envs` and the spaces of single environments."""
     for name in ("num_envs", "single_observation_space", "single_action_space"):
         if not hasattr(env, name):
@@ -65,7 +65,7 @@ def expect_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
             raise ArgumentError("env", expected, "none", "set it in __init__")
 
 
-def expect_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
+def check_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
     """Return the results of `reset` or `step` of a vector environment; check their number."""
     names = _RESULTS[method]
     if isinstance(results, tuple) and len(results) == len(names):
@@ -84,7 +84,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
     """
 
     def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:
-        expect_interface(env)
+        check_interface(env)
         gym.utils.RecordConstructorArgs.__init__(self, index=index)
         gym.Wrapper.__init__(self, env)
         self.index = index
@@ -139,13 +139,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         """Return the class names of the wrappers and of the environment."""
         return _state.layers(self.env)
 
-    def rlox_snapshot(self) -> Arrays | str:
+    def rlox_get_state(self) -> Arrays | str:
         """Return `rlox.envs._state.snapshot` of the wrapped environment."""
-        return _state.snapshot(self.env)
+        return _state.get_state(self.env)
 
-    def rlox_restore(self, arrays: Arrays) -> str | None:
+    def rlox_set_state(self, arrays: Arrays) -> str | None:
         """Return `rlox.envs._state.restore` of the wrapped environment."""
-        return _state.restore(self.env, arrays)
+        return _state.set_state(self.env, arrays)
 
 
 def check_observations(env: VectorEnv[Any, Any, Any]) -> None:

@@ -13,8 +13,8 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv
 from rlox._spaces import random_actions
 from rlox._system import check_memory
-from rlox._validation import whole
-from rlox.envs._masks import Flags, random_allowed, with_masks
+from rlox._validation import check_int
+from rlox.envs._masks import Flags, adapt_to_masks, random_allowed
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +33,7 @@ def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
         raise ArgumentTypeError(
             "policy", "a function of observations or None", type(policy).__name__, "pass a callable"
         )
-    return whole("n", n, 1, fix="pass how many steps to make")
+    return check_int("n", n, 1, fix="pass how many steps to make")
 
 
 def collect_steps(
@@ -42,7 +42,7 @@ def collect_steps(
     """`n` steps from where environments stand, by a policy or with a stream's random actions."""
     ended, steps = ended_before(native, mode), Steps(native, space, n)
     steps.draw(choose) if isinstance(choose, np.random.Generator) else steps.choose(choose)
-    return steps.told(ended, mode)
+    return steps.to_dict(ended, mode)
 
 
 def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
@@ -96,7 +96,7 @@ class Steps:
     def draw(self, stream: np.random.Generator) -> None:
         """Steps with uniformly random actions."""
         if self.masks is not None:
-            self.choose(lambda _, mask: self._allowed(stream, mask))
+            self.choose(lambda _, mask: self._sample_allowed(stream, mask))
             return
         n, num_envs = self.rewards.shape
         # One call for all steps, but that Ctrl-C is looked for now and then.
@@ -104,24 +104,24 @@ class Steps:
         for t in range(0, n, some):
             now = slice(t, min(t + some, n))
             chosen = random_actions(self.space, stream, ((now.stop - t) * num_envs,))
-            sent = _spaces.sent_actions(self.space, chosen, len(chosen))
+            sent = _spaces.to_env_actions(self.space, chosen, len(chosen))
             self.actions[now] = sent.reshape(-1, *self.actions.shape[1:])
             self.native.steps_into(self.actions[now], *self._results(now))
 
-    def _allowed(self, stream: np.random.Generator, mask: Flags) -> Array:
-        said, _ = random_allowed(self.space, stream, mask)
-        return _spaces.sent_actions(self.space, said, len(said))
+    def _sample_allowed(self, stream: np.random.Generator, mask: Flags) -> Array:
+        actions, _ = random_allowed(self.space, stream, mask)
+        return _spaces.to_env_actions(self.space, actions, len(actions))
 
     def choose(self, policy: Any) -> None:
         """Steps with the actions that a function of observations, and masks, decides on."""
-        asked = with_masks(policy)
+        act = adapt_to_masks(policy)
         for t, action in enumerate(self.actions):
             mask = None if self.masks is None else self.native.action_masks(self.masks[t])
-            said = asked(self.obs[t], mask)
-            self.native.step_into(said, *self._results(t))
-            action[...] = said
+            actions = act(self.obs[t], mask)
+            self.native.step_into(actions, *self._results(t))
+            action[...] = actions
 
-    def told(self, ended: Flags, mode: AutoresetMode) -> dict[str, Array]:
+    def to_dict(self, ended: Flags, mode: AutoresetMode) -> dict[str, Array]:
         """All as a dict; `ended`: whose first step only reset."""
         done = self.terminated | self.truncated
         valid = np.ones_like(done)

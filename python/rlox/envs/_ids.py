@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import env_ids
-from rlox._validation import text
+from rlox._validation import check_str
 from rlox.envs._attributes import to_gymnasium_state
 
 # Environments of other extension modules by their ids; `rlox.register_env` puts them here.
@@ -56,7 +56,7 @@ def native_id(env_id: object) -> str:
     >>> native_id("rlox/CartPole-v1")
     'CartPole-v1'
     """
-    name = text("env_id", env_id).removeprefix("rlox/")
+    name = check_str("env_id", env_id).removeprefix("rlox/")
     if name not in native_ids() and name in gym.registry:
         raise ArgumentError(
             "env_id",
@@ -102,15 +102,15 @@ def vector_spec(
     known = env_id if env_id in PLUGINS else f"rlox/{env_id}"
     spec = copy.deepcopy(gym.registry.get(known))
     if spec is not None:
-        given = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
-        spec.kwargs.update({key: value for key, value in given.items() if value}, **kwargs)
+        options = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
+        spec.kwargs.update({key: value for key, value in options.items() if value}, **kwargs)
     return spec
 
 
 State = npt.NDArray[np.float64]
 
 
-def expect_render_mode(mode: object, known: Sequence[str]) -> None:
+def check_render_mode(mode: object, known: Sequence[str]) -> None:
     """Refuses a mode that is neither known nor None.
 
     Raises:
@@ -128,8 +128,8 @@ class Renderer:
     """Gymnasium's environment `env_id`, used only to draw; needs `rlox[classic-control]`."""
 
     def __init__(self, env_id: str, render_mode: str) -> None:
-        made = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
-        self._env: Any = made.unwrapped
+        env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
+        self._env: Any = env.unwrapped
 
     def draw(self, state: State) -> npt.NDArray[np.uint8] | None:
         """The frame of one native state, (height, width, 3) uint8; None in "human" mode."""

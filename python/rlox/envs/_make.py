@@ -14,15 +14,15 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlox._errors import ArgumentError, ArgumentTypeError, one_line, renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
 from rlox._rlox import env_ids
 from rlox._system import check_memory
-from rlox._validation import hint, plain_seed, whole
-from rlox.envs._autoreset import as_autoreset_mode, expect_mode
-from rlox.envs._checks import FIX, CheckedEnv, expect_interface, require_env
+from rlox._validation import check_int, check_seed, hint
+from rlox.envs._autoreset import as_autoreset_mode, check_autoreset_mode
+from rlox.envs._checks import FIX, CheckedEnv, check_interface, require_env
 from rlox.envs._ids import PLUGINS
 from rlox.envs._rollout_env import RolloutEnv
-from rlox.envs.gymnasium import ForeignVecEnv
+from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
 
 Mode = Literal["sync", "async", "vector_entry_point"]
@@ -30,11 +30,11 @@ EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EnvFactory:
     """Checked arguments of `make_vec`, but for the number of environments and the seed.
 
     >>> from rlox import make_vec
-    >>> recipe = recipe_of(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+    >>> recipe = get_env_factory(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
     >>> recipe.make(3, seed=0).num_envs
     3
     """
@@ -48,35 +48,37 @@ class Recipe:
     def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
         """Make a number of environments, the first of which is reset with `seed`."""
 
-        env: RolloutEnv = make_of(self, num_envs, seed)
+        env: RolloutEnv = make_from_factory(self, num_envs, seed)
         return env
 
 
-def recipe_of(env: Any) -> Recipe | None:
+def get_env_factory(env: Any) -> EnvFactory | None:
     """Return the arguments that environments were made with, or None if they are unknown."""
     if type(env) is VecEnv:
-        kwargs = dict(env._made)
+        kwargs = dict(env._init_kwargs)
         mode = env.metadata["autoreset_mode"]
-        return Recipe(kwargs.pop("env_id"), autoreset_mode=mode, kwargs=kwargs)
+        return EnvFactory(kwargs.pop("env_id"), autoreset_mode=mode, kwargs=kwargs)
     # Not getattr: vector wrappers forward attributes of the environments that they wrap.
-    recipe: Recipe | None = getattr(env, "__dict__", {}).get("recipe")
-    return recipe
+    env_factory: EnvFactory | None = getattr(env, "__dict__", {}).get("recipe")
+    return env_factory
 
 
 class Native(NamedTuple):
     """A native environment: its id, and what a spec says of it besides."""
 
     name: str
-    about: dict[str, Any]
+    spec_kwargs: dict[str, Any]
 
     def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
         """The keywords of `VecEnv`."""
         # Specs of rlox's own environments say the id, too.
-        given = {k: value for k, value in kwargs.items() if k != "env_id" or not self.about}
-        return {"autoreset_mode": resets, **self.about, **given}
+        overrides = {
+            k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs
+        }
+        return {"autoreset_mode": resets, **self.spec_kwargs, **overrides}
 
 
-def native_of(env: str | EnvSpec) -> Native | None:
+def find_native(env: str | EnvSpec) -> Native | None:
     """The native environment that an id names, or a spec of the environment of that id.
 
     A spec may say other keywords and another limit of steps; with other entry points or wrappers it
@@ -85,7 +87,7 @@ def native_of(env: str | EnvSpec) -> Native | None:
     Raises:
         ModuleNotFoundError, ValueError: The id begins with a module that is not there.
 
-    >>> native_of("rlox/CartPole-v1").name, native_of("Taxi-v3")
+    >>> find_native("rlox/CartPole-v1").name, find_native("Taxi-v3")
     ('CartPole-v1', None)
     """
     if isinstance(env, str):
@@ -94,11 +96,11 @@ def native_of(env: str | EnvSpec) -> Native | None:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
         known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if known and not _is_anothers(env) else None
+        return Native(name, {}) if known and not _is_reregistered(env) else None
     name = env.id.removeprefix("rlox/")
     if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
         return None
-    if _is_anothers(env.id):
+    if _is_reregistered(env.id):
         return None
     same: dict[str, Any] = {"kwargs": {}, "max_episode_steps": None}
     plain, registered = (dataclasses.replace(spec, **same) for spec in (env, gym.registry[env.id]))
@@ -108,18 +110,18 @@ def native_of(env: str | EnvSpec) -> Native | None:
     return Native(name, {"max_episode_steps": limit})
 
 
-def _is_anothers(env_id: str) -> bool:
+def _is_reregistered(env_id: str) -> bool:
     """Whether an id of Gymnasium's own was registered anew for another environment."""
     spec = gym.registry.get(env_id)
-    own = ("gymnasium.envs.", "rlox.envs.native:")
-    return spec is not None and not str(spec.entry_point).startswith(own)
+    prefixes = ("gymnasium.envs.", "rlox.envs.native:")
+    return spec is not None and not str(spec.entry_point).startswith(prefixes)
 
 
-def name_of(env: object) -> str:
+def get_env_name(env: object) -> str:
     """What environments are called: by the id that is given or that a spec has, else by a class.
 
-    >>> name_of("rlox/CartPole-v1"), name_of(gym.spec("CartPole-v1")), name_of(gym.Env)
-    ('CartPole-v1', 'CartPole-v1', 'Env')
+    >>> get_env_name("rlox/CartPole-v1"), get_env_name(gym.Env)
+    ('CartPole-v1', 'Env')
     """
     named = env.id if isinstance(env, EnvSpec) else env
     if isinstance(named, str):
@@ -128,7 +130,7 @@ def name_of(env: object) -> str:
     return str(getattr(env, "__name__", type(env).__name__))
 
 
-def count_of(env: object) -> Any:
+def get_num_envs(env: object) -> Any:
     """How many environments there are already, or a spec says; None where neither does."""
     if isinstance(env, EnvSpec):
         return env.kwargs.get("num_envs")
@@ -170,12 +172,12 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def make_registered(
-    recipe: Recipe, num_envs: int, vector_kwargs: dict[str, Any]
+    env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
     """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`."""
-    spec: EnvSpec = recipe.env
-    mode = recipe.vectorization_mode
-    wrappers: Any = recipe.wrappers  # functions, too
+    spec: EnvSpec = env_factory.env
+    mode = env_factory.vectorization_mode
+    wrappers: Any = env_factory.wrappers  # functions, too
     alone = mode == "vector_entry_point"
     lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
     if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
@@ -184,14 +186,19 @@ def make_registered(
         expected = f"one that {spec.id!r} has"
         raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
     # Of the spec's own keywords, those of vector environments would go before what is passed.
-    own = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
+    vector_keys = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
     plain = copy.deepcopy(spec)
-    plain.kwargs = {name: value for name, value in plain.kwargs.items() if name not in own}
+    plain.kwargs = {name: value for name, value in plain.kwargs.items() if name not in vector_keys}
     # Of an id Gymnasium says when a newer version is there.
     known = gym.registry.get(spec.id) is spec
     try:
         return gym.make_vec(
-            spec.id if known else plain, num_envs, mode, vector_kwargs, wrappers, **recipe.kwargs
+            spec.id if known else plain,
+            num_envs,
+            mode,
+            vector_kwargs,
+            wrappers,
+            **env_factory.kwargs,
         )
     except gym.error.DependencyNotInstalled:
         raise
@@ -220,7 +227,7 @@ def make_vec(
     wrappers: Sequence[EnvWrapper] = (),
     autoreset_mode: AutoresetMode | str | None = None,
     **kwargs: Any,
-) -> VecEnv | ForeignVecEnv:
+) -> VecEnv | GymVecEnv:
     """Makes `num_envs` environments ready for rollouts.
 
     What an environment already made, or a spec, says of itself may be repeated, not contradicted.
@@ -251,46 +258,56 @@ def make_vec(
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
     >>> make_vec(lambda: gym.make("CartPole-v1"), 2)  # Gymnasium's own
-    <ForeignVecEnv, SyncVectorEnv(num_envs=2)>
+    <GymVecEnv, SyncVectorEnv(num_envs=2)>
     >>> make_vec("CartPole-v1", 2, wrappers=[gym.wrappers.FlattenObservation])
-    <ForeignVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
+    <GymVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
     mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
-    how, around = _mode_of(vectorization_mode), _wrappers_of(wrappers)
-    return make_of(Recipe(env, how, around, mode, kwargs), num_envs, seed)
+    checked_mode, checked_wrappers = (
+        _check_vectorization_mode(vectorization_mode),
+        _check_wrappers(wrappers),
+    )
+    return make_from_factory(
+        EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed
+    )
 
 
-def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | ForeignVecEnv:
+def make_from_factory(
+    env_factory: EnvFactory, num_envs: int | None, seed: int | None
+) -> VecEnv | GymVecEnv:
     """Make environments as `make_vec` does; those that it makes itself have the recipe."""
     if num_envs is not None:
-        num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
+        num_envs = check_int("num_envs", num_envs, 1, fix="say how many to make")
         # Gymnasium would make environments until the memory is full.
         check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
-    seed = None if seed is None else plain_seed(seed)
-    env = recipe.env
+    seed = None if seed is None else check_seed(seed)
+    env = env_factory.env
     if isinstance(env, VectorEnv):
-        options = {"vectorization_mode": recipe.vectorization_mode, "wrappers": recipe.wrappers}
-        _refuse_keywords({name: x for name, x in (options | recipe.kwargs).items() if x})
+        options = {
+            "vectorization_mode": env_factory.vectorization_mode,
+            "wrappers": env_factory.wrappers,
+        }
+        _check_no_kwargs({name: x for name, x in (options | env_factory.kwargs).items() if x})
         if num_envs not in (None, env.num_envs):
             expected = f"{env.num_envs}, as {env} has so many"
             raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
-        expect_mode(env, recipe.autoreset_mode)
-        return _ready(env, seed)
+        check_autoreset_mode(env, env_factory.autoreset_mode)
+        return _to_rollout_env(env, seed)
     if isinstance(env, gym.Env):
-        _refuse_keywords(recipe.kwargs)
+        _check_no_kwargs(env_factory.kwargs)
         fix = "pass its class or a function that makes it"
         if num_envs not in (None, 1):
             raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
-        if recipe.vectorization_mode == "async":
+        if env_factory.vectorization_mode == "async":
             expected = "no process for an environment already made"
             raise ArgumentError("vectorization_mode", expected, "'async'", fix)
-        return _from_function(replace(recipe, env=lambda: env), 1, seed)
+        return _from_function(replace(env_factory, env=lambda: env), 1, seed)
     if isinstance(env, str | EnvSpec):
-        envs = _from_spec(recipe, num_envs, seed)
+        envs = _from_spec(env_factory, num_envs, seed)
     elif isinstance(env, type) and issubclass(env, VectorEnv):
-        envs = _from_vector_class(recipe, num_envs or 1, seed)
+        envs = _from_vector_class(env_factory, num_envs or 1, seed)
     elif callable(env):
-        envs = _from_function(recipe, num_envs or 1, seed)
+        envs = _from_function(env_factory, num_envs or 1, seed)
     else:
         raise ArgumentTypeError(
             "env",
@@ -298,25 +315,25 @@ def make_of(recipe: Recipe, num_envs: int | None, seed: int | None) -> VecEnv | 
             type(env).__name__,
             FIX if hasattr(env, "step") else "see gymnasium.make",
         )
-    vars(envs)["recipe"] = recipe
+    vars(envs)["recipe"] = env_factory
     return envs
 
 
-def _mode_of(given: object) -> Mode | None:
+def _check_vectorization_mode(value: object) -> Mode | None:
     """What a name, or a member of Gymnasium's `VectorizeMode`, says."""
-    name = getattr(given, "value", given)
+    name = getattr(value, "value", value)
     known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
     if name is not None and not known:
         raise ArgumentError(
             "vectorization_mode",
             "'sync', 'async', 'vector_entry_point' or None",
-            repr(given),
+            repr(value),
             "pass 'sync'",
         )
     return cast("Mode | None", name)
 
 
-def _wrappers_of(wrappers: Any) -> Sequence[EnvWrapper]:
+def _check_wrappers(wrappers: Any) -> Sequence[EnvWrapper]:
     wrong = isinstance(wrappers, str) or not isinstance(wrappers, Sequence)
     if wrong or not all(callable(wrapper) for wrapper in wrappers):
         raise ArgumentTypeError(
@@ -328,7 +345,7 @@ def _wrappers_of(wrappers: Any) -> Sequence[EnvWrapper]:
     return wrappers  # type: ignore[no-any-return]  # checked
 
 
-def _checked(wrapper: EnvWrapper) -> EnvWrapper:
+def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:
     """Add a check that a wrapper returns an environment; name it in errors of Gymnasium."""
     name = getattr(wrapper, "__name__", None) or repr(wrapper)
 
@@ -351,31 +368,31 @@ def _checked(wrapper: EnvWrapper) -> EnvWrapper:
     return wrap
 
 
-def _refuse_keywords(given: dict[str, Any]) -> None:
-    if given:
+def _check_no_kwargs(kwargs: dict[str, Any]) -> None:
+    if kwargs:
         raise ArgumentTypeError(
-            str(next(iter(given))),
+            str(next(iter(kwargs))),
             "no keywords for an environment already made",
-            str(given),
+            str(kwargs),
             "pass them where it is made",
         )
 
 
-def _ready(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | ForeignVecEnv:
+def _to_rollout_env(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv | GymVecEnv:
     if isinstance(env, VecEnv) and seed is not None:
         env.reset(seed=seed)
-    if isinstance(env, VecEnv) or (isinstance(env, ForeignVecEnv) and seed is None):
+    if isinstance(env, VecEnv) or (isinstance(env, GymVecEnv) and seed is None):
         return env
-    return ForeignVecEnv(env, seed)
+    return GymVecEnv(env, seed)
 
 
-def _made_ready(
+def _to_rollout_env_or_close(
     env: VectorEnv[Any, Any, Any], seed: int | None, resets: AutoresetMode | None
-) -> VecEnv | ForeignVecEnv:
-    """As `_ready`, for one made here: where it is refused, no process of it stays behind."""
+) -> VecEnv | GymVecEnv:
+    """Return `_to_rollout_env(env)`; if that raises, end the processes of `env`."""
     try:
-        expect_mode(env, resets)
-        return _ready(env, seed)
+        check_autoreset_mode(env, resets)
+        return _to_rollout_env(env, seed)
     except BaseException:
         env.close()
         raise
@@ -393,100 +410,112 @@ def _leave_interrupts(parent: int) -> EnvWrapper:
     return wrapper
 
 
-def _from_function(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
+def _from_function(env_factory: EnvFactory, num_envs: int, seed: int | None) -> VecEnv | GymVecEnv:
     """Make environments of a function that makes a single one."""
-    if recipe.vectorization_mode == "vector_entry_point":
+    if env_factory.vectorization_mode == "vector_entry_point":
         raise ArgumentError(
             "vectorization_mode",
             "'sync' or 'async' for a function that makes single environments",
             "'vector_entry_point'",
             "make that one and pass it",
         )
-    wrappers = _all_wrappers(recipe)
+    wrappers = _all_wrappers(env_factory)
 
-    def one(index: int) -> Single:
-        env = require_env(recipe.env(**recipe.kwargs))
+    def make_single(index: int) -> Single:
+        env = require_env(env_factory.env(**env_factory.kwargs))
         for wrapper in wrappers:
             env = wrapper(env)
         if isinstance(env, CheckedEnv):
             env.index = index
         else:
-            expect_interface(env)
+            check_interface(env)
         return env
 
-    vector_class = AsyncVectorEnv if recipe.vectorization_mode == "async" else SyncVectorEnv
-    mode = recipe.autoreset_mode or AutoresetMode.SAME_STEP
-    envs = vector_class([partial(one, i) for i in range(num_envs)], autoreset_mode=mode)
-    return _made_ready(envs, seed, recipe.autoreset_mode)
+    vector_class = AsyncVectorEnv if env_factory.vectorization_mode == "async" else SyncVectorEnv
+    mode = env_factory.autoreset_mode or AutoresetMode.SAME_STEP
+    envs = vector_class([partial(make_single, i) for i in range(num_envs)], autoreset_mode=mode)
+    return _to_rollout_env_or_close(envs, seed, env_factory.autoreset_mode)
 
 
-def _all_wrappers(recipe: Recipe) -> list[EnvWrapper]:
+def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
     """Return the wrappers of single environments, those of worker processes included."""
-    wrappers = [_checked(wrapper) for wrapper in recipe.wrappers]
-    if recipe.vectorization_mode != "async":
+    wrappers = [_add_result_check(wrapper) for wrapper in env_factory.wrappers]
+    if env_factory.vectorization_mode != "async":
         return wrappers
     return [_leave_interrupts(os.getpid()), *wrappers, CheckedEnv]
 
 
-def _from_vector_class(recipe: Recipe, num_envs: int, seed: int | None) -> VecEnv | ForeignVecEnv:
+def _from_vector_class(
+    env_factory: EnvFactory, num_envs: int, seed: int | None
+) -> VecEnv | GymVecEnv:
     """Make vector environments of a class, as `gymnasium.make_vec` calls vector entry points."""
-    mode, wrappers = recipe.vectorization_mode, recipe.wrappers
+    mode, wrappers = env_factory.vectorization_mode, env_factory.wrappers
     expected = "for a class of vector environments"
     if mode not in (None, "vector_entry_point"):
         raise ArgumentError("vectorization_mode", f"None {expected}", repr(mode), "leave it out")
     if wrappers:
         raise ArgumentError("wrappers", f"none {expected}", repr(wrappers), "wrap what it makes")
-    resets = recipe.autoreset_mode
+    resets = env_factory.autoreset_mode
     arguments: dict[str, Any] = {"num_envs": num_envs}
-    if issubclass(recipe.env, VecEnv):
+    if issubclass(env_factory.env, VecEnv):
         arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
-    return _made_ready(recipe.env(**arguments, **recipe.kwargs), seed, resets)
+    return _to_rollout_env_or_close(
+        env_factory.env(**arguments, **env_factory.kwargs), seed, resets
+    )
 
 
-def _agreed(name: str, noted: T, given: T | None) -> T:
+def _check_spec_value(name: str, spec_value: T, value: T | None) -> T:
     """What a spec says, which what is passed may repeat."""
-    if given is not None and given != noted:
+    if value is not None and value != spec_value:
         raise ArgumentError(
             name,
-            f"{noted!r}, as the spec says",
-            repr(given),
+            f"{spec_value!r}, as the spec says",
+            repr(value),
             "leave it out, or change the spec's kwargs",
         )
-    return noted
+    return spec_value
 
 
-def _from_spec(recipe: Recipe, count: int | None, seed: int | None) -> VecEnv | ForeignVecEnv:
+def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> VecEnv | GymVecEnv:
     """What is registered under an id, or described as if it were."""
-    env, resets = recipe.env, recipe.autoreset_mode
+    env, resets = env_factory.env, env_factory.autoreset_mode
     vector_kwargs: dict[str, Any] = {}
     if isinstance(env, EnvSpec):
         # Gymnasium notes there what vector environments were made of.
-        kwargs = {**env.kwargs, **recipe.kwargs}
-        if (noted := kwargs.pop("num_envs", None)) is not None:
-            noted = whole("num_envs", noted, 1, fix="correct the spec's kwargs")
-            count = _agreed("num_envs", noted, count)
-        how, wrappers = recipe.vectorization_mode, recipe.wrappers
-        how = _agreed("vectorization_mode", _mode_of(kwargs.pop("vectorization_mode", how)), how)
+        kwargs = {**env.kwargs, **env_factory.kwargs}
+        if (spec_num_envs := kwargs.pop("num_envs", None)) is not None:
+            spec_num_envs = check_int("num_envs", spec_num_envs, 1, fix="correct the spec's kwargs")
+            count = _check_spec_value("num_envs", spec_num_envs, count)
+        mode, wrappers = env_factory.vectorization_mode, env_factory.wrappers
+        mode = _check_spec_value(
+            "vectorization_mode",
+            _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)),
+            mode,
+        )
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
-            wrappers = _wrappers_of(kwargs.pop("wrappers"))
-            _agreed("wrappers", [*wrappers], [*recipe.wrappers] or None)
-        recipe = replace(recipe, vectorization_mode=how, wrappers=wrappers, kwargs=kwargs)
-    num_envs, how = count or 1, recipe.vectorization_mode
-    native = native_of(env)
-    if native is not None and not recipe.wrappers and not vector_kwargs:
-        entry = isinstance(env, EnvSpec) and how == "vector_entry_point"
-        if how is None or (entry and "env_id" in recipe.kwargs):
-            arguments = native.arguments(recipe.kwargs, resets or AutoresetMode.SAME_STEP)
-            with renamed({"n": "num_envs"}):
+            wrappers = _check_wrappers(kwargs.pop("wrappers"))
+            _check_spec_value("wrappers", [*wrappers], [*env_factory.wrappers] or None)
+        env_factory = replace(
+            env_factory, vectorization_mode=mode, wrappers=wrappers, kwargs=kwargs
+        )
+    num_envs, mode = count or 1, env_factory.vectorization_mode
+    native = find_native(env)
+    if native is not None and not env_factory.wrappers and not vector_kwargs:
+        entry = isinstance(env, EnvSpec) and mode == "vector_entry_point"
+        if mode is None or (entry and "env_id" in env_factory.kwargs):
+            arguments = native.arguments(env_factory.kwargs, resets or AutoresetMode.SAME_STEP)
+            with rename_arguments({"n": "num_envs"}):
                 vector = VecEnv(num_envs, seed, native.name, **arguments)
-            expect_mode(vector, resets)
+            check_autoreset_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
-    if how is None:
-        how = "vector_entry_point" if spec.entry_point is None else "sync"
-    recipe = replace(recipe, env=spec, vectorization_mode=how)
-    recipe = replace(recipe, wrappers=_all_wrappers(recipe))
-    if how != "vector_entry_point":
+    if mode is None:
+        mode = "vector_entry_point" if spec.entry_point is None else "sync"
+    env_factory = replace(env_factory, env=spec, vectorization_mode=mode)
+    env_factory = replace(env_factory, wrappers=_all_wrappers(env_factory))
+    if mode != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
-    return _made_ready(make_registered(recipe, num_envs, vector_kwargs), seed, resets)
+    return _to_rollout_env_or_close(
+        make_registered(env_factory, num_envs, vector_kwargs), seed, resets
+    )

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
 from rlox._rlox import NativeVectorEnv
-from rlox._validation import shown
+from rlox._validation import short_repr
 
 if TYPE_CHECKING:
     from rlox.envs.vec_env import VecEnv
@@ -61,7 +61,7 @@ def mask_counts(space: gym.Space[Any]) -> list[int]:
     )
 
 
-def expect_choice(masks: Flags, space: gym.Space[Any]) -> None:
+def check_any_allowed(masks: Flags, space: gym.Space[Any]) -> None:
     """Refuses masks (num_envs, n) by which an environment allows nothing.
 
     Raises:
@@ -84,13 +84,13 @@ def _parts(masks: Flags, space: gym.Space[Any]) -> list[Flags]:
     return np.split(masks, np.cumsum(mask_counts(space))[:-1], axis=1)
 
 
-def masks_now(env: Any) -> Flags | None:
+def read_action_masks(env: Any) -> Flags | None:
     """What environments ready for rollouts allow where they stand; None if they do not say.
 
     Raises:
         ValueError: As `rlox.envs._masks.MaskSource.read`.
     """
-    if getattr(env, "has_action_masks", None) or getattr(env, "tells_masks", False):
+    if getattr(env, "has_action_masks", None) or getattr(env, "action_mask_support", False):
         masks: Flags = env.action_masks()
         return masks
     return None
@@ -131,7 +131,7 @@ def mask_parameter(function: Any) -> inspect.Parameter | None:
     return next((known[name] for name in names if name in known), None)
 
 
-def with_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
+def adapt_to_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
     """A function of observations, called with masks where it takes them.
 
     Where there are none, its own default stays; None stands for one that it lacks.
@@ -146,7 +146,7 @@ def with_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
     return called
 
 
-def no_masks(env: object) -> ValueError:
+def missing_masks_error(env: object) -> ValueError:
     """Says that environments do not tell what is allowed."""
     return ArgumentError(
         "action_masks",
@@ -156,7 +156,7 @@ def no_masks(env: object) -> ValueError:
     )
 
 
-def expect_masks(env: "VecEnv") -> None:
+def check_has_action_masks(env: "VecEnv") -> None:
     """Refuse native environments without action masks.
 
     Raises:
@@ -191,7 +191,7 @@ def final_mask_infos(native: NativeVectorEnv, cut: Flags) -> dict[str, Any]:
     return {"action_mask": masks.view(np.int8), "_action_mask": cut}
 
 
-def as_flags(argument: str, expected: str, given: npt.ArrayLike, env: int | None = None) -> Flags:
+def as_flags(argument: str, expected: str, values: npt.ArrayLike, env: int | None = None) -> Flags:
     """What is given, as an array of bools.
 
     Raises:
@@ -202,14 +202,14 @@ def as_flags(argument: str, expected: str, given: npt.ArrayLike, env: int | None
     array([[ True, False]])
     """
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"what NumPy makes no array of ({error})"
         hint = "pass a flag for each action"
         raise ArgumentError(argument, expected, got, hint, env=env) from error
     hint = "pass True or False for each action"
     if array.dtype.kind not in "biuf":
-        got = f"dtype {array.dtype}" if isinstance(given, np.ndarray) else shown(given)
+        got = f"dtype {array.dtype}" if isinstance(values, np.ndarray) else short_repr(values)
         raise ArgumentTypeError(argument, expected, got, hint, env=env)
     flags = array.astype(np.bool_)
     if (array != flags).any():
@@ -218,7 +218,7 @@ def as_flags(argument: str, expected: str, given: npt.ArrayLike, env: int | None
     return flags
 
 
-def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
+def as_masks(values: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
     """Masks for `n` observations, (n, width), from what a user passes.
 
     Raises:
@@ -227,10 +227,10 @@ def as_masks(given: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
     """
     shape = (n, mask_width(space))
     expected = f"flags of shape {shape}"
-    masks = as_flags("action_masks", expected, given)
+    masks = as_flags("action_masks", expected, values)
     masks = masks[None] if masks.ndim == 1 else masks
     if masks.shape != shape:
-        got = f"shape {np.shape(given)}"
+        got = f"shape {np.shape(values)}"
         raise ArgumentError("action_masks", expected, got, "pass a flag for each action")
     allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
     if not allowed.all():
@@ -260,24 +260,24 @@ class MaskSource:
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
-        self.told = False  # whether infos ever said something
-        self._asked = self._warned = False
+        self.has_reported = False  # whether infos ever said something
+        self._method_resolved = self._warned = False
         self._method: Callable[[], Any] | None = None
 
     def note(self, infos: Infos) -> Infos:
         """Remembers whether what `reset` or `step` gave says something of masks."""
-        self.told = self.told or _says(infos)
+        self.has_reported = self.has_reported or _has_mask(infos)
         return infos
 
-    def tells(self, infos: Infos) -> bool:
+    def has_masks(self, infos: Infos) -> bool:
         """Whether the environments say, or ever said, what is allowed."""
         self.note(infos)
-        return self.told or self._ask() is not None
+        return self.has_reported or self._resolve_method() is not None
 
-    def _ask(self) -> Callable[[], Any] | None:
+    def _resolve_method(self) -> Callable[[], Any] | None:
         """The method, looked for once."""
-        if not self._asked:
-            self._method, self._asked = _method(self.env), True
+        if not self._method_resolved:
+            self._method, self._method_resolved = _find_masks_method(self.env), True
         return self._method
 
     def read(self, infos: Infos, ended: Flags) -> Flags:
@@ -292,16 +292,16 @@ class MaskSource:
                 action.
         """
         space = self.env.single_action_space
-        if not self.tells(infos):
+        if not self.has_masks(infos):
             raise ArgumentError(
                 "action_masks",
                 "environments that give infos['action_mask'] or have a method action_masks()",
                 f"{self.env} without",
                 "add one, or set action_masks=False",
             )
-        masks, reported = self._reported(infos, self._ask(), np.ones_like(ended))
+        masks, reported = self._read_masks(infos, self._resolve_method(), np.ones_like(ended))
         masks[ended | ~reported] = True
-        expect_choice(masks, space)
+        check_any_allowed(masks, space)
         return masks
 
     def read_final(self, infos: Infos, ended: Flags, same_step: bool) -> Flags:
@@ -320,9 +320,9 @@ class MaskSource:
         Raises:
             ValueError: A mask has another shape or holds no flags.
         """
-        ask = None if same_step else self._ask()
+        method = None if same_step else self._resolve_method()
         final = infos.get("final_info") if same_step else infos
-        masks, _ = self._reported(final if isinstance(final, dict) else {}, ask, ended)
+        masks, _ = self._read_masks(final if isinstance(final, dict) else {}, method, ended)
         unknown = ended & ~masks.any(axis=1)
         if unknown.any() and not self._warned:
             self._warned = True
@@ -337,46 +337,46 @@ class MaskSource:
             )
         return masks
 
-    def _reported(
-        self, infos: Infos, ask: Callable[[], Any] | None, wanted: Flags
+    def _read_masks(
+        self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags
     ) -> tuple[Flags, Flags]:
         """Return masks (num_envs, k) of `wanted` environments, and which of them report one."""
-        said, given = np.zeros_like(wanted), None
-        if _says(infos):
-            given = infos["action_mask"]
-            said = np.asarray(infos.get("_action_mask", np.ones_like(wanted)))
-        elif ask is not None:
-            given, said = ask(), np.ones_like(wanted)
-        return _rows(given, said & wanted, mask_width(self.env.single_action_space))
+        reported, masks = np.zeros_like(wanted), None
+        if _has_mask(infos):
+            masks = infos["action_mask"]
+            reported = np.asarray(infos.get("_action_mask", np.ones_like(wanted)))
+        elif method is not None:
+            masks, reported = method(), np.ones_like(wanted)
+        return _stack_masks(masks, reported & wanted, mask_width(self.env.single_action_space))
 
 
-def keep_masks(before: Infos, infos: Infos, reset: Flags) -> Infos:
+def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
     """Infos of a reset of some, with what was said before of the masks of the others."""
-    if not _says(before):
+    if not _has_mask(before):
         return infos
     masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
-    said = np.array(before.get("_action_mask", np.ones_like(reset)))
-    says = _says(infos)
-    if says:
+    reported = np.array(before.get("_action_mask", np.ones_like(reset)))
+    has_new_masks = _has_mask(infos)
+    if has_new_masks:
         for i in np.flatnonzero(reset):
             masks[i] = infos["action_mask"][i]
-    now = np.asarray(infos.get("_action_mask", np.full_like(reset, True))) & says
-    said[reset] = now[reset]
-    return {**infos, "action_mask": masks, "_action_mask": said}
+    now = np.asarray(infos.get("_action_mask", np.full_like(reset, True))) & has_new_masks
+    reported[reset] = now[reset]
+    return {**infos, "action_mask": masks, "_action_mask": reported}
 
 
-def _says(infos: Infos) -> bool:
+def _has_mask(infos: Infos) -> bool:
     """Whether there is a mask in infos; None is none."""
-    given = infos.get("action_mask")
-    return given is not None and any(mask is not None for mask in given)
+    masks = infos.get("action_mask")
+    return masks is not None and any(mask is not None for mask in masks)
 
 
-def _method(env: Any) -> Callable[[], Any] | None:
+def _find_masks_method(env: Any) -> Callable[[], Any] | None:
     """The method `action_masks` of vector environments, or a call of those of the single ones."""
     inner = env.unwrapped
     while True:
         # Those of rlox have it also where they have no masks; natives say so in infos.
-        if not hasattr(env, "tells_masks") and getattr(env, "has_action_masks", True):
+        if not hasattr(env, "action_mask_support") and getattr(env, "has_action_masks", True):
             method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):
                 return method
@@ -395,24 +395,24 @@ def all_have(env: Any, name: str) -> bool:
         return False
 
 
-def _rows(given: Any, said: Flags, width: int) -> tuple[Flags, Flags]:
+def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags]:
     """Return masks (n, width), False in other rows than those of `said`, and the rows with a mask.
 
     An environment's own is an array or a list, or one for each component of MultiDiscrete.
     """
-    masks, n, reported = np.zeros((len(said), width), np.bool_), len(said), said.copy()
-    if said.any() and len(given) != n:
+    masks, n, reported = np.zeros((len(selected), width), np.bool_), len(selected), selected.copy()
+    if selected.any() and len(values) != n:
         raise ArgumentError(
             "action_mask",
             f"shape {(n, width)}, a row for each environment",
-            f"{len(given)} rows",
+            f"{len(values)} rows",
             "return such a mask from the environment",
         )
-    for i in np.flatnonzero(said):
-        if given[i] is None:
+    for i in np.flatnonzero(selected):
+        if values[i] is None:
             reported[i] = False
             continue
-        parts = given[i] if isinstance(given[i], (tuple, list)) else (given[i],)
+        parts = values[i] if isinstance(values[i], (tuple, list)) else (values[i],)
         flags = np.concatenate([np.ravel(part) for part in parts])
         if flags.shape != (width,):
             raise ArgumentError(

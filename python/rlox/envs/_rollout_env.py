@@ -10,11 +10,11 @@ from rlox import _spaces
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._rlox import Normalizer, RolloutBuffer
-from rlox._validation import whole
+from rlox._validation import check_int
 
 
 class RolloutEnv(Protocol):
-    """What rollouts need of N environments: `VecEnv` and `ForeignVecEnv` have it."""
+    """What rollouts need of N environments: `VecEnv` and `GymVecEnv` have it."""
 
     @property
     def num_envs(self) -> int:
@@ -73,11 +73,11 @@ class RolloutEnv(Protocol):
             TypeError: Actions of another kind.
         """
 
-    def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns (sums of raw rewards) and lengths of the episodes ended since the last call."""
 
 
-def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
+def check_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
     """Check that a buffer and a normaliser were made for such environments."""
     if not isinstance(buffer, RolloutBuffer):
         fix = "pass rlox.RolloutBuffer(n_steps, num_envs, obs_shape)"
@@ -118,7 +118,7 @@ def expect_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any
         )
 
 
-def numbers(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
+def to_float_array(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
     """Return an array with one number for each environment.
 
     >>> numbers("values", [1, 0.5], num_envs=2)
@@ -143,10 +143,10 @@ def _not_real(name: str, values: object) -> ArgumentTypeError:
     return ArgumentTypeError(name, "real numbers", repr(values), "pass one number per environment")
 
 
-def expect_turn(buffer: RolloutBuffer, t: Any) -> int:
+def check_step_index(buffer: RolloutBuffer, t: Any) -> int:
     """Check that step `t` is the next one of the rollout, and return it as a plain int."""
     fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
-    plain = whole("t", t, 0, fix=fix)
+    plain = check_int("t", t, 0, fix=fix)
     if plain != buffer.next_step or plain == buffer.n_steps:
         raise ArgumentError(
             "t", f"the next of {buffer.n_steps} steps, {buffer.next_step}", str(t), fix

@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from rlox._errors import ArgumentError, ClosedError, in_section
+from rlox._errors import ArgumentError, ClosedError, add_section
 from rlox._serialize import TREE, from_arrays, to_arrays
 from rlox._types import Arrays
 from rlox.envs._rollout_env import RolloutEnv
 
 if TYPE_CHECKING:
-    from rlox.envs.gymnasium import ForeignVecEnv
+    from rlox.envs.gymnasium import GymVecEnv
 
 
 def terminate(env: VectorEnv[Any, Any, Any]) -> None:
@@ -28,7 +28,7 @@ def terminate(env: VectorEnv[Any, Any, Any]) -> None:
             process.terminate()
 
 
-def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
+def make_close_kwargs(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
     """Return the arguments for `close`; terminate workers if `forced`, or if one has died."""
     if not isinstance(env, AsyncVectorEnv) or env.closed:
         return {}
@@ -40,10 +40,10 @@ def ended(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, bool]:
     return {"terminate": True}
 
 
-def call_each(env: AsyncVectorEnv, name: str, given: list[Any]) -> list[Any]:
+def call_each(env: AsyncVectorEnv, name: str, arguments: list[Any]) -> list[Any]:
     """Call a method of all environments, each with its own argument; return the results."""
-    for pipe, own in zip(env.parent_pipes, given, strict=True):
-        pipe.send(("_call", (name, (own,), {})))
+    for pipe, argument in zip(env.parent_pipes, arguments, strict=True):
+        pipe.send(("_call", (name, (argument,), {})))
     env._state = AsyncState.WAITING_CALL
     return [*env.call_wait()]
 
@@ -93,7 +93,7 @@ _COMPUTED = (
 )
 
 
-def snapshot(env: Single) -> Arrays | str:
+def get_state(env: Single) -> Arrays | str:
     """Return the state of an environment, or why there is no snapshot.
 
     >>> env = gym.make("CartPole-v1")
@@ -113,20 +113,20 @@ def snapshot(env: Single) -> Arrays | str:
     if type(stream.bit_generator) is not np.random.PCG64:
         return f"np_random has a {type(stream.bit_generator).__name__}, not a PCG64"
     try:
-        states = [_get_state(layer) for layer in _layers(env)]
+        states = [_get_layer_state(layer) for layer in _layers(env)]
         return to_arrays({"stream": stream, "layers": states})
     except (ValueError, AttributeError) as error:
         return f"the state of {type(env.unwrapped).__name__} cannot be saved: {error}"
 
 
-def restore(env: Single, arrays: Any) -> str | None:
+def set_state(env: Single, arrays: Any) -> str | None:
     """Restore a snapshot of an equal environment; return why that failed, or None."""
     try:
         saved = from_arrays(arrays)
         if not isinstance(saved["stream"], np.random.Generator):
             return "np_random is not a generator"
         for layer, state in [*zip(_layers(env), saved["layers"], strict=True)][::-1]:
-            _set_state(layer, state)
+            _set_layer_state(layer, state)
         env.unwrapped.np_random = saved["stream"]
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
@@ -159,22 +159,22 @@ def _attributes(layer: Single) -> tuple[str, ...] | None:
 
 def _is_mujoco(layer: Single) -> bool:
     # A subclass outside Gymnasium may have more state.
-    own = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
-    return own and type(getattr(layer, "data", None)).__name__ == "MjData"
+    is_gymnasium_class = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
+    return is_gymnasium_class and type(getattr(layer, "data", None)).__name__ == "MjData"
 
 
 def _has_methods(layer: Single) -> bool:
     return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
 
 
-def _get_state(layer: Any) -> Any:
+def _get_layer_state(layer: Any) -> Any:
     if (names := _attributes(layer)) is not None:
         values = {name: attrgetter(name)(layer) for name in names}
         return {n: list(x) if isinstance(x, deque) else x for n, x in values.items()}
     return _get_physics(layer) if _is_mujoco(layer) else layer.get_state()
 
 
-def _set_state(layer: Any, state: Any) -> None:
+def _set_layer_state(layer: Any, state: Any) -> None:
     if (names := _attributes(layer)) is not None:
         for name in names:
             _set_path(layer, name, state[name])
@@ -205,17 +205,17 @@ def _get_physics(env: Any) -> dict[str, Any]:
     return {"state": state, "computed": computed}
 
 
-def _set_physics(env: Any, held: dict[str, Any]) -> None:
+def _set_physics(env: Any, saved: dict[str, Any]) -> None:
     mujoco: Any = importlib.import_module("mujoco")
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
-    state = held["state"]
+    state = saved["state"]
     if np.shape(state) != (mujoco.mj_stateSize(env.model, kind),):
         raise ValueError("the state of another model, or of another version of MuJoCo")
     mujoco.mj_setState(env.model, env.data, state, kind)
     mujoco.mj_forward(env.model, env.data)
     # mj_forward changes the warm start of the solver.
     mujoco.mj_setState(env.model, env.data, state, kind)
-    for name, array in held["computed"].items():
+    for name, array in saved["computed"].items():
         if name in _COMPUTED and getattr(env.data, name).shape == array.shape:
             getattr(env.data, name)[...] = array
 
@@ -225,105 +225,105 @@ _EXPECTED = "the saved state of environments"
 _FIX = "pass the result of get_state()"
 
 
-def environment_state(env: RolloutEnv) -> Arrays:
+def get_state_if_supported(env: RolloutEnv) -> Arrays:
     """Return the state of environments; empty if they have none or are closed."""
     with suppress(ClosedError):
-        return dict(env.get_state()) if getattr(env, "restorable", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
+        return dict(env.get_state()) if getattr(env, "supports_state", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
     return {}
 
 
-def why_inexact(env: RolloutEnv) -> str:
-    """Return why `environment_state` is empty."""
+def get_unrestorable_reason(env: RolloutEnv) -> str:
+    """Return why `get_state_if_supported` is empty."""
     if getattr(env, "closed", False):
         return "the environments are closed"
-    reason = getattr(env, "inexact", None)
+    reason = getattr(env, "unrestorable_reason", None)
     return str(reason or f"the state of a {type(env).__name__} cannot be saved")
 
 
-def restore_environment(env: RolloutEnv, arrays: Arrays) -> bool:
-    """Restore the result of `environment_state`; return whether environments support that.
+def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
+    """Restore the result of `get_state_if_supported`; return whether environments support that.
 
     Raises:
         ValueError: The arrays are damaged; nothing has changed then.
     """
-    foreign = hasattr(env, "inexact")
+    foreign = hasattr(env, "unrestorable_reason")
     if not arrays or not hasattr(env, "set_state") or (TREE in arrays) != foreign:
         return False
     try:
         return env.set_state(arrays) is not False
     except (TypeError, ValueError) as error:
-        raise in_section(error, "environment") from error
+        raise add_section(error, "environment") from error
 
 
-def get_env_state(env: "ForeignVecEnv") -> Arrays:
-    """Return the state of environments; if it is empty, `env.inexact` is the reason."""
+def get_env_state(env: "GymVecEnv") -> Arrays:
+    """Return the state of environments; if it is empty, `env.unrestorable_reason` is the reason."""
     inner: Any = env.env
-    env.inexact = _unsupported(env)
-    if env.inexact:
+    env.unrestorable_reason = _unsupported(env)
+    if env.unrestorable_reason:
         return {}
     if type(inner) is SyncVectorEnv:
-        snapshots = [snapshot(one) for one in inner.envs]
+        snapshots = [get_state(single) for single in inner.envs]
     else:
-        snapshots = [*inner.call("rlox_snapshot")]
+        snapshots = [*inner.call("rlox_get_state")]
     if reason := next((x for x in snapshots if isinstance(x, str)), None):
-        env.inexact = reason
+        env.unrestorable_reason = reason
         return {}
-    own = {
+    state = {
         "layers": _all_layers(inner),
         "snapshots": snapshots,
         "rows": env._obs,
         "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
         "masks": {name: [*env._infos[name]] for name in _MASKS if name in env._infos},
-        "has_masks": env._masks.told,
+        "has_masks": env._masks.has_reported,
         "ended": env._ended,
         "returns": env._returns,
         "lengths": env._lengths,
         "steps": env._steps,
     }
-    return to_arrays(own)
+    return to_arrays(state)
 
 
-def set_env_state(env: "ForeignVecEnv", arrays: Arrays) -> bool:
+def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
     """Restore the result of `get_env_state`, or change nothing.
 
     Returns:
-        False, with the reason in `env.inexact`, if these environments are of other classes.
+        False if the environments are of other classes; `env.unrestorable_reason` has the reason.
 
     Raises:
         ValueError: The arrays are damaged.
     """
     inner: Any = env.env
-    own = from_arrays(arrays)
-    if not isinstance(own, dict) or "layers" not in own:
+    state = from_arrays(arrays)
+    if not isinstance(state, dict) or "layers" not in state:
         raise ArgumentError("state", _EXPECTED, "other data", _FIX)
-    env.inexact = _unsupported(env)
-    if env.inexact is None and own["layers"] != _all_layers(inner):
-        env.inexact = "these are other environments than those that were saved"
-    if env.inexact:
+    env.unrestorable_reason = _unsupported(env)
+    if env.unrestorable_reason is None and state["layers"] != _all_layers(inner):
+        env.unrestorable_reason = "these are other environments than those that were saved"
+    if env.unrestorable_reason:
         return False
-    if wrong := _mismatch(env, own):
+    if wrong := _mismatch(env, state):
         raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
     before = {} if env._obs is None else get_env_state(env)
-    if reason := _restore_each(inner, own["snapshots"]):
+    if reason := _set_each_state(inner, state["snapshots"]):
         if before:
-            _restore_each(inner, from_arrays(before)["snapshots"])
+            _set_each_state(inner, from_arrays(before)["snapshots"])
         got = f"one that cannot be restored ({reason})"
         raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
-    env._obs = own["rows"]
-    env._ended = own["ended"]
-    env._returns = own["returns"]
-    env._lengths = own["lengths"]
-    env._steps = own["steps"]
-    env._infos = dict(own["masks"])
+    env._obs = state["rows"]
+    env._ended = state["ended"]
+    env._returns = state["returns"]
+    env._lengths = state["lengths"]
+    env._steps = state["steps"]
+    env._infos = dict(state["masks"])
     env._finished = []
-    env._masks.told = own["has_masks"]
+    env._masks.has_reported = state["has_masks"]
     if type(inner) is SyncVectorEnv:
-        inner._env_obs = list(own["observations"])
-        inner._autoreset_envs = own["ended"].copy()
+        inner._env_obs = list(state["observations"])
+        inner._autoreset_envs = state["ended"].copy()
     return True
 
 
-def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
+def _mismatch(env: "GymVecEnv", state: dict[str, Any]) -> str | None:
     """Return the name of the first entry with another type, shape or dtype than expected."""
     n = env.num_envs
     expected: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -333,21 +333,21 @@ def _mismatch(env: "ForeignVecEnv", own: dict[str, Any]) -> str | None:
         "lengths": ((n,), np.int64),
     }
     for name, form in expected.items():
-        array = np.asarray(own.get(name))
+        array = np.asarray(state.get(name))
         if (array.shape, array.dtype) != form:
             return name
-    observations = len(own.get("observations") or ())
+    observations = len(state.get("observations") or ())
     fits = {
-        "snapshots": isinstance(own.get("snapshots"), list) and len(own["snapshots"]) == n,
+        "snapshots": isinstance(state.get("snapshots"), list) and len(state["snapshots"]) == n,
         "observations": observations == n or type(env.env) is not SyncVectorEnv,
-        "masks": isinstance(own.get("masks"), dict),
-        "has_masks": type(own.get("has_masks")) is bool,
-        "steps": type(own.get("steps")) is int,
+        "masks": isinstance(state.get("masks"), dict),
+        "has_masks": type(state.get("has_masks")) is bool,
+        "steps": type(state.get("steps")) is int,
     }
     return next((name for name, is_fit in fits.items() if not is_fit), None)
 
 
-def _unsupported(env: "ForeignVecEnv") -> str | None:
+def _unsupported(env: "GymVecEnv") -> str | None:
     """Return why the state of vector environments can be neither saved nor restored."""
     inner: Any = env.env
     if type(inner) is SyncVectorEnv:
@@ -356,7 +356,7 @@ def _unsupported(env: "ForeignVecEnv") -> str | None:
         return f"the state of a {type(inner).__name__} cannot be saved"
     if env._mode is not AutoresetMode.SAME_STEP:
         return f"in autoreset mode {env._mode.name} only worker processes know the state"
-    if not all(inner.call("has_wrapper_attr", "rlox_snapshot")):
+    if not all(inner.call("has_wrapper_attr", "rlox_get_state")):
         return "the state of asynchronous environments that rlox has not made cannot be saved"
     return None
 
@@ -368,10 +368,12 @@ def _all_layers(inner: Any) -> list[list[str]]:
     return [*inner.call("rlox_layers")]
 
 
-def _restore_each(inner: Any, snapshots: list[Arrays]) -> str | None:
+def _set_each_state(inner: Any, snapshots: list[Arrays]) -> str | None:
     """Restore each single environment; return why one of them failed."""
     if type(inner) is AsyncVectorEnv:
-        reasons = call_each(inner, "rlox_restore", snapshots)
+        reasons = call_each(inner, "rlox_set_state", snapshots)
     else:
-        reasons = [restore(env, own) for env, own in zip(inner.envs, snapshots, strict=True)]
+        reasons = [
+            set_state(env, arrays) for env, arrays in zip(inner.envs, snapshots, strict=True)
+        ]
     return next(filter(None, reasons), None)

@@ -1,4 +1,4 @@
-"""`ForeignVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
+"""`GymVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,19 +10,25 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from rlox import _rng, _spaces
 from rlox._concurrency import CallGuard, synchronized
 from rlox._errors import ArgumentError, ClosedError
-from rlox._finite import expect_finite
+from rlox._finite import check_finite_env_array
 from rlox._layout import Layout
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox.envs import _state
-from rlox.envs._autoreset import autoreset_mode_of, by_key, expect_resets, put_final, split_options
+from rlox.envs._autoreset import (
+    check_resets,
+    get_autoreset_mode,
+    infos_to_dict,
+    split_options,
+    write_final_obs,
+)
 from rlox.envs._checks import (
     CheckedEnv,
     check_observations,
-    expect_results,
-    expect_vector_interface,
+    check_results,
+    check_vector_interface,
 )
-from rlox.envs._masks import MaskSource, keep_masks
-from rlox.envs._rollout_env import expect_storage, expect_turn, numbers
+from rlox.envs._masks import MaskSource, merge_mask_infos
+from rlox.envs._rollout_env import check_step_index, check_storage, to_float_array
 
 Array = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
@@ -32,11 +38,11 @@ else:  # not subscriptable before Gymnasium 1.4
     Wrapper = VectorWrapper
 
 
-class ForeignVecEnv(Wrapper):
+class GymVecEnv(Wrapper):
     """A Gymnasium vector environment with what rollouts need.
 
     Observations are of any space that `rlox._layout.Layout` holds; actions are Discrete,
-    MultiDiscrete, MultiBinary or Box. `begin_rollout`, `step_rollout` and `drain_episodes` are
+    MultiDiscrete, MultiBinary or Box. `begin_rollout`, `step_rollout` and `pop_episodes` are
     those of `RolloutEnv`; `reset`, `step`, `render` and `close` are the wrapped environment's.
     Threads take turns: a call waits for those of others to end, that of `close` included.
 
@@ -54,7 +60,7 @@ class ForeignVecEnv(Wrapper):
         >>> import gymnasium as gym
         >>> same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
         >>> made = gym.make_vec("Acrobot-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
-        >>> env = ForeignVecEnv(made, seed=0)
+        >>> env = GymVecEnv(made, seed=0)
         >>> buffer = RolloutBuffer(8, 2, (6,))
         >>> env.begin_rollout(buffer)
         >>> env.step_rollout(buffer, 0, actions=[0, 2], log_probs=[0.0, 0.0], values=[0.0, 0.0])
@@ -62,16 +68,16 @@ class ForeignVecEnv(Wrapper):
         array([-1., -1.], dtype=float32)
     """
 
-    restorable = True
+    supports_state = True
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
-        expect_vector_interface(env)
+        check_vector_interface(env)
         self._guard = CallGuard()
-        self._mode = autoreset_mode_of(env)
+        self._mode = get_autoreset_mode(env)
         self.layout = Layout(env.single_observation_space)
         _spaces.action_dtype(env.single_action_space)
-        self._seeds = _rng.GivenSeeds(seed, env.num_envs)
+        self._seeds = _rng.SeedTracker(seed, env.num_envs)
         self._obs: Array | None = None
         self._infos: dict[str, Any] = {}
         self._steps = 0
@@ -84,12 +90,12 @@ class ForeignVecEnv(Wrapper):
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
-        self.inexact: str | None = None  # why the last `get_state` gave nothing
+        self.unrestorable_reason: str | None = None  # why the last `get_state` gave nothing
 
     @property
     def action_stream(self) -> np.random.Generator:
         """The stream that uniformly random actions come from; the last seed given decides it."""
-        return self._seeds.actions
+        return self._seeds.action_stream
 
     @synchronized
     def reset(
@@ -100,19 +106,21 @@ class ForeignVecEnv(Wrapper):
         Raises:
             TypeError, ValueError: Seeds or `options["reset_mask"]` that `VecEnv.reset` refuses.
         """
-        self._expect_open()
+        self._check_open()
         each = _rng.seed_each(seed, self.num_envs)
         sent = each.start if isinstance(each, range) else each
         masked, _ = split_options(options, self.num_envs)
         # Gymnasium's take the mask out of the dict they get.
-        given = None if options is None else dict(options)
-        results = self._guarded(self._with_checks, self.env.reset, seed=sent, options=given)
-        obs, infos = expect_results(self, "reset", results)
-        self._seeds.give(seed)
-        self._obs = self._rows(obs)
+        options_copy = None if options is None else dict(options)
+        results = self._guarded(self._with_checks, self.env.reset, seed=sent, options=options_copy)
+        obs, infos = check_results(self, "reset", results)
+        self._seeds.record(seed)
+        self._obs = self._pack_obs(obs)
         reset = slice(None) if masked is None else masked
-        told = self._masks.note(by_key(self.env, infos))
-        self._infos = told if masked is None else keep_masks(self._infos, told, masked)
+        new_infos = self._masks.note(infos_to_dict(self.env, infos))
+        self._infos = (
+            new_infos if masked is None else merge_mask_infos(self._infos, new_infos, masked)
+        )
         self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
         return obs, infos
 
@@ -130,25 +138,25 @@ class ForeignVecEnv(Wrapper):
             RuntimeError: A worker process of an asynchronous environment has died. What one raises
                 is raised here.
         """
-        self._expect_open()
+        self._check_open()
         if self._obs is None:
             raise ArgumentError(
                 "step", "environments that have been reset", "a call before", "reset first"
             )
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
-        actions = _spaces.expect_actions(self.single_action_space, actions, self.num_envs, idle)
+        actions = _spaces.check_actions(self.single_action_space, actions, self.num_envs, idle)
         results = self._guarded(self._with_checks, self.env.step, actions)
-        obs, rewards, terminated, truncated, infos = expect_results(self, "step", results)
+        obs, rewards, terminated, truncated, infos = check_results(self, "step", results)
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
         self._steps += 1
-        self._obs = self._rows(obs)
-        self._infos = self._masks.note(by_key(self.env, infos))
-        gained = self._checked("rewards", np.asarray(rewards, np.float64))
+        self._obs = self._pack_obs(obs)
+        self._infos = self._masks.note(infos_to_dict(self.env, infos))
+        gained = self._require_finite("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
-            expect_resets(self.env, self._ended, gained, done, self._steps)
+            check_resets(self.env, self._ended, gained, done, self._steps)
         # A step that only resets is none of the episode's, whatever wrappers make of its reward.
         self._returns += np.where(self._ended, 0.0, gained)
         self._lengths += ~self._ended
@@ -175,15 +183,15 @@ class ForeignVecEnv(Wrapper):
             inner.envs = envs
 
     @property
-    def tells_masks(self) -> bool:
+    def action_mask_support(self) -> bool:
         """Whether the environments say, or ever said, which actions are allowed.
 
         Raises:
             rlox.ClosedError, RuntimeError: As `step`.
         """
         with self._guard:
-            self._expect_open()
-            return bool(self._guarded(self._masks.tells, self._infos))
+            self._check_open()
+            return bool(self._guarded(self._masks.has_masks, self._infos))
 
     @synchronized
     def action_masks(self) -> Flags:
@@ -193,9 +201,9 @@ class ForeignVecEnv(Wrapper):
             ValueError: The environments never said, or allow none.
             rlox.ClosedError, RuntimeError: As `step`.
         """
-        self._expect_open()
-        said: Flags = self._guarded(self._masks.read, self._infos, self._ended)
-        return said
+        self._check_open()
+        masks: Flags = self._guarded(self._masks.read, self._infos, self._ended)
+        return masks
 
     @synchronized
     def final_action_masks(self, ended: Flags) -> Flags:
@@ -214,7 +222,7 @@ class ForeignVecEnv(Wrapper):
             ValueError: A mask has another shape or holds no flags.
             rlox.ClosedError, RuntimeError: As `step`.
         """
-        self._expect_open()
+        self._check_open()
         same_step = self._mode is AutoresetMode.SAME_STEP
         masks: Flags = self._guarded(self._masks.read_final, self._infos, ended, same_step)
         return masks
@@ -229,14 +237,14 @@ class ForeignVecEnv(Wrapper):
         assert self._obs is not None
         return self._obs
 
-    def _expect_open(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("env", None, "is closed", "create a new one")
 
     @synchronized
     def render(self) -> Any:
         """What the wrapped environment draws."""
-        self._expect_open()
+        self._check_open()
         return self._guarded(self.env.render)
 
     def close(self, **kwargs: Any) -> None:
@@ -254,7 +262,7 @@ class ForeignVecEnv(Wrapper):
             self._closed = True
             # A signal handler may close in the middle of a step.
             forced = kwargs.get("terminate") or self._failed or self._guard.in_call
-            self.env.close(**kwargs | _state.ended(inner, forced))
+            self.env.close(**kwargs | _state.make_close_kwargs(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped environment, and note whether it failed."""
@@ -285,15 +293,15 @@ class ForeignVecEnv(Wrapper):
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
-        expect_storage(self, self.layout, buffer, normalizer)
+        check_storage(self, self.layout, buffer, normalizer)
         check_normalizer(buffer, normalizer)
-        fresh = self._obs is None or seed is not None
-        if fresh:
+        is_new = self._obs is None or seed is not None
+        if is_new:
             self.reset(seed=self._seeds.last if seed is None else seed)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             self._restart(self._current().copy())
         ended = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
-        buffer.begin(self._current(), fresh, normalizer, ended)
+        buffer.begin(self._current(), is_new, normalizer, ended)
 
     @synchronized
     def step_rollout(
@@ -314,12 +322,12 @@ class ForeignVecEnv(Wrapper):
             RuntimeError: As `step`.
         """
         n = self.num_envs
-        actions = _spaces.as_actions(self.single_action_space, actions, n)
-        sent = _spaces.sent_actions(self.single_action_space, actions, n)
-        expect_storage(self, self.layout, buffer, normalizer)
-        t = expect_turn(buffer, t)
-        log_probs = self._checked("log_probs", numbers("log_probs", log_probs, n))
-        values = self._checked("values", numbers("values", values, n))
+        actions = _spaces.check_action_shape(self.single_action_space, actions, n)
+        sent = _spaces.to_env_actions(self.single_action_space, actions, n)
+        check_storage(self, self.layout, buffer, normalizer)
+        t = check_step_index(buffer, t)
+        log_probs = self._require_finite("log_probs", to_float_array("log_probs", log_probs, n))
+        values = self._require_finite("values", to_float_array("values", values, n))
         check_step(buffer, t, actions, log_probs, values, normalizer)
         _, rewards, terminated, truncated, _ = self.step(sent)
         obs = self._current()
@@ -362,26 +370,26 @@ class ForeignVecEnv(Wrapper):
     def _final_obs(self, obs: Array, cut: Flags) -> Array:
         """The true last observations in the rows of `cut`."""
         final_obs = np.zeros_like(obs)
-        put_final(final_obs, self.layout, self._infos, cut, self._steps)
-        return self._checked("final_obs", final_obs)
+        write_final_obs(final_obs, self.layout, self._infos, cut, self._steps)
+        return self._require_finite("final_obs", final_obs)
 
-    def _rows(self, obs: Any) -> Array:
+    def _pack_obs(self, obs: Any) -> Array:
         """Observations as rollouts hold them."""
-        for leaf, part in self.layout.given(obs):
-            self._checked(leaf.name, np.asarray(part))
+        for leaf, part in self.layout.iter_leaves(obs):
+            self._require_finite(leaf.name, np.asarray(part))
         try:
             return self.layout.pack(obs)
         except ArgumentError as error:
             error.env, error.row = error.row, None
             raise
 
-    def _checked(self, name: str, array: Array) -> Array:
+    def _require_finite(self, name: str, array: Array) -> Array:
         # Rewards may be normalised before they become float32.
-        expect_finite(name, array, self._steps, wide=name == "rewards")
+        check_finite_env_array(name, array, self._steps, wide=name == "rewards")
         return array
 
     @synchronized
-    def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
         finished = self._finished
         self._finished = []
@@ -392,7 +400,7 @@ class ForeignVecEnv(Wrapper):
     @synchronized
     def get_state(self) -> dict[str, Array]:
         """What the environments remember, see `rlox.envs._state`; empty if they cannot tell."""
-        self._expect_open()
+        self._check_open()
         return _state.get_env_state(self)
 
     @synchronized

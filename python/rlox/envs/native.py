@@ -17,12 +17,12 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox import _rng, _spaces
-from rlox._errors import ArgumentError, ArgumentTypeError, renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._rlox import NativeVectorEnv, env_ids
-from rlox._validation import plain_seed, text, whole
+from rlox._validation import check_int, check_seed, check_str
 from rlox.envs._attributes import (
     GymnasiumAttributes,
-    expect_state,
+    check_has_state,
     to_gymnasium_state,
     to_native_state,
 )
@@ -30,7 +30,7 @@ from rlox.envs._autoreset import split_options
 from rlox.envs._ids import (
     PLUGINS,
     Renderer,
-    expect_render_mode,
+    check_render_mode,
     frames_per_second,
     native_ids,
     render_modes,
@@ -65,17 +65,17 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012  # Gymnasium's declaration
 
     def __init__(self, env_id: str, render_mode: str | None = None, **env_kwargs: float) -> None:
-        env_id = text("env_id", env_id)
+        env_id = check_str("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
-        expect_render_mode(render_mode, modes)
+        check_render_mode(render_mode, modes)
         self._native = NativeVectorEnv(
             source_of(env_id), 1, None, "Disabled", -1, env_kwargs, single=True
         )
-        self._started = False
-        about = self._native.spec()
-        self.observation_space = _spaces.from_native(about["observation"])
-        self.action_space = _spaces.from_native(about["action"])
-        self._masked = about["has_action_masks"]
+        self._has_reset = False
+        spec = self._native.spec()
+        self.observation_space = _spaces.from_native(spec["observation"])
+        self.action_space = _spaces.from_native(spec["action"])
+        self._masked = spec["has_action_masks"]
         self.metadata = {"render_modes": modes, "render_fps": frames_per_second(env_id)}
         self.render_mode = render_mode
         self._renderer = None if render_mode is None else Renderer(env_id, render_mode)
@@ -96,8 +96,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         >>> env.state
         array([0. , 0. , 0.1, 0. ])
         """
-        expect_state(self._native.env_id)
-        if not self._started:
+        check_has_state(self._native.env_id)
+        if not self._has_reset:
             return None
         state = to_gymnasium_state(self._native.env_id, self._native.states()[0])
         state.flags.writeable = False
@@ -105,12 +105,12 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
 
     @state.setter
     def state(self, value: npt.ArrayLike) -> None:
-        expect_state(self._native.env_id)
+        check_has_state(self._native.env_id)
         state = to_native_state(self._native.env_id, value)
         zero, streams = np.zeros(1), self._native.rng_states()
         episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
         self._native.set_state({"states": state[None], "streams": streams, **episode})
-        self._started = True
+        self._has_reset = True
 
     def set_wrapper_attr(self, name: str, value: object, *, force: bool = True) -> bool:
         """Set an attribute; wrappers call this method for names that they do not have.
@@ -122,10 +122,10 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         setattr(self, name, value)
         return True
 
-    def _lend_stream(self) -> None:
+    def _copy_stream_to_native(self) -> None:
         self._native.set_rng_states(_rng.state_for_native(self.np_random)[None])
 
-    def _take_stream_back(self) -> None:
+    def _copy_stream_from_native(self) -> None:
         (stream,) = self._native.rng_states()
         self.np_random.bit_generator.state = _rng.state_for_numpy(stream)
 
@@ -139,17 +139,17 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         Raises:
             ValueError: A seed below 0, unknown or senseless options. Nothing has changed then.
         """
-        seed = None if seed is None else plain_seed(seed)
+        seed = None if seed is None else check_seed(seed)
         before = self._np_random, self._np_random_seed
         try:
             super().reset(seed=seed)
-            self._lend_stream()
+            self._copy_stream_to_native()
             obs = self._native.reset(None, *split_options(options, 1))
         except BaseException:
             self._np_random, self._np_random_seed = before
             raise
-        self._take_stream_back()
-        self._started = True
+        self._copy_stream_from_native()
+        self._has_reset = True
         if self.render_mode == "human":
             self.render()
         return obs[0], self._infos()
@@ -167,10 +167,10 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
                 "action", f"shape {shape}", str(np.shape(action)), "pass one action"
             )
         if self._steps_draw:
-            self._lend_stream()
+            self._copy_stream_to_native()
         obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
         if self._steps_draw:
-            self._take_stream_back()
+            self._copy_stream_from_native()
         if self.render_mode == "human":
             self.render()
         cut = truncated & ~terminated
@@ -207,8 +207,8 @@ def make_native_vec(
     >>> make_native_vec(2, env_id="CartPole-v1").metadata["autoreset_mode"].name
     'NEXT_STEP'
     """
-    num_envs = whole("num_envs", num_envs, 1, fix="say how many to make")
-    with renamed({"n": "num_envs"}):
+    num_envs = check_int("num_envs", num_envs, 1, fix="say how many to make")
+    with rename_arguments({"n": "num_envs"}):
         return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 
@@ -235,25 +235,25 @@ def register_env(plugin: object) -> str:
             "plugin", "a capsule of an EnvPlugin", repr(plugin), "see docs/environments.md"
         )
     probe = NativeVectorEnv(plugin, 1)
-    about = probe.spec()
+    spec = probe.spec()
     probe.close()
-    env_id = str(about["id"])
+    env_id = str(spec["id"])
     if env_id.startswith("rlox/") or ":" in env_id:
         raise ArgumentError(
             "plugin", "an id without a prefix", repr(env_id), "rename it in its EnvSpec"
         )
-    mine = env_id in PLUGINS
-    if not mine and (env_id in native_ids() or env_id in gym.registry):
+    is_known = env_id in PLUGINS
+    if not is_known and (env_id in native_ids() or env_id in gym.registry):
         raise ArgumentError(
             "plugin",
             "an id of its own",
             f"{env_id!r}, which is another environment's",
             "rename it in its EnvSpec",
         )
-    if mine:
+    if is_known:
         gym.registry.pop(env_id, None)
     try:
-        _register(env_id, env_id, max_episode_steps=about["max_episode_steps"])
+        _register(env_id, env_id, max_episode_steps=spec["max_episode_steps"])
     except gym.error.Error as error:
         raise ArgumentError(
             "plugin",
@@ -265,13 +265,13 @@ def register_env(plugin: object) -> str:
     return env_id
 
 
-def _register(registered_id: str, env_id: str, **about: Any) -> None:
+def _register(registered_id: str, env_id: str, **spec_kwargs: Any) -> None:
     gym.register(
         registered_id,
         entry_point="rlox.envs.native:NativeEnv",
         vector_entry_point="rlox.envs.native:make_native_vec",
         kwargs={"env_id": env_id},
-        **about,
+        **spec_kwargs,
     )
 
 

@@ -13,20 +13,20 @@ from rlox import _rng, _spaces
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
-from rlox._validation import whole
+from rlox._validation import check_int
 from rlox.envs._attributes import GymnasiumAttributes
-from rlox.envs._autoreset import as_autoreset_mode, as_dict, final_infos, split_options
+from rlox.envs._autoreset import as_autoreset_mode, final_infos, split_options, to_step_dict
 from rlox.envs._collect import check_collection, collect_steps
 from rlox.envs._ids import (
     Renderer,
-    expect_render_mode,
+    check_render_mode,
     native_id,
     render_modes,
     source_of,
     vector_metadata,
     vector_spec,
 )
-from rlox.envs._masks import expect_choice, expect_masks, final_mask_infos, mask_infos
+from rlox.envs._masks import check_any_allowed, check_has_action_masks, final_mask_infos, mask_infos
 
 Obs = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -78,28 +78,32 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         **env_kwargs: float,
     ) -> None:
         mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
-        expect_render_mode(render_mode, render_modes(name))
-        n = whole("n", n, 1, fix="say how many to make")
+        check_render_mode(render_mode, render_modes(name))
+        n = check_int("n", n, 1, fix="say how many to make")
         limit = max_episode_steps
         native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
         self._native = native
         self._step = native.step
-        self._made: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
+        self._init_kwargs: dict[str, Any] = {
+            "env_id": env_id,
+            "max_episode_steps": limit,
+            **env_kwargs,
+        }
         if type(self).step_into is VecEnv.step_into:
             # The native method itself, so that nothing runs between the caller and Rust.
             self.__dict__["step_into"] = native.step_into
         self._same_step = mode is AutoresetMode.SAME_STEP  # asking the metadata takes longer
-        self._seeds, self._started = _rng.GivenSeeds(seed, n), False
-        about = native.spec()
-        self.has_action_masks, self.restorable = about["has_action_masks"], about["restorable"]
+        self._seeds, self._has_reset = _rng.SeedTracker(seed, n), False
+        spec = native.spec()
+        self.has_action_masks, self.supports_state = spec["has_action_masks"], spec["restorable"]
         self.num_envs, self.render_mode = native.num_envs, render_mode
-        self.single_observation_space = _spaces.from_native(about["observation"])
-        self.single_action_space = _spaces.from_native(about["action"])
+        self.single_observation_space = _spaces.from_native(spec["observation"])
+        self.single_action_space = _spaces.from_native(spec["action"])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.metadata = vector_metadata(name, mode)
-        ours = {"num_envs": n, "autoreset_mode": mode.value}
-        self.spec = vector_spec(name, limit, render_mode, **ours, **env_kwargs)
+        vector_kwargs = {"num_envs": n, "autoreset_mode": mode.value}
+        self.spec = vector_spec(name, limit, render_mode, **vector_kwargs, **env_kwargs)
         self._freeze(env_kwargs)
 
     def reset(
@@ -128,8 +132,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         _rng.seed_each(seed, self.num_envs)  # checks it, in Gymnasium's words
         mask, numbers = split_options(options, self.num_envs)
         obs = self._native.reset(seed, mask, numbers)
-        self._started = True
-        self._seeds.give(seed, mask)
+        self._has_reset = True
+        self._seeds.record(seed, mask)
         return obs, mask_infos(self._native) if self.has_action_masks else {}
 
     def step(
@@ -208,9 +212,9 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             TypeError: `out` is of another dtype.
             ValueError: They have no masks (not `has_action_masks`), or allow none; another shape.
         """
-        expect_masks(self)
+        check_has_action_masks(self)
         masks = self._native.action_masks(out)
-        expect_choice(masks, self.single_action_space)
+        check_any_allowed(masks, self.single_action_space)
         return masks
 
     def final_action_masks(self, ended: Flags) -> Flags:
@@ -225,7 +229,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         Raises:
             ValueError: The environments have no masks (not `has_action_masks`).
         """
-        expect_masks(self)
+        check_has_action_masks(self)
         return self._native.final_action_masks() & ended[:, None]
 
     def reset_all(self, seed: Seed = None) -> Obs:
@@ -249,7 +253,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         >>> env.step_all([1, 0])["terminal_obs"]
         [None, None]
         """
-        return as_dict(self._step(actions), self._same_step, self.num_envs)
+        return to_step_dict(self._step(actions), self._same_step, self.num_envs)
 
     def collect_n_steps(
         self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
@@ -268,16 +272,16 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             final_obs (k, d): their last observations; action_masks (n, N, m), if there are any.
 
         Raises:
-            ValueError: DISABLED mode (NEXT_STEP, unless `restorable`), `n` below 1; as `step`.
+            ValueError: DISABLED mode (NEXT_STEP, unless `supports_state`), `n` below 1; as `step`.
             TypeError, MemoryError: `n` or `policy` of another kind; no room for so many steps.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
         n = check_collection(mode := self.metadata["autoreset_mode"], n, policy)
-        _ = self._started or self.reset_all()
-        how = mode, self.action_stream if policy is None else policy
-        return collect_steps(self._native, self.single_action_space, n, *how)
+        _ = self._has_reset or self.reset_all()
+        mode_and_source = mode, self.action_stream if policy is None else policy
+        return collect_steps(self._native, self.single_action_space, n, *mode_and_source)
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
@@ -285,8 +289,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         _rng.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
-        self._started = True
-        self._seeds.give(seed)
+        self._has_reset = True
+        self._seeds.record(seed)
 
     def step_rollout(
         self,
@@ -300,19 +304,19 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         """Stores row `t`, steps, stores what came back; see `RolloutEnv.step_rollout`."""
         self._native.step_rollout(buffer, t, actions, log_probs, values, normalizer)
 
-    def drain_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Returns (sums of raw rewards) and lengths of the episodes that ended since the last call.
 
         In the order they ended; the newest 16,384 if there were more.
 
-        >>> VecEnv(n=2).drain_episodes()
+        >>> VecEnv(n=2).pop_episodes()
         (array([], dtype=float64), array([], dtype=int64))
         """
         return self._native.drain_episodes()
 
     @property
-    def episodes_dropped(self) -> int:
-        """How many more had ended than the last `drain_episodes` could tell of."""
+    def dropped_episodes(self) -> int:
+        """How many more had ended than the last `pop_episodes` could tell of."""
         return self._native.episodes_dropped
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -323,7 +327,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             bool (n,), streams int64 (n, 6): each environment's random stream.
 
         Raises:
-            ValueError: Before the first reset, or of environments that are not `restorable`.
+            ValueError: Before the first reset, or of environments that are not `supports_state`.
 
         >>> env, copy = VecEnv(n=2, seed=0), VecEnv(n=2)
         >>> _ = env.reset_all(), env.step_all([0, 1])
@@ -341,12 +345,12 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
                 changed then.
         """
         self._native.set_state(state)
-        self._started = True
+        self._has_reset = True
 
     @property
     def action_stream(self) -> np.random.Generator:
         """The stream that uniformly random actions come from; the last seed given decides it."""
-        return self._seeds.actions
+        return self._seeds.action_stream
 
     @property  # type: ignore[misc]  # read-only, as SyncVectorEnv
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # and one each
@@ -356,7 +360,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # one each
         """The seed each stream was last given; -1 for entropy from the operating system."""
-        return tuple(-1 if seed is None else seed for seed in self._seeds.each)
+        return tuple(-1 if seed is None else seed for seed in self._seeds.seeds)
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """A frame (height, width, 3) uint8 of every environment, by Gymnasium's renderer.

@@ -22,8 +22,8 @@ _GRACE = 5.0
 # Seconds between two checks for signals.
 _POLL = 0.5
 # A run's result, or the error that ended the run.
-Outcome = TrainResult | BaseException
-Outcomes = Generator[tuple[int, Outcome], None, None]
+RunOutcome = TrainResult | BaseException
+RunOutcomes = Generator[tuple[int, RunOutcome], None, None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TrainJob:
 
 
 @dataclass(frozen=True)
-class Score:
+class TrialScore:
     """Mean return of an evaluation during a trial; `step` counts evaluations from 1."""
 
     step: int
@@ -113,7 +113,7 @@ class _ReportScores(Callback):
             self.final = metrics["eval/mean_reward"]
             return
         step = trainer.timesteps // self._every
-        if self._report(Score(step, metrics["eval/mean_reward"])):
+        if self._report(TrialScore(step, metrics["eval/mean_reward"])):
             self.pruned = True
             trainer.stop("pruned")
 
@@ -122,7 +122,7 @@ def _run_dir(trainer: Trainer | None) -> str | None:
     return None if trainer is None or trainer.run is None else str(trainer.run.path)
 
 
-def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> Outcomes:
+def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
     """Run jobs in worker processes that share the cores; yield each number and outcome.
 
     Args:
@@ -134,33 +134,33 @@ def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptSco
     pool = Pool(workers, max(1, threads() // workers))
     with pool, scope.calling(pool.stop):
         while True:
-            while pending and pool.free and not scope.stopping:
-                number, job = pending.pop()
-                pool.submit(job, number)
+            while pending and pool.free and not scope.stop_requested:
+                index, job = pending.pop()
+                pool.submit(job, index)
             if pool.free == workers:
                 return
             yield from ((number, outcome) for number, _, outcome, _ in pool.wait())
 
 
-def run_in_threads(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> Outcomes:
+def run_in_threads(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
     """Run jobs in threads of this process; yield each number and outcome."""
-    finished: queue.Queue[tuple[int, Outcome] | None] = queue.Queue()
+    finished: queue.Queue[tuple[int, RunOutcome] | None] = queue.Queue()
     pending = list(enumerate(jobs))[::-1]
 
     def work() -> None:
         try:
-            while not scope.stopping:
+            while not scope.stop_requested:
                 try:
-                    number, job = pending.pop()
+                    index, job = pending.pop()
                 except IndexError:
                     return
-                outcome: Outcome
+                outcome: RunOutcome
                 try:
                     with scope.active():
                         outcome = job.run()
                 except BaseException as error:  # other runs go on
                     outcome = error
-                finished.put((number, outcome))
+                finished.put((index, outcome))
         finally:
             finished.put(None)
 

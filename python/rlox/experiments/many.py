@@ -16,16 +16,22 @@ from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError, one_
 from rlox._system import threads
 from rlox._training.hooks import Callback
 from rlox._training.results import CTRL_C, TrainResult
-from rlox._validation import flag, hint, shown, whole
+from rlox._validation import check_bool, check_int, hint, short_repr
 from rlox.callbacks.base import as_callbacks
-from rlox.experiments._jobs import Outcome, Outcomes, TrainJob, run_in_processes, run_in_threads
+from rlox.experiments._jobs import (
+    RunOutcome,
+    RunOutcomes,
+    TrainJob,
+    run_in_processes,
+    run_in_threads,
+)
 from rlox.learners._backends import Backend
 from rlox.logger.base import as_loggers
 from rlox.trainers import TRAINERS, EnvLike, Trainer
 
-Runner = Callable[[Sequence[TrainJob], int, InterruptScope], Outcomes]
+Runner = Callable[[Sequence[TrainJob], int, InterruptScope], RunOutcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
-Tell = Callable[[int, Outcome], object]
+ResultCallback = Callable[[int, RunOutcome], object]
 
 
 class RunsFailedError(RuntimeError):
@@ -51,24 +57,24 @@ class Runs:
     runner: Runner  # runs the jobs side by side
     scope: InterruptScope = field(default_factory=InterruptScope)
 
-    def train(self, tell: Tell | None = None) -> list[TrainResult]:
+    def train(self, on_result: ResultCallback | None = None) -> list[TrainResult]:
         """Train as `train_many` does."""
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RunOutcome] = {}
         running = closing(self.runner(self.jobs, self.workers, self.scope))
         with stop_on_interrupt(self.scope.stop), running as finished:
-            for number, outcome in finished:
-                outcomes[number] = outcome
-                if tell is not None:
-                    tell(number, outcome)
+            for index, outcome in finished:
+                outcomes[index] = outcome
+                if on_result is not None:
+                    on_result(index, outcome)
         results: list[TrainResult | None] = []
         errors: dict[int, BaseException] = {}
-        for number in range(len(self.jobs)):
-            outcome = outcomes.get(number, not_started())
+        for index in range(len(self.jobs)):
+            outcome = outcomes.get(index, not_started())
             if isinstance(outcome, BaseException):
-                errors[number] = outcome
+                errors[index] = outcome
             results.append(None if isinstance(outcome, BaseException) else outcome)
         if errors:
-            raise RunsFailedError(_failures(self.jobs, errors), results, errors)
+            raise RunsFailedError(_describe_failures(self.jobs, errors), results, errors)
         return [result for result in results if result is not None]
 
 
@@ -85,7 +91,7 @@ def train_many(
     backend: Backend = "auto",
     callbacks: Callbacks | None = None,
     loggers: Sequence[str] = (),
-    tell: Tell | None = None,
+    on_result: ResultCallback | None = None,
     **common: Any,
 ) -> list[TrainResult]:
     """Trains an algorithm with many seeds, settings or both, side by side over the cores.
@@ -133,7 +139,7 @@ def train_many(
     >>> [result["timesteps"] for result in results]
     [512, 512]
     """
-    checked = runs(
+    checked = make_runs(
         algorithm,
         env,
         seeds,
@@ -147,12 +153,12 @@ def train_many(
         runs_dir=runs_dir,
         **common,
     )
-    if tell is not None and not callable(tell):
-        raise ArgumentTypeError("tell", "a function or None", shown(tell), "pass print")
-    return checked.train(tell)
+    if on_result is not None and not callable(on_result):
+        raise ArgumentTypeError("tell", "a function or None", short_repr(on_result), "pass print")
+    return checked.train(on_result)
 
 
-def runs(
+def make_runs(
     algorithm: str | type[Trainer],
     env: EnvLike,
     seeds: Iterable[int],
@@ -172,23 +178,25 @@ def runs(
         runner: What runs the jobs side by side; None: threads or processes.
     """
     trainer_class = _trainer_class(algorithm)
-    steps = whole("total_timesteps", total_timesteps, 1)
-    seeds = _checked_seeds(seeds)
-    variants = _checked_variants(settings, common)
-    count = threads() if workers is None else whole("workers", workers, 1, fix="pass None for all")
+    steps = check_int("total_timesteps", total_timesteps, 1)
+    seeds = _check_seeds(seeds)
+    variants = _check_variants(settings, common)
+    count = (
+        threads() if workers is None else check_int("workers", workers, 1, fix="pass None for all")
+    )
     if processes is not None:
-        processes = flag("processes", processes)
+        processes = check_bool("processes", processes)
     _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
     variant_jobs = {}  # the first job of each variant, by the section that errors name
     jobs = []
-    for number, variant in enumerate(variants):
+    for index, variant in enumerate(variants):
         arguments = {**common, **variant}
         names = tuple(loggers)
-        own = [
+        seed_jobs = [
             TrainJob(trainer_class, env, seed, steps, arguments, callbacks, names) for seed in seeds
         ]
-        variant_jobs[None if settings is None else f"settings[{number}]"] = own[0]
-        jobs += own
+        variant_jobs[None if settings is None else f"settings[{index}]"] = seed_jobs[0]
+        jobs += seed_jobs
     backends = {_backend_of(job, section) for section, job in variant_jobs.items()}
     if "torch" in backends if processes is None else processes:
         processes = True
@@ -211,7 +219,7 @@ def not_started() -> TrainResult:
         "interrupted": True,
         "stopped_by": CTRL_C,
         "run_dir": None,
-        "left_out": None,
+        "checkpoint_warning": None,
     }
     return nothing
 
@@ -229,21 +237,23 @@ def _trainer_class(algorithm: Any) -> type[Trainer]:
     raise ArgumentTypeError(
         "algorithm",
         f"a name ({', '.join(TRAINERS)}) or a trainer's class",
-        shown(algorithm),
+        short_repr(algorithm),
         "pass 'ppo'",
     )
 
 
-def _checked_seeds(seeds: Any) -> list[int]:
+def _check_seeds(seeds: Any) -> list[int]:
     """Return seeds as plain integers, each once."""
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
-        raise ArgumentTypeError("seeds", "integers", shown(seeds), "pass range(10)")
+        raise ArgumentTypeError("seeds", "integers", short_repr(seeds), "pass range(10)")
     checked: list[int] = []
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise ArgumentTypeError("seeds", "integers", shown(seed), "pass range(10)")
+            raise ArgumentTypeError("seeds", "integers", short_repr(seed), "pass range(10)")
         if seed < 0:
-            raise ArgumentError("seeds", "integers of at least 0", shown(seed), "pass range(10)")
+            raise ArgumentError(
+                "seeds", "integers of at least 0", short_repr(seed), "pass range(10)"
+            )
         if int(seed) in checked:
             raise ArgumentError("seeds", "each once", f"{seed} twice", "leave one out")
         checked.append(int(seed))
@@ -252,28 +262,28 @@ def _checked_seeds(seeds: Any) -> list[int]:
     return checked
 
 
-def _checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the dicts of `settings`, which have no seed, env, backend or folder."""
     if "seed" in common:
         raise ArgumentTypeError(
-            "seed", "the seeds of all runs", f"one, {shown(common['seed'])}", "pass seeds="
+            "seed", "the seeds of all runs", f"one, {short_repr(common['seed'])}", "pass seeds="
         )
     if settings is None:
         return [{}]
     if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
         raise ArgumentTypeError(
-            "settings", "a list of dicts", shown(settings), "pass [{'gamma': 0.98}]"
+            "settings", "a list of dicts", short_repr(settings), "pass [{'gamma': 0.98}]"
         )
     if not settings:
         raise ArgumentError("settings", "at least one dict", "none", "pass None for one run")
-    for number, variant in enumerate(settings):
+    for index, variant in enumerate(settings):
         if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
             raise ArgumentTypeError(
                 "settings",
                 "dicts of settings by name",
-                shown(variant),
+                short_repr(variant),
                 "pass [{'gamma': 0.98}]",
-                section=f"settings[{number}]",
+                section=f"settings[{index}]",
             )
         for name in ("seed", "env", "backend", "runs_dir"):
             if name in variant:
@@ -282,7 +292,7 @@ def _checked_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str
                     "a setting of the algorithm",
                     "an argument of all runs",
                     f"pass {('seeds' if name == 'seed' else name)} to train_many",
-                    section=f"settings[{number}]",
+                    section=f"settings[{index}]",
                 )
     return [dict(variant) for variant in settings]
 
@@ -293,7 +303,7 @@ def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> No
         raise ArgumentError(
             "env",
             "an id, a spec or a function that makes an environment, as each run has its own",
-            shown(env),
+            short_repr(env),
             "pass lambda: ...",
         )
     if callbacks is not None:
@@ -301,7 +311,7 @@ def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> No
             raise ArgumentTypeError(
                 "callbacks",
                 "a function that makes a run's callbacks",
-                shown(callbacks),
+                short_repr(callbacks),
                 "pass lambda: [EvalCallback(10_000)]",
             )
         as_callbacks(callbacks())
@@ -309,7 +319,7 @@ def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> No
     if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
         other = next(name for name in names if not isinstance(name, str))
         raise ArgumentTypeError(
-            "loggers", "names, as each run has its own", shown(other), "pass 'jsonl'"
+            "loggers", "names, as each run has its own", short_repr(other), "pass 'jsonl'"
         )
     as_loggers(loggers, folder=folder)
 
@@ -339,12 +349,12 @@ def _backend_of(job: TrainJob, section: str | None) -> str:
         raise
 
 
-def _failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
+def _describe_failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
     several = len({job.seed for job in jobs}) < len(jobs)
     failures = []
-    for number, error in errors.items():
-        run = f"run {number}, " if several else ""
-        failures.append(f"{run}seed {jobs[number].seed}: {one_line(error)}")
+    for index, error in errors.items():
+        run = f"run {index}, " if several else ""
+        failures.append(f"{run}seed {jobs[index].seed}: {one_line(error)}")
     return (
         f"{len(errors)} of {len(jobs)} runs failed ({'; '.join(failures)}); `results` of this "
         "error has the others"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._validation import flag, number, refuse_unknown, shown, text
+from rlox._validation import check_bool, check_float, check_keywords, check_str, short_repr
 
 _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
 
@@ -24,13 +24,13 @@ class Range:
     log: bool = False  # as likely between 1 and 10 as between 10 and 100
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether only integers are in it."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def of(self, name: str, trial: Any) -> Any:
+    def suggest(self, name: str, trial: Any) -> Any:
         """The value that an Optuna trial tries."""
-        suggest = trial.suggest_int if self.whole else trial.suggest_float
+        suggest = trial.suggest_int if self.is_integer else trial.suggest_float
         return suggest(name, self.low, self.high, log=self.log)
 
 
@@ -40,7 +40,7 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    def of(self, name: str, trial: Any) -> Any:
+    def suggest(self, name: str, trial: Any) -> Any:
         """The value that an Optuna trial tries; lists and mappings are JSON to Optuna."""
         labels = {_label(value): value for value in self.values}
         return labels[trial.suggest_categorical(name, list(labels))]
@@ -54,7 +54,7 @@ def _label(value: Any) -> Any:
     return value if plain else json.dumps(value)
 
 
-def as_space(given: Any, algorithm: str, config_type: type[Any]) -> Space:
+def as_space(content: Any, algorithm: str, config_type: type[Any]) -> Space:
     """A space from what a file says: `name: {low, high, log}` or `name: [value, ...]`.
 
     Args:
@@ -70,53 +70,58 @@ def as_space(given: Any, algorithm: str, config_type: type[Any]) -> Space:
     >>> as_space({"gamma": {"low": 0.9, "high": 1}, "n_steps": [8, 16]}, "ppo", PPOConfig)
     {'gamma': Range(low=0.9, high=1.0, log=False), 'n_steps': Choices(values=(8, 16))}
     """
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(content, Mapping) or not content:
         raise ArgumentTypeError(
-            "space", "settings and what to search", shown(given), f"write learning_rate: {_RANGE}"
+            "space",
+            "settings and what to search",
+            short_repr(content),
+            f"write learning_rate: {_RANGE}",
         )
-    given = {str(name).replace("-", "_"): about for name, about in given.items()}
-    refuse_unknown(given, [field.name for field in fields(config_type)], f"{algorithm}'s space")
-    return {name: _one(f"space, {name}", about) for name, about in given.items()}
+    content = {str(name).replace("-", "_"): entry for name, entry in content.items()}
+    check_keywords(content, [field.name for field in fields(config_type)], f"{algorithm}'s space")
+    return {name: _read_setting(f"space, {name}", about) for name, about in content.items()}
 
 
-def _one(name: str, about: Any) -> Range | Choices:
-    if isinstance(about, Mapping):
+def _read_setting(name: str, entry: Any) -> Range | Choices:
+    if isinstance(entry, Mapping):
         known = ("low", "high", "log", "choices")
-        refuse_unknown(about, known, name)
-        if {*about} == {"choices"}:
-            return _choices(name, about["choices"])
-        return _range(name, about)
-    return _choices(name, about)
+        check_keywords(entry, known, name)
+        if {*entry} == {"choices"}:
+            return _read_choices(name, entry["choices"])
+        return _read_range(name, entry)
+    return _read_choices(name, entry)
 
 
-def _choices(name: str, about: Any) -> Choices:
-    if not isinstance(about, list):
+def _read_choices(name: str, values: Any) -> Choices:
+    if not isinstance(values, list):
         raise ArgumentTypeError(
             name,
             f"a range such as {_RANGE}, or a list of choices",
-            shown(about),
+            short_repr(values),
             "write one of them",
         )
-    if not about or len({json.dumps(value, sort_keys=True) for value in about}) < len(about):
-        raise ArgumentError(name, "choices, each once", str(about), "list what to try")
-    return Choices(tuple(about))
+    if not values or len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
+        raise ArgumentError(name, "choices, each once", str(values), "list what to try")
+    return Choices(tuple(values))
 
 
-def _range(name: str, about: Mapping[str, Any]) -> Range:
-    if not {"low", "high"} <= {*about} or "choices" in about:
+def _read_range(name: str, entry: Mapping[str, Any]) -> Range:
+    if not {"low", "high"} <= {*entry} or "choices" in entry:
         raise ArgumentError(
-            name, "low and high", str(", ".join(about) or "neither"), f"write {_RANGE}"
+            name, "low and high", str(", ".join(entry) or "neither"), f"write {_RANGE}"
         )
-    low, high = (about[side] for side in ("low", "high"))
-    ends = [number(f"{name}, {side}", about[side], fix="pass a number") for side in ("low", "high")]
-    log = flag(f"{name}, log", about.get("log", False))
-    if not ends[0] < ends[1]:
+    low, high = (entry[side] for side in ("low", "high"))
+    bounds = [
+        check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high")
+    ]
+    log = check_bool(f"{name}, log", entry.get("log", False))
+    if not bounds[0] < bounds[1]:
         raise ArgumentError(name, "low below high", f"{low} and {high}", "exchange them")
-    if log and ends[0] <= 0:
+    if log and bounds[0] <= 0:
         raise ArgumentError(name, "low above 0 beside log", str(low), "raise it")
     if isinstance(low, int) and isinstance(high, int):
         return Range(low, high, log)
-    return Range(ends[0], ends[1], log)
+    return Range(bounds[0], bounds[1], log)
 
 
 _RATES = {"learning_rate": Range(1e-5, 3e-3, log=True)}
@@ -177,7 +182,7 @@ def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = No
     >>> default_space("ppo")["learning_rate"]
     Range(low=1e-05, high=0.003, log=True)
     """
-    space = dict(_DEFAULTS[text("algorithm", algorithm, tuple(_DEFAULTS))])
+    space = dict(_DEFAULTS[check_str("algorithm", algorithm, tuple(_DEFAULTS))])
     steps = space.get("n_steps")
     if isinstance(steps, Choices) and eval_every is not None:
         short = tuple(n for n in steps.values if n * num_envs <= eval_every)

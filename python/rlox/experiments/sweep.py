@@ -18,7 +18,7 @@ from rlox._files import locked
 from rlox._optional import load_extra
 from rlox._processes import Pool
 from rlox._system import threads as cpus
-from rlox._validation import chosen_seed, flag, path_or_none, shown, text, whole
+from rlox._validation import check_bool, check_int, check_path, check_str, resolve_seed, short_repr
 from rlox.experiments._jobs import TrialJob, TrialResult
 from rlox.experiments.space import Space
 from rlox.noise import ActionNoise
@@ -47,11 +47,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "eval_every", "eval_episodes"):
-            whole(name, getattr(self, name), 1)
-        whole("startup_trials", self.startup_trials, 0)
-        flag("prune", self.prune)
+            check_int(name, getattr(self, name), 1)
+        check_int("startup_trials", self.startup_trials, 0)
+        check_bool("prune", self.prune)
         if self.seed is not None:
-            chosen_seed(self.seed)
+            resolve_seed(self.seed)
         if self.eval_every > self.total_timesteps:
             raise ArgumentError(
                 "eval_every",
@@ -62,14 +62,14 @@ class Plan:
         if not self.space:
             raise ArgumentError("space", "settings to search", "none", "fix fewer of them")
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What JSON holds of it, beside the seed."""
-        about = {name: asdict(one) for name, one in self.space.items()}
-        kept: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": about}))
-        del kept["seed"]
-        return kept
+        space = {name: asdict(item) for name, item in self.space.items()}
+        data: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": space}))
+        del data["seed"]
+        return data
 
-    def fitted(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def fit_batch_size(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return settings whose minibatch is at most as large as a rollout."""
         all_settings = {"num_envs": 1, **preset(self.algorithm, self.env), **settings}
         size = all_settings.get("batch_size")
@@ -78,7 +78,7 @@ class Plan:
         rollout = all_settings["num_envs"] * all_settings.get("n_steps", 2048)
         return {**settings, "batch_size": rollout} if size > rollout else settings
 
-    def job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
+    def make_job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
         """Return the run of a trial."""
         arguments = {"backend": self.backend, "runs_dir": runs_dir, "env_kwargs": self.env_kwargs}
         return TrialJob(
@@ -121,22 +121,22 @@ class Sweep:
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         if not isinstance(plan, Plan):
             raise ArgumentTypeError(
-                "plan", "a rlox.experiments.sweep.Plan", shown(plan), "pass Plan(...)"
+                "plan", "a rlox.experiments.sweep.Plan", short_repr(plan), "pass Plan(...)"
             )
-        self.plan, folder = plan, path_or_none("runs_dir", runs_dir)
-        path_or_none("storage", storage)
+        self.plan, folder = plan, check_path("runs_dir", runs_dir)
+        check_path("storage", storage)
         self._runs_dir = None if folder is None else os.fspath(folder)
-        plan.job(0, {}, self._runs_dir).make_trainer().close()
-        self.name = text("name", f"{plan.algorithm}-{plan.env}" if name is None else name)
+        plan.make_job(0, {}, self._runs_dir).make_trainer().close()
+        self.name = check_str("name", f"{plan.algorithm}-{plan.env}" if name is None else name)
         self._storage = storage
         self.study: Any = self._optuna.create_study(
-            storage=_opened(self._optuna, storage),
+            storage=_open_storage(self._optuna, storage),
             study_name=self.name,
             direction="maximize",
             load_if_exists=True,
             pruner=self._pruner(),
         )
-        self.seed = self._expect_plan()
+        self.seed = self._check_plan()
 
     def _pruner(self) -> Any:
         if not self.plan.prune:
@@ -145,25 +145,25 @@ class Sweep:
         first = self.plan.startup_trials
         return self._optuna.pruners.MedianPruner(first, n_warmup_steps=evaluations // 3)
 
-    def _expect_plan(self) -> int:
+    def _check_plan(self) -> int:
         """Keeps the plan in the study, or compares it with that which is there; gives the seed."""
-        there, seed = self.study.user_attrs.get(_PLAN), self.plan.seed
-        if there is None:
+        saved_plan, seed = self.study.user_attrs.get(_PLAN), self.plan.seed
+        if saved_plan is None:
             seed = secrets.randbelow(2**31) if seed is None else seed
-            self.study.set_user_attr(_PLAN, {**self.plan.told(), "seed": seed})
+            self.study.set_user_attr(_PLAN, {**self.plan.to_dict(), "seed": seed})
             return seed
-        asked = {**self.plan.told(), "seed": there.get("seed") if seed is None else seed}
-        for name, value in asked.items():
-            if there.get(name) != value:
+        new_plan = {**self.plan.to_dict(), "seed": saved_plan.get("seed") if seed is None else seed}
+        for name, value in new_plan.items():
+            if saved_plan.get(name) != value:
                 raise ArgumentError(
                     name,
-                    f"{there.get(name)}, as study {self.name!r} in {self._storage} has it",
+                    f"{saved_plan.get(name)}, as study {self.name!r} in {self._storage} has it",
                     str(value),
                     "pass that, or another --study",
                 )
-        return int(asked["seed"])
+        return int(new_plan["seed"])
 
-    def done(self) -> list[Any]:
+    def finished_trials(self) -> list[Any]:
         """Optuna's trials that have ended, but for those that Ctrl-C ended."""
         trials = self.study.get_trials(deepcopy=False)
         ended = (trial for trial in trials if trial.state.is_finished())
@@ -172,12 +172,14 @@ class Sweep:
             trial for trial in ended if trial.state.name != "FAIL" or trial.user_attrs.get(_ERROR)
         ]
 
-    def best(self) -> Any:
+    def best_trial(self) -> Any:
         """Optuna's trial with the best score; None where none has one."""
-        scored = [trial for trial in self.done() if trial.state.name == "COMPLETE"]
+        scored = [trial for trial in self.finished_trials() if trial.state.name == "COMPLETE"]
         return max(scored, key=lambda trial: trial.value, default=None)
 
-    def run(self, trials: int, jobs: int = 1, tell: Callable[[Any], object] | None = None) -> None:
+    def run(
+        self, trials: int, jobs: int = 1, on_result: Callable[[Any], object] | None = None
+    ) -> None:
         """Trains until the study has so many trials. One that fails is one of them.
 
         Args:
@@ -189,25 +191,25 @@ class Sweep:
             BlockingIOError: Another sweep trains the study now.
             KeyboardInterrupt: Ctrl-C; trials that were going on are repeated by the next call.
         """
-        whole("trials", trials, 1, fix="pass how many the study shall have")
-        jobs = whole("jobs", jobs, 1, fix="pass how many at once")
-        with _alone(self._storage, self.name):
-            self.seed = self._expect_plan()  # nobody else began another one meanwhile
-            self._search(trials, jobs, tell)
+        check_int("trials", trials, 1, fix="pass how many the study shall have")
+        jobs = check_int("jobs", jobs, 1, fix="pass how many at once")
+        with _lock_study(self._storage, self.name):
+            self.seed = self._check_plan()  # nobody else began another one meanwhile
+            self._search(trials, jobs, on_result)
 
-    def _search(self, trials: int, jobs: int, tell: Callable[[Any], object] | None) -> None:
+    def _search(self, trials: int, jobs: int, on_result: Callable[[Any], object] | None) -> None:
         self._abandon()  # what a process left that was killed
-        done = self.done()
+        done = self.finished_trials()
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}
-        left = (i for i in count() if i not in used)
+        remaining = (i for i in count() if i not in used)
         workers = min(jobs, max(missing, 1))
         with Pool(workers, max(1, cpus() // jobs)) as pool:
             try:
                 while missing > 0 or pool.free < workers:
                     while missing > 0 and pool.free:
                         missing -= 1
-                        self._begin(pool, next(left))
+                        self._begin(pool, next(remaining))
                     for trial, is_result, value, process in pool.wait():
                         if not is_result:
                             trial.report(value.mean, value.step)
@@ -216,8 +218,8 @@ class Sweep:
                         if isinstance(value, BaseException):
                             value = TrialResult(error=one_line(value))
                         self._end(trial, value)
-                        if tell is not None:
-                            tell(self.study.trials[trial.number])
+                        if on_result is not None:
+                            on_result(self.study.trials[trial.number])
             except BaseException:
                 self._abandon()
                 raise
@@ -235,13 +237,13 @@ class Sweep:
             n_startup_trials=self.plan.startup_trials, seed=int(state[0])
         )
         trial = self.study.ask()
-        sampled = {name: one.of(name, trial) for name, one in self.plan.space.items()}
-        settings = self.plan.fitted({**self.plan.settings, **sampled})
+        sampled = {name: item.suggest(name, trial) for name, item in self.plan.space.items()}
+        settings = self.plan.fit_batch_size({**self.plan.settings, **sampled})
         plain = {n: asdict(x) if isinstance(x, ActionNoise) else x for n, x in settings.items()}
         trial.set_user_attr(_INDEX, index)
         trial.set_user_attr("seed", self.seed + index)
         trial.set_user_attr("settings", plain)
-        pool.submit(self.plan.job(self.seed + index, settings, self._runs_dir), trial)
+        pool.submit(self.plan.make_job(self.seed + index, settings, self._runs_dir), trial)
 
     def _end(self, trial: Any, result: TrialResult) -> None:
         states = self._optuna.trial.TrialState
@@ -258,28 +260,28 @@ class Sweep:
     def config(self, trial: Any) -> dict[str, Any]:
         """What repeats a trial, as `rlox train --config` takes it."""
         plan = self.plan
-        told: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
-        told |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
-        told |= {"backend": plan.backend} if plan.backend != "auto" else {}
-        told |= {"seed": trial.user_attrs["seed"]}
+        config: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
+        config |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
+        config |= {"backend": plan.backend} if plan.backend != "auto" else {}
+        config |= {"seed": trial.user_attrs["seed"]}
         names = ("total_timesteps", "eval_every", "eval_episodes")
-        told |= {name: getattr(plan, name) for name in names}
-        return {**told, "settings": trial.user_attrs["settings"]}
+        config |= {name: getattr(plan, name) for name in names}
+        return {**config, "settings": trial.user_attrs["settings"]}
 
 
 @contextmanager
-def _alone(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
+def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
     """Lock a study of an SQLite file against other sweeps, by a file beside it."""
     # Closing the SQLite file here would release locks that SQLite has on it.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
-    with ExitStack() as ends:
+    with ExitStack() as stack:
         if where and file.is_file():
             name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
-            beside = file.resolve().with_name(f".{file.name}.{name}.lock")
-            beside.touch()
+            lock_file = file.resolve().with_name(f".{file.name}.{name}.lock")
+            lock_file.touch()
             try:
-                ends.enter_context(locked(beside, wait=False))
+                stack.enter_context(locked(lock_file, wait=False))
             except BlockingIOError as error:
                 raise BlockingIOError(
                     error.errno,
@@ -292,12 +294,12 @@ def _alone(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]
 
 def _url(file: Path) -> str:
     """The URL of an SQLite file of any name, "?" in it included, in all versions of SQLAlchemy."""
-    kind = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
+    cls = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
     uri = file.absolute().as_uri()
-    return str(kind.create("sqlite", database=uri, query={"uri": "true"}))
+    return str(cls.create("sqlite", database=uri, query={"uri": "true"}))
 
 
-def _opened(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
+def _open_storage(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
     """Open the storage of Optuna."""
     if storage is None:
         return None

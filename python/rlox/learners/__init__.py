@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError, in_section
+from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError, add_section
 from rlox._layout import Layout
 from rlox._rlox import Normalizer
 from rlox._rng import Stream, _damaged
@@ -36,7 +36,8 @@ class LearnerState:
         counters: Steps, updates, finished episodes.
         streams: Random streams by name, as `stream_state` gives them.
         replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
-        inexact: Why `environment` is empty although environments have begun; None where it is not.
+        unrestorable_reason: The reason why `environment` is empty although the environments have
+            been reset; else None.
         ranks: Of a run of several processes (`rlox.distributed.ddp`) what each of them has of its
             own: environments, replay, counters, streams; empty where there is one.
     """
@@ -48,7 +49,7 @@ class LearnerState:
     counters: dict[str, Any]
     streams: dict[str, dict[str, Any]]
     replay: Arrays | None = field(default_factory=dict)
-    inexact: str | None = None
+    unrestorable_reason: str | None = None
     ranks: "list[LearnerState]" = field(default_factory=list)
 
 
@@ -65,9 +66,9 @@ class Learner(Protocol):
     """Environment steps learned from so far, all environments together."""
     episodes: "EpisodeStatistics"
     """Of the episodes finished while training."""
-    growth: float
+    progress_per_step: float
     """How much of the run a step is: set it, and schedules go on within an iteration."""
-    stopping: bool
+    stop_requested: bool
     """Set it to have `iterate` return early, from a signal handler for instance."""
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
@@ -77,8 +78,8 @@ class Learner(Protocol):
             progress: How much of the run is done, in [0, 1]: schedules go by it.
 
         Returns:
-            Metrics under Stable-Baselines3's names. Empty when `stopping` came before the first
-            update: nothing was learned then, and the steps do not count.
+            Metrics under Stable-Baselines3's names. Empty if `stop_requested` was set before the
+            first update: nothing was learned then, and the steps do not count.
 
         Raises:
             FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
@@ -146,9 +147,9 @@ class EpisodeStatistics:
     def drain(self, env: RolloutEnv) -> None:
         """Takes in those that ended since the last time; closed environments have none left."""
         with suppress(ClosedError):
-            self.add(*env.drain_episodes())
+            self.add(*env.pop_episodes())
             # Native environments keep the newest 16,384 episodes and count the rest.
-            self.count += getattr(env, "episodes_dropped", 0)
+            self.count += getattr(env, "dropped_episodes", 0)
 
     @property
     def mean_return(self) -> float:
@@ -200,7 +201,7 @@ def counts_from_state(
     return plain, episodes
 
 
-def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
+def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
     """Environments and settings are what a learner takes, and fit together.
 
     Raises:
@@ -224,7 +225,7 @@ def expect_fitting(env: Any, config: Any, algorithm: str) -> None:
         )
 
 
-def expect_state(state: object) -> None:
+def check_state(state: object) -> None:
     """It is what a learner's `state` gave.
 
     Raises:
@@ -253,13 +254,13 @@ def make_normalizer(
             raise _damaged("normalizer", "nothing, as nothing is normalised", [*arrays])
         return None
     shape = Layout(observation_space).shape
-    made = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)
+    normalizer = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)
     if arrays is not None:
         try:
-            made.load_state(arrays)
+            normalizer.load_state(arrays)
         except (TypeError, ValueError) as error:
-            raise in_section(error, "normalizer") from error
-    return made
+            raise add_section(error, "normalizer") from error
+    return normalizer
 
 
 def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> float:

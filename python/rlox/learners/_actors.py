@@ -17,24 +17,24 @@ from rlox._rng import state_for_native, to_numpy
 from rlox._system import check_memory
 from rlox._types import Arrays
 from rlox.buffers.rollout import make_buffer
-from rlox.envs._make import Recipe, recipe_of
+from rlox.envs._make import EnvFactory, get_env_factory
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import EpisodeStatistics, _native
-from rlox.learners._backends import torch_needs
+from rlox.learners._backends import torch_reasons
 
 # Seconds between two checks whether to go on waiting for a worker.
 _POLL = 0.1
 # Returns and lengths of episodes, and the number of further ones.
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
-INEXACT = (
+UNRESTORABLE_REASON = (
     "actors collect ahead of the learner: rollouts under way are not saved; "
     "lockstep=True with max_lag=0 and num_actors=1 goes on exactly"
 )
 
 
-def in_turn(config: Any) -> bool:
+def is_synchronous(config: Any) -> bool:
     """Whether one thread collects and learns, by turns: there are no actors then.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
@@ -64,7 +64,7 @@ _COPIED = (
 )
 
 
-def expect_actors(
+def resolve_actors(
     env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
 ) -> str:
     """Where actors work: "threads", "processes", "ray" or "grpc".
@@ -83,11 +83,11 @@ def expect_actors(
             str(config.num_actors),
             "take one, or normalise in a wrapper",
         )
-    why = _not_in_threads(env, config, policy, features_extractor)
+    reason = _not_in_threads(env, config, policy, features_extractor)
     remote = config.actors.startswith(("grpc://", "grpcs://"))
-    if (config.actors == "threads" or remote) and why is not None:
+    if (config.actors == "threads" or remote) and reason is not None:
         raise ArgumentError(
-            "actors", f"'processes' or 'ray' where {why}", repr(config.actors), "set one of them"
+            "actors", f"'processes' or 'ray' where {reason}", repr(config.actors), "set one of them"
         )
     if remote and (config.normalize_obs or config.normalize_reward):
         raise ArgumentError(
@@ -96,7 +96,7 @@ def expect_actors(
             "True, or normalize_reward=True",
             "normalise elsewhere",
         )
-    if why is None and (remote or config.actors in ("auto", "threads")):
+    if reason is None and (remote or config.actors in ("auto", "threads")):
         if isinstance(env, VecEnv) and env.has_action_masks != config.action_masks:
             has = "masks" if env.has_action_masks else "none"
             raise ArgumentError(
@@ -106,7 +106,7 @@ def expect_actors(
                 "set it so",
             )
         return "grpc" if remote else "threads"
-    if recipe_of(env) is None:
+    if get_env_factory(env) is None:
         raise ArgumentError(
             "env",
             "an id, or a function that makes environments, where actors make their own in "
@@ -127,16 +127,16 @@ def _not_in_threads(
     if type(env) is not VecEnv and config.num_actors > 1:
         return "several actors would need more such environments"
     space = env.single_observation_space
-    needs = torch_needs(config, space, policy, features_extractor)
+    needs = torch_reasons(config, space, policy, features_extractor)
     return next((need.why for need in needs if need.name in _COPIED), None)
 
 
 def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
     """A policy of the shape that the config says, whose weights are to be replaced."""
-    observed = _native.observed(Layout(env.single_observation_space))
-    counted = _spaces.to_native(env.single_action_space)
-    words = state_for_native(np.random.default_rng(0))
-    return NativePolicy(observed, counted, words, _native.shape(config), "native")
+    observation = _native.observation_spec(Layout(env.single_observation_space))
+    action = _spaces.to_native(env.single_action_space)
+    rng_state = state_for_native(np.random.default_rng(0))
+    return NativePolicy(observation, action, rng_state, _native.shape(config), "native")
 
 
 def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
@@ -148,7 +148,7 @@ def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> N
     return policy
 
 
-class Taken(NamedTuple):
+class Rollout(NamedTuple):
     """A rollout to learn from."""
 
     buffer: int  # its number
@@ -181,23 +181,23 @@ class Actors:
         self._faults = faults
         self._end = finalize(self, _end, native, end, os.getpid())
 
-    def next(self, episodes: EpisodeStatistics) -> Taken | None:
-        """The next rollout; None where `set_stopping` said so.
+    def pop(self, episodes: EpisodeStatistics) -> Rollout | None:
+        """The next rollout; None where `set_stop_requested` said so.
 
         Raises:
             Whatever an actor failed of; all have ended then.
         """
-        told = self._native.next()
-        if told is None:
+        result = self._native.next()
+        if result is None:
             return None
-        number, _, lag, seed, returns, lengths, dropped, statistics = told
+        index, _, lag, seed, returns, lengths, dropped, statistics = result
         episodes.add(returns, lengths)
         episodes.count += dropped
-        known: Arrays = self._statistics[number] if self._statistics else {**(statistics or {})}
-        return Taken(number, lag, seed, self.buffers[number].num_envs, known)
+        normalizer: Arrays = self._statistics[index] if self._statistics else {**(statistics or {})}
+        return Rollout(index, lag, seed, self.buffers[index].num_envs, normalizer)
 
-    def set_stopping(self, stop: bool) -> None:
-        """Whether `next` shall give None rather than wait."""
+    def set_stop_requested(self, stop: bool) -> None:
+        """Whether `pop` shall give None rather than wait."""
         self._native.set_stopping(stop)
 
     def publish(self, weights: NativePolicy | Arrays) -> None:
@@ -231,7 +231,7 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
     if os.getpid() != process:  # threads and processes are the parent's
         native.close()
         return
-    native.set_stopping(True)  # who waits in `next` would have `close` wait
+    native.set_stopping(True)  # who waits in `pop` would have `close` wait
     try:
         native.close()
     finally:
@@ -276,7 +276,7 @@ class Worker(Protocol):
     def poll(self, seconds: float) -> bool:
         """Wait for an answer; return whether there is one."""
 
-    def receive(self) -> "Rollout | None":
+    def receive(self) -> "RolloutMessage | None":
         """Return the answer: a rollout, or None when the worker is ready or was stopped."""
 
 
@@ -323,7 +323,7 @@ class RemoteActor:
         """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
         if not self._worker.poll(seconds):
             return None
-        rollout: Rollout | None = self._worker.receive()
+        rollout: RolloutMessage | None = self._worker.receive()
         if rollout is None:
             raise RuntimeError("an actor was stopped before the end of its rollout")
         read_rollout(self._buffers[self._buffer], rollout.data)
@@ -331,7 +331,7 @@ class RemoteActor:
         return rollout.returns, rollout.lengths, rollout.dropped
 
 
-def start_remote(
+def start_worker_actors(
     workers: Workers,
     *,
     env: RolloutEnv,
@@ -339,7 +339,7 @@ def start_remote(
     plan: "WorkerPlan",
     weights: Arrays,
     stream: np.random.Generator,
-    stopping: Callable[[], bool],
+    stop_requested: Callable[[], bool],
 ) -> Actors | None:
     """Start actors outside of this process, and wait until they are ready.
 
@@ -350,7 +350,7 @@ def start_remote(
         plan: Plan of the first actor; the others have the seeds after its own.
         weights: Weights of the policy by name.
         stream: Stream of the rollouts' seeds.
-        stopping: Whether to stop waiting; the function returns None then.
+        should_stop: Whether to stop waiting; the function returns None then.
 
     Raises:
         MemoryError: The rollouts do not fit into memory.
@@ -364,18 +364,20 @@ def start_remote(
         actors = [RemoteActor(workers.start(one), buffers, statistics) for one in plans]
         for actor in actors:
             while not actor.is_ready():
-                if stopping():
+                if stop_requested():
                     workers.end()
                     return None
-        words = state_for_native(stream)
-        native = NativeActors.calling(actors, weights, words, lag_bound(config), config.lockstep)
+        rng_state = state_for_native(stream)
+        native = NativeActors.calling(
+            actors, weights, rng_state, lag_bound(config), config.lockstep
+        )
     except BaseException:
         workers.end()
         raise
     return Actors(native, buffers, statistics, workers.end)
 
 
-def in_threads(
+def start_thread_actors(
     env: VecEnv,
     config: Any,
     weights: NativePolicy | Arrays,
@@ -397,13 +399,13 @@ def in_threads(
         MemoryError: They do not fit into memory.
     """
     count, each = config.num_actors, config.num_envs // config.num_actors
-    recipe = recipe_of(env)
+    env_factory = get_env_factory(env)
     envs: list[Any] = [env]
-    if count > 1 and recipe is not None:  # which those of `expect_actors` have
-        envs = [recipe.make(each, None) for _ in range(count)]
+    if count > 1 and env_factory is not None:  # which those of `resolve_actors` have
+        envs = [env_factory.make(each, None) for _ in range(count)]
     buffers = ring(env, config)
     for i, one in enumerate(envs):
-        one.drain_episodes()
+        one.pop_episodes()
         one.begin_rollout(buffers[0], normalizer, seed + i * each)
     native = NativeActors(
         [one._native for one in envs],
@@ -425,10 +427,10 @@ class WorkerPlan(NamedTuple):
     """Arguments of a `Collector`."""
 
     learner: type[Any]
-    env: Recipe
+    env: EnvFactory
     config: Any  # of a learner that collects itself, with the environments of one actor
     seed: int  # of the first environment
-    own: tuple[Any, ...]  # further arguments of the learner class
+    learner_args: tuple[Any, ...]  # further arguments of the learner class
     normalizer: Arrays
     spaces: tuple[Any, Any]  # of observations and actions, as the learner has them
 
@@ -452,7 +454,7 @@ class WorkerPlan(NamedTuple):
         return wrapper
 
 
-class Rollout(NamedTuple):
+class RolloutMessage(NamedTuple):
     """One rollout as an actor sends it."""
 
     data: npt.NDArray[np.uint8]  # from `write_rollout`

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from rlox._errors import ArgumentError
 from rlox._layout import is_image
 from rlox._rlox import network_backends
-from rlox._validation import text
-from rlox.noise import alike
+from rlox._validation import check_str
+from rlox.noise import as_scalar_noise
 
 if TYPE_CHECKING:
     from rlox.learners import Learner
@@ -37,13 +37,13 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "her": ("None", lambda her, _: her is None),
     "action_noise": (
         "noise with one sigma, and a mean and a beginning of 0,",
-        lambda noise, _: noise is None or alike(noise) is not None,
+        lambda noise, _: noise is None or as_scalar_noise(noise) is not None,
     ),
     "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
 }
 
 
-class Need(NamedTuple):
+class TorchReason(NamedTuple):
     """Something asked for that only torch does."""
 
     name: str  # of the argument
@@ -52,9 +52,9 @@ class Need(NamedTuple):
     why: str  # the same, as the reason for which torch is needed
 
 
-def torch_needs(
+def torch_reasons(
     config: Any, observation_space: gym.Space[Any], policy: object, features_extractor: object
-) -> Iterator[Need]:
+) -> Iterator[TorchReason]:
     """What only torch does, of that which is asked for.
 
     Args:
@@ -64,17 +64,17 @@ def torch_needs(
         features_extractor: The caller's, or None.
     """
     if policy is not None:
-        got, why = _called(policy), "policy= is a torch module"
-        yield Need("policy", "None, the built-in MLP,", got, why)
+        got, why = _short_name(policy), "policy= is a torch module"
+        yield TorchReason("policy", "None, the built-in MLP,", got, why)
     if features_extractor is not None:
-        got, why = _called(features_extractor), "features_extractor= makes a torch module"
-        yield Need("features_extractor", "None", got, why)
+        got, why = _short_name(features_extractor), "features_extractor= makes a torch module"
+        yield TorchReason("features_extractor", "None", got, why)
     space = observation_space
     composed = isinstance(space, spaces.Dict | spaces.Tuple)
     if composed or is_image(space):
         why = "only its networks take " + ("composed observations" if composed else "pictures")
         expected = "neither pictures nor Dict nor Tuple spaces"
-        yield Need("observation space", expected, str(space), why)
+        yield TorchReason("observation space", expected, str(space), why)
     known = {
         name: (fits(getattr(config, name), config), expected)
         for name, (expected, fits) in _NATIVE.items()
@@ -83,20 +83,20 @@ def torch_needs(
     for name, (fits, expected) in known.items():
         if not fits:
             got = repr(getattr(config, name))
-            yield Need(name, expected, got, f"{name} is {got}")
+            yield TorchReason(name, expected, got, f"{name} is {got}")
 
 
-def _called(thing: object) -> str:
+def _short_name(thing: object) -> str:
     """The name of a class or function, of other things that of their class."""
     return str(getattr(thing, "__name__", type(thing).__name__))
 
 
-def resolve_backend(backend: str, need: Need | None) -> str:
+def resolve_backend(backend: str, reason: TorchReason | None) -> str:
     """The backend that is asked for; for "auto", the one that does all that is asked for.
 
     Args:
         backend: One of `BACKENDS`.
-        need: The first of `torch_needs`; None: there is none.
+        need: The first of `torch_reasons`; None: there is none.
 
     Returns:
         "native", "candle", "burn" or "torch".
@@ -112,17 +112,17 @@ def resolve_backend(backend: str, need: Need | None) -> str:
     rlox.ArgumentError: device: expected 'cpu' on the native backend, got 'cuda'; pass \
 backend="torch"
     """
-    asked = text("backend", backend, BACKENDS)
-    if asked == "auto":
-        return "native" if need is None else "torch"
-    if asked != "torch" and need is not None:
+    chosen = check_str("backend", backend, BACKENDS)
+    if chosen == "auto":
+        return "native" if reason is None else "torch"
+    if chosen != "torch" and reason is not None:
         raise ArgumentError(
-            need.name,
-            f"{need.expected} on the {asked} backend",
-            str(need.got),
+            reason.name,
+            f"{reason.expected} on the {chosen} backend",
+            str(reason.got),
             'pass backend="torch"',
         )
-    return asked
+    return chosen
 
 
 def choose_backend(
@@ -132,15 +132,15 @@ def choose_backend(
     policy: object,
     features_extractor: object,
 ) -> str:
-    """`resolve_backend` for what is asked for, and `expect_backend`."""
-    need = next(torch_needs(config, observation_space, policy, features_extractor), None)
-    chosen = resolve_backend(backend, need)
-    expect_backend(chosen, need)
+    """`resolve_backend` for what is asked for, and `check_backend`."""
+    reason = next(torch_reasons(config, observation_space, policy, features_extractor), None)
+    chosen = resolve_backend(backend, reason)
+    check_backend(chosen, reason)
     return chosen
 
 
 def make_learner(
-    learners: tuple[str, str], backend: str, about: tuple[Any, Any, int], *own: object
+    learners: tuple[str, str], backend: str, args: tuple[Any, Any, int], *torch_args: object
 ) -> "Learner":
     """An algorithm's learner on a backend.
 
@@ -150,15 +150,15 @@ def make_learner(
         about: Environments ready for rollouts, settings, seed.
         own: The caller's policy and features, or None; only torch's learner gets them.
     """
-    on_torch, in_rust = learners
+    torch_path, native_path = learners
     if backend == "torch":
-        made: Learner = resolve_name(on_torch)(*about, *own)
+        learner: Learner = resolve_name(torch_path)(*args, *torch_args)
     else:
-        made = resolve_name(in_rust)(*about, backend)
-    return made
+        learner = resolve_name(native_path)(*args, backend)
+    return learner
 
 
-def expect_backend(backend: str, need: Need | None) -> None:
+def check_backend(backend: str, reason: TorchReason | None) -> None:
     """Refuses a backend that is not here, with the command that gets it.
 
     Args:
@@ -170,12 +170,12 @@ def expect_backend(backend: str, need: Need | None) -> None:
         ValueError: The extension was built without the backend.
     """
     if backend == "torch":
-        expect_torch("backend is 'torch'" if need is None else need.why)
-    elif backend not in (here := network_backends()):
-        features = ",".join((*(name for name in here if name != "native"), backend))
+        check_torch("backend is 'torch'" if reason is None else reason.why)
+    elif backend not in (available := network_backends()):
+        features = ",".join((*(name for name in available if name != "native"), backend))
         raise ArgumentError(
             "backend",
-            f"one that rlox was built with ({', '.join(here)}) or 'torch'",
+            f"one that rlox was built with ({', '.join(available)}) or 'torch'",
             repr(backend),
             "build it from source, in a clone of the repository: pip install . "
             f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'",
@@ -197,18 +197,18 @@ def loading_backend(backend: str | None, saved: str) -> str:
     'native'
     """
     if backend is None:
-        if saved != "torch" and saved not in (here := network_backends()):
+        if saved != "torch" and saved not in (available := network_backends()):
             raise ArgumentError(
                 "backend",
-                f"one that rlox was built with ({', '.join(here)})",
+                f"one that rlox was built with ({', '.join(available)})",
                 f"a checkpoint of {saved}",
                 'pass backend="native", which has the same networks',
             )
         return saved
-    return text("backend", backend, BACKENDS[1:])
+    return check_str("backend", backend, BACKENDS[1:])
 
 
-def expect_torch(why: str) -> None:
+def check_torch(reason: str) -> None:
     """Imports PyTorch, or says how to install it.
 
     Args:
@@ -223,5 +223,6 @@ def expect_torch(why: str) -> None:
         if error.name != "torch":
             raise
         raise ModuleNotFoundError(
-            f"torch: expected PyTorch, as {why}, got none; pip install 'rlox[torch]'", name="torch"
+            f"torch: expected PyTorch, as {reason}, got none; pip install 'rlox[torch]'",
+            name="torch",
         ) from error

@@ -19,10 +19,16 @@ from rlox.learners._native import MEANS, SOME
 
 # What learners on torch say of minibatches, in their order, and by the names of those in Rust.
 _CRITICS = ("actor_loss", "critic_loss")
-_SAID = {"dqn": ("critic_loss",), "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"), "td3": _CRITICS}
+_METRIC_NAMES = {
+    "dqn": ("critic_loss",),
+    "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"),
+    "td3": _CRITICS,
+}
 
 
-def as_on_torch(state: LearnerState, layout: Layout, algorithm: str, empty: Arrays) -> LearnerState:
+def to_torch_state(
+    state: LearnerState, layout: Layout, algorithm: str, empty: Arrays
+) -> LearnerState:
     """A state of a learner in Rust as that of one on torch; of one on torch as it is.
 
     Args:
@@ -35,24 +41,26 @@ def as_on_torch(state: LearnerState, layout: Layout, algorithm: str, empty: Arra
     if not {"actions.0", "learning"} <= {*streams}:
         return state
     streams["actions"] = streams["actions.0"]
-    own = [name for name in streams if name.startswith("actions.")]
-    for name in (*own, "learning"):
+    action_streams = [name for name in streams if name.startswith("actions.")]
+    for name in (*action_streams, "learning"):
         del streams[name]
     counters["owed"] = counters.pop("due", None)
-    said = counters.pop("learned", None)
-    said = said if isinstance(said, dict) else {}
-    counters["last"] = [_plain(said.get(name)) for name in _SAID[algorithm]]
-    replay = state.replay and replay_on_torch(state.replay, layout, empty)
+    means = counters.pop("learned", None)
+    means = means if isinstance(means, dict) else {}
+    counters["last"] = [_parse_mean(means.get(name)) for name in _METRIC_NAMES[algorithm]]
+    replay = state.replay and to_torch_replay(state.replay, layout, empty)
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
 
 
-def _plain(mean: Any) -> Any:
+def _parse_mean(mean: Any) -> Any:
     """A mean that JSON has as a number or as a word; None for NaN."""
-    with_words = {"nan": None, "inf": math.inf, "-inf": -math.inf}
-    return with_words.get(mean) if isinstance(mean, str) else mean
+    non_finite = {"nan": None, "inf": math.inf, "-inf": -math.inf}
+    return non_finite.get(mean) if isinstance(mean, str) else mean
 
 
-def as_in_rust(state: LearnerState, layout: Layout, algorithm: str, num_envs: int) -> LearnerState:
+def to_native_state(
+    state: LearnerState, layout: Layout, algorithm: str, num_envs: int
+) -> LearnerState:
     """A state of a learner on torch as that of one in Rust; of one in Rust as it is.
 
     Args:
@@ -70,17 +78,17 @@ def as_in_rust(state: LearnerState, layout: Layout, algorithm: str, num_envs: in
     actions = _rng.stream_from_state(streams.pop("actions")).bit_generator
     minibatches = _rng.stream_from_state(streams["minibatches"]).bit_generator
     # Far apart from each other, as different streams are.
-    apart = {f"actions.{i}": actions.jumped(i) for i in range(num_envs)}  # type: ignore[attr-defined]  # PCG64 has it
-    apart["learning"] = minibatches.jumped()  # type: ignore[attr-defined]  # too
-    for name, bits in apart.items():
+    bit_generators = {f"actions.{i}": actions.jumped(i) for i in range(num_envs)}  # type: ignore[attr-defined]  # PCG64 has it
+    bit_generators["learning"] = minibatches.jumped()  # type: ignore[attr-defined]  # too
+    for name, bits in bit_generators.items():
         streams[name] = _rng.stream_state(np.random.Generator(bits))
     counters["due"] = counters.pop("owed", None)
     last = counters.pop("last", None)
-    pairs = zip(_SAID[algorithm], last if isinstance(last, list) else (), strict=False)
-    told = {name: mean for name, mean in pairs if mean is not None}
+    pairs = zip(_METRIC_NAMES[algorithm], last if isinstance(last, list) else (), strict=False)
+    means = {name: mean for name, mean in pairs if mean is not None}
     unknown = dict.fromkeys(SOME) | dict.fromkeys(MEANS, "nan")
-    counters["learned"] = unknown | told if told else None
-    replay = state.replay and replay_in_rust(state.replay, layout)
+    counters["learned"] = unknown | means if means else None
+    replay = state.replay and to_native_replay(state.replay, layout)
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
 
 
@@ -88,7 +96,7 @@ def as_in_rust(state: LearnerState, layout: Layout, algorithm: str, num_envs: in
 _OBSERVATIONS = ("step.obs", "ahead.obs", "next.obs")
 
 
-def replay_on_torch(arrays: "Arrays", layout: Layout, empty: "Arrays") -> "Arrays":
+def to_torch_replay(arrays: "Arrays", layout: Layout, empty: "Arrays") -> "Arrays":
     """The state of a replay buffer in Rust, as that of one on torch.
 
     Args:
@@ -96,11 +104,11 @@ def replay_on_torch(arrays: "Arrays", layout: Layout, empty: "Arrays") -> "Array
         layout: Of the observations.
         empty: The state of the buffer that takes it, which has a random stream.
     """
-    taken = {name: _decoded(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
-    return {**arrays, **taken, "stream": empty["stream"]}
+    observations = {name: _decode(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
+    return {**arrays, **observations, "stream": empty["stream"]}
 
 
-def replay_in_rust(arrays: "Arrays", layout: Layout) -> "Arrays":
+def to_native_replay(arrays: "Arrays", layout: Layout) -> "Arrays":
     """The state of a replay buffer on torch, as that of one in Rust.
 
     Raises:
@@ -114,13 +122,13 @@ def replay_in_rust(arrays: "Arrays", layout: Layout) -> "Arrays":
             f"a buffer that stores {frames[0]} frames of each",
             "save it with replay=False, to begin with an empty one",
         )
-    taken = {name: _encoded(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
-    return {name: x for name, x in {**arrays, **taken}.items() if name != "stream"}
+    observations = {name: _encode(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
+    return {name: x for name, x in {**arrays, **observations}.items() if name != "stream"}
 
 
 def _counts(layout: Layout) -> list[int]:
     """How many values each integer of an observation has; nothing for numbers."""
-    counts: list[int] = _native.observed(layout).get("counts", [])
+    counts: list[int] = _native.observation_spec(layout).get("counts", [])
     return counts
 
 
@@ -128,7 +136,7 @@ def _flat(rows: Array) -> Array:
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # -1 is unknown of no rows
 
 
-def _encoded(rows: Array, layout: Layout) -> Array:
+def _encode(rows: Array, layout: Layout) -> Array:
     """Rows of a layout as networks in Rust take them: numbers, integers one-hot; (n, inputs)."""
     counts, flat = _counts(layout), _flat(rows)
     if not counts:
@@ -140,8 +148,8 @@ def _encoded(rows: Array, layout: Layout) -> Array:
     return np.concatenate(parts, 1).astype(np.float32)
 
 
-def _decoded(rows: Array, layout: Layout) -> Array:
-    """What `_encoded` was given."""
+def _decode(rows: Array, layout: Layout) -> Array:
+    """What `_encode` was given."""
     counts, flat = _counts(layout), _flat(rows)
     if flat.shape[1] != (sum(counts) or math.prod(layout.shape)):
         return rows  # see there

@@ -9,9 +9,9 @@ from rlox._errors import ClosedError
 from rlox._rlox import NativePolicy
 from rlox._rlox import enter_phase as enter
 from rlox.buffers.rollout import make_buffer
-from rlox.configs import alone
+from rlox.configs import local_config
 from rlox.distributed._process_actors import ActorProcesses
-from rlox.envs._make import recipe_of
+from rlox.envs._make import get_env_factory
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.learners import _actors
 from rlox.learners._actors import WorkerPlan
@@ -19,7 +19,7 @@ from rlox.learners.base import BaseLearner
 
 # Imported where they are asked for.
 _RAY_WORKERS = "rlox.distributed.ray:RayWorkers"
-_IN_WORKERS = "rlox.distributed.remote:in_workers"
+_START_GRPC = "rlox.distributed.remote:start_remote_actors"
 
 
 class OnPolicyLearner(BaseLearner):
@@ -36,13 +36,13 @@ class OnPolicyLearner(BaseLearner):
     """
 
     backend: str
-    stopping: bool  # set it to have `iterate` return early
+    stop_requested: bool  # set it to have `iterate` return early
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
         super().__init__(env, config, seed, name)
         # Whether nobody else collects, how many updates the last rollout was behind, and where
         # actors work.
-        self.in_turn, self.lag, self.where = _actors.in_turn(config), 0, "here"
+        self.is_synchronous, self.lag, self.actor_mode = _actors.is_synchronous(config), 0, "here"
         self.actors: _actors.Actors | None = None
 
     def _make_storage(self) -> None:
@@ -52,80 +52,96 @@ class OnPolicyLearner(BaseLearner):
             self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
         )
 
-    def _expect_actors(self, *own: object) -> None:
+    def _resolve_actors(self, *args: object) -> None:
         """Choose where actors collect; `own` are further arguments of the class."""
-        self._made_of = own
-        if not self.in_turn:
-            given = own if self.backend == "torch" else ()
-            self.where = _actors.expect_actors(self.env, self.config, *given)
+        self._learner_args = args
+        if not self.is_synchronous:
+            torch_args = args if self.backend == "torch" else ()
+            self.actor_mode = _actors.resolve_actors(self.env, self.config, *torch_args)
 
-    def _taken(self) -> bool:
-        """The buffer is the next one that an actor has filled; False if `stopping` was set."""
+    def _next_rollout(self) -> bool:
+        """Wait for the next buffer of an actor; return False if `stop_requested` was set."""
         enter("env_step")
         try:
             if self.actors is None:
-                made = self._make_actors()
-                if made is None:
+                actors = self._make_actors()
+                if actors is None:
                     return False
-                self.actors = made
-                self.actors.set_stopping(self.stopping)
-                self.started = True
-            taken = self.actors.next(self.episodes)
+                self.actors = actors
+                self.actors.set_stop_requested(self.stop_requested)
+                self.env_initialized = True
+            rollout = self.actors.pop(self.episodes)
         except Exception:
             self.stop_actors()
             raise
-        if taken is None:
+        if rollout is None:
             return False
-        self.buffer, self.lag = self.actors.buffers[taken.buffer], taken.lag
-        if self.normalizer is not None and taken.normalizer:
-            self.normalizer.load_state(taken.normalizer)
-        self._prepare(taken)
+        self.buffer, self.lag = self.actors.buffers[rollout.buffer], rollout.lag
+        if self.normalizer is not None and rollout.normalizer:
+            self.normalizer.load_state(rollout.normalizer)
+        self._prepare(rollout)
         return True
 
     def _make_actors(self) -> _actors.Actors | None:
-        """Start the actors; return None if `stopping` was set meanwhile."""
+        """Start the actors; return None if `stop_requested` was set meanwhile."""
         env: Any = self.env
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
-        known = {} if self.normalizer is None else dict(self.normalizer.state())
-        if self.where == "threads":
+        normalizer_state = {} if self.normalizer is None else dict(self.normalizer.state())
+        if self.actor_mode == "threads":
             # Its own statistics: the learner's are those of what was learned from.
-            own = learners.make_normalizer(self.config, self.spaces[0], known or None)
-            return _actors.in_threads(env, self.config, self._lent(), own, seed, stream)
-        if self.where == "grpc":
-            there = resolve_name(_IN_WORKERS)
-            working: _actors.Actors = there(env, self.config, self._lent(), seed, stream)
-            return working
-        recipe = recipe_of(env)
-        assert recipe is not None  # as `expect_actors` has checked
-        config = alone(self.config, self.config.num_envs // self.config.num_actors)
-        kind = ActorProcesses if self.where == "processes" else resolve_name(_RAY_WORKERS)
-        return _actors.start_remote(
-            kind(self.config),
+            normalizer = learners.make_normalizer(
+                self.config, self.spaces[0], normalizer_state or None
+            )
+            return _actors.start_thread_actors(
+                env, self.config, self._weights_for_actors(), normalizer, seed, stream
+            )
+        if self.actor_mode == "grpc":
+            start_grpc = resolve_name(_START_GRPC)
+            actors: _actors.Actors = start_grpc(
+                env, self.config, self._weights_for_actors(), seed, stream
+            )
+            return actors
+        env_factory = get_env_factory(env)
+        assert env_factory is not None  # as `resolve_actors` has checked
+        config = local_config(self.config, self.config.num_envs // self.config.num_actors)
+        workers_type = (
+            ActorProcesses if self.actor_mode == "processes" else resolve_name(_RAY_WORKERS)
+        )
+        return _actors.start_worker_actors(
+            workers_type(self.config),
             env=env,
             config=self.config,
-            plan=WorkerPlan(type(self), recipe, config, seed, self._sent(), known, self.spaces),
+            plan=WorkerPlan(
+                type(self),
+                env_factory,
+                config,
+                seed,
+                self._worker_args(),
+                normalizer_state,
+                self.spaces,
+            ),
             weights=self._networks(),
             stream=stream,
-            stopping=lambda: self.stopping,
+            stop_requested=lambda: self.stop_requested,
         )
 
-    def _sent(self) -> tuple[Any, ...]:
+    def _worker_args(self) -> tuple[Any, ...]:
         """What the class takes besides, for another process."""
-        return self._made_of
+        return self._learner_args
 
-    def _lent(self) -> NativePolicy | _types.Arrays:
+    def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
         """The weights, as actors take them."""
         return self._networks()
 
-    def _prepare(self, taken: _actors.Taken) -> None:
+    def _prepare(self, rollout: _actors.Rollout) -> None:
         """What is to be done before learning from a rollout of an actor."""
         raise NotImplementedError
 
-    def gather(self, seed: int) -> bool:
-        """Fills the buffer with what `seed` decides; False if `stopping` was set meanwhile."""
+    def collect_for_remote(self, seed: int) -> bool:
+        """Fill the buffer from a seed; return False if `stop_requested` was set meanwhile."""
         raise NotImplementedError
 
-    def take(self, weights: _types.Arrays) -> None:
+    def load_weights(self, weights: _types.Arrays) -> None:
         """Takes weights by name, of the same policy elsewhere.
 
         Raises:
@@ -133,17 +149,17 @@ class OnPolicyLearner(BaseLearner):
         """
         raise NotImplementedError
 
-    def _counted(self, metrics: dict[str, float]) -> dict[str, float]:
+    def _finish_iteration(self, metrics: dict[str, float]) -> dict[str, float]:
         """What an iteration tells; its steps are counted, and actors have the new weights."""
-        made = self.buffer.n_transitions
+        n_transitions = self.buffer.n_transitions
         if self.actors is None:
             self.episodes.drain(self.env)
         elif metrics:
-            self.actors.publish(self._lent())
+            self.actors.publish(self._weights_for_actors())
             metrics = metrics | {"train/policy_lag": self.lag, **self.actors.metrics()}
         if not metrics:
             return {}
-        self.timesteps += made
+        self.timesteps += n_transitions
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
@@ -151,18 +167,22 @@ class OnPolicyLearner(BaseLearner):
             **metrics,
         }
 
-    def _stands(self) -> tuple[_types.Arrays, str | None]:
+    def _env_state(self) -> tuple[_types.Arrays, str | None]:
         """Where the environments stand, or nothing, and why; see `BaseLearner`."""
         if self.actors is None:
-            return super()._stands()
+            return super()._env_state()
         self.streams["iterations"] = self.actors.stream()
-        return {}, _actors.INEXACT
+        return {}, _actors.UNRESTORABLE_REASON
 
     def stop_actors(self) -> None:
         """Ends threads, or processes, that collect; what they have collected is lost."""
         if self.actors is not None:
-            self.actors.set_stopping(True)  # who waits for them has what comes next
+            self.actors.set_stop_requested(True)  # who waits for them has what comes next
             with suppress(ClosedError):  # of a parent process, for instance
                 self.streams["iterations"] = self.actors.stream()
             self.actors.close()
-            self.actors, self.started, self.lost = None, False, _actors.INEXACT
+            self.actors, self.env_initialized, self.unrestorable_reason = (
+                None,
+                False,
+                _actors.UNRESTORABLE_REASON,
+            )

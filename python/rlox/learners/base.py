@@ -11,9 +11,9 @@ from rlox import _rng, _types, _validation, learners
 from rlox._errors import ArgumentTypeError, ClosedError
 from rlox._layout import Layout
 from rlox._rlox import enter_phase as enter
-from rlox._spaces import expect_action_space
+from rlox._spaces import check_action_space
 from rlox.envs import _state
-from rlox.envs._masks import mask_width, no_masks
+from rlox.envs._masks import mask_width, missing_masks_error
 from rlox.envs._rollout_env import RolloutEnv
 
 
@@ -31,27 +31,34 @@ class BaseLearner:
     """
 
     backend: str
-    stopping: bool  # set it to have `iterate` return early
+    stop_requested: bool  # set it to have `iterate` return early
 
     # A base seed for each reset of all, seeds for each iteration, for each sample.
     stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
-        learners.expect_fitting(env, config, name)
+        learners.check_env_and_config(env, config, name)
         self.env, self.config = env, config
-        names, seeds = self.stream_names, np.random.SeedSequence(_validation.whole("seed", seed, 0))
+        names, seeds = (
+            self.stream_names,
+            np.random.SeedSequence(_validation.check_int("seed", seed, 0)),
+        )
         # The first is for the initial weights.
-        self.init, *own = seeds.spawn(1 + len(names))
-        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, own, strict=True)}
+        self.init, *stream_seeds = seeds.spawn(1 + len(names))
+        self.streams = {
+            n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)
+        }
         self.spaces = env.single_observation_space, env.single_action_space
-        expect_action_space(self.spaces[1], config)
+        check_action_space(self.spaces[1], config)
         self.layout = Layout(self.spaces[0])
         self.normalizer = learners.make_normalizer(config, self.spaces[0])
         self.episodes = learners.EpisodeStatistics()
         self.timesteps = self.updates = 0
-        self.growth = 0.0
-        self.started = False
-        self.lost: str | None = None  # why environments that have begun do not go on, if so
+        self.progress_per_step = 0.0
+        self.env_initialized = False
+        self.unrestorable_reason: str | None = (
+            None  # why environments that have begun do not go on, if so
+        )
         self._idle, self._drawing = threading.Lock(), threading.Lock()
         self._learning: int | None = None  # the thread that iterates
 
@@ -63,11 +70,11 @@ class BaseLearner:
         width = mask_width(self.spaces[1])
         # What wraps other environments learns whether they have masks when they are reset.
         if not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
-            raise no_masks(env)
+            raise missing_masks_error(env)
         return width
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Refuse a second thread within the context."""
         if not self._idle.acquire(blocking=False):
             raise ClosedError(
@@ -106,14 +113,16 @@ class BaseLearner:
 
     def first_seed(self) -> int | None:
         """For the environments, where they have not been reset by us yet."""
-        if self.started:
+        if self.env_initialized:
             return None
-        self.env.drain_episodes()  # those are not ours
+        self.env.pop_episodes()  # those are not ours
         return int(self.streams["resets"].integers(2**31))
 
-    def _sampling(self, deterministic: object, stream: _rng.Stream | None) -> _rng.Stream | None:
+    def _sample_stream(
+        self, deterministic: object, stream: _rng.Stream | None
+    ) -> _rng.Stream | None:
         """Return the stream of a prediction's samples; None for greedy actions."""
-        deterministic = _validation.flag("deterministic", deterministic)
+        deterministic = _validation.check_bool("deterministic", deterministic)
         if stream is not None and not isinstance(stream, np.random.Generator):
             raise ArgumentTypeError(
                 "stream",
@@ -135,39 +144,41 @@ class BaseLearner:
         """Restore a state or change nothing; return whether environments continue episodes."""
         raise NotImplementedError
 
-    def _restore_environment(self, arrays: _types.Arrays, then: Callable[[], object]) -> bool:
+    def _set_env_state(self, arrays: _types.Arrays, then: Callable[[], object]) -> bool:
         """Restore environments and call `then`, or change nothing; see `_restore`."""
-        before = _state.environment_state(self.env) if self.started else {}
-        stands = None
+        previous = _state.get_state_if_supported(self.env) if self.env_initialized else {}
+        is_restored = None
         try:
-            stands = _state.restore_environment(self.env, arrays)
+            is_restored = _state.set_state_if_supported(self.env, arrays)
             then()
         except BaseException as error:  # Ctrl-C, too
-            if stands or (stands is None and not isinstance(error, ValueError)):
-                self.started = False
-                self.started = _state.restore_environment(self.env, before)
+            if is_restored or (is_restored is None and not isinstance(error, ValueError)):
+                self.env_initialized = False
+                self.env_initialized = _state.set_state_if_supported(self.env, previous)
             raise
-        return stands
+        return is_restored
 
-    def _stands(self) -> tuple[_types.Arrays, str | None]:
+    def _env_state(self) -> tuple[_types.Arrays, str | None]:
         """Where the environments stand; or nothing, and why."""
         self.episodes.drain(self.env)
-        stands = _state.environment_state(self.env)
-        return stands, None if stands else _state.why_inexact(self.env)
+        env_state = _state.get_state_if_supported(self.env)
+        return env_state, None if env_state else _state.get_unrestorable_reason(self.env)
 
     def state(self, replay: bool = True) -> learners.LearnerState:
         """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
-        _validation.flag("replay", replay)
+        _validation.check_bool("replay", replay)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
-        stands, inexact = self._stands() if self.started else ({}, self.lost)
+        env_state, reason = (
+            self._env_state() if self.env_initialized else ({}, self.unrestorable_reason)
+        )
         return learners.LearnerState(
             networks=self._networks(),
             optimizer=self._optimizer_state(),
             normalizer={} if self.normalizer is None else dict(self.normalizer.state()),
-            environment=stands,
+            environment=env_state,
             counters={**counts, "episodes": self.episodes.state()},
             streams={name: _rng.stream_state(s) for name, s in self.streams.items()},
-            inexact=inexact,
+            unrestorable_reason=reason,
         )
 
     def load_state(self, state: learners.LearnerState) -> None:
@@ -175,12 +186,12 @@ class BaseLearner:
 
         Environments begin new episodes where the state does not tell in which they stood.
         """
-        learners.expect_state(state)
+        learners.check_state(state)
         streams = _rng.streams_from_states(state.streams, self.streams)
         counts, episodes = learners.counts_from_state(state.counters, ("timesteps", "updates"))
         normalizer = learners.make_normalizer(self.config, self.spaces[0], state.normalizer)
-        self.started = self._restore(state)
+        self.env_initialized = self._restore(state)
         self.stop_actors()
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.updates = counts
-        self.lost = None
+        self.unrestorable_reason = None

@@ -13,22 +13,22 @@ from rlox._errors import ArgumentError
 from rlox._rlox import NativeAgent
 from rlox._rlox import enter_phase as enter
 from rlox._rng import state_for_native
-from rlox._spaces import expect_actions_for
-from rlox.buffers._steps import Stepper
+from rlox._spaces import check_supported_actions
+from rlox.buffers._steps import StepRecorder
 from rlox.buffers.replay import NativeReplay
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import _native
-from rlox.learners._backends import resolve_backend, torch_needs
-from rlox.learners._convert import as_in_rust
+from rlox.learners._backends import resolve_backend, torch_reasons
+from rlox.learners._convert import to_native_state
 from rlox.learners.base import BaseLearner
-from rlox.noise import expect_lengths
+from rlox.noise import check_lengths
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
 # What minibatches say, and Stable-Baselines3's names for it.
 _CRITICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
-_TOLD = {
+_METRICS = {
     "dqn": {"exploration_rate": "rollout/exploration_rate", "critic_loss": "train/loss"},
     "sac": {**_CRITICS, "ent_coef": "train/ent_coef", "ent_coef_loss": "train/ent_coef_loss"},
     "td3": _CRITICS,
@@ -58,33 +58,33 @@ class NativeOffPolicy(BaseLearner):
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        self._expect_settings(backend)
-        self._expect_spaces(*self.spaces)
+        self._check_settings(backend)
+        self._check_spaces(*self.spaces)
         self.backend = backend
-        observed = _native.observed(self.layout)
+        observation = _native.observation_spec(self.layout)
         action = _spaces.to_native(self.spaces[1])
-        given = _native.off_policy_settings(config, self.hidden)
+        settings = _native.off_policy_settings(config, self.hidden)
         self.masked = getattr(config, "action_masks", False)
         self._mask_width()  # raises if there are no masks
         if action["kind"] == "discrete":
             action["start"] = int(self.spaces[1].start)  # type: ignore[attr-defined]  # Discrete
-        self.stepper = Stepper(env, self.masked)
+        self.stepper = StepRecorder(env, self.masked)
         mode = self.stepper.mode
         seeds = self.streams["iterations"].integers(2**63, size=2)
         self.policy = NativeAgent(
             self.algorithm,
-            observed,
+            observation,
             action,
             config.num_envs,
             self.masked,
             mode is AutoresetMode.NEXT_STEP,
             state_for_native(np.random.default_rng(self.init)),
             seeds,
-            given,
+            settings,
             backend,
         )
-        self._nothing = dict(self.policy.replay_state())
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.sends_itself(
+        self._empty_replay = dict(self.policy.replay_state())
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
             self.spaces[1]
         )
         # The core's own loop gives the policy all masks that there are.
@@ -92,17 +92,17 @@ class NativeOffPolicy(BaseLearner):
         by_steps = isinstance(config.train_freq, int)
         self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
 
-    def _expect_settings(self, backend: str) -> None:
+    def _check_settings(self, backend: str) -> None:
         """Refuse settings that only torch supports."""
         noise = getattr(self.config, "action_noise", None)
         if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
-            expect_lengths(noise, math.prod(self.spaces[1].shape))
-        about = self.config, self.spaces[0], None, None
-        for need in torch_needs(*about):
-            if need.name in ("her", "frame_stack", "action_noise"):
-                resolve_backend(backend, need)
+            check_lengths(noise, math.prod(self.spaces[1].shape))
+        args = self.config, self.spaces[0], None, None
+        for reason in torch_reasons(*args):
+            if reason.name in ("her", "frame_stack", "action_noise"):
+                resolve_backend(backend, reason)
 
-    def _expect_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
+    def _check_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
         """Refuse spaces that the algorithm does not support."""
         if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
             raise ArgumentError(
@@ -111,73 +111,76 @@ class NativeOffPolicy(BaseLearner):
                 str(observation),
                 "set normalize_obs=False, or normalise in a wrapper",
             )
-        expect_actions_for(self.algorithm, action)
+        check_supported_actions(self.algorithm, action)
 
     @property
-    def stopping(self) -> bool:
+    def stop_requested(self) -> bool:
         """Set it to have `iterate` return early, between two steps or two minibatches."""
         return self.policy.stopping
 
-    @stopping.setter
-    def stopping(self, stop: bool) -> None:
+    @stop_requested.setter
+    def stop_requested(self, stop: bool) -> None:
         self.policy.set_stopping(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Makes `train_freq` steps of each environment and learns from the buffer; see `Learner`.
+        """Make `train_freq` steps of each environment and learn from the buffer; see `Learner`.
 
-        Steps that were made count, even if `stopping` came before they were learned from: they are
-        in the buffer.
+        Steps count even if `stop_requested` prevents the updates: they are in the buffer.
         """
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
         before = self.timesteps
-        with self._alone():
+        with self._exclusive():
             try:
                 self._start()
                 if self.fused:
                     env: Any = self.env
                     enter("env_step")
-                    self.policy.iterate(env._native, progress, self.normalizer, self.growth)
+                    self.policy.iterate(
+                        env._native, progress, self.normalizer, self.progress_per_step
+                    )
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
-                self.started = self.fused and self.policy.started
+                self.env_initialized = self.fused and self.policy.started
                 if isinstance(error, ValueError | FloatingPointError):
-                    _finite.refuse_nan_policy((), self.policy.tensors(), self.timesteps)
+                    _finite.check_finite_policy((), self.policy.tensors(), self.timesteps)
                 raise
             finally:
-                said = self.policy.said()
-                self.timesteps, self.updates = int(said["timesteps"]), int(said["updates"])
+                metrics = self.policy.said()
+                self.timesteps, self.updates = int(metrics["timesteps"]), int(metrics["updates"])
         self.episodes.drain(self.env)
-        return self._metrics(said, progress) if self.timesteps > before else {}
+        return self._metrics(metrics, progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
         """Puts the policy where the environments stand; they are reset, if they were not by us."""
-        if self.started and self.policy.started:
+        if self.env_initialized and self.policy.started:
             return
-        fresh, env = not self.started, self.env
+        is_new, env = not self.env_initialized, self.env
         if not self.fused:
             self.stepper.start(self.first_seed())
-            self.policy.start_at(self.stepper.obs, fresh, self.stepper.masks, self.normalizer)
-        elif fresh:
+            self.policy.start_at(self.stepper.obs, is_new, self.stepper.masks, self.normalizer)
+        elif is_new:
             env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
             self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
         else:
             self.policy.go_on(env._native)  # type: ignore[attr-defined]  # and this
-        self.started = True
+        self.env_initialized = True
 
     def _iterate_stepwise(self, progress: float) -> None:
         """An iteration in environments that are not stepped in Rust."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
-        policy.begin(progress, self.growth)
+        policy.begin(progress, self.progress_per_step)
         wanted, steps, ended = self.config.train_freq, 0, 0
         while (ended < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
-            if self.stopping:
+            if self.stop_requested:
                 return
             enter("inference")
-            sent = _spaces.sent_actions(space, policy.act(self.normalizer), n)
+            env_actions = _spaces.to_env_actions(space, policy.act(self.normalizer), n)
             enter("env_step")
-            step = stepper.step(sent)
+            step = stepper.step(env_actions)
             enter("buffer")
             flags = step.terminated, step.truncated, step.valid, stepper.masks, step.next_masks
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
@@ -187,15 +190,18 @@ class NativeOffPolicy(BaseLearner):
         enter("gradient_update")
         policy.learn(self.normalizer)
 
-    def _metrics(self, said: dict[str, float], progress: float) -> dict[str, float]:
+    def _metrics(self, values: dict[str, float], progress: float) -> dict[str, float]:
         """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
-        config, falling = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
             "time/total_timesteps": self.timesteps,
-            **{told: said.get(name, math.nan) for name, told in _TOLD[self.algorithm].items()},
-            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            **{
+                metric: values.get(name, math.nan)
+                for name, metric in _METRICS[self.algorithm].items()
+            },
+            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
             "train/n_updates": self.updates,
         }
 
@@ -211,8 +217,8 @@ class NativeOffPolicy(BaseLearner):
         Action noise is left out. DQN's share of random actions is that of the last iteration; TD3
         has nothing to draw.
         """
-        drawn = self._sampling(deterministic, stream)
-        return _native.predict(self, obs, drawn, action_masks)
+        sample_stream = self._sample_stream(deterministic, stream)
+        return _native.predict(self, obs, sample_stream, action_masks)
 
     def _networks(self) -> _types.Arrays:
         """Copies of the parameters, target networks and temperature included, by name."""
@@ -226,39 +232,39 @@ class NativeOffPolicy(BaseLearner):
     def replay(self) -> NativeReplay:
         """What is remembered, to look at."""
         width = mask_width(self.spaces[1]) if self.masked else None
-        about = self.layout, self.spaces[1], self.config, width
-        return NativeReplay(self.policy, about)
+        args = self.layout, self.spaces[1], self.config, width
+        return NativeReplay(self.policy, args)
 
     def state(self, replay: bool = True) -> learners.LearnerState:
         """A copy of all that is needed to go on; see `Learner`."""
         state = super().state(replay)
         state.replay = self.replay.state() if replay else None
-        return _native.with_standing(state, self.policy)
+        return _native.add_progress_state(state, self.policy)
 
     def load_state(self, state: learners.LearnerState) -> None:
         """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
-        learners.expect_state(state)
-        state = as_in_rust(state, self.layout, self.algorithm, self.config.num_envs)
-        self._standing = _native.standing(state, self.policy, self.config.num_envs)
-        self._learned = _native.learned(state)
-        super().load_state(_native.without_standing(state, self.streams))
+        learners.check_state(state)
+        state = to_native_state(state, self.layout, self.algorithm, self.config.num_envs)
+        self._progress_state = _native.read_progress_state(state, self.policy, self.config.num_envs)
+        self._last_update = _native.read_last_update(state)
+        super().load_state(_native.select_streams(state, self.streams))
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
         policy = self.policy
-        _native.expect_part("networks", policy.check_tensors, state.networks)
-        _native.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
-        replay = self._nothing if state.replay is None else state.replay
-        stands = self._restore_environment(
+        _native.check_part("networks", policy.check_tensors, state.networks)
+        _native.check_part("optimizer", policy.check_optimizer_state, state.optimizer)
+        replay = self._empty_replay if state.replay is None else state.replay
+        is_restored = self._set_env_state(
             state.environment,
-            lambda: _native.expect_part("replay", policy.load_replay_state, replay),
+            lambda: _native.check_part("replay", policy.load_replay_state, replay),
         )
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
-        policy.set_standing(*self._standing)
-        policy.set_learned(self._learned)
-        return stands
+        policy.set_standing(*self._progress_state)
+        policy.set_learned(self._last_update)
+        return is_restored
 
 
 class NativeDQN(NativeOffPolicy):

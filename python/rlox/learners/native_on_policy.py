@@ -16,8 +16,8 @@ from rlox.envs import _state
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import _native
-from rlox.learners._actors import Taken, gae_lambda
-from rlox.learners._backends import expect_torch
+from rlox.learners._actors import Rollout, gae_lambda
+from rlox.learners._backends import check_torch
 from rlox.learners._on_policy import OnPolicyLearner
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class NativeLearner(OnPolicyLearner):
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
         self.backend = backend
-        self._expect_actors(backend)
+        self._resolve_actors(backend)
         self.shape = _native.shape(config)
-        observed = _native.observed(self.layout)
+        observation = _native.observation_spec(self.layout)
         # The policy's actions count from 0; the start is added on the way to the environment.
-        counted = _spaces.to_native(self.spaces[1])
+        action = _spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(self.init))
-        self.policy = NativePolicy(observed, counted, stream, self.shape, backend)
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.sends_itself(
+        self.policy = NativePolicy(observation, action, stream, self.shape, backend)
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
             self.spaces[1]
         )
         self._make_storage()
@@ -63,74 +63,76 @@ class NativeLearner(OnPolicyLearner):
         self.gae_lambda = gae_lambda(config)
 
     @property
-    def stopping(self) -> bool:
+    def stop_requested(self) -> bool:
         """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
         return self.policy.stopping
 
-    @stopping.setter
-    def stopping(self, stop: bool) -> None:
+    @stop_requested.setter
+    def stop_requested(self, stop: bool) -> None:
         self.policy.set_stopping(stop)
         if self.actors is not None:
-            self.actors.set_stopping(stop)
+            self.actors.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = _validation.number("progress", progress, 0, 1, fix="pass the share that is done")
-        with self._alone():
-            full = self.collect() if self.in_turn else self._taken()
+        progress = _validation.check_float(
+            "progress", progress, 0, 1, fix="pass the share that is done"
+        )
+        with self._exclusive():
+            is_full = self.collect() if self.is_synchronous else self._next_rollout()
             enter("gradient_update")
-            return self._counted(self.update(1.0 - progress) if full else {})
+            return self._finish_iteration(self.update(1.0 - progress) if is_full else {})
 
-    def _lent(self) -> NativePolicy | _types.Arrays:
+    def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
         """The weights, as actors take them."""
-        return self.policy if self.where in ("threads", "grpc") else self._networks()
+        return self.policy if self.actor_mode in ("threads", "grpc") else self._networks()
 
-    def take(self, weights: _types.Arrays) -> None:
+    def load_weights(self, weights: _types.Arrays) -> None:
         """Takes weights by name; see `OnPolicyLearner`."""
         self.policy.load(weights)
 
-    def gather(self, seed: int) -> bool:
+    def collect_for_remote(self, seed: int) -> bool:
         """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
-        with self._alone():
+        with self._exclusive():
             return self.collect(seed)
 
-    def _prepare(self, taken: Taken) -> None:
+    def _prepare(self, rollout: Rollout) -> None:
         """The update draws from the rollout's seed; see `OnPolicyLearner`."""
-        self.policy.begin(taken.seed, taken.num_envs)
+        self.policy.begin(rollout.seed, rollout.num_envs)
 
     def collect(self, seed: int | None = None) -> bool:
-        """Fills the buffer, by the next seed or this one; False if `stopping` was set meanwhile."""
+        """Fill the buffer from `seed` (None: the next one); return False if `stop_requested` was set."""
         config, buffer, policy = self.config, self.buffer, self.policy
         seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
         policy.begin(seed, config.num_envs)
-        made, said = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
+        first_step, outputs = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
         try:
             if not self.fused:
-                return self._collect_stepwise(said)
+                return self._collect_stepwise(outputs)
             env: Any = self.env
             enter("env_step")
-            if not self.started:
+            if not self.env_initialized:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
-                self.started = True
-            how = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
-            return bool(policy.collect(env._native, buffer, self.normalizer, *how))
+                self.env_initialized = True
+            args = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
+            return bool(policy.collect(env._native, buffer, self.normalizer, *args))
         except (ValueError, FloatingPointError) as error:
             # NaN from the policy is refused by what meets it first; here it gets its name.
             t = buffer.next_step
             if self.fused and t < config.n_steps:
-                said = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
-            _finite.refuse_nan_policy(said, policy.tensors(), made + t)
+                outputs = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
+            _finite.check_finite_policy(outputs, policy.tensors(), first_step + t)
             if isinstance(error, NonFiniteError) and error.step is None:
-                error.step = made + t
+                error.step = first_step + t
             raise
 
-    def _collect_stepwise(self, said: list[npt.NDArray[Any]]) -> bool:
+    def _collect_stepwise(self, outputs: list[npt.NDArray[Any]]) -> bool:
         """`collect` from environments that are not native; what was said last is in `said`."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
         enter("env_step")
         env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.started = True
+        self.env_initialized = True
         for t in range(config.n_steps):
             allowed = None
             if self.masks is not None:
@@ -139,17 +141,19 @@ class NativeLearner(OnPolicyLearner):
             enter("inference")
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
-            said[:] = actions.reshape(config.num_envs, *shape), *rest
+            outputs[:] = actions.reshape(config.num_envs, *shape), *rest
             enter("env_step")
-            env.step_rollout(buffer, t, said[0], said[1], said[2], self.normalizer)
-            if self.stopping:
+            env.step_rollout(buffer, t, outputs[0], outputs[1], outputs[2], self.normalizer)
+            if self.stop_requested:
                 return False
         enter("gae_compute")
         policy.finish(buffer, config.gamma, self.gae_lambda)
-        return buffer.n_transitions > 0 or self._collect_stepwise(said)  # again after mere resets
+        return buffer.n_transitions > 0 or self._collect_stepwise(
+            outputs
+        )  # again after mere resets
 
-    def update(self, left: float) -> dict[str, float]:
-        """Learns from the rollout; `left` is the share of the run that is not done yet.
+    def update(self, remaining: float) -> dict[str, float]:
+        """Learns from the rollout; `remaining` is the share of the run that is not done yet.
 
         Raises:
             FloatingPointError: A gradient is NaN or infinite, and the weights have not moved then;
@@ -157,10 +161,10 @@ class NativeLearner(OnPolicyLearner):
         """
         raise NotImplementedError
 
-    def learn(self, call: Any, given: dict[str, Any]) -> dict[str, float]:
+    def learn(self, call: Any, settings: dict[str, Any]) -> dict[str, float]:
         """Return metrics of a native update; errors of non-finite numbers get the timesteps."""
         try:
-            return dict(call(self.buffer, given))
+            return dict(call(self.buffer, settings))
         except NonFiniteError as error:
             error.timesteps = self.timesteps
             raise
@@ -173,8 +177,8 @@ class NativeLearner(OnPolicyLearner):
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
         """Actions for raw observations, greedy ones or samples; see `Learner`."""
-        drawn = self._sampling(deterministic, stream)
-        return _native.predict(self, obs, drawn, action_masks)
+        sample_stream = self._sample_stream(deterministic, stream)
+        return _native.predict(self, obs, sample_stream, action_masks)
 
     def _networks(self) -> _types.Arrays:
         """Copies of the parameters, by name."""
@@ -187,13 +191,13 @@ class NativeLearner(OnPolicyLearner):
     def _restore(self, state: learners.LearnerState) -> bool:
         """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
         policy = self.policy
-        _native.expect_part("networks", policy.check_tensors, state.networks)
-        _native.expect_part("optimizer", policy.check_optimizer_state, state.optimizer)
-        stands = _state.restore_environment(self.env, state.environment)
+        _native.check_part("networks", policy.check_tensors, state.networks)
+        _native.check_part("optimizer", policy.check_optimizer_state, state.optimizer)
+        is_restored = _state.set_state_if_supported(self.env, state.environment)
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
-        return stands
+        return is_restored
 
     def to_torch(self) -> "MlpPolicy":
         """The policy as a torch module with the same weights by the same names.
@@ -214,7 +218,7 @@ class NativeLearner(OnPolicyLearner):
         >>> next(iter(module.state_dict()))
         'actor.0.weight'
         """
-        expect_torch("to_torch makes a module of it")
+        check_torch("to_torch makes a module of it")
         import torch
 
         from rlox.policies import make_policy
@@ -247,12 +251,12 @@ class NativeLearner(OnPolicyLearner):
             )
         from rlox._nn.runtime import activations, real_arrays
 
-        there, ours = activations(module), self.shape["activation"]
-        if there and ours not in there:
+        module_activations, activation = activations(module), self.shape["activation"]
+        if module_activations and activation not in module_activations:
             raise ArgumentError(
                 "module",
-                f"the activation {ours!r}",
-                ", ".join(sorted(there)),
+                f"the activation {activation!r}",
+                ", ".join(sorted(module_activations)),
                 "pass a module of the same shape",
             )
         self.policy.load(real_arrays(module))
@@ -266,9 +270,9 @@ def _single(setting: float) -> float:
     return float(np.float32(setting))
 
 
-def _spread(said: dict[str, float]) -> dict[str, float]:
+def _std_metric(metrics: dict[str, float]) -> dict[str, float]:
     """The mean standard deviation of Box actions, if they are."""
-    return {"train/std": said["std"]} if "std" in said else {}
+    return {"train/std": metrics["std"]} if "std" in metrics else {}
 
 
 class NativePPO(NativeLearner):
@@ -283,30 +287,32 @@ class NativePPO(NativeLearner):
 
     algorithm = "ppo"
 
-    def update(self, left: float) -> dict[str, float]:
+    def update(self, remaining: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout; see `NativeLearner.update`."""
-        config, falling = self.config, {"constant": 1.0, "linear": left}
-        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
-        clip_coef = _single(config.clip_coef) * falling[config.clip_schedule]
+        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
+        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
+        clip_coef = _single(config.clip_coef) * schedules[config.clip_schedule]
         names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
         rest = ("normalize_advantage", "max_grad_norm")
-        given = {name: getattr(config, name) for name in (*names, *rest)}
-        given |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
-        said = self.learn(self.policy.ppo, given | {"optimizer": "adam", "optimizer_eps": EPS})
-        if not said["updates"]:
+        settings = {name: getattr(config, name) for name in (*names, *rest)}
+        settings |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
+        metrics = self.learn(
+            self.policy.ppo, settings | {"optimizer": "adam", "optimizer_eps": EPS}
+        )
+        if not metrics["updates"]:
             return {}
-        self.updates += int(said["updates"])
+        self.updates += int(metrics["updates"])
         return {
-            "train/policy_gradient_loss": said["policy_loss"],
-            "train/value_loss": said["value_loss"],
-            "train/entropy_loss": said["entropy_loss"],
-            "train/loss": said["loss"],
-            "train/clip_fraction": said["clip_fraction"],
-            "train/explained_variance": said["explained_variance"],
-            **_spread(said),
-            "train/approx_kl": said["approx_kl"],
-            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
-            "train/clip_range": config.clip_coef * falling[config.clip_schedule],
+            "train/policy_gradient_loss": metrics["policy_loss"],
+            "train/value_loss": metrics["value_loss"],
+            "train/entropy_loss": metrics["entropy_loss"],
+            "train/loss": metrics["loss"],
+            "train/clip_fraction": metrics["clip_fraction"],
+            "train/explained_variance": metrics["explained_variance"],
+            **_std_metric(metrics),
+            "train/approx_kl": metrics["approx_kl"],
+            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
+            "train/clip_range": config.clip_coef * schedules[config.clip_schedule],
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.updates,
         }
@@ -324,25 +330,25 @@ class NativeA2C(NativeLearner):
 
     algorithm = "a2c"
 
-    def update(self, left: float) -> dict[str, float]:
+    def update(self, remaining: float) -> dict[str, float]:
         """One gradient step on the rollout; see `NativeLearner.update`."""
-        config, falling = self.config, {"constant": 1.0, "linear": left}
-        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
+        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
-        given = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
-        said = self.learn(self.policy.a2c, given | {"learning_rate": learning_rate})
-        if not said["updates"]:
+        settings = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
+        metrics = self.learn(self.policy.a2c, settings | {"learning_rate": learning_rate})
+        if not metrics["updates"]:
             return {}
         self.updates += 1
         return {
-            "train/policy_loss": said["policy_loss"],
-            "train/value_loss": said["value_loss"],
-            "train/entropy_loss": said["entropy_loss"],
-            "train/loss": said["loss"],
-            "train/explained_variance": said["explained_variance"],
-            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/policy_loss": metrics["policy_loss"],
+            "train/value_loss": metrics["value_loss"],
+            "train/entropy_loss": metrics["entropy_loss"],
+            "train/loss": metrics["loss"],
+            "train/explained_variance": metrics["explained_variance"],
+            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
             "train/n_updates": self.updates,
-            **_spread(said),
+            **_std_metric(metrics),
         }
 
 
@@ -361,26 +367,26 @@ class NativeIMPALA(NativeLearner):
 
     algorithm = "impala"
 
-    def update(self, left: float) -> dict[str, float]:
+    def update(self, remaining: float) -> dict[str, float]:
         """One gradient step on a rollout; see `NativeLearner.update`."""
-        config, falling = self.config, {"constant": 1.0, "linear": left}
-        learning_rate = _single(config.learning_rate) * falling[config.lr_schedule]
+        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
+        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
         names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")
         rest = ("ent_coef", "vf_coef", "max_grad_norm")
-        given = {name: getattr(config, name) for name in (*names, *rest)}
-        said = self.learn(self.policy.impala, given | {"learning_rate": learning_rate})
-        if not said["updates"]:
+        settings = {name: getattr(config, name) for name in (*names, *rest)}
+        metrics = self.learn(self.policy.impala, settings | {"learning_rate": learning_rate})
+        if not metrics["updates"]:
             return {}
         self.updates += 1
         return {
-            "train/policy_loss": said["policy_loss"],
-            "train/value_loss": said["value_loss"],
-            "train/entropy_loss": said["entropy_loss"],
-            "train/loss": said["loss"],
-            "train/approx_kl": said["approx_kl"],
-            "train/clip_fraction": said["clip_fraction"],
-            "train/explained_variance": said["explained_variance"],
-            "train/learning_rate": config.learning_rate * falling[config.lr_schedule],
+            "train/policy_loss": metrics["policy_loss"],
+            "train/value_loss": metrics["value_loss"],
+            "train/entropy_loss": metrics["entropy_loss"],
+            "train/loss": metrics["loss"],
+            "train/approx_kl": metrics["approx_kl"],
+            "train/clip_fraction": metrics["clip_fraction"],
+            "train/explained_variance": metrics["explained_variance"],
+            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
             "train/n_updates": self.updates,
-            **_spread(said),
+            **_std_metric(metrics),
         }

@@ -4,7 +4,7 @@
 need a package of their own say so when they are made.
 """
 
-from rlox.logger.base import NAMES, Logger, Loggers, Thinned, as_loggers
+from rlox.logger.base import NAMES, IntervalLogger, Logger, Loggers, as_loggers
 from rlox.logger.files import ConsoleLogger, CSVLogger, JSONLinesLogger
 from rlox.logger.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 
@@ -12,12 +12,12 @@ __all__ = [
     "NAMES",
     "CSVLogger",
     "ConsoleLogger",
+    "IntervalLogger",
     "JSONLinesLogger",
     "Logger",
     "Loggers",
     "MLflowLogger",
     "TensorBoardLogger",
-    "Thinned",
     "WandbLogger",
     "as_loggers",
 ]

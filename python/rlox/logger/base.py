@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
-from rlox._timing import Every
+from rlox._timing import EveryNSteps
 from rlox._validation import hint
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Logger(Protocol):
         """After the run, and after callbacks ended: what it came to, None after an error."""
 
 
-class Thinned:
+class IntervalLogger:
     """A logger that leaves out rows: it writes after each multiple of `every` steps.
 
     The first row, those with a metric that the one before did not have, and the last are written,
@@ -64,33 +64,33 @@ class Thinned:
     """
 
     def __init__(self, every: int = EVERY) -> None:
-        self._usual: frozenset[str] | None = None
-        self._due = Every(every)
-        self._left: tuple[dict[str, float], int] | None = None
+        self._known_metrics: frozenset[str] | None = None
+        self._interval = EveryNSteps(every)
+        self._pending_row: tuple[dict[str, float], int] | None = None
 
     def start(self, trainer: "Trainer") -> None:
         """Counts from here."""
         # A run that goes on had first rows before; what came now and then is not known.
-        self._usual, self._left = None if trainer.timesteps else frozenset(), None
-        self._due.start(trainer.timesteps)
+        self._known_metrics, self._pending_row = None if trainer.timesteps else frozenset(), None
+        self._interval.start(trainer.timesteps)
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Writes a row, or leaves it out."""
-        usual = self._usual
-        if usual is None:
-            usual = frozenset(name for name in metrics if name.startswith(_EACH))
-        new = not metrics.keys() <= usual
-        self._usual = frozenset(metrics)
-        if self._due.due(timesteps) or new:
-            self._left = None
+        known_metrics = self._known_metrics
+        if known_metrics is None:
+            known_metrics = frozenset(name for name in metrics if name.startswith(_EACH))
+        new = not metrics.keys() <= known_metrics
+        self._known_metrics = frozenset(metrics)
+        if self._interval.ready(timesteps) or new:
+            self._pending_row = None
             self.write(metrics, timesteps)
         else:
-            self._left = dict(metrics), timesteps
+            self._pending_row = dict(metrics), timesteps
 
     def finish(self, result: "TrainResult | None") -> None:
         """Writes the last row, if it was left out."""
-        if self._left is not None:
-            (metrics, timesteps), self._left = self._left, None
+        if self._pending_row is not None:
+            (metrics, timesteps), self._pending_row = self._pending_row, None
             self.write(metrics, timesteps)
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
@@ -118,40 +118,40 @@ def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
         raise ArgumentTypeError(
             "loggers", "a list of names and objects", repr(loggers), "put it into brackets"
         )
-    asked = [*loggers]
-    if (name := twice(asked)) is not None:
+    items = [*loggers]
+    if (name := find_duplicate(items)) is not None:
         raise ArgumentError(
             "loggers",
             "each name once",
             f"{name!r} twice, which would write each row twice",
             "leave one out",
         )
-    return [one for logger in asked if (one := _as_logger(logger, folder)) is not None]
+    return [one for logger in items if (one := _as_logger(logger, folder)) is not None]
 
 
-def twice(loggers: Iterable[Any]) -> str | None:
+def find_duplicate(loggers: Iterable[Any]) -> str | None:
     """The first name that comes a second time; None where each comes once.
 
     >>> twice(["csv", "jsonl", "csv"])
     'csv'
     """
-    seen = set()
+    names = set()
     for name in loggers:
-        if isinstance(name, str) and name in seen:
+        if isinstance(name, str) and name in names:
             return name
-        seen |= {name} if isinstance(name, str) else set()
+        names |= {name} if isinstance(name, str) else set()
     return None
 
 
 def _as_logger(logger: Any, folder: bool) -> Logger | None:
-    made: Logger | None = None if isinstance(logger, str) else logger
+    instance: Logger | None = None if isinstance(logger, str) else logger
     if isinstance(logger, str):
         if logger not in NAMES:
             raise ArgumentError("loggers", "names of loggers", repr(logger), hint(logger, NAMES))
         if logger != "csv":
             module, _, name = NAMES[logger].partition(":")
             kind: Callable[[], Logger] = getattr(import_module(module), name)
-            made = kind()
+            instance = kind()
     elif isinstance(logger, type) or not isinstance(logger, Logger):
         is_class = isinstance(logger, type)
         got = f"the class {logger.__name__}" if is_class else f"a {_type(logger)}"
@@ -161,16 +161,16 @@ def _as_logger(logger: Any, folder: bool) -> Logger | None:
             str(got),
             "pass an object of it" if is_class else "see rlox.logger.Logger",
         )
-    needs = made is None or getattr(made, "path", "") is None
+    needs = instance is None or getattr(instance, "path", "") is None
     if needs and not folder:
-        whose = logger if made is None else _type(made)
+        whose = logger if instance is None else _type(instance)
         raise ArgumentError(
             "loggers",
             f"a run folder for {whose} to write into",
             "runs_dir=None",
             "pass a runs_dir, or a logger with a path of its own",
         )
-    return made
+    return instance
 
 
 def _type(thing: object) -> str:
@@ -189,25 +189,25 @@ class Loggers:
 
     def start(self, trainer: "Trainer") -> None:
         """Starts all."""
-        self._tell("start", trainer)
+        self._call_all("start", trainer)
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Gives a row to all."""
         if self._running:
-            self._tell("log", metrics, timesteps)
+            self._call_all("log", metrics, timesteps)
 
     def finish(self, result: "TrainResult | None") -> None:
         """Ends all."""
-        self._tell("finish", result)
+        self._call_all("finish", result)
 
-    def _tell(self, method: str, *about: Any) -> None:
-        self._running = [one for one in self._running if _told(one, method, about)]
+    def _call_all(self, method: str, *args: Any) -> None:
+        self._running = [one for one in self._running if _call(one, method, args)]
 
 
-def _told(logger: Logger, method: str, about: tuple[Any, ...]) -> bool:
+def _call(logger: Logger, method: str, args: tuple[Any, ...]) -> bool:
     """Calls a method of a logger; whether it did not fail, which is warned of."""
     try:
-        getattr(logger, method)(*about)
+        getattr(logger, method)(*args)
     except Exception as error:
         warn_at_most(
             f"{_type(logger)}.{method} failed ({_type(error)}: {error}); training goes on without "

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, TextIO
 from rlox._errors import ArgumentError
 from rlox._files import write_file
 from rlox._training.metrics import ELAPSED
-from rlox._validation import path_or_none
-from rlox.logger.base import EVERY, Thinned
+from rlox._validation import check_path
+from rlox.logger.base import EVERY, IntervalLogger
 
 if TYPE_CHECKING:
     from rlox._training.results import TrainResult
     from rlox.trainers import Trainer
 
 
-class ConsoleLogger(Thinned):
+class ConsoleLogger(IntervalLogger):
     """Writes the metrics of an iteration as a table.
 
     Args:
@@ -41,11 +41,11 @@ class ConsoleLogger(Thinned):
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Writes a table."""
         stream = sys.stdout if self._stream is None else self._stream
-        stream.write(table(metrics) + "\n")
+        stream.write(format_table(metrics) + "\n")
         stream.flush()
 
 
-def table(metrics: Mapping[str, float]) -> str:
+def format_table(metrics: Mapping[str, float]) -> str:
     """Metrics as lines of text, without those that are NaN.
 
     >>> print(table({"time/fps": 1000.0, "train/loss": 0.5, "time/total_timesteps": 25600}), end="")
@@ -53,15 +53,17 @@ def table(metrics: Mapping[str, float]) -> str:
     | time/total_timesteps | 25600 |
     | train/loss           |   0.5 |
     """
-    told = {name: _told(x) for name, x in sorted(metrics.items()) if not math.isnan(x)}
-    left, right = (max(map(len, column), default=0) for column in (told, told.values()))
-    return "".join(f"| {name:<{left}} | {x:>{right}} |\n" for name, x in told.items())
+    cells = {name: _format_number(x) for name, x in sorted(metrics.items()) if not math.isnan(x)}
+    name_width, value_width = (
+        max(map(len, column), default=0) for column in (cells, cells.values())
+    )
+    return "".join(f"| {name:<{name_width}} | {x:>{value_width}} |\n" for name, x in cells.items())
 
 
-def _told(value: float) -> str:
+def _format_number(value: float) -> str:
     """Whole numbers as they are, others by four digits."""
-    whole = float(value).is_integer() and abs(value) < 1e15
-    return str(int(value)) if whole else f"{value:.4g}"
+    is_integer = float(value).is_integer() and abs(value) < 1e15
+    return str(int(value)) if is_integer else f"{value:.4g}"
 
 
 FLUSH_SECONDS = 1.0
@@ -116,15 +118,15 @@ class MetricsFile:
         names = dict.fromkeys(name for row in rows for name in row)
         if new := [name for name in names if name not in set(self.columns)]:
             self._add_columns(new)
-        text = io.StringIO()
-        table = csv.DictWriter(text, self.columns, lineterminator="\n")
+        buffer = io.StringIO()
+        table = csv.DictWriter(buffer, self.columns, lineterminator="\n")
         # The file is opened for each flush, so that no handle stays open between iterations.
         with open(self.path, "ab", buffering=0) as file:
             end = file.tell()
             if end == 0:  # the file was removed
                 table.writeheader()
             table.writerows(rows)
-            data = text.getvalue().encode()
+            data = buffer.getvalue().encode()
             try:
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
@@ -157,12 +159,12 @@ class MetricsFile:
     def _add_columns(self, names: list[str]) -> None:
         """Replace the file by one with more columns."""
         _, *rows = self._lines()
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
+        buffer = io.StringIO()
+        table = csv.writer(buffer, lineterminator="\n")
         table.writerow(self.columns + names)
         table.writerows(row + [""] * len(names) for row in rows)
         try:
-            write_file(self.path, text.getvalue().encode())
+            write_file(self.path, buffer.getvalue().encode())
         finally:  # an interrupt may come after the file was replaced
             self.columns = self._lines()[0] or self.columns
 
@@ -194,7 +196,7 @@ class CSVLogger:
         self._file.flush()
 
 
-class JSONLinesLogger(Thinned):
+class JSONLinesLogger(IntervalLogger):
     """Writes a line of strict JSON for each row; NaN, which JSON does not have, is null.
 
     Args:
@@ -207,14 +209,14 @@ class JSONLinesLogger(Thinned):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
         super().__init__(every)
-        self.path = path_or_none("path", path)
+        self.path = check_path("path", path)
 
     def start(self, trainer: "Trainer") -> None:
         """Looks where to write."""
         super().start(trainer)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path or in_folder(trainer, "metrics.jsonl")
+        self._file = self.path or run_folder_path(trainer, "metrics.jsonl")
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Writes a line, at once."""
@@ -225,7 +227,7 @@ class JSONLinesLogger(Thinned):
             file.write(line)
 
 
-def in_folder(trainer: "Trainer", name: str) -> Path:
+def run_folder_path(trainer: "Trainer", name: str) -> Path:
     """A path in the run folder.
 
     Raises:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlox._optional import load_extra
-from rlox._validation import path_or_none
-from rlox.logger.base import EVERY, Thinned
-from rlox.logger.files import in_folder
+from rlox._validation import check_path
+from rlox.logger.base import EVERY, IntervalLogger
+from rlox.logger.files import run_folder_path
 
 if TYPE_CHECKING:
     from rlox._training.results import TrainResult
     from rlox.trainers import Trainer
 
 
-class TensorBoardLogger(Thinned):
+class TensorBoardLogger(IntervalLogger):
     """Writes scalars over environment steps, for `tensorboard --logdir runs`.
 
     Args:
@@ -31,7 +31,7 @@ class TensorBoardLogger(Thinned):
 
     def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
         super().__init__(every)
-        self.path = path_or_none("path", path)
+        self.path = check_path("path", path)
         module = "tensorboard.summary.writer.event_file_writer"
         self._writers = load_extra(module, "tensorboard", "TensorBoardLogger")
         self._events = load_extra(
@@ -41,7 +41,7 @@ class TensorBoardLogger(Thinned):
     def start(self, trainer: "Trainer") -> None:
         """Opens a file of events; those of steps that a resumed run makes again are forgotten."""
         super().start(trainer)
-        folder = self.path or in_folder(trainer, "tensorboard")
+        folder = self.path or run_folder_path(trainer, "tensorboard")
         self._writer = self._writers.EventFileWriter(str(folder))
         if self.path is None and trainer.timesteps:  # another folder may have other runs
             first = trainer.timesteps + 1
@@ -63,7 +63,7 @@ class TensorBoardLogger(Thinned):
         self._writer.close()
 
 
-class WandbLogger(Thinned):
+class WandbLogger(IntervalLogger):
     """Logs a run to Weights & Biases, over the metric `time/total_timesteps`.
 
     Args:
@@ -89,21 +89,24 @@ class WandbLogger(Thinned):
         from rlox._training.resume import describe
 
         super().start(trainer)
-        where: dict[str, Any] = {}
+        run_kwargs: dict[str, Any] = {}
         if trainer.run is not None:
-            where = {"dir": str(trainer.run.path), "name": trainer.run.path.name}
-            if (known := trainer.run.known("wandb")) is not None:
-                where |= {"id": known, "resume": "allow"}
-        about = {"group": f"{trainer.env_name}-{trainer.algorithm}", "config": describe(trainer)}
-        self._run = self._wandb.init(**{**where, **about, **self._init})
+            run_kwargs = {"dir": str(trainer.run.path), "name": trainer.run.path.name}
+            if (known := trainer.run.read_service_id("wandb")) is not None:
+                run_kwargs |= {"id": known, "resume": "allow"}
+        init_kwargs = {
+            "group": f"{trainer.env_name}-{trainer.algorithm}",
+            "config": describe(trainer),
+        }
+        self._run = self._wandb.init(**{**run_kwargs, **init_kwargs, **self._init})
         if trainer.run is not None:
-            trainer.run.keep("wandb", self._run.id)
+            trainer.run.write_service_id("wandb", self._run.id)
         self._run.define_metric("*", step_metric="time/total_timesteps")
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Logs a row."""
-        told = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        self._run.log({**told, "time/total_timesteps": timesteps})
+        values = {name: x for name, x in metrics.items() if not math.isnan(x)}
+        self._run.log({**values, "time/total_timesteps": timesteps})
 
     def finish(self, result: "TrainResult | None") -> None:
         """Ends the run, failed after an error, with what it came to as its summary."""
@@ -119,7 +122,7 @@ STEPS = "time/total_timesteps"
 _LONGEST = 6000
 
 
-class MLflowLogger(Thinned):
+class MLflowLogger(IntervalLogger):
     """Logs a run to MLflow, by a client of its own: no run is made the active one.
 
     Its id is kept in the run folder, and a run that is resumed goes on under it.
@@ -142,7 +145,7 @@ class MLflowLogger(Thinned):
     ) -> None:
         super().__init__(every)
         self._uri, self._experiment = tracking_uri, experiment
-        self._made = -math.inf
+        self._last_logged_step = -math.inf
         self._mlflow = load_extra("mlflow", "mlflow", "MLflowLogger")
 
     def start(self, trainer: "Trainer") -> None:
@@ -150,23 +153,27 @@ class MLflowLogger(Thinned):
         super().start(trainer)
         # <root>/<env>/<algorithm>/<time>-<seed>
         root = Path() if trainer.run is None else trainer.run.path.parents[2]
-        usual = f"sqlite:///{(root / 'mlflow.db').resolve()}"
-        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or usual
+        default_uri = f"sqlite:///{(root / 'mlflow.db').resolve()}"
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
         self._client: Any = self._mlflow.MlflowClient(tracking_uri=uri)
-        self._made = -math.inf
-        if trainer.run is not None and self._goes_on(trainer.run.known("mlflow")):
+        self._last_logged_step = -math.inf
+        if trainer.run is not None and self._resume_run(trainer.run.read_service_id("mlflow")):
             return
         found = self._client.get_experiment_by_name(self._experiment)
-        about = {} if uri != usual else {"artifact_location": str(root.resolve() / "mlartifacts")}
-        made = found or self._client.create_experiment(self._experiment, **about)
+        experiment_kwargs = (
+            {} if uri != default_uri else {"artifact_location": str(root.resolve() / "mlartifacts")}
+        )
+        experiment = found or self._client.create_experiment(self._experiment, **experiment_kwargs)
         name = None if trainer.run is None else trainer.run.path.name
-        run = self._client.create_run(getattr(made, "experiment_id", made), run_name=name)
+        run = self._client.create_run(
+            getattr(experiment, "experiment_id", experiment), run_name=name
+        )
         self._id = run.info.run_id
         if trainer.run is not None:
-            trainer.run.keep("mlflow", self._id)
-        self._client.log_batch(self._id, params=self._parameters(trainer))
+            trainer.run.write_service_id("mlflow", self._id)
+        self._client.log_batch(self._id, params=self._make_parameters(trainer))
 
-    def _goes_on(self, known: str | None) -> bool:
+    def _resume_run(self, known: str | None) -> bool:
         """Goes on with a run that was begun before; False if it is not kept there."""
         if known is None:
             return False
@@ -177,31 +184,35 @@ class MLflowLogger(Thinned):
         if not there:
             return False
         self._client.update_run(known, status="RUNNING")
-        told = self._client.get_metric_history(known, STEPS)
-        self._id, self._made = known, max((one.step for one in told), default=-math.inf)
+        history = self._client.get_metric_history(known, STEPS)
+        self._id, self._last_logged_step = (
+            known,
+            max((one.step for one in history), default=-math.inf),
+        )
         return True
 
-    def _parameters(self, trainer: "Trainer") -> list[Any]:
-        from rlox._training.resume import describe, settings_told
+    def _make_parameters(self, trainer: "Trainer") -> list[Any]:
+        from rlox._training.resume import config_to_dict, describe
 
-        about = describe(trainer)
-        told = {name: about[name] for name in ("algorithm", "backend", "env", "seed")}
-        told |= settings_told(trainer.config)
+        description = describe(trainer)
+        values = {name: description[name] for name in ("algorithm", "backend", "env", "seed")}
+        values |= config_to_dict(trainer.config)
         return [
-            self._mlflow.entities.Param(name, str(value)[:_LONGEST]) for name, value in told.items()
+            self._mlflow.entities.Param(name, str(value)[:_LONGEST])
+            for name, value in values.items()
         ]
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Logs a row, but none of steps that are there and were made again: nothing is removed."""
-        if timesteps <= self._made:
+        if timesteps <= self._last_logged_step:
             return
         now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
-        told = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        rows = [metric(name, float(x), now, timesteps) for name, x in told.items()]
+        values = {name: x for name, x in metrics.items() if not math.isnan(x)}
+        rows = [metric(name, float(x), now, timesteps) for name, x in values.items()]
         self._client.log_batch(self._id, metrics=rows)
 
     def finish(self, result: "TrainResult | None") -> None:
         """Ends the run: finished, killed by Ctrl-C or a `stop` without a reason, or failed."""
         super().finish(result)
-        how = "FAILED" if result is None else "KILLED" if result["interrupted"] else "FINISHED"
-        self._client.set_terminated(self._id, how)
+        status = "FAILED" if result is None else "KILLED" if result["interrupted"] else "FINISHED"
+        self._client.set_terminated(self._id, status)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlox._errors import ArgumentTypeError
 from rlox._training.hooks import Callback
-from rlox._validation import path_or_none, shown, text
+from rlox._validation import check_path, check_str, short_repr
 from rlox.callbacks.base import FunctionCallback, as_callback
 from rlox.logger.base import Logger
-from rlox.logger.files import table
+from rlox.logger.files import format_table
 from rlox.logger.trackers import TensorBoardLogger
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ class Table(Callback):
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Count from here."""
-        self._iterations, self._tables = 0, self._due(trainer)
+        self._iterations, self._tables = 0, self._count_tables(trainer)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
         """Write a table if one is due."""
         self._iterations += 1
-        if (due := self._due(trainer)) > self._tables:
-            self._tables = due
-            sys.stdout.write(table(metrics))
+        if (count := self._count_tables(trainer)) > self._tables:
+            self._tables = count
+            sys.stdout.write(format_table(metrics))
 
-    def _due(self, trainer: "Trainer") -> int:
+    def _count_tables(self, trainer: "Trainer") -> int:
         has_replay = hasattr(trainer.config, "buffer_size")
         count = trainer.learner.episodes.count if has_replay else self._iterations
         return count // self._interval
@@ -97,7 +97,7 @@ def _as_callback(callback: Any) -> Callback:
         raise ArgumentTypeError(
             "callback",
             "a function of (trainer, metrics) or an rlox.callbacks.Callback",
-            f"Stable-Baselines3's {shown(callback)}",
+            f"Stable-Baselines3's {short_repr(callback)}",
             "derive it from rlox.callbacks.Callback",
         )
     if callable(callback) and not isinstance(callback, type | Callback):
@@ -115,7 +115,7 @@ class _Log(TensorBoardLogger):
 
 def log_folder(path: Any) -> str | None:
     """Check `tensorboard_log`; None: no log."""
-    folder = path_or_none("tensorboard_log", path)
+    folder = check_path("tensorboard_log", path)
     return None if folder is None else os.fspath(folder)
 
 
@@ -127,7 +127,7 @@ def make_loggers(folder: str | None, name: str, *, new: bool) -> list[Logger]:
         name: Name of the log, before the number.
         new: Whether the number is a new one, or that of the last log.
     """
-    text("tb_log_name", name)
+    check_str("tb_log_name", name)
     if folder is None:
         return []
     files = Path(folder).iterdir() if Path(folder).is_dir() else ()

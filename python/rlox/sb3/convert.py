@@ -24,9 +24,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, renamed
-from rlox._validation import flag
-from rlox.learners._backends import Backend, expect_torch
+from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, rename_arguments
+from rlox._validation import check_bool
+from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
 from rlox.trainers import TRAINERS, EnvLike, Trainer
@@ -71,7 +71,7 @@ class Converted:
     """Settings that only pickles of the zip hold; they have Stable-Baselines3's defaults."""
 
 
-@renamed(KEYWORDS)
+@rename_arguments(KEYWORDS)
 def convert(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -104,7 +104,7 @@ def convert(
         ModuleNotFoundError, RuntimeError: PyTorch is not installed, or older than 2.6.
         TypeError: An unknown keyword.
     """
-    if not flag("trust", trust, fix="pass True for files whose origin you trust"):
+    if not check_bool("trust", trust, fix="pass True for files whose origin you trust"):
         raise ArgumentError(
             "trust",
             "True, as a zip of Stable-Baselines3 can hold code",
@@ -200,7 +200,7 @@ class Archive:
 
 def _check_torch() -> None:
     """Check that torch's reader of tensors runs no code: see CVE-2025-32434."""
-    expect_torch("the weights of such a zip are torch's")
+    check_torch("the weights of such a zip are torch's")
     import torch
 
     version = str(torch.__version__)
@@ -325,7 +325,7 @@ def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
     """Return the widths of the hidden layers of a network."""
     layers = ((_LAYER.fullmatch(name), len(array)) for name, array in networks.items())
     widths = {int(x[2]): n for x, n in layers if x and x[1] == net and x[3] == "weight"}
-    return tuple(widths[number] for number in sorted(widths))[:-1]
+    return tuple(widths[layer] for layer in sorted(widths))[:-1]
 
 
 def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | None) -> None:
@@ -347,8 +347,8 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
             )
     normalizer = dict(state.normalizer)
     for name, old in normalizer.items():
-        part, _, number = name.partition("_")
-        new = np.atleast_1d((statistics or {}).get(part, {}).get(number, old))
+        part, _, statistic = name.partition("_")
+        new = np.atleast_1d((statistics or {}).get(part, {}).get(statistic, old))
         if new.size != old.size:
             raise ArgumentError(
                 "vecnormalize",
@@ -374,10 +374,12 @@ def _check_spaces(archive: Archive, env: Any) -> None:
             differs |= not _agrees(texts.get("low"), space.low)
             differs |= not _agrees(texts.get("high"), space.high)
         if differs:
-            about = {k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts}
+            description = {
+                k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts
+            }
             raise ArgumentError(
                 "env",
-                f"the {kind} space of the model, {about}",
+                f"the {kind} space of the model, {description}",
                 str(space),
                 "pass the environment that it was trained in",
             )
@@ -510,8 +512,8 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Convert a zip, and return the exit code: 0, or 1 after a line that names the error."""
-    about = "Write a checkpoint of rlox from a zip of Stable-Baselines3's."
-    parser = argparse.ArgumentParser("python -m rlox.sb3.convert", description=about)
+    description = "Write a checkpoint of rlox from a zip of Stable-Baselines3's."
+    parser = argparse.ArgumentParser("python -m rlox.sb3.convert", description=description)
     parser.add_argument("source", metavar="IN", help="the zip")
     parser.add_argument("path", metavar="OUT", help="the checkpoint, a folder")
     parser.add_argument("--env", required=True, help="the id of its environment")

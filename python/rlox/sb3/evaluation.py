@@ -9,9 +9,9 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._validation import flag, number, shown, whole
-from rlox.buffers._steps import Stepper
-from rlox.envs._make import make_vec, name_of
+from rlox._validation import check_bool, check_float, check_int, short_repr
+from rlox.buffers._steps import StepRecorder
+from rlox.envs._make import get_env_name, make_vec
 from rlox.envs.vec_env import VecEnv
 from rlox.trainers import Trainer
 
@@ -74,7 +74,7 @@ def env_id_of(env: object) -> str | None:
         return None
     kwargs = {name: value for name, value in spec.kwargs.items() if name not in without}
     plain = dataclasses.replace(spec, kwargs=kwargs)
-    return name_of(spec) if plain == gym.spec(spec.id) else None
+    return get_env_name(spec) if plain == gym.spec(spec.id) else None
 
 
 def evaluate_policy(
@@ -116,13 +116,13 @@ def evaluate_policy(
     >>> returns == lengths, len(returns)
     (True, 3)
     """
-    n = whole("n_eval_episodes", n_eval_episodes, 1, fix="ask for one or more")
-    deterministic = flag("deterministic", deterministic)
-    return_episodes = flag("return_episode_rewards", return_episode_rewards)
+    n = check_int("n_eval_episodes", n_eval_episodes, 1, fix="ask for one or more")
+    deterministic = check_bool("deterministic", deterministic)
+    return_episodes = check_bool("return_episode_rewards", return_episode_rewards)
     if reward_threshold is not None:
-        reward_threshold = number("reward_threshold", reward_threshold, fix="pass a number")
+        reward_threshold = check_float("reward_threshold", reward_threshold, fix="pass a number")
     if not hasattr(model, "predict"):
-        raise ArgumentTypeError("model", "one with predict()", shown(model), "pass the model")
+        raise ArgumentTypeError("model", "one with predict()", short_repr(model), "pass the model")
     check_environment(env)
     envs = make_vec(env, None)
     space, expected = envs.single_observation_space, getattr(model, "observation_space", None)
@@ -152,7 +152,7 @@ def _restart_episodes(model: Any, env: object) -> None:
     trainer = getattr(model, "_trainer", None)
     if isinstance(trainer, Trainer) and (env is trainer.env or env is trainer._env):
         learner: Any = trainer.learner
-        learner.started = False
+        learner.env_initialized = False
 
 
 def _play(model: Any, envs: Any, episodes: int, deterministic: bool) -> tuple[list[Any], list[Any]]:
@@ -161,11 +161,11 @@ def _play(model: Any, envs: Any, episodes: int, deterministic: bool) -> tuple[li
     remaining = np.array([(episodes + i) // n for i in range(n)])
     returns, lengths = list[float](), list[int]()
     sums, steps = np.zeros(n), np.zeros(n, np.int64)
-    stepper = Stepper(envs)
+    stepper = StepRecorder(envs)
     envs.reset()
     stepper.start(None)
     while (remaining > 0).any():
-        obs = stepper.layout.told(stepper.obs)
+        obs = stepper.layout.decode(stepper.obs)
         actions, _ = model.predict(obs, deterministic=deterministic)
         step = stepper.step(np.asarray(actions))
         valid = np.ones(n, np.bool_) if step.valid is None else step.valid

@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import is_image
-from rlox._validation import ACTIVATIONS, number, number_or_numbers, refuse_unknown, shown, text
+from rlox._validation import (
+    ACTIVATIONS,
+    check_float,
+    check_float_or_tuple,
+    check_keywords,
+    check_str,
+    short_repr,
+)
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
 _FUNCTION = "learn() takes a function of (trainer, metrics), or an rlox.callbacks.Callback"
@@ -91,7 +98,7 @@ def OrnsteinUhlenbeckActionNoise(  # noqa: N802
     >>> OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5 * np.ones(1)).sigma
     0.5
     """
-    rates: dict[str, Any] = {"theta": number("theta", theta), "dt": number("dt", dt)}
+    rates: dict[str, Any] = {"theta": check_float("theta", theta), "dt": check_float("dt", dt)}
     if initial_noise is not None:
         rates["initial_noise"] = initial_noise
     return _make_noise(OrnsteinUhlenbeckNoise, sigma=sigma, mean=mean, **rates)
@@ -102,7 +109,7 @@ def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike)
     names = {field.name for field in fields(noise_type)}  # type: ignore[arg-type]  # a dataclass
     numbers: dict[str, Any] = {}
     for name, value in values.items():
-        array = np.ravel(number_or_numbers(name, value))
+        array = np.ravel(check_float_or_tuple(name, value))
         is_uniform = bool((array == array[0]).all())
         if is_uniform and array[0] == 0.0 and name in ("mean", "initial_noise"):
             continue  # the default
@@ -111,7 +118,7 @@ def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike)
             raise ArgumentError(
                 name,
                 f"{expected}, as rlox.noise has no other",
-                shown(value),
+                short_repr(value),
                 "add the noise in a wrapper of the environment",
             )
         numbers[name] = float(array[0]) if is_uniform else tuple(array.tolist())
@@ -131,7 +138,7 @@ def as_action_noise(value: Any) -> Any:
     raise ArgumentError(
         "action_noise",
         "NormalActionNoise or OrnsteinUhlenbeckActionNoise",
-        shown(value),
+        short_repr(value),
         "make one of rlox.noise, every environment has its own",
     )
 
@@ -187,12 +194,12 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
 
 _ON_POLICY = ("ppo", "a2c")
 _FEATURES = "rlox.trainers take a function of the observation space as features_extractor="
-_OWN_POLICY = "pass a policy of your own to rlox.trainers"
+_CUSTOM_POLICY = "pass a policy of your own to rlox.trainers"
 # Keys of policy_kwargs that built-in networks take with one value only, and the alternative.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "features_extractor_class": ((None,), _FEATURES),
     "features_extractor_kwargs": ((None, {}), _FEATURES),
-    "n_critics": ((2,), _OWN_POLICY),
+    "n_critics": ((2,), _CUSTOM_POLICY),
     "use_expln": ((False,), "standard deviations are exponentials; leave it out"),
     "squash_output": ((False,), "PPO and A2C clip actions; use SAC for squashed ones"),
     "normalize_images": ((True,), "images are divided by 255; scale them in a wrapper"),
@@ -233,11 +240,14 @@ def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
         return {}
     if not isinstance(policy_kwargs, Mapping):
         raise ArgumentTypeError(
-            "policy_kwargs", "a dict or None", shown(policy_kwargs), "pass dict(net_arch=...)"
+            "policy_kwargs", "a dict or None", short_repr(policy_kwargs), "pass dict(net_arch=...)"
         )
-    refuse_unknown(policy_kwargs, _KNOWN[algorithm], "policy_kwargs")
+    check_keywords(policy_kwargs, _KNOWN[algorithm], "policy_kwargs")
     fixed = _FIXED | {
-        "share_features_extractor": ((algorithm in _ON_POLICY,), f"{_OWN_POLICY}, or leave it out")
+        "share_features_extractor": (
+            (algorithm in _ON_POLICY,),
+            f"{_CUSTOM_POLICY}, or leave it out",
+        )
     }
     settings: dict[str, Any] = {}
     for name, value in policy_kwargs.items():
@@ -248,7 +258,9 @@ def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
         elif name in fixed:
             allowed, fix = fixed[name]
             if value not in allowed and getattr(value, "__name__", "") != "FlattenExtractor":
-                raise ArgumentError("policy_kwargs", f"{name} = {allowed[0]}", shown(value), fix)
+                raise ArgumentError(
+                    "policy_kwargs", f"{name} = {allowed[0]}", short_repr(value), fix
+                )
         elif not name.startswith("optimizer_"):
             settings[name] = value
     return settings | _optimizer(algorithm, policy_kwargs)
@@ -268,7 +280,7 @@ def _net_arch(algorithm: str, value: Any) -> Any:
         raise ArgumentError(
             "net_arch",
             f"{expected}, as built-in networks have them",
-            shown(dict(value)),
+            short_repr(dict(value)),
             "pass a list, or a policy of your own to rlox.trainers",
         )
     return layers[0]
@@ -282,8 +294,8 @@ def _activation(value: Any) -> str:
         raise ArgumentError(
             "activation_fn",
             "torch.nn.Tanh, ReLU, ELU, GELU or SiLU",
-            shown(value),
-            f"pass one of these classes, or {_OWN_POLICY}",
+            short_repr(value),
+            f"pass one of these classes, or {_CUSTOM_POLICY}",
         )
     return str(name.lower())
 
@@ -296,14 +308,17 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
         raise ArgumentError(
             "policy_kwargs",
             "no optimizer_class",
-            shown(cls),
+            short_repr(cls),
             "A2C has RMSprop, RMSpropTFLike and Adam, the others Adam",
         )
     eps = keywords.get("eps") if isinstance(keywords, Mapping) else None
     is_default = algorithm == "a2c" or eps in (None, _ADAM_EPS[algorithm])
     if not isinstance(keywords, Mapping | None) or {*(keywords or ())} - {"eps"} or not is_default:
         raise ArgumentError(
-            "policy_kwargs", "no optimizer_kwargs but A2C's eps", shown(keywords), "leave them out"
+            "policy_kwargs",
+            "no optimizer_kwargs but A2C's eps",
+            short_repr(keywords),
+            "leave them out",
         )
     if algorithm != "a2c":
         return {}
@@ -324,10 +339,10 @@ def check_policy(policy: Any) -> None:
         raise error(
             "policy",
             "'MlpPolicy' or 'CnnPolicy'",
-            shown(policy),
+            short_repr(policy),
             "rlox.trainers take Dict observations, and torch modules as policy=",
         )
-    text("policy", policy, ("MlpPolicy", "CnnPolicy"))
+    check_str("policy", policy, ("MlpPolicy", "CnnPolicy"))
 
 
 def check_observations(policy: str, algorithm: str, space: gym.Space[Any]) -> None:

@@ -13,10 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox import _spaces, inference, trainers
-from rlox._errors import ArgumentError, ArgumentTypeError, renamed
+from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._training.resume import NoEnvironmentError
-from rlox._validation import flag, number, refuse_unknown, shown, text, whole
-from rlox.envs._make import count_of
+from rlox._validation import (
+    check_bool,
+    check_float,
+    check_int,
+    check_keywords,
+    check_str,
+    short_repr,
+)
+from rlox.envs._make import get_num_envs
 from rlox.learners import EpisodeStatistics
 from rlox.learners._backends import Backend
 from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
@@ -166,7 +173,7 @@ def all_keywords(
     defaults = DEFAULTS[algorithm]
     owners = {name: [x.upper() for x in DEFAULTS if name in DEFAULTS[x]] for name in keywords}
     others = {name: f"{name} belongs to {', '.join(x)}" for name, x in owners.items() if x}
-    refuse_unknown(keywords, defaults, what, {**others, **HINTS})
+    check_keywords(keywords, defaults, what, {**others, **HINTS})
     if len(args) > len(defaults):
         raise ArgumentTypeError(
             what,
@@ -174,12 +181,12 @@ def all_keywords(
             str(len(args)),
             "pass them by name",
         )
-    by_place = dict(zip(defaults, args, strict=False))
-    if twice := [name for name in by_place if name in keywords]:
+    positional = dict(zip(defaults, args, strict=False))
+    if twice := [name for name in positional if name in keywords]:
         raise ArgumentTypeError(
             twice[0], "one value", "one by its place and one by its name", "leave one of them out"
         )
-    return {**defaults, **by_place, **keywords}
+    return {**defaults, **positional, **keywords}
 
 
 def trainer_settings(
@@ -194,7 +201,7 @@ def trainer_settings(
     """
     for name, (allowed, fix) in FIXED.items():
         if name in keywords and keywords[name] not in allowed:
-            raise ArgumentError(name, str(allowed[0]), shown(keywords[name]), fix)
+            raise ArgumentError(name, str(allowed[0]), short_repr(keywords[name]), fix)
     settings = {field.name: field.default for field in fields(config_type)}
     settings |= {_RENAMED.get(n, n): x for n, x in keywords.items() if n not in _NO_SETTINGS}
     settings |= {"num_envs": num_envs, "device": device_name(keywords["device"])}
@@ -203,7 +210,7 @@ def trainer_settings(
     if algorithm == "ppo":
         settings |= _ppo_settings(keywords, num_envs)
     # Stable-Baselines3's Adam has an eps of its own.
-    if algorithm == "a2c" and not flag("use_rms_prop", settings.pop("use_rms_prop")):
+    if algorithm == "a2c" and not check_bool("use_rms_prop", settings.pop("use_rms_prop")):
         settings |= {"optimizer": "adam", "optimizer_eps": 1e-5}
     match settings.get("train_freq"):
         case (count, "step"):
@@ -220,20 +227,24 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
         raise ArgumentError(
             "clip_range_vf", "a number or None", "a function that is not constant", "pass a number"
         )
-    rows = whole("n_steps", keywords["n_steps"], 1) * num_envs
-    batch_size = min(whole("batch_size", keywords["batch_size"], 1), rows)
-    about = {"clip_coef": clip_coef, "clip_schedule": clip_schedule, "clip_coef_vf": clip_coef_vf}
-    return {**about, "batch_size": batch_size}
+    rows = check_int("n_steps", keywords["n_steps"], 1) * num_envs
+    batch_size = min(check_int("batch_size", keywords["batch_size"], 1), rows)
+    settings = {
+        "clip_coef": clip_coef,
+        "clip_schedule": clip_schedule,
+        "clip_coef_vf": clip_coef_vf,
+    }
+    return {**settings, "batch_size": batch_size}
 
 
 def device_name(device: Any) -> str:
     """Return the name of a device, which may be torch's object; "auto" is the CPU."""
-    name = text("device", device if isinstance(device, str) else str(device))
+    name = check_str("device", device if isinstance(device, str) else str(device))
     return "cpu" if name == "auto" else name
 
 
 def _verbosity(value: Any) -> int:
-    return int(number("verbose", whole("verbose", value, 0, fix="pass 0, 1 or 2"), 0, 2))
+    return int(check_float("verbose", check_int("verbose", value, 0, fix="pass 0, 1 or 2"), 0, 2))
 
 
 class Model:
@@ -266,7 +277,7 @@ class Model:
     _policy: inference.Policy  # of a model that was loaded without an environment
     _source: tuple[Any, str | None]  # its path and device
 
-    @renamed(KEYWORDS)
+    @rename_arguments(KEYWORDS)
     def __init__(
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
@@ -275,7 +286,7 @@ class Model:
         self.tensorboard_log = log_folder(values["tensorboard_log"])
         check_environment(env)
         check_policy(policy)
-        num_envs = count_of(env) or 1
+        num_envs = get_num_envs(env) or 1
         settings = trainer_settings(self.algorithm, self.trainer_type.config_type, values, num_envs)
         trainer = self.trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
@@ -309,16 +320,18 @@ class Model:
 
     def __getattr__(self, name: str) -> Any:
         """Return a setting by its keyword; name the alternative of other attributes."""
-        kind = type(self).__name__
+        class_name = type(self).__name__
         if name in DEFAULTS[self.algorithm] and "_config" in vars(self):
             with suppress(AttributeError):
                 return getattr(self._config, _RENAMED.get(name, name))
         if name in HINTS:
-            text = f"{kind} has no {name!r} in rlox.sb3; {HINTS[name]}"
+            text = f"{class_name} has no {name!r} in rlox.sb3; {HINTS[name]}"
             raise AttributeError(text, name=name, obj=self)
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(
+            f"{class_name!r} object has no attribute {name!r}", name=name, obj=self
+        )
 
-    @renamed({"callbacks": "callback"})
+    @rename_arguments({"callbacks": "callback"})
     def learn(
         self,
         total_timesteps: int,
@@ -346,16 +359,16 @@ class Model:
                 Stable-Baselines3; a model that was loaded without an environment.
             ModuleNotFoundError: The extra of progress bar or log is missing.
         """
-        steps = whole("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
-        reset = flag("reset_num_timesteps", reset_num_timesteps)
-        interval = None if log_interval is None else whole("log_interval", log_interval, 1)
+        steps = check_int("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
+        reset = check_bool("reset_num_timesteps", reset_num_timesteps)
+        interval = None if log_interval is None else check_int("log_interval", log_interval, 1)
         trainer = self.trainer
         first = trainer.timesteps if reset else self._first
         name = tb_log_name or type(self).__name__
         hooks: dict[str, Any] = {
             "callbacks": make_callbacks(callback, self.algorithm, self.verbose, interval, first),
             "loggers": make_loggers(self.tensorboard_log, name, new=reset),
-            "progress_bar": flag("progress_bar", progress_bar),
+            "progress_bar": check_bool("progress_bar", progress_bar),
         }
         if reset:
             self._first, trainer.learner.episodes = first, EpisodeStatistics()
@@ -366,7 +379,7 @@ class Model:
             trainer.train(**hooks)
         return self
 
-    @renamed({"obs": "observation"})
+    @rename_arguments({"obs": "observation"})
     def predict(
         self,
         observation: Any,
@@ -430,7 +443,7 @@ class Model:
             raise ArgumentTypeError(
                 min(keywords),
                 "no such argument of load",
-                shown(keywords[min(keywords)]),
+                short_repr(keywords[min(keywords)]),
                 "settings are those that were saved, make a new model to change them",
             )
         path = _checkpoint_path(Path(path))
@@ -468,7 +481,7 @@ class Model:
         """The environments, as `get_env` returns them."""
         return self.get_env()
 
-    @renamed(KEYWORDS)
+    @rename_arguments(KEYWORDS)
     def set_env(self, env: EnvLike) -> None:
         """Continue learning in other environments, of the same spaces and number.
 
@@ -514,7 +527,7 @@ class Model:
             new.close()
             raise
         new.start_timesteps, new.target_timesteps = old.start_timesteps, old.target_timesteps
-        new.sources = old.sources
+        new.config_sources = old.config_sources
         old.close()
         return new
 

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlox._errors import ArgumentError, renamed
+from rlox._errors import ArgumentError, rename_arguments
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
-from rlox._validation import shown, text, whole
+from rlox._validation import check_int, check_str, short_repr
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
 from rlox.trainers import TRAINERS
@@ -60,7 +60,7 @@ def zoo_settings(
         TypeError: A key that neither rl-zoo3 nor the algorithm has.
     """
     file = Path(path)
-    name = text("algorithm", file.stem if algorithm is None else algorithm, tuple(TRAINERS))
+    name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(TRAINERS))
     content = parse_yaml("path", read_small(file, _MAX_BYTES))
     if not isinstance(content, dict):
         got = f"a {type(content).__name__}"
@@ -74,7 +74,7 @@ def zoo_settings(
     return _convert(name, {str(key): value for key, value in found.items()})
 
 
-@renamed(KEYWORDS)
+@rename_arguments(KEYWORDS)
 def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     for name, fix in _UNSUPPORTED.items():
         if values.pop(name, None):
@@ -94,12 +94,12 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), str):
             values[name] = _linear(name, values[name])
     if "noise_type" in others:
-        kind = text("noise_type", others["noise_type"], tuple(_NOISES))
+        kind = check_str("noise_type", others["noise_type"], tuple(_NOISES))
         values["action_noise"] = _NOISES[kind](0.0, others.get("noise_std", 0.0))
     values = {name: _integer(value) for name, value in values.items()}
     keywords = all_keywords("rl-zoo3", algorithm, (), values)
     config_type = TRAINERS[algorithm].config_type
-    num_envs = whole("n_envs", _integer(others.get("n_envs", 1)), 1)
+    num_envs = check_int("n_envs", _integer(others.get("n_envs", 1)), 1)
     settings = trainer_settings(algorithm, config_type, keywords, num_envs)
     settings |= _normalization(others.get("normalize", False))
     config = asdict(config_type(**settings))
@@ -110,7 +110,7 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     }
     if "n_timesteps" in others:
         steps = _integer(others["n_timesteps"])
-        result["total_timesteps"] = whole("n_timesteps", steps, 1)
+        result["total_timesteps"] = check_int("n_timesteps", steps, 1)
     return result
 
 
@@ -142,7 +142,7 @@ def _normalization(value: Any) -> dict[str, bool]:
         raise ArgumentError(
             "normalize",
             "True, False, or norm_obs and norm_reward",
-            shown(value),
+            short_repr(value),
             "normalize in a wrapper of the environment",
         )
     names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
@@ -164,7 +164,7 @@ def read_expression(name: str, source: str) -> Any:
         raise ArgumentError(
             name,
             "dict(...), lists, numbers, texts and names of classes",
-            f"{shown(source)} ({error})",
+            f"{short_repr(source)} ({error})",
             "write it in these",
         ) from error
 
@@ -192,8 +192,8 @@ def _evaluate(node: ast.expr) -> Any:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Write YAML to stdout; return the exit code: 0, or 1 after a line that names the error."""
-    about = "Write rl-zoo3's settings for an environment as rlox's, as YAML."
-    parser = argparse.ArgumentParser("python -m rlox.sb3.zoo", description=about)
+    description = "Write rl-zoo3's settings for an environment as rlox's, as YAML."
+    parser = argparse.ArgumentParser("python -m rlox.sb3.zoo", description=description)
     parser.add_argument("path", metavar="FILE", help="a file of rl-zoo3's hyperparams")
     parser.add_argument("env_id", metavar="ENV", help="the id of an environment in it")
     parser.add_argument("--algorithm", help="else the name of the file")
