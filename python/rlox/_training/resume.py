@@ -156,7 +156,7 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
     if result["checkpoint_warning"] is not None:
         warn(
             f"{result['checkpoint_warning']}. The run's checkpoint has all but the replay buffer; "
-            "while this trainer exists, save(path) writes a checkpoint with the buffer to another disk"
+            "while this trainer exists, save(path) can write a checkpoint with the buffer elsewhere"
         )
 
 

@@ -142,7 +142,7 @@ class OffPolicyCollector(BaseLearner):
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
-        """Make `train_freq` steps of each environment, or episodes; `stop_requested` ends them early.
+        """Make `train_freq` steps of each environment, or episodes, unless `stop_requested` is set.
 
         Returns:
             How many transitions came in.

@@ -101,7 +101,7 @@ class NativeLearner(OnPolicyLearner):
         self.policy.begin(rollout.seed, rollout.num_envs)
 
     def collect(self, seed: int | None = None) -> bool:
-        """Fill the buffer from `seed` (None: the next one); return False if `stop_requested` was set."""
+        """Fill the buffer from a seed or the next seed; return whether it was not stopped."""
         config, buffer, policy = self.config, self.buffer, self.policy
         seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
         policy.begin(seed, config.num_envs)
