@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError, CorruptFileError
+from rlox._registry import ALGORITHMS
 from rlox.checkpoint import read_checkpoint
-from rlox.trainers import TRAINERS, A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, PPOTrainer
 from support.checkpoints import rewrite
 
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures/checkpoint"
@@ -87,8 +88,8 @@ def test_a2c_resumes_actors_of_rust(tmp_path):
 def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     path = FIXTURES / f"rust-{name}"
     saved = read_checkpoint(path)
-    trainer = TRAINERS[name].load(path, runs_dir=None)
-    assert (trainer.algorithm, trainer.seed, trainer.learner.backend) == (name, 1, "native")
+    trainer = ALGORITHMS[name].load_trainer().load(path, runs_dir=None)
+    assert (trainer.spec.name, trainer.seed, trainer.learner.backend) == (name, 1, "native")
     assert (trainer.config.net_arch, trainer.config.num_envs) == ((8,), 2)
     assert trainer.timesteps == saved.manifest["counters"]["timesteps"] >= 300
     assert trainer.learner.updates == saved.manifest["counters"]["updates"] > 50
@@ -103,7 +104,7 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     assert len(actions) == 3
     assert all(map(trainer.env.single_action_space.contains, actions))
     trainer.save(tmp_path / "half")
-    again = TRAINERS[name].load(tmp_path / "half", runs_dir=None)
+    again = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
     steps = 600 - trainer.start_timesteps
     assert trainer.train()["timesteps"] == again.train()["timesteps"] == steps
     np.testing.assert_equal(again.learner.policy.tensors(), trainer.learner.policy.tensors())
@@ -111,7 +112,11 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
 
 def load_changed(name, target, change):
     path = rewrite(FIXTURES / name, lambda manifest, _: change(manifest), target)
-    return TRAINERS[read_checkpoint(path).manifest["algorithm"]].load(path, runs_dir=None)
+    return (
+        ALGORITHMS[read_checkpoint(path).manifest["algorithm"]]
+        .load_trainer()
+        .load(path, runs_dir=None)
+    )
 
 
 def test_episode_limit_of_rust_is_used(tmp_path):

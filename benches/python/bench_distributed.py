@@ -48,11 +48,11 @@ def one_process(
     algorithm: str, env_id: str, settings: dict[str, Any], total: int, threads: int
 ) -> training.Once:
     """A trainer on torch."""
-    from rlox.trainers import TRAINERS
+    from rlox._registry import ALGORITHMS
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        kind = TRAINERS[algorithm]
+        kind = ALGORITHMS[algorithm].load_trainer()
         with kind(env_id, seed, backend="torch", runs_dir=None, **settings) as trainer:
             trainer.learner.threads = threads  # type: ignore[attr-defined]  # torch's have it
             start = time.perf_counter()
@@ -117,11 +117,11 @@ def ahead(
     warm_up: int = 1,
 ) -> training.Once:
     """A trainer on a backend, with whatever settings of actors."""
-    from rlox.trainers import TRAINERS
+    from rlox._registry import ALGORITHMS
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        kind = TRAINERS[algorithm]
+        kind = ALGORITHMS[algorithm].load_trainer()
         with kind(env_id, seed, backend=backend, runs_dir=None, **settings) as trainer:
             trainer.train(warm_up)  # which starts actors
             start = time.perf_counter()

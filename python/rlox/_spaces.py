@@ -367,27 +367,27 @@ def check_action_space(space: gym.Space[Any], config: Any) -> None:
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 
-def check_supported_actions(algorithm: str, space: gym.Space[Any]) -> None:
+def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any]) -> None:
     """Refuses actions that an off-policy algorithm does not do.
 
     Args:
-        algorithm: "dqn", which is for Discrete actions, or another one, for a Box of real numbers
-            with bounds, which may be equal.
-        space: Of one action.
+        algorithm: Name of the algorithm.
+        supported: "discrete", or "box": a Box of real numbers with bounds, which may be equal.
+        space: Space of one action.
 
     Raises:
         ValueError: It does not do them; those that do are named.
 
-    >>> check_supported_actions("dqn", gym.spaces.MultiBinary(2))
+    >>> check_supported_actions("dqn", "discrete", gym.spaces.MultiBinary(2))
     Traceback (most recent call last):
     rlox.ArgumentError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
     name = algorithm.upper()
     real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
-    if name == "DQN" and not isinstance(space, gym.spaces.Discrete):
-        fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
-        raise ArgumentError("action space", f"Discrete for {name}", str(space), f"use {fix}")
-    if name == "DQN":
+    if supported == "discrete":
+        if not isinstance(space, gym.spaces.Discrete):
+            fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
+            raise ArgumentError("action space", f"Discrete for {name}", str(space), f"use {fix}")
         return
     if not isinstance(space, gym.spaces.Box):
         fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"

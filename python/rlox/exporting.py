@@ -17,6 +17,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._files import write_file
 from rlox._layout import is_image
 from rlox._optional import load_extra
+from rlox._registry import ALGORITHMS
 from rlox._types import Arrays
 from rlox.learners._backends import check_torch
 
@@ -108,7 +109,7 @@ class _Graph:
 
     def __init__(self, learner: Any, networks: Arrays, normalizer: Arrays, onnx: Any) -> None:
         self.learner, self.networks, self.normalizer = learner, networks, normalizer
-        self.onnx = onnx
+        self.onnx, self.spec = onnx, ALGORITHMS[learner.algorithm]
         self.observation_space, self.action_space = learner.spaces
         is_custom = not getattr(learner, "built_in", True)
         if is_custom or any(name.startswith("features.") for name in networks):
@@ -201,12 +202,10 @@ class _Graph:
 
     def _outputs(self, x: str) -> str:
         """What the policy's network makes of its inputs."""
-        if self.learner.algorithm == "dqn":
-            return self._mlp(x, "q_net")
         x = self._mlp(x, "trunk")
         if any(name.startswith("trunk.") for name in self.networks):
             x = self._activated(x)
-        return self._mlp(x, "actor")
+        return self._mlp(x, self.spec.policy_network)
 
     def _mlp(self, x: str, name: str) -> str:
         """Linear layers with activations between them; none gives what came in."""
@@ -251,7 +250,7 @@ class _Graph:
                 "round them outside, and make the space of float32",
             )
         low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
-        if self.learner.algorithm in ("sac", "td3"):
+        if self.spec.actions == "box":
             out = self._squashed(out, low, high)
         bounded = self.op("Min", self.op("Max", out, low), high)
         return self.cast(self.op("Reshape", bounded, shape), space.dtype)

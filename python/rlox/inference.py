@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
+from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training.resume import (
     check_required_objects,
     saved_spaces,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.learners import Learner
     from rlox.policies import PolicyLike
-    from rlox.trainers import Trainer
 
 
 class Policy:
@@ -109,24 +109,18 @@ def load(
     (Policy(ppo, CartPole-v1, 0 steps), True)
     """
     checkpoint = read_checkpoint(path)
-    trainer_type = _find_trainer_type(path, checkpoint)
-    saved = trainer_manifest(
-        Path(path), checkpoint.manifest, trainer_type.algorithm, trainer_type.config_type
-    )
+    spec = _find_spec(path, checkpoint)
+    saved = trainer_manifest(Path(path), checkpoint.manifest, spec.name, spec.config)
     check_required_objects(
         saved | {"env": ""}, policy=policy, features_extractor=features_extractor
     )
     chosen: Any = loading_backend(backend, saved["backend"])
-    config = _make_minimal_config(
-        trainer_type.config_type(**settings_on(chosen, saved, device=device))
-    )
+    config = _make_minimal_config(spec.config(**settings_on(chosen, saved, device=device)))
     env = _SpacesOnlyEnv(saved, config.num_envs)
     space = env.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)
     learner_args = env, config, saved["seed"]
-    learner = make_learner(
-        trainer_type.learners, expected, learner_args, policy, features_extractor
-    )
+    learner = make_learner(spec, expected, learner_args, policy, features_extractor)
     members: dict[str, Any] = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
     members |= {"environment": {}, "replay": None}
     try:
@@ -139,19 +133,17 @@ def load(
     return Policy(learner, saved)
 
 
-def _find_trainer_type(path: str | os.PathLike[str], checkpoint: Checkpoint) -> "type[Trainer]":
-    """The trainer of the checkpoint's algorithm."""
-    from rlox.trainers import TRAINERS
-
-    named = checkpoint.manifest.get("algorithm")
-    if not isinstance(named, str) or named not in TRAINERS:
+def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> AlgorithmSpec:
+    """Return the specification of the checkpoint's algorithm."""
+    name = checkpoint.manifest.get("algorithm")
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise ArgumentError(
             str(path),
-            f"a checkpoint of {', '.join(sorted(TRAINERS))}",
-            f"one of {named!r}",
+            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
+            f"one of {name!r}",
             "read it with rlox.checkpoint.read_checkpoint",
         )
-    return TRAINERS[named]
+    return ALGORITHMS[name]
 
 
 def _make_minimal_config(config: Any) -> Any:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from rlox._errors import ArgumentError
+from rlox._registry import ALGORITHMS
 from rlox._validation import hint, resolve
 from rlox.configs import make_config
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
@@ -264,13 +266,12 @@ TD3_SETTINGS: dict[str, dict[str, Any]] = {
     "Ant-v4": _TD3_MUJOCO,
     "Humanoid-v4": _TD3_MUJOCO,
 }
-_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "a2c": A2C_SETTINGS,
-    "dqn": DQN_SETTINGS,
-    "ppo": PPO_SETTINGS,
-    "sac": SAC_SETTINGS,
-    "td3": TD3_SETTINGS,
-}
+
+
+def _tuned(algorithm: str) -> dict[str, dict[str, Any]]:
+    """Return the tuned settings of an algorithm by environment id."""
+    spec = ALGORITHMS.get(algorithm)
+    return {} if spec is None or spec.presets is None else resolve_name(spec.presets)
 
 
 def preset(algorithm: str, env_id: str) -> dict[str, Any]:
@@ -281,7 +282,7 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     >>> preset("ppo", "MyOwn-v0")
     {}
     """
-    return dict(_SETTINGS.get(algorithm, {}).get(env_id, {}))
+    return dict(_tuned(algorithm).get(env_id, {}))
 
 
 def resolve_config(
@@ -319,7 +320,7 @@ def names() -> dict[str, list[str]]:
     >>> names()["a2c"][0]
     'CartPole-v1'
     """
-    return {algorithm: list(settings) for algorithm, settings in _SETTINGS.items()}
+    return {name: list(_tuned(name)) for name, spec in ALGORITHMS.items() if spec.presets}
 
 
 def show(algorithm: str, env_id: str) -> str:
@@ -338,15 +339,15 @@ def show(algorithm: str, env_id: str) -> str:
       ent_coef: 0.0
     """
     for what, name, known in (
-        ("algorithm", algorithm, _SETTINGS),
-        ("env_id", env_id, _SETTINGS.get(algorithm, {})),
+        ("algorithm", algorithm, names()),
+        ("env_id", env_id, _tuned(algorithm)),
     ):
         if name not in known:
             description = f"a preset of {algorithm}" if what == "env_id" else "presets"
             raise ArgumentError(
                 what, f"one that has {description}", repr(name), hint(str(name), known)
             )
-    settings = _SETTINGS[algorithm][env_id]
+    settings = _tuned(algorithm)[env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())
 

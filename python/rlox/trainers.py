@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ClosedError, StructuredError
+from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training.hooks import Callback, CallbackStates
 from rlox._training.loop import Loop, plan
 from rlox._training.results import CTRL_C, STOP, TrainResult
@@ -31,15 +32,7 @@ from rlox._validation import check_bool, check_keywords, check_str, json_keyword
 from rlox.callbacks.base import as_callbacks
 from rlox.callbacks.progress import ProgressBar
 from rlox.checkpoint import read_checkpoint
-from rlox.configs import (
-    SHAPE_SETTINGS,
-    A2CConfig,
-    DQNConfig,
-    IMPALAConfig,
-    PPOConfig,
-    SACConfig,
-    TD3Config,
-)
+from rlox.configs import SHAPE_SETTINGS
 from rlox.envs._make import get_env_name, get_num_envs, make_vec
 from rlox.evaluation import (
     EvaluationResult,
@@ -74,10 +67,7 @@ class Trainer:
     As a context manager it is closed at the end.
     """
 
-    config_type: type[Any]
-    algorithm: str
-    # On torch, and in Rust, as `rlox.backends.make_learner` takes them.
-    learners: tuple[str, str]
+    spec: AlgorithmSpec
 
     def __init__(
         self,
@@ -91,15 +81,15 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
-        known = [field.name for field in dataclasses.fields(self.config_type)]
+        known = [field.name for field in dataclasses.fields(self.spec.config)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
         check_keywords(settings, known, type(self).__name__, _HINTS)
         self.env_name = get_env_name(env)
         self.env_id = self.env_name if isinstance(env, str) else None
         shape = () if policy is None else SHAPE_SETTINGS
         config, self.config_sources = resolve_config(
-            self.config_type,
-            self.algorithm,
+            self.spec.config,
+            self.spec.name,
             self.env_name,
             get_num_envs(env),
             settings,
@@ -125,9 +115,7 @@ class Trainer:
             space = self.env.single_observation_space
             chosen = choose_backend(backend, config, space, policy, features_extractor)
             learner_args = self.env, config, self.seed
-            self.learner = make_learner(
-                self.learners, chosen, learner_args, policy, features_extractor
-            )
+            self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:
             self.close()
             raise
@@ -220,7 +208,7 @@ class Trainer:
         self.learner.stop_requested, self.stopped_by = False, None
         with stop_on_interrupt(lambda: self.stop(CTRL_C)):  # before a folder is half made
             if self.run is None and self._runs_dir is not None:
-                self.run = RunFolder.make(self._runs_dir, self.env_name, self.algorithm, self.seed)
+                self.run = RunFolder.make(self._runs_dir, self.env_name, self.spec.name, self.seed)
                 self.run.write("config.json", describe(self))
             self._training = True
             try:
@@ -365,7 +353,7 @@ class Trainer:
             UserWarning: By `train`, once: what it cannot go on with exactly, and why.
         """
         checkpoint = read_checkpoint(path)
-        saved = trainer_manifest(Path(path), checkpoint.manifest, cls.algorithm, cls.config_type)
+        saved = trainer_manifest(Path(path), checkpoint.manifest, cls.spec.name, cls.spec.config)
         check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = settings_on(chosen, saved, device=device, actors=actors, shape=policy is None)
@@ -440,9 +428,7 @@ class PPOTrainer(Trainer):
     2048
     """
 
-    algorithm = "ppo"
-    config_type = PPOConfig
-    learners = "rlox.algorithms:PPO", "rlox.learners.native_on_policy:NativePPO"
+    spec = ALGORITHMS["ppo"]
 
 
 class A2CTrainer(Trainer):
@@ -460,9 +446,7 @@ class A2CTrainer(Trainer):
     2000
     """
 
-    algorithm = "a2c"
-    config_type = A2CConfig
-    learners = "rlox.algorithms:A2C", "rlox.learners.native_on_policy:NativeA2C"
+    spec = ALGORITHMS["a2c"]
 
 
 class IMPALATrainer(Trainer):
@@ -482,9 +466,7 @@ class IMPALATrainer(Trainer):
     2000
     """
 
-    algorithm = "impala"
-    config_type = IMPALAConfig
-    learners = "rlox.algorithms:IMPALA", "rlox.learners.native_on_policy:NativeIMPALA"
+    spec = ALGORITHMS["impala"]
 
 
 class DQNTrainer(Trainer):
@@ -503,9 +485,7 @@ class DQNTrainer(Trainer):
     2048
     """
 
-    algorithm = "dqn"
-    config_type = DQNConfig
-    learners = "rlox.algorithms:DQN", "rlox.learners.native_off_policy:NativeDQN"
+    spec = ALGORITHMS["dqn"]
 
 
 class SACTrainer(Trainer):
@@ -524,9 +504,7 @@ class SACTrainer(Trainer):
     110
     """
 
-    algorithm = "sac"
-    config_type = SACConfig
-    learners = "rlox.algorithms:SAC", "rlox.learners.native_off_policy:NativeSAC"
+    spec = ALGORITHMS["sac"]
 
 
 class TD3Trainer(Trainer):
@@ -545,13 +523,4 @@ class TD3Trainer(Trainer):
     1000
     """
 
-    algorithm = "td3"
-    config_type = TD3Config
-    learners = "rlox.algorithms:TD3", "rlox.learners.native_off_policy:NativeTD3"
-
-
-TRAINERS: dict[str, type[Trainer]] = {
-    kind.algorithm: kind
-    for kind in (PPOTrainer, A2CTrainer, IMPALATrainer, DQNTrainer, SACTrainer, TD3Trainer)
-}
-"""By the name of the algorithm."""
+    spec = ALGORITHMS["td3"]

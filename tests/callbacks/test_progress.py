@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rlox import _timing as phases
+from rlox._registry import ALGORITHMS
 from rlox._timing import PHASES
 from rlox.callbacks import Callback, ProgressBar, TimingCallback
-from rlox.trainers import TRAINERS
 from support.runs import NotingLogger, small
 
 A2C = {"env_step", "inference", "gae_compute", "gradient_update"}
@@ -34,7 +34,9 @@ CASES = [
 def trained(algorithm, backend, env, settings, *callbacks):
     """Return the seconds of a run, its rows without times, its rows of shares, and its networks."""
     logger = NotingLogger()
-    trainer = TRAINERS[algorithm](env, 1, backend=backend, runs_dir=None, **settings)
+    trainer = ALGORITHMS[algorithm].load_trainer()(
+        env, 1, backend=backend, runs_dir=None, **settings
+    )
     start = time.perf_counter()
     trainer.train(512, callbacks=callbacks, loggers=[logger])
     seconds, rows = time.perf_counter() - start, [row for _, row in logger.rows]

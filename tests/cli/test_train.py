@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
+from rlox._registry import ALGORITHMS
 from rlox.cli import UsageError
 from rlox.cli._args import read_yaml
 from rlox.cli.train import parse_seeds
 from rlox.configs import setting_docs
 from rlox.scores import score
-from rlox.trainers import TRAINERS, PPOTrainer
+from rlox.trainers import PPOTrainer
 from support.cli_runs import SETTINGS, SMALL
 from support.refusals import refuses
 
@@ -59,11 +60,11 @@ def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
     assert run.err.startswith("64/64 steps, return ")
 
 
-@pytest.mark.parametrize("algorithm", TRAINERS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     text = rlox("train", algorithm, "--help").out
-    for name, meaning in setting_docs(TRAINERS[algorithm].config_type).items():
+    for name, meaning in setting_docs(ALGORITHMS[algorithm].config).items():
         assert f"--{name.replace('_', '-')}" in text
         assert meaning in text
     assert "discount factor (default: 0.99)" in text

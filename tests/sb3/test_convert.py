@@ -15,8 +15,8 @@ import pytest
 
 import rlox.sb3
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._registry import ALGORITHMS
 from rlox.sb3.convert import PickleStub, as_array, convert, main, read_pickle
-from rlox.trainers import TRAINERS
 from support.refusals import refuses
 
 pytest.importorskip("torch")
@@ -87,7 +87,9 @@ def test_checkpoint_predicts_what_stable_baselines3_did(name, backend, tmp_path)
     recorded = RECORDED[name]
     assert (done.algorithm, done.backend) == (recorded["algorithm"], backend)
     env = MAKERS.get(recorded["env"])  # if the checkpoint has no id
-    trainer = TRAINERS[done.algorithm].load(tmp_path / "out", env=env, runs_dir=None)
+    trainer = (
+        ALGORITHMS[done.algorithm].load_trainer().load(tmp_path / "out", env=env, runs_dir=None)
+    )
     actions = trainer.predict(recorded["obs"])
     np.testing.assert_allclose(actions, np.array(recorded["actions"]), rtol=0, atol=1e-5)
     model = getattr(rlox.sb3, done.algorithm.upper()).load(tmp_path / "out", env=env)
@@ -110,7 +112,7 @@ def test_checkpoint_predicts_what_stable_baselines3_did(name, backend, tmp_path)
 )
 def test_settings_are_converted(name, settings, tmp_path):
     algorithm = converted(name, tmp_path / "out").algorithm
-    trainer = TRAINERS[algorithm].load(tmp_path / "out", runs_dir=None)
+    trainer = ALGORITHMS[algorithm].load_trainer().load(tmp_path / "out", runs_dir=None)
     assert {key: getattr(trainer.config, key) for key in settings} == settings
     if name == "sac":
         assert np.exp(trainer.learner.state().networks["log_alpha"]) == pytest.approx(0.3)
@@ -119,7 +121,9 @@ def test_settings_are_converted(name, settings, tmp_path):
 def test_pickled_settings_are_reported_and_replaced_by_keywords(tmp_path):
     assert converted("dqn", tmp_path / "a").unread == ("train_freq",)
     assert converted("dqn", tmp_path / "b", train_freq=(8, "step")).unread == ()
-    assert TRAINERS["dqn"].load(tmp_path / "b", runs_dir=None).config.train_freq == 8
+    assert (
+        ALGORITHMS["dqn"].load_trainer().load(tmp_path / "b", runs_dir=None).config.train_freq == 8
+    )
 
 
 class Harmful:
@@ -153,7 +157,7 @@ def test_code_in_pickles_does_not_run(tmp_path):
 
 def test_statistics_are_those_of_the_file(tmp_path):
     converted("ppo_normalized", tmp_path / "out")
-    trainer = TRAINERS["ppo"].load(tmp_path / "out", runs_dir=None)
+    trainer = ALGORITHMS["ppo"].load_trainer().load(tmp_path / "out", runs_dir=None)
     assert trainer.config.normalize_obs
     assert trainer.config.normalize_reward
     saved = read_pickle(STATISTICS.read_bytes()).state

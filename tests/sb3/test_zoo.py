@@ -6,9 +6,10 @@ from dataclasses import fields
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
+from rlox._registry import ALGORITHMS
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.sb3.zoo import main, read_expression, zoo_settings
-from rlox.trainers import TRAINERS, PPOTrainer, TD3Trainer
+from rlox.trainers import PPOTrainer, TD3Trainer
 from support.refusals import refuses
 
 pytest.importorskip("yaml")
@@ -66,7 +67,7 @@ def test_settings_and_schedules_are_read(ppo):
     settings = zoo_settings(ppo, "CartPole-v1")
     assert settings.pop("total_timesteps") == 100_000
     # Complete, so that presets decide none.
-    names = {field.name for field in fields(TRAINERS["ppo"].config_type)}
+    names = {field.name for field in fields(ALGORITHMS["ppo"].config)}
     assert names - {*settings} == {"device", "compile"}
     config = PPOTrainer("CartPole-v1", runs_dir=None, **settings).config
     assert (config.num_envs, config.n_steps, config.n_epochs) == (8, 32, 20)

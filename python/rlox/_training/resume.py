@@ -152,7 +152,7 @@ def end_run(trainer: "Trainer", result: "TrainResult") -> None:
         result["checkpoint_warning"] = _save_what_fits(trainer, run.path / "checkpoint")
     finally:
         run.write("summary.json", result)
-    run.plot(f"{trainer.algorithm} {trainer.env_name}, seed {trainer.seed}")
+    run.plot(f"{trainer.spec.name} {trainer.env_name}, seed {trainer.seed}")
     if result["checkpoint_warning"] is not None:
         warn(
             f"{result['checkpoint_warning']}. The run's checkpoint has all but the replay buffer; "
@@ -318,7 +318,7 @@ _FIXED: dict[str, Any] = {
 def describe(trainer: "Trainer") -> dict[str, Any]:
     """What JSON can hold of how a trainer was made: `config.json`, and part of the manifest."""
     return {
-        "algorithm": trainer.algorithm,
+        "algorithm": trainer.spec.name,
         "backend": trainer.learner.backend,
         "env": trainer.env_id,
         "env_kwargs": trainer.env_kwargs,

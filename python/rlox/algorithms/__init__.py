@@ -6,6 +6,7 @@ Their settings need no PyTorch; it is imported with the first learner that is as
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rlox._registry import ALGORITHMS
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
 from rlox.learners._backends import check_torch
 
@@ -32,14 +33,12 @@ __all__ = [
     "TD3Config",
 ]
 
-_LEARNERS = ("A2C", "DQN", "IMPALA", "PPO", "SAC", "TD3")
-_LAZY = (*_LEARNERS, *map(str.lower, _LEARNERS))
-
 
 def __getattr__(name: str) -> Any:
-    """A learner, or its module."""
-    if name not in _LAZY:
+    """Import a learner or its module."""
+    if name.lower() not in ALGORITHMS or name not in (name.lower(), name.upper()):
         raise AttributeError(f"module 'rlox.algorithms' has no attribute {name!r}")
     check_torch(f"rlox.algorithms.{name} is written in it")
-    module = importlib.import_module(f"rlox.algorithms.{name.lower()}")
-    return module if name.islower() else getattr(module, name)
+    module, _, learner = ALGORITHMS[name.lower()].torch_learner.partition(":")
+    loaded = importlib.import_module(module)
+    return loaded if name.islower() else getattr(loaded, learner)

@@ -19,6 +19,7 @@ from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
 from rlox._nn.runtime import torch_dtype
+from rlox._registry import ALGORITHMS
 from rlox._rlox import enter_phase as enter
 from rlox._spaces import check_supported_actions, random_actions
 from rlox._types import Array
@@ -58,7 +59,7 @@ class OffPolicyCollector(BaseLearner):
     def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
         name = type(self).__name__
         super().__init__(env, config, seed, name)
-        check_supported_actions(self.algorithm, self.spaces[1])
+        check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, self.spaces[1])
         self.stop_requested, self.pending_updates, self.progress = False, 0.0, 0.0
         self.ended = 0  # episodes
         # What updates said last, by name.

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 from rlox._errors import ArgumentError
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
+from rlox._registry import ALGORITHMS
 from rlox._validation import check_float, check_int, check_keywords, hint
 from rlox.cli import UsageError
 from rlox.configs import setting_docs
 from rlox.learners._backends import Backend
 from rlox.noise import KINDS
 from rlox.presets import preset
-from rlox.trainers import TRAINERS
 
 T = TypeVar("T")
 _typed_dict: Any = TypedDict  # which type checkers call only with names
@@ -127,10 +127,10 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
     positional = bool(argv) and not argv[0].startswith("-")
     algorithm, argv = (argv[0], argv[1:]) if positional else (config.get("algorithm"), argv)
     if algorithm is None and {"-h", "--help"} & {*argv}:
-        parse_flags(options_type, f"{command} {{{','.join(sorted(TRAINERS))}}}", ["--help"])
-    if str(algorithm) not in TRAINERS:
-        expected = f"an algorithm ({', '.join(sorted(TRAINERS))})"
-        fix = hint(str(algorithm), TRAINERS) if algorithm else f"rlox {command} ppo CartPole-v1"
+        parse_flags(options_type, f"{command} {{{','.join(sorted(ALGORITHMS))}}}", ["--help"])
+    if str(algorithm) not in ALGORITHMS:
+        expected = f"an algorithm ({', '.join(sorted(ALGORITHMS))})"
+        fix = hint(str(algorithm), ALGORITHMS) if algorithm else f"rlox {command} ppo CartPole-v1"
         raise UsageError(f"ALGORITHM: expected {expected}, got {algorithm or 'none'}; {fix}")
     algorithm = str(algorithm)
     options, settings = _split(config, options_type, algorithm)
@@ -157,7 +157,7 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
 
 def option_names() -> set[str]:
     """Return the names of options, settings and numbers of noise, which files can have, too."""
-    kinds: list[Any] = [TrainOptions, *(trainer.config_type for trainer in TRAINERS.values())]
+    kinds: list[Any] = [TrainOptions, *(spec.config for spec in ALGORITHMS.values())]
     return {"env_id", "env_kwargs", *_NOISE_HELP, *(x.name for kind in kinds for x in fields(kind))}
 
 
@@ -185,7 +185,7 @@ def _parse_with_settings(
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
     groups = {
         "run": _make_flags(options_type),
-        "settings": _make_setting_flags(TRAINERS[algorithm].config_type, tuned),
+        "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned),
     }
     flat = [(name, Annotated[kind, tyro.conf.OmitArgPrefixes]) for name, kind in groups.items()]
     description = (
@@ -318,7 +318,7 @@ def _split(
                 "got one with networks in Python; train it in Python"
             )
     options = {item.name for item in fields(options_type)} - {"config"}
-    known = [item.name for item in fields(TRAINERS[algorithm].config_type)]
+    known = [item.name for item in fields(ALGORITHMS[algorithm].config)]
     apart = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
     top = {name: value for name, value in config.items() if name not in apart}
     inner = _mapping(config, "settings")

@@ -14,6 +14,7 @@ from rlox import exporting
 from rlox import presets as tuned
 from rlox._errors import ArgumentError
 from rlox._files import write_file
+from rlox._registry import ALGORITHMS
 from rlox._training.diagnosis import FOLDER as DIAGNOSIS
 from rlox._training.metrics import METRIC
 from rlox._training.resume import NoEnvironmentError
@@ -29,7 +30,7 @@ from rlox.evaluation import evaluate as play
 from rlox.inference import Policy, load
 from rlox.plotting import plot_runs, read_curve
 from rlox.scores import score
-from rlox.trainers import TRAINERS, Trainer
+from rlox.trainers import Trainer
 
 _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 
@@ -47,23 +48,23 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
     algorithm = next(
         (manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None
     )
-    if algorithm not in TRAINERS:  # older runs, and damaged files, which reading reports
+    if algorithm not in ALGORITHMS:  # older runs, and damaged files, which reading reports
         algorithm = read_checkpoint(path).manifest.get("algorithm")
-    if algorithm not in TRAINERS:
+    if algorithm not in ALGORITHMS:
         raise ArgumentError(
             str(path),
-            f"a checkpoint of {', '.join(sorted(TRAINERS))}",
+            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
             f"one of {algorithm!r}",
             "pass a run or checkpoint of rlox train",
         )
     arguments = {name: value for name, value in options.items() if value is not None}
     arguments.setdefault("runs_dir", None)
     try:
-        return TRAINERS[algorithm].load(path, **arguments)
+        return ALGORITHMS[algorithm].load_trainer().load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return TRAINERS[algorithm].load(path, **arguments, env=fallback_env)
+        return ALGORITHMS[algorithm].load_trainer().load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
@@ -79,7 +80,7 @@ def run_folder(path: str, trainer: Trainer) -> Path | None:
     config = _read_json(folder / "config.json")
     versions = config.get("versions")
     is_run = isinstance(versions, dict) and "rlox" in versions and folder.name != DIAGNOSIS
-    same = (config.get("algorithm"), config.get("seed")) == (trainer.algorithm, trainer.seed)
+    same = (config.get("algorithm"), config.get("seed")) == (trainer.spec.name, trainer.seed)
     return folder if is_run and same else None
 
 
@@ -116,11 +117,11 @@ def evaluate(argv: Sequence[str]) -> int:
     total = score(result["returns"])
     env = options.env or trainer.env_name
     if options.json:
-        info = {"algorithm": trainer.algorithm, "env": env}
+        info = {"algorithm": trainer.spec.name, "env": env}
         echo_json({**info, **total, "returns": result["returns"], "lengths": result["lengths"]})
         return 0
     low, high = total["iqm_interval"]
-    echo(f"{trainer.algorithm} {env}, {total['episodes']} episodes")
+    echo(f"{trainer.spec.name} {env}, {total['episodes']} episodes")
     echo(f"mean {total['mean']:.2f}, standard deviation {total['std']:.2f}")
     echo(f"interquartile mean {total['iqm']:.2f}, 95% interval [{low:.2f}, {high:.2f}]")
     return 0

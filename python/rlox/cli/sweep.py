@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlox._errors import ArgumentError
+from rlox._registry import ALGORITHMS
 from rlox._validation import check_int
 from rlox.cli import UsageError, echo, echo_json
 from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
@@ -15,7 +16,6 @@ from rlox.experiments.space import as_space, default_space
 from rlox.experiments.sweep import Plan, Sweep
 from rlox.learners._backends import Backend
 from rlox.presets import preset
-from rlox.trainers import TRAINERS
 
 
 @dataclass
@@ -78,7 +78,7 @@ def _plan(experiment: Experiment) -> Plan:
         space = default_space(algorithm, num_envs, every)
     else:
         try:
-            config_type = TRAINERS[algorithm].config_type
+            config_type = ALGORITHMS[algorithm].config
             space = as_space(read_config(options.space, "--space"), algorithm, config_type)
         except (TypeError, ValueError) as error:
             raise UsageError(f"--space: {error}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._registry import ALGORITHMS
 from rlox._training.hooks import Callback
 from rlox._training.metrics import METRIC
 from rlox._training.results import CTRL_C, TrainResult
@@ -44,7 +45,7 @@ from rlox.cli.inspect import open_trainer, run_folder
 from rlox.experiments.many import RunsFailedError, train_many
 from rlox.logger.base import Logger, as_loggers
 from rlox.scores import score
-from rlox.trainers import TRAINERS, Trainer
+from rlox.trainers import Trainer
 
 OPTIONS_FILE = "run_options.json"  # of a run folder
 _MOST_SEEDS = 100_000
@@ -85,7 +86,7 @@ def train(argv: Sequence[str]) -> int:
     }
     if options.seeds is not None:
         return _train_seeds(experiment.algorithm, options, arguments)
-    trainer_type = TRAINERS[experiment.algorithm]
+    trainer_type = ALGORITHMS[experiment.algorithm].load_trainer()
     with trainer_type(options.env, options.seed, **arguments) as trainer:
         loggers = as_loggers(options.loggers, folder=options.runs_dir is not None)
         return _train(trainer, options, make_callbacks(options), loggers)
@@ -181,7 +182,7 @@ def _train(
 
 def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
     info = {
-        "algorithm": trainer.algorithm,
+        "algorithm": trainer.spec.name,
         "env": trainer.env_name,
         "seed": trainer.seed,
         "backend": trainer.learner.backend,

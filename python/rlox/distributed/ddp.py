@@ -20,11 +20,14 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
+from pkgutil import resolve_name
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlox import trainers
 from rlox._errors import ArgumentError
+from rlox._registry import ALGORITHMS
 from rlox._training.loop import plan
 from rlox._training.results import STOP, TrainResult
 from rlox._training.resume import config_to_dict
@@ -175,9 +178,7 @@ class ProcessGroup:
                 trainer.close()
             self.ranks.close()
 
-    def trainer(
-        self, algorithm: Literal["ppo", "a2c", "sac"], env: EnvLike, **kwargs: Any
-    ) -> "DDPTrainer":
+    def trainer(self, algorithm: str, env: EnvLike, **kwargs: Any) -> "DDPTrainer":
         """Return a trainer that all ranks have together; call it on each of them alike.
 
         Settings are those of all ranks: `num_envs` and `batch_size` are shared out, as are
@@ -198,7 +199,7 @@ class ProcessGroup:
                 environments in autoreset mode NEXT_STEP.
             PeerError: Another rank failed, or makes other calls.
         """
-        trainer_class = _TRAINERS[check_str("algorithm", algorithm, tuple(_TRAINERS))]
+        trainer_class = _load_trainer(algorithm)
         if self.device is not None and "device" not in kwargs:
             kwargs["device"] = self.device
         self.ranks.barrier("make")
@@ -224,7 +225,7 @@ class ProcessGroup:
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         values = {"path": f"a manifest of SHA-256 {digest[:16]}"}
         self.ranks.check_consistent(values, "read the same checkpoint on every rank")
-        name = check_str("algorithm", manifest.get("algorithm"), tuple(_TRAINERS))
+        trainer_class = _load_trainer(manifest.get("algorithm"))
         saved_size = len(manifest.get("ranks") or [None])
         if saved_size != self.size:
             raise ArgumentError(
@@ -236,11 +237,18 @@ class ProcessGroup:
         if self.device is not None:
             kwargs.setdefault("device", self.device)
         kwargs.setdefault("backend", "torch")
-        return _TRAINERS[name].load(path, **kwargs)
+        return trainer_class.load(path, **kwargs)
 
     def trainer_index(self, learner: object) -> int:
         """Return the number of a learner's trainer, in the order in which trainers were made."""
         return next(i for i, trainer in enumerate(self.trainers) if trainer.learner is learner)
+
+
+def _load_trainer(algorithm: Any) -> "type[DDPTrainer]":
+    """Return the trainer class of an algorithm that several processes can train."""
+    paths = {name: spec.ddp_trainer for name, spec in ALGORITHMS.items() if spec.ddp_trainer}
+    trainer: type[DDPTrainer] = resolve_name(paths[check_str("algorithm", algorithm, tuple(paths))])
+    return trainer
 
 
 class DDPTrainer(Trainer):
@@ -271,7 +279,7 @@ class DDPTrainer(Trainer):
         ranks = self.group.ranks
         has_local_envs = get_num_envs(env) is not None  # made already, and the rank's own
         env_name = "environments already made" if has_local_envs else get_env_name(env)
-        ranks.check_consistent({"algorithm": self.algorithm, "env": env_name}, _SAME)
+        ranks.check_consistent({"algorithm": self.spec.name, "env": env_name}, _SAME)
         seed = ranks.broadcast(int(resolve_seed(seed)))
         self._has_local_envs = has_local_envs and "num_envs" not in kwargs
         self._config: Any = None
@@ -368,21 +376,16 @@ class DDPTrainer(Trainer):
 class PPOTrainer(DDPTrainer, trainers.PPOTrainer):
     """PPO in several processes."""
 
-    learners = (f"{_LEARNERS}PPO", "")
+    spec = replace(ALGORITHMS["ppo"], torch_learner=f"{_LEARNERS}PPO")
 
 
 class A2CTrainer(DDPTrainer, trainers.A2CTrainer):
     """A2C in several processes."""
 
-    learners = (f"{_LEARNERS}A2C", "")
+    spec = replace(ALGORITHMS["a2c"], torch_learner=f"{_LEARNERS}A2C")
 
 
 class SACTrainer(DDPTrainer, trainers.SACTrainer):
     """SAC in several processes."""
 
-    learners = (f"{_LEARNERS}SAC", "")
-
-
-_TRAINERS: dict[str, type[DDPTrainer]] = {
-    kind.algorithm: kind for kind in (PPOTrainer, A2CTrainer, SACTrainer)
-}
+    spec = replace(ALGORITHMS["sac"], torch_learner=f"{_LEARNERS}SAC")

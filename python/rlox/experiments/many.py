@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import InterruptScope, stop_on_interrupt
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError, one_line
+from rlox._registry import ALGORITHMS
 from rlox._system import threads
 from rlox._training.hooks import Callback
 from rlox._training.results import CTRL_C, TrainResult
@@ -27,7 +28,7 @@ from rlox.experiments._jobs import (
 )
 from rlox.learners._backends import Backend
 from rlox.logger.base import as_loggers
-from rlox.trainers import TRAINERS, EnvLike, Trainer
+from rlox.trainers import EnvLike, Trainer
 
 Runner = Callable[[Sequence[TrainJob], int, InterruptScope], RunOutcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
@@ -229,14 +230,14 @@ def _trainer_class(algorithm: Any) -> type[Trainer]:
     if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
         return algorithm
     if isinstance(algorithm, str):
-        if algorithm.lower() in TRAINERS:
-            return TRAINERS[algorithm.lower()]
+        if algorithm.lower() in ALGORITHMS:
+            return ALGORITHMS[algorithm.lower()].load_trainer()
         raise ArgumentError(
-            "algorithm", "a trainer's name", repr(algorithm), hint(algorithm, TRAINERS)
+            "algorithm", "a trainer's name", repr(algorithm), hint(algorithm, ALGORITHMS)
         )
     raise ArgumentTypeError(
         "algorithm",
-        f"a name ({', '.join(TRAINERS)}) or a trainer's class",
+        f"a name ({', '.join(ALGORITHMS)}) or a trainer's class",
         short_repr(algorithm),
         "pass 'ppo'",
     )

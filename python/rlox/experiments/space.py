@@ -3,9 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pkgutil import resolve_name
 from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._registry import ALGORITHMS
 from rlox._validation import check_bool, check_float, check_keywords, check_str, short_repr
 
 _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
@@ -146,29 +148,27 @@ _OFF_POLICY: Space = {
     "train_freq": Choices((1, 4, 16)),
     "gradient_steps": Choices((-1, 1, 4)),
 }
-_DEFAULTS: dict[str, Space] = {
-    "a2c": {**_ON_POLICY, "n_steps": Choices((5, 8, 16, 32, 64))},
-    "impala": {
-        **{name: value for name, value in _ON_POLICY.items() if name != "gae_lambda"},
-        "n_steps": Choices((5, 10, 20, 40)),
-    },
-    "ppo": {
-        **_ON_POLICY,
-        "n_steps": Choices((32, 64, 128, 256, 512, 1024)),
-        "batch_size": Choices((32, 64, 128, 256)),
-        "n_epochs": Choices((4, 10, 20)),
-        "clip_coef": Choices((0.1, 0.2, 0.3)),
-    },
-    "dqn": {
-        **_OFF_POLICY,
-        "target_update_interval": Choices((10, 250, 1_000)),
-        "exploration_fraction": Range(0.05, 0.5),
-        "exploration_final_eps": Range(0.01, 0.2),
-        "double": Choices((False, True)),
-    },
-    "sac": {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))},
-    "td3": {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))},
+A2C: Space = {**_ON_POLICY, "n_steps": Choices((5, 8, 16, 32, 64))}
+IMPALA: Space = {
+    **{name: value for name, value in _ON_POLICY.items() if name != "gae_lambda"},
+    "n_steps": Choices((5, 10, 20, 40)),
 }
+PPO: Space = {
+    **_ON_POLICY,
+    "n_steps": Choices((32, 64, 128, 256, 512, 1024)),
+    "batch_size": Choices((32, 64, 128, 256)),
+    "n_epochs": Choices((4, 10, 20)),
+    "clip_coef": Choices((0.1, 0.2, 0.3)),
+}
+DQN: Space = {
+    **_OFF_POLICY,
+    "target_update_interval": Choices((10, 250, 1_000)),
+    "exploration_fraction": Range(0.05, 0.5),
+    "exploration_final_eps": Range(0.01, 0.2),
+    "double": Choices((False, True)),
+}
+SAC: Space = {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))}
+TD3: Space = {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))}
 
 
 def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = None) -> Space:
@@ -182,7 +182,8 @@ def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = No
     >>> default_space("ppo")["learning_rate"]
     Range(low=1e-05, high=0.003, log=True)
     """
-    space = dict(_DEFAULTS[check_str("algorithm", algorithm, tuple(_DEFAULTS))])
+    name = check_str("algorithm", algorithm, tuple(ALGORITHMS))
+    space = dict(resolve_name(ALGORITHMS[name].search_space))
     steps = space.get("n_steps")
     if isinstance(steps, Choices) and eval_every is not None:
         short = tuple(n for n in steps.values if n * num_envs <= eval_every)

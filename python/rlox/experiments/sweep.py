@@ -17,13 +17,13 @@ from rlox._errors import ArgumentError, ArgumentTypeError, one_line
 from rlox._files import locked
 from rlox._optional import load_extra
 from rlox._processes import Pool
+from rlox._registry import ALGORITHMS
 from rlox._system import threads as cpus
 from rlox._validation import check_bool, check_int, check_path, check_str, resolve_seed, short_repr
 from rlox.experiments._jobs import TrialJob, TrialResult
 from rlox.experiments.space import Space
 from rlox.noise import ActionNoise
 from rlox.presets import preset
-from rlox.trainers import TRAINERS
 
 _PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
@@ -82,7 +82,7 @@ class Plan:
         """Return the run of a trial."""
         arguments = {"backend": self.backend, "runs_dir": runs_dir, "env_kwargs": self.env_kwargs}
         return TrialJob(
-            TRAINERS[self.algorithm],
+            ALGORITHMS[self.algorithm].load_trainer(),
             self.env,
             seed,
             self.total_timesteps,

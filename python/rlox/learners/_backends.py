@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlox._errors import ArgumentError
 from rlox._layout import is_image
+from rlox._registry import AlgorithmSpec
 from rlox._rlox import network_backends
 from rlox._validation import check_str
 from rlox.noise import as_scalar_noise
@@ -140,21 +141,20 @@ def choose_backend(
 
 
 def make_learner(
-    learners: tuple[str, str], backend: str, args: tuple[Any, Any, int], *torch_args: object
+    spec: AlgorithmSpec, backend: str, args: tuple[Any, Any, int], *torch_args: object
 ) -> "Learner":
-    """An algorithm's learner on a backend.
+    """Return an algorithm's learner on a backend.
 
     Args:
-        learners: Its classes on torch and in Rust, as "module:class"; imported is what is needed.
-        backend: What `choose_backend` gave.
-        about: Environments ready for rollouts, settings, seed.
-        own: The caller's policy and features, or None; only torch's learner gets them.
+        spec: Specification of the algorithm.
+        backend: Result of `choose_backend`.
+        args: Environments, settings and seed.
+        torch_args: Custom policy and features extractor, or None; for the torch learner only.
     """
-    torch_path, native_path = learners
     if backend == "torch":
-        learner: Learner = resolve_name(torch_path)(*args, *torch_args)
+        learner: Learner = resolve_name(spec.torch_learner)(*args, *torch_args)
     else:
-        learner = resolve_name(native_path)(*args, backend)
+        learner = resolve_name(spec.native_learner)(*args, backend)
     return learner
 
 

@@ -13,17 +13,10 @@ import numpy as np
 from rlox import _rng
 from rlox._errors import ArgumentError
 from rlox._layout import Layout
+from rlox._registry import ALGORITHMS
 from rlox._types import Array, Arrays
 from rlox.learners import LearnerState, _native
 from rlox.learners._native import MEANS, SOME
-
-# What learners on torch say of minibatches, in their order, and by the names of those in Rust.
-_CRITICS = ("actor_loss", "critic_loss")
-_METRIC_NAMES = {
-    "dqn": ("critic_loss",),
-    "sac": (*_CRITICS, "ent_coef", "ent_coef_loss"),
-    "td3": _CRITICS,
-}
 
 
 def to_torch_state(
@@ -47,9 +40,15 @@ def to_torch_state(
     counters["owed"] = counters.pop("due", None)
     means = counters.pop("learned", None)
     means = means if isinstance(means, dict) else {}
-    counters["last"] = [_parse_mean(means.get(name)) for name in _METRIC_NAMES[algorithm]]
+    counters["last"] = [_parse_mean(means.get(name)) for name in _loss_names(algorithm)]
     replay = state.replay and to_torch_replay(state.replay, layout, empty)
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
+
+
+def _loss_names(algorithm: str) -> list[str]:
+    """Return the names of an algorithm's update statistics, in the order of torch learners."""
+    names = ALGORITHMS[algorithm].update_metrics
+    return [name for name, metric in names.items() if metric.startswith("train/")]
 
 
 def _parse_mean(mean: Any) -> Any:
@@ -84,7 +83,7 @@ def to_native_state(
         streams[name] = _rng.stream_state(np.random.Generator(bits))
     counters["due"] = counters.pop("owed", None)
     last = counters.pop("last", None)
-    pairs = zip(_METRIC_NAMES[algorithm], last if isinstance(last, list) else (), strict=False)
+    pairs = zip(_loss_names(algorithm), last if isinstance(last, list) else (), strict=False)
     means = {name: mean for name, mean in pairs if mean is not None}
     unknown = dict.fromkeys(SOME) | dict.fromkeys(MEANS, "nan")
     counters["learned"] = unknown | means if means else None

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import _finite, _rng, _spaces, _types, _validation, learners
 from rlox._errors import ArgumentError
+from rlox._registry import ALGORITHMS
 from rlox._rlox import NativeAgent
 from rlox._rlox import enter_phase as enter
 from rlox._rng import state_for_native
@@ -26,13 +27,6 @@ from rlox.learners.base import BaseLearner
 from rlox.noise import check_lengths
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
-# What minibatches say, and Stable-Baselines3's names for it.
-_CRITICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
-_METRICS = {
-    "dqn": {"exploration_rate": "rollout/exploration_rate", "critic_loss": "train/loss"},
-    "sac": {**_CRITICS, "ent_coef": "train/ent_coef", "ent_coef_loss": "train/ent_coef_loss"},
-    "td3": _CRITICS,
-}
 
 
 class NativeOffPolicy(BaseLearner):
@@ -54,7 +48,6 @@ class NativeOffPolicy(BaseLearner):
     """
 
     algorithm: str
-    hidden: tuple[int, ...]
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
@@ -63,7 +56,7 @@ class NativeOffPolicy(BaseLearner):
         self.backend = backend
         observation = _native.observation_spec(self.layout)
         action = _spaces.to_native(self.spaces[1])
-        settings = _native.off_policy_settings(config, self.hidden)
+        settings = _native.off_policy_settings(config, ALGORITHMS[self.algorithm].net_arch)
         self.masked = getattr(config, "action_masks", False)
         self._mask_width()  # raises if there are no masks
         if action["kind"] == "discrete":
@@ -111,7 +104,7 @@ class NativeOffPolicy(BaseLearner):
                 str(observation),
                 "set normalize_obs=False, or normalise in a wrapper",
             )
-        check_supported_actions(self.algorithm, action)
+        check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, action)
 
     @property
     def stop_requested(self) -> bool:
@@ -199,7 +192,7 @@ class NativeOffPolicy(BaseLearner):
             "time/total_timesteps": self.timesteps,
             **{
                 metric: values.get(name, math.nan)
-                for name, metric in _METRICS[self.algorithm].items()
+                for name, metric in ALGORITHMS[self.algorithm].update_metrics.items()
             },
             "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
             "train/n_updates": self.updates,
@@ -278,7 +271,6 @@ class NativeDQN(NativeOffPolicy):
     """
 
     algorithm = "dqn"
-    hidden = (64, 64)
 
 
 class NativeSAC(NativeOffPolicy):
@@ -292,7 +284,6 @@ class NativeSAC(NativeOffPolicy):
     """
 
     algorithm = "sac"
-    hidden = (256, 256)
 
 
 class NativeTD3(NativeOffPolicy):
@@ -306,4 +297,3 @@ class NativeTD3(NativeOffPolicy):
     """
 
     algorithm = "td3"
-    hidden = (400, 300)

@@ -95,7 +95,7 @@ class WandbLogger(IntervalLogger):
             if (known := trainer.run.read_service_id("wandb")) is not None:
                 run_kwargs |= {"id": known, "resume": "allow"}
         init_kwargs = {
-            "group": f"{trainer.env_name}-{trainer.algorithm}",
+            "group": f"{trainer.env_name}-{trainer.spec.name}",
             "config": describe(trainer),
         }
         self._run = self._wandb.init(**{**run_kwargs, **init_kwargs, **self._init})

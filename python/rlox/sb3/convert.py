@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, rename_arguments
+from rlox._registry import ALGORITHMS
 from rlox._validation import check_bool
 from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
-from rlox.trainers import TRAINERS, EnvLike, Trainer
+from rlox.trainers import EnvLike, Trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 # Key that only one algorithm's `data` has; the first that is found counts.
@@ -116,10 +117,10 @@ def convert(
     algorithm = archive.algorithm()
     values, unread = _keywords(algorithm, archive, keywords)
     networks = _rename(algorithm, archive)
-    trainer_type = TRAINERS[algorithm]
+    trainer_type = ALGORITHMS[algorithm].load_trainer()
     count = archive.data.get("n_envs")
     num_envs = count if type(count) is int and count > 0 else 1
-    settings = trainer_settings(algorithm, trainer_type.config_type, values, num_envs)
+    settings = trainer_settings(algorithm, trainer_type.spec.config, values, num_envs)
     settings["net_arch"] = _hidden_layers(networks, "q_net" if algorithm == "dqn" else "actor")
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
     if statistics is not None:

@@ -287,7 +287,7 @@ class Model:
         check_environment(env)
         check_policy(policy)
         num_envs = get_num_envs(env) or 1
-        settings = trainer_settings(self.algorithm, self.trainer_type.config_type, values, num_envs)
+        settings = trainer_settings(self.algorithm, self.trainer_type.spec.config, values, num_envs)
         trainer = self.trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
@@ -466,7 +466,7 @@ class Model:
         saved = policy.manifest
         self._source, self._first = (path, device), saved["run"]["start"]
         self.observation_space, self.action_space = policy.observation_space, policy.action_space
-        self._config = self.trainer_type.config_type(**saved["settings"])
+        self._config = self.trainer_type.spec.config(**saved["settings"])
         self.n_envs, self.seed = self._config.num_envs, saved["seed"]
 
     def get_env(self) -> Any:

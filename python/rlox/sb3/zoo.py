@@ -16,10 +16,10 @@ from typing import Any
 from rlox._errors import ArgumentError, rename_arguments
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
+from rlox._registry import ALGORITHMS
 from rlox._validation import check_int, check_str, short_repr
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
-from rlox.trainers import TRAINERS
 
 _MAX_BYTES = 1 << 20
 # Keys of rl-zoo3 that are no keywords of algorithms.
@@ -60,7 +60,7 @@ def zoo_settings(
         TypeError: A key that neither rl-zoo3 nor the algorithm has.
     """
     file = Path(path)
-    name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(TRAINERS))
+    name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(ALGORITHMS))
     content = parse_yaml("path", read_small(file, _MAX_BYTES))
     if not isinstance(content, dict):
         got = f"a {type(content).__name__}"
@@ -98,7 +98,7 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
         values["action_noise"] = _NOISES[kind](0.0, others.get("noise_std", 0.0))
     values = {name: _integer(value) for name, value in values.items()}
     keywords = all_keywords("rl-zoo3", algorithm, (), values)
-    config_type = TRAINERS[algorithm].config_type
+    config_type = ALGORITHMS[algorithm].config
     num_envs = check_int("n_envs", _integer(others.get("n_envs", 1)), 1)
     settings = trainer_settings(algorithm, config_type, keywords, num_envs)
     settings |= _normalization(others.get("normalize", False))

@@ -1,0 +1,121 @@
+"""Registry of the algorithms. Every list of algorithms in rlox derives from `ALGORITHMS`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlox import configs
+
+if TYPE_CHECKING:
+    from rlox.trainers import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmSpec:
+    """Facts about one algorithm.
+
+    Classes and objects are written as "module:name" and imported when they are needed.
+
+    Attributes:
+        name: Name on the command line, in files and in messages in lower case.
+        config: Dataclass of the settings.
+        trainer: `rlox.trainers.Trainer` subclass.
+        torch_learner: Learner in PyTorch.
+        native_learner: Learner in Rust.
+        ddp_trainer: Trainer of several processes; None if the algorithm has none.
+        search_space: Default search space of `rlox.experiments.Sweep`.
+        presets: Tuned settings by environment id; None: no environment has any.
+        actions: Supported action spaces: all, only Discrete, or only Box.
+        policy_network: Name of the network that computes greedy actions.
+        net_arch: Default sizes of the hidden layers for flat observations.
+        update_metrics: Metric names by the names of the native learner's update statistics.
+    """
+
+    name: str
+    config: type[Any]
+    trainer: str
+    torch_learner: str
+    native_learner: str
+    search_space: str
+    ddp_trainer: str | None = None
+    presets: str | None = None
+    actions: Literal["any", "discrete", "box"] = "any"
+    policy_network: str = "actor"
+    net_arch: tuple[int, ...] = (64, 64)
+    update_metrics: Mapping[str, str] = field(default_factory=dict)
+
+    def load_trainer(self) -> "type[Trainer]":
+        """Return the trainer class."""
+        trainer: type[Trainer] = resolve_name(self.trainer)
+        return trainer
+
+
+def _spec(name: str, config: type[Any], native_module: str, **facts: Any) -> AlgorithmSpec:
+    """Return the specification of an algorithm whose classes have the usual names."""
+    upper = name.upper()
+    return AlgorithmSpec(
+        name=name,
+        config=config,
+        trainer=f"rlox.trainers:{upper}Trainer",
+        torch_learner=f"rlox.algorithms.{name}:{upper}",
+        native_learner=f"rlox.learners.{native_module}:Native{upper}",
+        search_space=f"rlox.experiments.space:{upper}",
+        **facts,
+    )
+
+
+_CRITIC_METRICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
+_SPECS = (
+    _spec(
+        "ppo",
+        configs.PPOConfig,
+        "native_on_policy",
+        ddp_trainer="rlox.distributed.ddp:PPOTrainer",
+        presets="rlox.presets:PPO_SETTINGS",
+    ),
+    _spec(
+        "a2c",
+        configs.A2CConfig,
+        "native_on_policy",
+        ddp_trainer="rlox.distributed.ddp:A2CTrainer",
+        presets="rlox.presets:A2C_SETTINGS",
+    ),
+    _spec("impala", configs.IMPALAConfig, "native_on_policy"),
+    _spec(
+        "dqn",
+        configs.DQNConfig,
+        "native_off_policy",
+        presets="rlox.presets:DQN_SETTINGS",
+        actions="discrete",
+        policy_network="q_net",
+        update_metrics={
+            "exploration_rate": "rollout/exploration_rate",
+            "critic_loss": "train/loss",
+        },
+    ),
+    _spec(
+        "sac",
+        configs.SACConfig,
+        "native_off_policy",
+        ddp_trainer="rlox.distributed.ddp:SACTrainer",
+        presets="rlox.presets:SAC_SETTINGS",
+        actions="box",
+        net_arch=(256, 256),
+        update_metrics={
+            **_CRITIC_METRICS,
+            "ent_coef": "train/ent_coef",
+            "ent_coef_loss": "train/ent_coef_loss",
+        },
+    ),
+    _spec(
+        "td3",
+        configs.TD3Config,
+        "native_off_policy",
+        presets="rlox.presets:TD3_SETTINGS",
+        actions="box",
+        net_arch=(400, 300),
+        update_metrics=_CRITIC_METRICS,
+    ),
+)
+ALGORITHMS: dict[str, AlgorithmSpec] = {spec.name: spec for spec in _SPECS}
