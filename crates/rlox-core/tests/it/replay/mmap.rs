@@ -234,7 +234,7 @@ fn pushes_until_it_is_killed() {
 }
 
 fn child(program: &mut Command, path: &Path) -> Child {
-    let arguments = ["--exact", "mmap_replay::pushes_until_it_is_killed", "--ignored", "--nocapture"];
+    let arguments = ["--exact", "replay::mmap::pushes_until_it_is_killed", "--ignored", "--nocapture"];
     program.args(arguments).env("RLOX_PUSH_TO", path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
