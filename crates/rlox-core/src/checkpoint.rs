@@ -4,9 +4,9 @@
 //! SHA-256, and the SHA-256 of all that; a member `NAME` is the file `NAME.safetensors`. Reading runs no code of the
 //! file's, and names cannot leave the folder.
 
-mod arrays;
-mod canonical;
-mod disk;
+mod atomic_dir;
+mod manifest;
+mod tensors;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::{Error, Result, memory};
+use crate::{Error, Result, alloc};
 
 const FORMAT: u64 = 2;
 const MANIFEST: &str = "manifest.json";
@@ -79,12 +79,12 @@ impl Checkpoint {
         self.write_asking(path.as_ref(), &mut || Ok(()))
     }
 
-    fn write_asking(&self, path: &Path, before: disk::Before<'_>) -> Result<()> {
+    fn write_asking(&self, path: &Path, before: atomic_dir::Before<'_>) -> Result<()> {
         let refused = |source| Error::Io { path: path.display().to_string(), source };
-        let folder = disk::resolve(path).map_err(refused)?;
-        if folder.symlink_metadata().is_ok() && !disk::is_empty(&folder) {
+        let folder = atomic_dir::resolve(path).map_err(refused)?;
+        if folder.symlink_metadata().is_ok() && !atomic_dir::is_empty(&folder) {
             let said = "expected a checkpoint, an empty folder or nothing, got something else; choose another path";
-            if !disk::is_checkpoint(&folder).map_err(refused)? {
+            if !atomic_dir::is_checkpoint(&folder).map_err(refused)? {
                 return Err(refused(io::Error::new(io::ErrorKind::AlreadyExists, said)));
             }
         }
@@ -94,10 +94,10 @@ impl Checkpoint {
         content.insert("format".into(), FORMAT.into());
         content.insert("rlox".into(), env!("CARGO_PKG_VERSION").into());
         content.insert("members".into(), members.into());
-        let manifest = canonical::sealed(content);
+        let manifest = manifest::sealed(content);
         let named = self.members.iter().map(|(name, bytes)| (format!("{name}.safetensors"), bytes.as_slice()));
         let files: Vec<_> = named.chain([(MANIFEST.to_owned(), manifest.as_bytes())]).collect();
-        disk::replace(&folder, &files, before).map_err(refused)
+        atomic_dir::replace(&folder, &files, before).map_err(refused)
     }
 
     /// Reads and checks the checkpoint in the folder `path`, or in a run folder that holds one as `checkpoint`.
@@ -110,7 +110,7 @@ impl Checkpoint {
         let folder = locate(path.as_ref())?;
         let mut read = Self { folder, ..Self::default() };
         let bytes = read.file(MANIFEST, "manifest", None)?;
-        read.manifest = canonical::opened(&bytes).map_err(|got| read.corrupt("manifest", got))?;
+        read.manifest = manifest::opened(&bytes).map_err(|got| read.corrupt("manifest", got))?;
         if read.manifest.get("format") != Some(&FORMAT.into()) {
             let said = |key| read.manifest.get(key).map_or("none".to_owned(), Value::to_string);
             let got = format!("{}, written by rlox {}", said("format"), said("rlox"));
@@ -201,7 +201,7 @@ impl Checkpoint {
             let expected = len.unwrap_or(MOST_MANIFEST);
             return Err(wrong(format!("{} bytes instead of {expected}", about.len())));
         }
-        let mut bytes = memory::reserved("path", usize::try_from(about.len()).unwrap_or(usize::MAX))?;
+        let mut bytes = alloc::reserved("path", usize::try_from(about.len()).unwrap_or(usize::MAX))?;
         File::open(&path).and_then(|file| file.take(about.len()).read_to_end(&mut bytes)).map_err(refused)?;
         Ok(bytes)
     }
@@ -211,16 +211,16 @@ impl Checkpoint {
 /// replaced.
 fn locate(path: &Path) -> Result<PathBuf> {
     let io_error = |source| Error::Io { path: path.display().to_string(), source };
-    let mut folder = disk::resolve(path).map_err(io_error)?;
+    let mut folder = atomic_dir::resolve(path).map_err(io_error)?;
     let inner = folder.join("checkpoint");
-    let former = |folder: &Path| disk::beside(folder, "previous");
+    let former = |folder: &Path| atomic_dir::beside(folder, "previous");
     if !folder.join(MANIFEST).exists() && (inner.exists() || former(&inner).exists()) {
         folder = inner;
     }
     if !folder.exists() && former(&folder).exists() {
         folder = former(&folder);
     }
-    if !folder.is_dir() || disk::is_empty(&folder) {
+    if !folder.is_dir() || atomic_dir::is_empty(&folder) {
         let got = if folder.is_file() { "a file" } else { "nothing there" };
         let text = format!("expected the folder of a checkpoint, got {got}; pass another path");
         return Err(io_error(io::Error::new(io::ErrorKind::NotFound, text)));

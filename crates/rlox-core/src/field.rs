@@ -1,6 +1,6 @@
 //! A named array of any row shape and element type: the column of a buffer.
 
-use crate::{Error, Result, memory};
+use crate::{Error, Result, alloc};
 
 /// The element types a field can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,13 +202,13 @@ impl Field {
         }
         let len = shape.iter().try_fold(rows, |len, n| len.checked_mul(*n)).unwrap_or(usize::MAX);
         let data = match dtype {
-            DType::F32 => Elements::F32(memory::zeroed("rows", len)?),
-            DType::F64 => Elements::F64(memory::zeroed("rows", len)?),
-            DType::I64 => Elements::I64(memory::zeroed("rows", len)?),
-            DType::U8 => Elements::U8(memory::zeroed("rows", len)?),
-            DType::Bool => Elements::Bool(memory::zeroed("rows", len)?),
+            DType::F32 => Elements::F32(alloc::zeroed("rows", len)?),
+            DType::F64 => Elements::F64(alloc::zeroed("rows", len)?),
+            DType::I64 => Elements::I64(alloc::zeroed("rows", len)?),
+            DType::U8 => Elements::U8(alloc::zeroed("rows", len)?),
+            DType::Bool => Elements::Bool(alloc::zeroed("rows", len)?),
         };
-        let mut axes = memory::reserved("rows", shape.len())?;
+        let mut axes = alloc::reserved("rows", shape.len())?;
         axes.extend_from_slice(shape);
         Ok(Self { name, shape: axes, rows, data })
     }
@@ -315,6 +315,6 @@ fn make_room<T>(elements: &mut Vec<T>, more: usize) -> Result<()> {
     if elements.capacity() - elements.len() >= more {
         return Ok(());
     }
-    memory::check("rows", more, size_of::<T>())?;
-    memory::grow("rows", elements, more)
+    alloc::check("rows", more, size_of::<T>())?;
+    alloc::grow("rows", elements, more)
 }

@@ -15,21 +15,20 @@
 //! ```
 
 mod advantage;
+mod alloc;
 mod checkpoint;
 mod env;
 pub mod envs;
-mod episode;
 mod error;
 mod field;
 mod interrupt;
 pub mod llm;
-mod memory;
 mod normalize;
-pub mod phases;
 mod pipeline;
 mod plugin;
 mod policy;
 mod pool;
+pub mod profile;
 pub mod replay;
 mod rng;
 mod rollout;
@@ -44,20 +43,19 @@ pub use advantage::{
     compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
     compute_vtrace_time_major, flags_from_numbers,
 };
+pub use alloc::available_memory;
 pub use checkpoint::Checkpoint;
-pub use env::{Action, Actions, Env, EnvSpec, ResetOptions, Step};
-pub use episode::EpisodeLog;
+pub use env::{Action, Actions, ActionsMut, Env, EnvSpec, EpisodeLog, ResetOptions, Step};
 pub use error::{Error, Location, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData, FieldMut};
 pub use interrupt::{Watch, set_interrupt_check};
-pub use memory::available_memory;
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use pipeline::{
     Actor, ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, LearnedPolicy, PipelineStats, Rollout,
     RolloutOptions, Turn,
 };
 pub use plugin::EnvPlugin;
-pub use policy::{ActionsMut, Policy, PolicyOut, RandomPolicy};
+pub use policy::{Policy, PolicyOut, RandomPolicy};
 pub use pool::{check_num_threads, join, num_threads};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};

@@ -1,17 +1,15 @@
 //! Running statistics, and the normalisation of observations and rewards by them.
 
-mod columns;
-mod options;
+use std::ops::Range;
 
-use columns::{change, merge, sweep};
-pub use options::NormalizerOptions;
-
+use crate::alloc::{check, zeroed};
 use crate::interrupt::Watch;
-use crate::memory::{check, zeroed};
 use crate::{Error, Result, check_len};
 
 /// What the count starts from, so that the first batch all but decides the statistics (as Gymnasium's does).
 const FIRST_COUNT: f64 = 1e-4;
+/// How many columns are normalised at a time.
+const COLUMNS: usize = 64;
 
 /// Mean and variance of each column of a stream of rows, in f64.
 ///
@@ -209,8 +207,43 @@ impl RunningMeanStd {
     }
 }
 
-/// How many columns are normalised at a time.
-const COLUMNS: usize = 64;
+/// What a [`Normalizer`] does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormalizerOptions {
+    /// Normalise observations.
+    pub obs: bool,
+    /// Normalise rewards.
+    pub reward: bool,
+    /// The discount of the running return whose variance scales the rewards, in [0, 1].
+    pub gamma: f64,
+    /// Normalised observations stay within this distance of 0.
+    pub clip_obs: f64,
+    /// Normalised rewards stay within this distance of 0.
+    pub clip_reward: f64,
+    /// Added to the variance.
+    pub epsilon: f64,
+}
+
+impl Default for NormalizerOptions {
+    fn default() -> Self {
+        Self { obs: true, reward: true, gamma: 0.99, clip_obs: 10.0, clip_reward: 10.0, epsilon: 1e-8 }
+    }
+}
+
+impl NormalizerOptions {
+    fn validate(&self) -> Result<()> {
+        if !(0.0..=1.0).contains(&self.gamma) {
+            return Err(Error::config("gamma", "a number in [0, 1]", self.gamma.to_string(), "correct it"));
+        }
+        for (name, value) in [("clip_obs", self.clip_obs), ("clip_reward", self.clip_reward), ("epsilon", self.epsilon)]
+        {
+            if value.is_nan() || value <= 0.0 {
+                return Err(Error::config(name, "a positive number", value.to_string(), "correct it"));
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Normalises observations by their running mean and deviation, and rewards by the deviation of the running
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
@@ -380,4 +413,62 @@ impl Normalizer {
         }
         Ok(())
     }
+}
+
+// Loops over rows and columns of statistics. Long ones check for an interruption from time to time; the few rows of a step
+// do not, as a check costs as much as they do.
+
+/// Calls `add` with each row, or with parts of long ones, and the columns that they are of.
+fn sweep<T>(rows: &[T], dim: usize, watch: &mut Watch, mut add: impl FnMut(Range<usize>, &[T])) -> Result<()> {
+    for (i, stretch) in rows.chunks((Watch::STRETCH / dim).max(1) * dim).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
+        for row in stretch.chunks_exact(dim) {
+            for (i, part) in row.chunks(Watch::STRETCH).enumerate() {
+                if i > 0 {
+                    watch.check()?;
+                }
+                add(i * Watch::STRETCH..i * Watch::STRETCH + part.len(), part);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts what is made of each number in its place.
+fn change(column: &mut [f64], watch: &mut Watch, make: impl Fn(f64) -> f64) -> Result<()> {
+    for (i, stretch) in column.chunks_mut(Watch::STRETCH).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
+        for x in stretch {
+            *x = make(*x);
+        }
+    }
+    Ok(())
+}
+
+/// Chan et al.'s update of (mean, variance, count) by a batch's, put in the batch's place.
+fn merge(
+    (mean, var, count): (&[f64], &[f64], f64),
+    (batch_mean, batch_var, batch_count): (&mut [f64], &mut [f64], f64),
+    watch: &mut Watch,
+) -> Result<()> {
+    const STRETCH: usize = Watch::STRETCH / 4;
+    let total = count + batch_count;
+    let batch = batch_mean.chunks_mut(STRETCH).zip(batch_var.chunks_mut(STRETCH));
+    let parts = mean.chunks(STRETCH).zip(var.chunks(STRETCH)).zip(batch);
+    for (i, ((mean, var), (batch_mean, batch_var))) in parts.enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
+        for ((mean, var), (batch_mean, batch_var)) in mean.iter().zip(var).zip(batch_mean.iter_mut().zip(batch_var)) {
+            let delta = *batch_mean - mean;
+            let squares = var * count + *batch_var * batch_count + delta * delta * count * batch_count / total;
+            *batch_mean = mean + delta * batch_count / total;
+            *batch_var = squares / total;
+        }
+    }
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! Actors that collect in threads of their own while a learner learns.
 
 mod actor;
-mod handover;
+mod channel;
+mod schedule;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 pub use actor::{Actor, ActorState, LearnedPolicy, Rollout, RolloutOptions};
-pub use handover::{Begun, PipelineStats};
-pub use turns::{Ahead, Turn};
+pub use channel::{Begun, PipelineStats};
+pub use schedule::{Ahead, Turn};
 
 use crate::{Error, Pcg64, Result};
-use handover::{Boxed, Handover};
+use channel::{Boxed, Handover};
 
 /// How long an actor in the middle of a step is waited for when everything ends.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });

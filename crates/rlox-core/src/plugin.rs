@@ -4,10 +4,10 @@
 //! border between them is therefore C: slices, numbers, and functions with C's calling convention. No panic crosses it.
 #![expect(unsafe_code, reason = "the border between two libraries is C, which holds nothing that the compiler checks")]
 
-mod border;
-mod guest;
+mod abi;
+mod codec;
+mod exports;
 mod host;
-mod words;
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use crate::envs::MakeOptions;
 use crate::{Result, VectorEnv};
 
-use border::{Call, FreeFn, Made, MakeFn};
+use abi::{Call, FreeFn, Made, MakeFn};
 use host::Hosted;
 
 /// What makes the environments of a library, for a program that was compiled apart from it.
@@ -75,7 +75,7 @@ impl EnvPlugin {
         F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
     {
         let context = Box::into_raw(Box::new(make)).cast();
-        Self { context, make: guest::make::<F>, free: guest::free::<F> }
+        Self { context, make: exports::make::<F>, free: exports::free::<F> }
     }
 
     /// Makes environments. They may outlive `self`, but not the library that they are from.
@@ -84,10 +84,10 @@ impl EnvPlugin {
     /// Those of the library's own function; [`crate::Error::Backend`] if it panics, [`crate::Error::Config`] if what it
     /// made is not what was asked for, [`crate::Error::Space`] if its spaces make no sense.
     pub fn make(&self, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
-        let (words, mut made) = (words::of_options(options), MaybeUninit::<Made>::uninit());
+        let (words, mut made) = (codec::of_options(options), MaybeUninit::<Made>::uninit());
         let mut call = Call { words: words.as_slice().into(), ..Call::default() };
         // SAFETY: context and function belong together, and the pointers are valid.
-        border::ask(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, made.as_mut_ptr()) })?;
+        abi::ask(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, made.as_mut_ptr()) })?;
         // SAFETY: written, as the call has succeeded.
         let made = unsafe { made.assume_init() };
         Ok(Box::new(Hosted::new(made, options)?))

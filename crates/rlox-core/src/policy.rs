@@ -1,59 +1,6 @@
-//! What chooses actions while a rollout is collected in Rust.
+//! Policies: they choose the actions of a rollout that is collected in Rust.
 
-use std::ops::Range;
-
-use crate::{Actions, Error, Pcg64, Result, Space, check_len};
-
-/// Where a policy writes its actions: the rows of a batch.
-#[derive(Debug)]
-pub enum ActionsMut<'a> {
-    /// For Discrete (counted from 0, whatever the space's `start`), MultiDiscrete and MultiBinary spaces.
-    Discrete(&'a mut [i64]),
-    /// For Box spaces. What leaves the bounds is clipped on the way to the environment.
-    Continuous(&'a mut [f32]),
-}
-
-impl<'a> ActionsMut<'a> {
-    /// Some of the numbers, to be written again.
-    ///
-    /// # Panics
-    /// If there are not so many, as slices do.
-    pub fn part(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
-        match self {
-            Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
-            Self::Continuous(actions) => ActionsMut::Continuous(&mut actions[numbers]),
-        }
-    }
-
-    /// The actions as environments of this action space take them, in the same place: Discrete ones counted from the
-    /// space's `start`, those of a Box inside its bounds.
-    ///
-    /// ```
-    /// use rlox_core::{Actions, ActionsMut, Space};
-    ///
-    /// let mut actions = [0, 2];
-    /// let sent = ActionsMut::Discrete(&mut actions).sent(&Space::Discrete { n: 3, start: 5 });
-    /// assert!(matches!(sent, Actions::Discrete([5, 7])));
-    /// ```
-    pub fn sent(self, space: &Space) -> Actions<'a> {
-        match (self, space) {
-            (Self::Discrete(actions), Space::Discrete { start, .. }) if *start != 0 => {
-                for action in &mut *actions {
-                    *action = action.wrapping_add(*start);
-                }
-                Actions::Discrete(actions)
-            }
-            (Self::Continuous(actions), Space::Box { low, high, .. }) => {
-                for row in actions.chunks_exact_mut(low.len().max(1)) {
-                    row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = x.clamp(*low, *high));
-                }
-                Actions::Continuous(actions)
-            }
-            (Self::Discrete(actions), _) => Actions::Discrete(actions),
-            (Self::Continuous(actions), _) => Actions::Continuous(actions),
-        }
-    }
-}
+use crate::{ActionsMut, Error, Pcg64, Result, Space, check_len};
 
 /// What a policy says about a batch of observations.
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 
 #![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
 
-mod columns;
-mod float_mode;
+mod fp_env;
 mod join;
+mod slices;
 #[cfg(test)]
 mod tests;
 
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use float_mode::FloatMode;
+use fp_env::FloatMode;
 pub use join::join;
 
-pub(crate) use columns::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
+pub(crate) use slices::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
 
 use crate::interrupt::{Pause, Watch};
 use crate::{Error, Result};

@@ -1,43 +1,287 @@
 //! Replay: transitions that are learned from more than once.
 //!
-//! [`ReplayStorage`] holds them; what chooses among them comes beside it.
+//! [`ReplayStorage`] holds them, a [`Sampler`] chooses among them, and [`Replay`] is a buffer of both.
 
 mod any_sampler;
 mod batch;
-mod buffer;
-mod checks;
-mod described;
-mod episodes;
-mod gather;
-mod going_on;
 mod hindsight;
-mod layout;
 mod mmap;
 mod n_step;
 mod prioritized;
 mod push;
-mod restore;
-mod save;
+mod sampler;
+mod schema;
 mod sequence;
-mod slots;
 mod state;
-mod steps;
 mod storage;
 mod sum_tree;
 #[cfg(test)]
 mod tests;
 
 pub use any_sampler::AnySampler;
-pub use batch::{Chosen, Relabel, SampledBatch};
-pub use buffer::{ExperienceRecord, Replay, ReplayBuffer, Sampler, Uniform};
-pub use gather::Column;
+pub use batch::{Chosen, Column, Relabel, SampledBatch};
 pub use hindsight::{Hindsight, HindsightReplayBuffer, Strategy};
-pub use layout::{Layout, Part};
 pub use mmap::MmapReplayBuffer;
 pub use n_step::NStep;
 pub use prioritized::{Prioritized, PrioritizedReplayBuffer};
-pub use save::{Description, Saved};
+pub use sampler::{Sampler, Uniform};
+pub use schema::{Layout, Part, Steps};
 pub use sequence::{ChosenSequences, Sequences};
-pub use steps::Steps;
+pub use state::{Description, Saved};
 pub use storage::ReplayStorage;
 pub use sum_tree::SumTree;
+
+use crate::{DType, Error, FieldData, Pcg64, Result};
+use sampler::check_count;
+
+/// One transition, with memory of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExperienceRecord {
+    /// The observation.
+    pub obs: Vec<f32>,
+    /// The one after it: of an episode that ended its last.
+    pub next_obs: Vec<f32>,
+    /// The action.
+    pub action: Vec<f32>,
+    /// The reward.
+    pub reward: f32,
+    /// The task itself ended.
+    pub terminated: bool,
+    /// The episode was cut.
+    pub truncated: bool,
+}
+
+/// A replay buffer: a [`ReplayStorage`] and a [`Sampler`].
+///
+/// ```
+/// use rlox_core::replay::{ReplayBuffer, SampledBatch};
+///
+/// let mut buffer = ReplayBuffer::new(1000, 2, 1)?;
+/// buffer.push_slices(&[0.0, 0.1], &[0.2, 0.3], &[1.0], 0.5, false, false)?;
+/// buffer.push_slices(&[0.2, 0.3], &[0.4, 0.5], &[0.0], 1.5, true, false)?;
+/// let mut batch = SampledBatch::default();
+/// buffer.sample_into(&mut batch, 2, 7)?;
+/// assert_eq!(batch.f32s("obs").len(), 2 * 2);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Replay<S> {
+    storage: ReplayStorage,
+    sampler: S,
+    n_step: Option<NStep>,
+}
+
+/// A replay buffer that samples uniformly (Lin 1992; Mnih et al. 2015).
+pub type ReplayBuffer = Replay<Uniform>;
+
+impl ReplayBuffer {
+    /// A buffer of one environment's transitions: observations of `obs_dim` and actions of `act_dim` f32.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::new`].
+    pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
+        let part = |name, dim| Part::new(name, &[dim], DType::F32);
+        Self::with(
+            ReplayStorage::new(capacity, 1, Layout::new(part("obs", obs_dim), part("actions", act_dim)))?,
+            Uniform,
+        )
+    }
+}
+
+impl<S: Sampler> Replay<S> {
+    /// A buffer of an empty storage and a sampler.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the storage is not empty.
+    pub fn with(storage: ReplayStorage, sampler: S) -> Result<Self> {
+        if storage.is_empty() {
+            return Ok(Self { storage, sampler, n_step: None });
+        }
+        let got = format!("one of {} transitions", storage.len());
+        Err(Error::config("storage", "an empty storage", got, "give the buffer a storage of its own"))
+    }
+
+    /// The same, whose transitions span several steps.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no steps or a discount outside of [0, 1].
+    pub fn with_n_step(mut self, n_step: NStep) -> Result<Self> {
+        n_step.check()?;
+        if !self.sampler.spans_steps() {
+            let fix = "sample single steps: rewards over several ones depend on a goal, and on what was done for it";
+            return Err(Error::config("n_step", "1 with hindsight", n_step.n.to_string(), fix));
+        }
+        self.n_step = Some(n_step);
+        Ok(self)
+    }
+
+    /// What holds the transitions.
+    pub fn storage(&self) -> &ReplayStorage {
+        &self.storage
+    }
+
+    /// What chooses.
+    pub fn sampler(&self) -> &S {
+        &self.sampler
+    }
+
+    /// The same, to be told something.
+    pub fn sampler_mut(&mut self) -> &mut S {
+        &mut self.sampler
+    }
+
+    /// What holds the transitions, and what chooses, to be told something of them.
+    pub fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
+        (&self.storage, &mut self.sampler)
+    }
+
+    fn all_mut(&mut self) -> (&mut ReplayStorage, &mut S) {
+        (&mut self.storage, &mut self.sampler)
+    }
+
+    /// How many steps transitions span; `None` for one.
+    pub fn n_step(&self) -> Option<NStep> {
+        self.n_step
+    }
+
+    /// How many transitions are held.
+    pub fn len(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.storage.is_empty()
+    }
+
+    /// Bytes of memory so far: those of [`ReplayStorage::memory`], and the sampler's.
+    pub fn memory(&self) -> usize {
+        self.storage.memory() + self.sampler.memory()
+    }
+
+    /// Adds what [`ReplayStorage::push`] adds.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
+        self.push_by(|storage| storage.push(steps))
+    }
+
+    fn push_by(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
+        let from = self.storage.next_index();
+        let pushed = push(&mut self.storage);
+        // Some of the rows are there if it was told to stop.
+        self.sampler.added(&self.storage, from..self.storage.next_index())?;
+        pushed
+    }
+
+    /// Adds what [`ReplayStorage::push_in_order`] adds.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push_in_order`].
+    pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
+        self.push_by(|storage| storage.push_in_order(steps))
+    }
+
+    /// Adds one transition, without a copy beside the one into the ring.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push_slices(
+        &mut self,
+        obs: &[f32],
+        next_obs: &[f32],
+        action: &[f32],
+        reward: f32,
+        terminated: bool,
+        truncated: bool,
+    ) -> Result<()> {
+        self.push_batch(&Steps {
+            obs: &[FieldData::F32(obs)],
+            actions: FieldData::F32(action),
+            rewards: &[reward],
+            terminated: &[terminated],
+            truncated: &[truncated],
+            next_obs: Some(&[FieldData::F32(next_obs)]),
+            extra: &[],
+        })
+    }
+
+    /// Adds one transition.
+    ///
+    /// # Errors
+    /// Those of [`ReplayStorage::push`].
+    pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
+        let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
+        self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
+    }
+
+    /// Samples `batch_size` transitions with what `seed` draws. The same seed gives the same transitions of the same
+    /// buffer.
+    ///
+    /// # Errors
+    /// Those of [`Replay::sample_with`].
+    pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
+        self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
+    }
+
+    /// Samples `batch_size` transitions with what a generator draws.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
+    /// [`Error::Interrupted`] if it was told to stop. Nothing is drawn then, and the batch is empty or as it was.
+    pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        let before = rng.clone();
+        let prepared = batch.prepare(self.storage.layout(), batch_size);
+        prepared
+            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| batch.fill_by(|chosen, column, out| chosen.read(&self.storage, column, out)))
+            .inspect_err(|_| {
+                batch.clear();
+                *rng = before;
+            })
+    }
+
+    /// Chooses `batch_size` transitions, to be read column by column ([`Chosen::read`]).
+    ///
+    /// # Errors
+    /// Those of [`Replay::sample_with`].
+    pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        let before = rng.clone();
+        self.draw(chosen, batch_size, rng)?;
+        self.find(chosen).inspect_err(|_| *rng = before)
+    }
+
+    /// The first half of [`Replay::choose`], all that draws: threads that share a generator need it no longer than that.
+    ///
+    /// # Errors
+    /// Those of [`Replay::sample_with`].
+    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        let before = rng.clone();
+        chosen.prepare(batch_size)?;
+        let Chosen { indices, weights, goals, relabel, .. } = chosen;
+        let drawn = self.sampler.choose(&self.storage, rng, indices, weights);
+        let drawn = drawn.and_then(|()| self.sampler.goals(&self.storage, rng, indices, goals));
+        *relabel = drawn.inspect_err(|_| *rng = before)?;
+        Ok(())
+    }
+
+    /// The second half of [`Replay::choose`]: finds where transitions lie that were drawn.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if they are not held any more, [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it
+    /// was told to stop. Nothing can be read then.
+    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        chosen.locate(&self.storage, self.n_step).inspect_err(|_| chosen.clear())
+    }
+
+    /// Checks that so many transitions can be sampled.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than there are.
+    pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
+        check_count(self.storage.indices().len(), self.storage.len(), batch_size)
+    }
+}

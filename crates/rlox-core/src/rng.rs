@@ -5,161 +5,18 @@
 //! Space-Efficient Statistically Good Algorithms for Random Number Generation" (HMC-CS-2014-0905); the seeding is her
 //! `seed_seq` alternative (2015) as NumPy has it.
 
-mod mixing;
-mod words;
+mod seed_sequence;
+mod state;
+
+pub use seed_sequence::SeedSequence;
+pub use state::Pcg64State;
 
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
-use std::time::SystemTime;
 
 use rand_core::{TryRng, utils};
 
-use self::mixing::{Hash, POOL, generate_u64, mix_entropy, words};
-
-/// Turns one seed into any number of independent streams, equal to `numpy.random.SeedSequence`.
-///
-/// ```
-/// use rlox_core::{Pcg64, SeedSequence};
-///
-/// let mut root = SeedSequence::new(42);
-/// let children = root.spawn(2); // np.random.SeedSequence(42).spawn(2)
-/// assert_eq!(children[1].spawn_key(), [1]);
-/// let mut rng = Pcg64::from_seed_sequence(&children[0]);
-/// assert_eq!(rng.random(), 0.916_744_157_554_908_5);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeedSequence {
-    entropy: Vec<u32>,
-    spawn_key: Vec<u32>,
-    children: u64,
-    pool: [u32; POOL],
-}
-
-impl SeedSequence {
-    /// The sequence of an integer seed, `np.random.SeedSequence(seed)`.
-    pub fn new(seed: u128) -> Self {
-        Self::from_words(&words(seed).collect::<Vec<_>>())
-    }
-
-    /// Becomes the sequence of another integer seed with a given place in the tree of children, in the memory that it has:
-    /// `np.random.SeedSequence(seed, spawn_key=...)`.
-    ///
-    /// ```
-    /// use rlox_core::SeedSequence;
-    ///
-    /// let mut sequence = SeedSequence::new(7);
-    /// sequence.restart(42, &[3]);
-    /// assert_eq!(sequence, SeedSequence::from_parts(&[42], &[3], 0));
-    /// ```
-    pub fn restart(&mut self, seed: u128, spawn_key: &[u32]) {
-        self.entropy.clear();
-        self.entropy.extend(words(seed));
-        self.spawn_key.clear();
-        self.spawn_key.extend_from_slice(spawn_key);
-        self.children = 0;
-        self.pool = mix_entropy(&self.entropy, spawn_key.iter().copied());
-    }
-
-    /// The sequence of a list of 32-bit words, `np.random.SeedSequence([w0, w1, ...])`; an integer of more than 128
-    /// bits is its words, lowest first.
-    pub fn from_words(entropy: &[u32]) -> Self {
-        Self::from_parts(entropy, &[], 0)
-    }
-
-    /// The sequence with a given place in the tree of children, for checkpoints:
-    /// `np.random.SeedSequence(entropy, spawn_key=..., n_children_spawned=...)`.
-    ///
-    /// ```
-    /// use rlox_core::SeedSequence;
-    ///
-    /// let mut root = SeedSequence::new(7);
-    /// root.spawn(3);
-    /// let mut copy = SeedSequence::from_parts(root.entropy(), root.spawn_key(), root.n_children_spawned());
-    /// assert_eq!(copy.spawn(1), root.spawn(1));
-    /// ```
-    pub fn from_parts(entropy: &[u32], spawn_key: &[u32], n_children_spawned: u64) -> Self {
-        let pool = mix_entropy(entropy, spawn_key.iter().copied());
-        Self { entropy: entropy.to_vec(), spawn_key: spawn_key.to_vec(), children: n_children_spawned, pool }
-    }
-
-    /// A sequence nobody can repeat: 128 bits from the operating system, different in every call, thread and forked
-    /// process. [`SeedSequence::entropy`] tells them.
-    pub fn from_os() -> Self {
-        // The standard library keys this hasher from the system's entropy. A forked child inherits the keys, so the
-        // process and the time go in as well.
-        let hasher = RandomState::new();
-        let half = |index: u64| u128::from(hasher.hash_one((index, std::process::id(), SystemTime::now())));
-        Self::new(half(0) << 64 | half(1))
-    }
-
-    /// The next `n` children. No child, nor a child's child, shares its stream with another.
-    pub fn spawn(&mut self, n: usize) -> Vec<Self> {
-        let first = self.children;
-        self.children += n as u64;
-        (first..self.children)
-            .map(|child| {
-                let mut key = self.spawn_key.clone();
-                key.extend(words(child.into()));
-                Self::from_parts(&self.entropy, &key, 0)
-            })
-            .collect()
-    }
-
-    /// The generator of the next child, `np.random.PCG64(sequence.spawn(1)[0])`. Allocates nothing.
-    ///
-    /// ```
-    /// use rlox_core::{Pcg64, SeedSequence};
-    ///
-    /// let (mut one, mut other) = (SeedSequence::new(42), SeedSequence::new(42));
-    /// assert_eq!(one.spawn_rng(), Pcg64::from_seed_sequence(&other.spawn(1)[0]));
-    /// ```
-    pub fn spawn_rng(&mut self) -> Pcg64 {
-        let key = self.spawn_key.iter().copied().chain(words(self.children.into()));
-        self.children += 1;
-        Pcg64::from_pool(mix_entropy(&self.entropy, key))
-    }
-
-    /// Fills `out` with seed words, `generate_state(len, np.uint32)`.
-    pub fn generate_state_u32(&self, out: &mut [u32]) {
-        let mut hash = Hash::output();
-        for (word, &source) in out.iter_mut().zip(self.pool.iter().cycle()) {
-            *word = hash.next(source);
-        }
-    }
-
-    /// Fills `out` with seed words, `generate_state(len, np.uint64)`.
-    pub fn generate_state_u64(&self, out: &mut [u64]) {
-        generate_u64(self.pool, out);
-    }
-
-    /// The seed's 32-bit words, lowest first.
-    pub fn entropy(&self) -> &[u32] {
-        &self.entropy
-    }
-
-    /// The path from the root to this child, as 32-bit words; empty at the root.
-    pub fn spawn_key(&self) -> &[u32] {
-        &self.spawn_key
-    }
-
-    /// How many children were spawned so far.
-    pub fn n_children_spawned(&self) -> u64 {
-        self.children
-    }
-}
-
-/// All of a [`Pcg64`], field by field as NumPy's `bit_generator.state` has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pcg64State {
-    /// The 128-bit state, `["state"]["state"]`.
-    pub state: u128,
-    /// The 128-bit stream number, odd, `["state"]["inc"]`.
-    pub inc: u128,
-    /// Whether half of a 64-bit draw waits for the next 32-bit one.
-    pub has_uint32: bool,
-    /// That half, or the last one used.
-    pub uinteger: u32,
-}
+use crate::Watch;
+use seed_sequence::{POOL, absorb, generate_u64, stir};
 
 /// `numpy.random.Generator(PCG64)`, bit for bit, for the draws that environments make.
 ///
@@ -187,6 +44,33 @@ impl Pcg64 {
         Self::from_pool(sequence.pool)
     }
 
+    /// The generator of an integer seed of any size, given as its 32-bit words, the lowest first: that of
+    /// [`SeedSequence::from_words`] without a copy of the words.
+    ///
+    /// # Errors
+    /// [`crate::Error::Interrupted`] where a seed is so long that there is time for it.
+    ///
+    /// ```
+    /// use rlox_core::{Pcg64, Watch};
+    ///
+    /// let mut watch = Watch::default();
+    /// assert_eq!(Pcg64::from_seed_words(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn from_seed_words(words: &[u32], watch: &mut Watch) -> crate::Result<Self> {
+        const STRETCH: usize = Watch::STRETCH / 64;
+        let mut stretches = words.chunks(STRETCH);
+        let mut first = stretches.next().unwrap_or_default().iter().copied();
+        let (mut pool, mut hash) = stir(&mut first);
+        absorb(&mut pool, &mut hash, first);
+        for stretch in stretches {
+            watch.check()?;
+            absorb(&mut pool, &mut hash, stretch.iter().copied());
+        }
+        Ok(Self::from_pool(pool))
+    }
+
+    /// The generator of a mixed pool of entropy.
     fn from_pool(pool: [u32; POOL]) -> Self {
         let mut seed = [0; 4];
         generate_u64(pool, &mut seed);
@@ -195,32 +79,6 @@ impl Pcg64 {
         let mut rng = Self(Pcg64State { state: inc.wrapping_add(state), inc, has_uint32: false, uinteger: 0 });
         rng.advance();
         rng
-    }
-
-    /// Everything the generator remembers, to be put into a checkpoint or into NumPy's `bit_generator.state`.
-    ///
-    /// ```
-    /// use rlox_core::Pcg64;
-    ///
-    /// let mut rng = Pcg64::seed_from(3);
-    /// rng.next_u32();
-    /// let mut copy = Pcg64::from_state(rng.state())?;
-    /// assert_eq!(copy.next_u32(), rng.next_u32());
-    /// # Ok::<(), rlox_core::Error>(())
-    /// ```
-    pub fn state(&self) -> Pcg64State {
-        self.0
-    }
-
-    /// The generator at a recorded state.
-    ///
-    /// # Errors
-    /// [`crate::Error::Config`] for an even `inc`, with which the stream would not go through all its states.
-    pub fn from_state(state: Pcg64State) -> crate::Result<Self> {
-        if state.inc % 2 == 1 {
-            return Ok(Self(state));
-        }
-        Err(crate::Error::config("streams", "an odd inc", state.inc.to_string(), "pass what Pcg64::state gave"))
     }
 
     #[inline]

@@ -1,18 +1,16 @@
 //! Fixed-size storage for one rollout, `[T, N, ...]` time-major, and the loop that fills it.
 
-mod begin;
+mod bytes;
 mod collect;
-mod fill;
-mod finish;
-pub(crate) mod finite;
-mod whole;
+pub(crate) mod record;
 
 pub use collect::collect;
 
 use std::collections::HashMap;
 
-use crate::vector::checks::masked_actions;
-use crate::{Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, memory};
+use crate::{
+    Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, alloc, masked_actions,
+};
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +118,7 @@ impl RolloutBuffer {
         // All of it at once: what is not touched yet still counts as free.
         let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps" };
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
-        memory::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
+        alloc::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
         let named = |error: Error| {
             error
                 .rename_argument("rows", widest)
@@ -150,19 +148,19 @@ impl RolloutBuffer {
             next_step: 0,
             stage: Stage::Empty,
             resets_next_step: false,
-            ended: memory::zeroed("num_envs", num_envs)?,
-            flags: memory::zeroed("n_steps", 2 * rows)?,
+            ended: alloc::zeroed("num_envs", num_envs)?,
+            flags: alloc::zeroed("n_steps", 2 * rows)?,
             reset_rows: 0,
-            final_index: memory::reserved("num_envs", num_envs)?,
+            final_index: alloc::reserved("num_envs", num_envs)?,
             final_obs,
             step_masks: Vec::new(),
-            step_rewards: memory::zeroed("num_envs", num_envs)?,
-            step_terminated: memory::zeroed("num_envs", num_envs)?,
-            step_truncated: memory::zeroed("num_envs", num_envs)?,
-            step_valid: memory::zeroed("num_envs", num_envs)?,
-            step_final_obs: memory::zeroed("num_envs", obs_row)?,
-            sent: memory::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
-            sent_discrete: memory::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
+            step_rewards: alloc::zeroed("num_envs", num_envs)?,
+            step_terminated: alloc::zeroed("num_envs", num_envs)?,
+            step_truncated: alloc::zeroed("num_envs", num_envs)?,
+            step_valid: alloc::zeroed("num_envs", num_envs)?,
+            step_final_obs: alloc::zeroed("num_envs", obs_row)?,
+            sent: alloc::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
+            sent_discrete: alloc::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
         })
     }
 
@@ -204,13 +202,13 @@ impl RolloutBuffer {
         let rows = self.n_steps * self.num_envs;
         let width = shape.iter().fold(dtype.size(), |width: usize, n| width.saturating_mul(*n));
         let held: usize = self.fixed().iter().map(|field| field.width() * field.dtype().size()).sum();
-        memory::check("extra", rows, width.saturating_add(held + self.extra.row_bytes))?;
-        let field = Field::new(memory::copied("extra", name)?, rows, shape, dtype)?;
+        alloc::check("extra", rows, width.saturating_add(held + self.extra.row_bytes))?;
+        let field = Field::new(alloc::copied("extra", name)?, rows, shape, dtype)?;
         let Extra { fields, places, row_bytes } = &mut self.extra;
-        let refused = |_| memory::refused("extra", fields.len() + 1, size_of::<(String, usize)>());
+        let refused = |_| alloc::refused("extra", fields.len() + 1, size_of::<(String, usize)>());
         places.try_reserve(1).map_err(refused)?;
-        memory::push("extra", fields, field)?;
-        places.insert(memory::copied("extra", name)?, fields.len() - 1);
+        alloc::push("extra", fields, field)?;
+        places.insert(alloc::copied("extra", name)?, fields.len() - 1);
         *row_bytes += width;
         Ok(self)
     }

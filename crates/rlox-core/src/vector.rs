@@ -1,15 +1,14 @@
 //! N environments behind one object-safe trait.
 
-pub(crate) mod checks;
-mod copies;
-mod standing;
+mod snapshot;
+pub(crate) mod validate;
+mod vec_env;
 
-pub use checks::masked_actions;
-pub use copies::VecEnv;
-pub use standing::{Standing, stream_words, streams_of};
+pub use snapshot::{Standing, stream_words, streams_of};
+pub use validate::masked_actions;
+pub use vec_env::VecEnv;
 
-use crate::episode::EpisodeLog;
-use crate::{Actions, EnvSpec, Pcg64, ResetOptions, Result, check_len};
+use crate::{Actions, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, check_len};
 
 /// When a finished environment starts its next episode, as Gymnasium 1.x names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use rlox_core::phases::{self, Phase};
+use rlox_core::profile::{self, Phase};
 
 use crate::error::value_error;
 use crate::scalar::text;
@@ -14,7 +14,7 @@ use crate::scalar::text;
 /// >>> _rlox.stop_phases()
 #[pyfunction]
 pub(crate) fn start_phases() {
-    phases::start();
+    profile::start();
 }
 
 /// Stops this thread's clock, if it was started.
@@ -23,7 +23,7 @@ pub(crate) fn start_phases() {
 /// >>> _rlox.stop_phases()
 #[pyfunction]
 pub(crate) fn stop_phases() {
-    phases::stop();
+    profile::stop();
 }
 
 /// Ends the phase that this thread was in, and begins another, or the same again; without a clock that was started, does
@@ -46,7 +46,7 @@ pub(crate) fn enter_phase(phase: &Bound<'_, PyAny>) -> PyResult<()> {
         let names = Phase::ALL.map(|(_, name)| name).join(", ");
         named(&name).ok_or_else(|| value_error("phase", &format!("one of {names}"), &format!("{name:?}"), "correct it"))
     };
-    phases::enter(known.map_or_else(unknown, Ok)?);
+    profile::enter(known.map_or_else(unknown, Ok)?);
     Ok(())
 }
 
@@ -61,5 +61,5 @@ fn named(name: &str) -> Option<Phase> {
 /// 6
 #[pyfunction]
 pub(crate) fn phase_seconds() -> [f64; 6] {
-    phases::read()
+    profile::read()
 }

@@ -11,13 +11,11 @@
     reason = "loops that are compiled for several instruction sets; free functions on slices"
 )]
 
-use super::ends::{Ends, check_discount, check_rows};
-use super::float::{either, only_if};
-use super::rows::fixed;
-use super::scan::{Recursion, Steps, Terms, columns, trajectory};
-use super::window::Window;
+use super::lanes::{Window, either, fixed, only_if};
+use super::recurrence::{Recursion, Steps, Terms, columns, trajectory};
+use super::{Ends, check_discount, check_rows};
 use crate::simd::LANES;
-use crate::simd::f64s::F64s;
+use crate::simd::f64x8::F64s;
 use crate::{Float, Result, check_len};
 
 /// Discounted returns of one trajectory of T steps.

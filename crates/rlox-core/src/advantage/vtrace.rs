@@ -13,14 +13,12 @@
     reason = "loops that are compiled for several instruction sets; free functions on slices"
 )]
 
-use super::ends::{Ends, check_discount, check_rows};
-use super::float::only_if;
-use super::rows::fixed;
-use super::scan::{Recursion, Steps, Terms, columns, trajectory};
-use super::window::Window;
+use super::lanes::{Window, fixed, only_if};
+use super::recurrence::{Recursion, Steps, Terms, columns, trajectory};
+use super::{Ends, check_discount, check_rows};
 use crate::simd::LANES;
 use crate::simd::exp::exp;
-use crate::simd::f64s::F64s;
+use crate::simd::f64x8::F64s;
 use crate::{Error, Float, Result, check_len};
 
 /// V-trace's settings.

@@ -120,7 +120,7 @@ fn a_flipped_bit_of_any_byte_and_every_truncation_is_found() {
 fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     let mut manifest = Checkpoint::read(path).unwrap().manifest;
     change(&mut manifest);
-    fs::write(path.join(MANIFEST), canonical::sealed(manifest)).unwrap();
+    fs::write(path.join(MANIFEST), manifest::sealed(manifest)).unwrap();
 }
 
 /// Checks that a file of the checkpoint `path` is found to be corrupt.
@@ -190,9 +190,9 @@ fn manifests_of_others_are_refused() {
 
 fn forge_size(path: &Path) {
     let text = fs::read(path.join(MANIFEST)).unwrap();
-    let mut manifest = canonical::opened(&text).unwrap();
+    let mut manifest = manifest::opened(&text).unwrap();
     manifest["members"]["networks"]["bytes"] = json!(i64::MAX);
-    fs::write(path.join(MANIFEST), canonical::sealed(manifest)).unwrap();
+    fs::write(path.join(MANIFEST), manifest::sealed(manifest)).unwrap();
     fs::write(path.join("networks.safetensors"), [0; 8]).unwrap();
 }
 

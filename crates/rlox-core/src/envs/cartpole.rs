@@ -30,7 +30,9 @@
 
 use std::sync::Arc;
 
+use super::soa::{Columns, Lanes, LanesOut};
 use super::{bounds, check_bounds, check_state, switch};
+use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 const GRAVITY: f64 = 9.8;
@@ -47,7 +49,7 @@ const START: (f64, f64) = (-0.05, 0.05);
 /// The cart and its pole. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct CartPole {
-    pub(super) state: [f64; 4],
+    state: [f64; 4],
     sutton_barto_reward: bool,
     spec: Arc<EnvSpec>, // one for all copies
 }
@@ -82,7 +84,7 @@ impl CartPole {
     }
 
     /// The reward of a step that does or does not terminate.
-    pub(super) fn reward(&self, terminated: bool) -> f64 {
+    fn reward(&self, terminated: bool) -> f64 {
         match (self.sutton_barto_reward, terminated) {
             (false, _) => 1.0,
             (true, false) => 0.0,
@@ -99,13 +101,13 @@ impl CartPole {
 
 /// The force of an action, in N.
 #[inline(always)]
-pub(super) fn force(action: i64) -> f64 {
+fn force(action: i64) -> f64 {
     if action == 1 { FORCE } else { -FORCE }
 }
 
 /// The next state, by Euler's method. The order of the operations is Gymnasium's, so that every bit is too.
 #[inline(always)]
-pub(super) fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f64) -> [f64; 4] {
+fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f64) -> [f64; 4] {
     let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
     let theta_acc = (GRAVITY * sin - cos * temp) / (LENGTH * (4.0 / 3.0 - MASS_POLE * (cos * cos) / TOTAL_MASS));
     let x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS;
@@ -114,7 +116,7 @@ pub(super) fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: 
 
 /// Whether the cart has left the track or the pole has fallen.
 #[inline(always)]
-pub(super) fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
+fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
     x.abs() > X_THRESHOLD || theta.abs() > THETA_THRESHOLD
 }
 
@@ -157,6 +159,72 @@ impl Env for CartPole {
         self.state.copy_from_slice(state);
         self.write(obs);
         Ok(())
+    }
+}
+
+// A block of environments at once.
+
+impl Lanes<4, 4> for CartPole {
+    type Scratch = Columns<2>;
+
+    const FROM: usize = 8;
+    const SHARE: usize = 2_048;
+
+    type Number = i64;
+
+    fn columns(&self) -> [f64; 4] {
+        self.state
+    }
+
+    fn set_columns(&mut self, columns: [f64; 4]) {
+        self.state = columns;
+    }
+
+    fn step_block(
+        &self,
+        state: &mut [Block; 4],
+        actions: &[i64; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 4>,
+    ) {
+        let Columns([sin, cos]) = scratch;
+        trig::sin_cos_near_zero(&state[2], out.count, sin, cos);
+        let [x, x_dot, theta, theta_dot] = state;
+        let LanesOut { count, obs, reward, terminated } = out;
+        let rewards = [self.reward(false), self.reward(true)];
+        step(count, x, x_dot, theta, theta_dot, actions, sin, cos, rewards, obs, reward, terminated);
+    }
+}
+
+multiversion! {
+    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    fn step(
+        count: usize,
+        x: &mut Block,
+        x_dot: &mut Block,
+        theta: &mut Block,
+        theta_dot: &mut Block,
+        actions: &[i64; BLOCK],
+        sin: &Block,
+        cos: &Block,
+        rewards: [f64; 2],
+        obs: &mut [[f32; 4]; BLOCK],
+        reward: &mut Block,
+        terminated: &mut [bool; BLOCK],
+    ) {
+        let state = vectors_mut(x).zip(vectors_mut(x_dot)).zip(vectors_mut(theta).zip(vectors_mut(theta_dot)));
+        let input = vectors(actions).zip(vectors(sin).zip(vectors(cos)));
+        let output = vectors_mut(obs).zip(vectors_mut(reward).zip(vectors_mut(terminated)));
+        let all = state.zip(input).zip(output).take(count.div_ceil(LANES));
+        for ((((x, x_dot), (theta, theta_dot)), (action, (sin, cos))), (obs, (reward, terminated))) in all {
+            for i in 0..LANES {
+                let next = dynamics([x[i], x_dot[i], theta[i], theta_dot[i]], force(action[i]), sin[i], cos[i]);
+                [x[i], x_dot[i], theta[i], theta_dot[i]] = next;
+                obs[i] = next.map(|s| s as f32);
+                terminated[i] = has_fallen(next);
+                reward[i] = if terminated[i] { rewards[1] } else { rewards[0] };
+            }
+        }
     }
 }
 

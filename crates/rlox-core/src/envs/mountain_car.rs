@@ -29,7 +29,9 @@
 
 use std::sync::Arc;
 
+use super::soa::{Columns, Lanes, LanesOut};
 use super::{argument, bounds, check_bounds, check_state};
+use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 pub(super) const MIN_POSITION: f64 = -1.2;
@@ -44,8 +46,8 @@ const GRAVITY: f64 = 0.0025;
 /// The car in its valley. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct MountainCar {
-    pub(super) state: [f64; 2],
-    pub(super) goal_velocity: f64,
+    state: [f64; 2],
+    goal_velocity: f64,
     spec: Arc<EnvSpec>, // one for all copies
 }
 
@@ -91,7 +93,7 @@ pub(super) fn observation_space() -> Space {
 /// Position and velocity one step later, and whether the goal is reached. The order of the operations is Gymnasium's.
 /// `cos` is that of three times the position, which is the slope of the hill.
 #[inline(always)]
-pub(super) fn advance([position, velocity]: [f64; 2], cos: f64, action: i64, goal_velocity: f64) -> ([f64; 2], bool) {
+fn advance([position, velocity]: [f64; 2], cos: f64, action: i64, goal_velocity: f64) -> ([f64; 2], bool) {
     let push = (action - 1) as f64 * FORCE + cos * -GRAVITY;
     let mut velocity = (velocity + push).clamp(-MAX_SPEED, MAX_SPEED);
     let position = (position + velocity).clamp(MIN_POSITION, MAX_POSITION);
@@ -141,6 +143,67 @@ impl Env for MountainCar {
         self.state.copy_from_slice(state);
         self.write(obs);
         Ok(())
+    }
+}
+
+// A block of environments at once.
+
+impl Lanes<2, 2> for MountainCar {
+    type Scratch = Columns<2>;
+
+    const FROM: usize = 8;
+    const SHARE: usize = 2_048;
+
+    type Number = i64;
+
+    fn columns(&self) -> [f64; 2] {
+        self.state
+    }
+
+    fn set_columns(&mut self, columns: [f64; 2]) {
+        self.state = columns;
+    }
+
+    fn step_block(
+        &self,
+        state: &mut [Block; 2],
+        actions: &[i64; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 2>,
+    ) {
+        let ([position, velocity], count) = (state, out.count);
+        let Columns([slope, cos]) = scratch;
+        for (slope, position) in slope.iter_mut().zip(&*position) {
+            *slope = 3.0 * position;
+        }
+        trig::cos(slope, count, cos);
+        step(count, position, velocity, actions, cos, self.goal_velocity, out.obs, out.terminated);
+        *out.reward = [-1.0; BLOCK];
+    }
+}
+
+multiversion! {
+    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    fn step(
+        count: usize,
+        position: &mut Block,
+        velocity: &mut Block,
+        actions: &[i64; BLOCK],
+        cos: &Block,
+        goal_velocity: f64,
+        obs: &mut [[f32; 2]; BLOCK],
+        terminated: &mut [bool; BLOCK],
+    ) {
+        let state = vectors_mut(position).zip(vectors_mut(velocity)).zip(vectors(actions).zip(vectors(cos)));
+        let all = state.zip(vectors_mut(obs).zip(vectors_mut(terminated))).take(count.div_ceil(LANES));
+        for (((position, velocity), (action, cos)), (obs, terminated)) in all {
+            for i in 0..LANES {
+                let (next, reached) = advance([position[i], velocity[i]], cos[i], action[i], goal_velocity);
+                [position[i], velocity[i]] = next;
+                obs[i] = next.map(|s| s as f32);
+                terminated[i] = reached;
+            }
+        }
     }
 }
 

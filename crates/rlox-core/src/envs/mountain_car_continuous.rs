@@ -29,7 +29,9 @@
 use std::sync::Arc;
 
 use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, START, observation_space};
+use super::soa::{Columns, Lanes, LanesOut};
 use super::{argument, bounds, check_bounds, check_mark, check_state};
+use crate::simd::{BLOCK, Block, LANES, lane_bits, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
 const GOAL_POSITION: f64 = 0.45;
@@ -39,14 +41,14 @@ const GRAVITY: f64 = 0.0025;
 /// The car and its engine. See the module's text for spaces, rewards and ends.
 #[derive(Clone, Debug)]
 pub struct MountainCarContinuous {
-    pub(super) car: Car,
-    pub(super) goal_velocity: f64,
+    car: Car,
+    goal_velocity: f64,
     spec: Arc<EnvSpec>, // one for all copies
 }
 
 /// Position and velocity as Gymnasium keeps them: in f64 after a reset, in f32 after a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Car {
+enum Car {
     Reset([f64; 2]),
     Stepped([f32; 2]),
 }
@@ -89,7 +91,7 @@ impl MountainCarContinuous {
 
 /// The first step after a reset: f64, but for the engine's push, which is f32 where the action is inside its bounds.
 #[inline]
-pub(super) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     let pull = GRAVITY * (3.0 * position).cos();
     let mut velocity = velocity
         + match clipped(action) {
@@ -108,7 +110,7 @@ pub(super) fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_ve
 /// goal's, since clipping puts Python's f64 numbers in the place of NumPy's f32.
 /// `cos` is that of [`slope`].
 #[inline(always)]
-pub(super) fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
+fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     const SPEED: f32 = MAX_SPEED as f32;
     let pull = GRAVITY * cos;
     let velocity = velocity
@@ -133,13 +135,13 @@ pub(super) fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goa
 
 /// The argument of the cosine that is the slope of the hill, after the first step.
 #[inline(always)]
-pub(super) fn slope(position: f32) -> f64 {
+fn slope(position: f32) -> f64 {
     f64::from(3.0 * position)
 }
 
 /// The reward. The square of an f32 is exact in f64, so no pow is needed.
 #[inline(always)]
-pub(super) fn reward(action: f32, terminated: bool) -> f64 {
+fn reward(action: f32, terminated: bool) -> f64 {
     let effort = f64::from(action) * f64::from(action);
     if terminated { 100.0 - effort * 0.1 } else { 0.0 - effort * 0.1 }
 }
@@ -208,6 +210,89 @@ impl Env for MountainCarContinuous {
         };
         self.write(obs);
         Ok(())
+    }
+}
+
+// A block of environments at once: steps after the first of an episode, which are f32.
+
+/// Position, velocity, and 1 where they are f32 since a step has been taken, else 0.
+impl Lanes<3, 2> for MountainCarContinuous {
+    type Scratch = Columns<2>;
+
+    const FROM: usize = 8;
+    const SHARE: usize = 2_048;
+
+    type Number = f32;
+
+    fn columns(&self) -> [f64; 3] {
+        match self.car {
+            Car::Reset([position, velocity]) => [position, velocity, 0.0],
+            Car::Stepped([position, velocity]) => [f64::from(position), f64::from(velocity), 1.0],
+        }
+    }
+
+    fn set_columns(&mut self, [position, velocity, stepped]: [f64; 3]) {
+        self.car = if stepped == 0.0 {
+            Car::Reset([position, velocity])
+        } else {
+            Car::Stepped([position as f32, velocity as f32])
+        };
+    }
+
+    fn step_block(
+        &self,
+        state: &mut [Block; 3],
+        actions: &[f32; BLOCK],
+        scratch: &mut Self::Scratch,
+        out: LanesOut<'_, 2>,
+    ) {
+        let ([position, velocity, stepped], LanesOut { count, obs, reward: rewards, terminated }) = (state, out);
+        let Columns([angle, cos]) = scratch;
+        for (angle, position) in angle.iter_mut().zip(&*position) {
+            *angle = slope(*position as f32);
+        }
+        trig::cos(angle, count, cos);
+        let fresh = lane_bits(&stepped.map(|stepped| stepped == 0.0), count);
+        let goal_velocity = self.goal_velocity;
+        step(count, position, velocity, stepped, actions, cos, goal_velocity, obs, rewards, terminated);
+        for i in fresh {
+            let (next, reached) = advance_reset([position[i], velocity[i]], actions[i], goal_velocity);
+            [position[i], velocity[i]] = next.map(f64::from);
+            (obs[i], rewards[i], terminated[i], stepped[i]) = (next, reward(actions[i], reached), reached, 1.0);
+        }
+    }
+}
+
+multiversion! {
+    /// Steps the cars that have stepped before, and leaves the state of the others alone.
+    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    fn step(
+        count: usize,
+        position: &mut Block,
+        velocity: &mut Block,
+        stepped: &Block,
+        actions: &[f32; BLOCK],
+        cos: &Block,
+        goal_velocity: f64,
+        obs: &mut [[f32; 2]; BLOCK],
+        rewards: &mut Block,
+        terminated: &mut [bool; BLOCK],
+    ) {
+        let state = vectors_mut(position).zip(vectors_mut(velocity)).zip(vectors(stepped));
+        let input = vectors(actions).zip(vectors(cos));
+        let output = vectors_mut(obs).zip(vectors_mut(rewards).zip(vectors_mut(terminated)));
+        let all = state.zip(input).zip(output).take(count.div_ceil(LANES));
+        for ((((position, velocity), stepped), (action, cos)), (obs, (rewards, terminated))) in all {
+            for i in 0..LANES {
+                let now = [position[i] as f32, velocity[i] as f32];
+                let (next, reached) = advance(now, cos[i], action[i], goal_velocity);
+                position[i] = if stepped[i] == 0.0 { position[i] } else { f64::from(next[0]) };
+                velocity[i] = if stepped[i] == 0.0 { velocity[i] } else { f64::from(next[1]) };
+                obs[i] = next;
+                terminated[i] = reached;
+                rewards[i] = reward(action[i], reached);
+            }
+        }
     }
 }
 

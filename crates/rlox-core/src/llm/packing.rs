@@ -4,8 +4,8 @@
 //! by the room they have left, in a table with a bitmap over it, so that each
 //! sequence costs a few steps; the lengths are sorted by counting.
 
+use crate::alloc::{push, reserved, zeroed};
 use crate::interrupt::Watch;
-use crate::memory::{push, reserved, zeroed};
 use crate::{Error, Result};
 
 /// What becomes of sequences that are longer than a row.

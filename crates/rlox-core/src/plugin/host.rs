@@ -1,9 +1,9 @@
 //! The side that steps: environments of another library as a [`VectorEnv`].
 
-use super::border::{Call, Made, ask, method, unreadable};
-use super::words::{self, Reader};
+use super::abi::{Call, Made, ask, method, unreadable};
+use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
-use crate::vector::{Progress, checks};
+use crate::vector::{Progress, validate};
 use crate::{
     Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, StepOut, VectorEnv,
     check_len,
@@ -41,7 +41,7 @@ impl Hosted {
         let (num_envs, mode) = (options.num_envs, options.autoreset_mode);
         let mut hosted = Self { made, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
         let words = hosted.ask(&mut Call { method: method::ABOUT, ..Call::default() })?;
-        let (num_envs, mode, masks, spec) = words::to_about(&words).ok_or_else(unreadable)?;
+        let (num_envs, mode, masks, spec) = codec::to_about(&words).ok_or_else(unreadable)?;
         if (num_envs, mode) != (options.num_envs, options.autoreset_mode) {
             let expected = format!("{} environments in {:?} mode", options.num_envs, options.autoreset_mode);
             let got = format!("{num_envs} in {mode:?} mode from the library");
@@ -49,7 +49,7 @@ impl Hosted {
         }
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
-        checks::maskable(masks, &spec)?;
+        validate::maskable(masks, &spec)?;
         (hosted.masks, hosted.spec) = (masks, spec);
         Ok(hosted)
     }
@@ -60,7 +60,7 @@ impl Hosted {
     }
 
     fn ask_masks(&self, method: u32, masks: &mut [bool]) -> Result<()> {
-        check_len("masks", masks.len(), self.num_envs * checks::masked_actions(&self.spec.action))?;
+        check_len("masks", masks.len(), self.num_envs * validate::masked_actions(&self.spec.action))?;
         self.ask(&mut Call { method, action_masks: masks.into(), ..Call::default() }).map(drop)
     }
 
@@ -94,7 +94,7 @@ impl VectorEnv for Hosted {
         obs: &mut [f32],
     ) -> Result<()> {
         check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
-        let words = words::of_reset(seeds, mask.is_some(), options);
+        let words = codec::of_reset(seeds, mask.is_some(), options);
         let (words, mask) = (words.as_slice().into(), mask.unwrap_or(&[]).into());
         self.ask(&mut Call { method: method::RESET, words, mask, obs: obs.into(), ..Call::default() }).map(drop)
     }
@@ -154,7 +154,7 @@ impl VectorEnv for Hosted {
     }
 
     fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
-        let words = std::iter::once(index as u64).chain(words::of_progress(progress));
+        let words = std::iter::once(index as u64).chain(codec::of_progress(progress));
         self.ask_words(method::CHECK_STATE, &with_numbers(words, state)).map(drop)
     }
 
@@ -167,15 +167,15 @@ impl VectorEnv for Hosted {
     }
 
     fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
-        let words: Vec<_> = std::iter::once(index as u64).chain(words::of_progress(progress)).collect();
+        let words: Vec<_> = std::iter::once(index as u64).chain(codec::of_progress(progress)).collect();
         self.ask_words(method::SET_PROGRESS, &words).map(drop)
     }
 
     fn rngs(&self) -> Result<Vec<Pcg64>> {
-        words::to_rngs(&self.ask_words(method::RNGS, &[])?)?.ok_or_else(unreadable)
+        codec::to_rngs(&self.ask_words(method::RNGS, &[])?)?.ok_or_else(unreadable)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
-        self.ask_words(method::SET_RNGS, &words::of_rngs(rngs)?).map(drop)
+        self.ask_words(method::SET_RNGS, &codec::of_rngs(rngs)?).map(drop)
     }
 }

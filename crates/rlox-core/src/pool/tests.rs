@@ -90,7 +90,7 @@ fn workers_round_as_the_caller_does_and_only_for_it() {
         pool.share(&Job::new(3, &work)).unwrap().unwrap();
         modes.into_inner().unwrap()
     };
-    let (usual, flushing) = (FloatMode::here(), float_mode::tests::FLUSHING);
+    let (usual, flushing) = (FloatMode::here(), fp_env::tests::FLUSHING);
     assert_eq!(flushing.during(modes), [flushing; 3]);
     assert_eq!(modes(), [usual; 3]);
 }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::batch::Relabel;
-use super::buffer::{Sampler, Uniform};
 use super::hindsight::Hindsight;
 use super::prioritized::Prioritized;
-use super::save::{Description, Saved};
+use super::sampler::{Sampler, Uniform};
+use super::state::{Description, Saved};
 use super::storage::ReplayStorage;
 use crate::{Field, Pcg64, Result};
 

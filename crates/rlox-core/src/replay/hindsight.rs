@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::Replay;
 use super::batch::Relabel;
-use super::buffer::{Replay, Sampler, draw};
-use super::described::count;
-use super::save::{Description, Saved, expect_sampler};
-use super::state::{number, number_field, unfit};
-use super::storage::ReplayStorage;
-use crate::{Error, Field, Pcg64, Result, Watch, memory};
+use super::sampler::Sampler;
+use super::schema::count;
+use super::state::{Description, Saved, expect_sampler, number, number_field, unfit};
+use super::storage::{ReplayStorage, draw};
+use crate::{Error, Field, Pcg64, Result, Watch, alloc};
 
 /// Goals between two looks for an interruption.
 const LOOK: usize = 1 << 12;
@@ -114,7 +114,7 @@ impl Hindsight {
             let expected = format!("{}, as {} is", told(achieved), achieved.name);
             return Err(Error::space(desired.name.clone(), expected, told(desired), "give both goals one form"));
         }
-        let mut starts = memory::reserved("num_envs", storage.num_envs())?;
+        let mut starts = alloc::reserved("num_envs", storage.num_envs())?;
         starts.resize_with(storage.num_envs(), VecDeque::new);
         let relabel = Relabel { achieved: parts.0, desired: parts.1 };
         Ok(Self { relabel, strategy, n_sampled_goal, starts })
@@ -160,7 +160,7 @@ impl Sampler for Hindsight {
         let (held, n) = (storage.indices(), storage.num_envs());
         let k = self.n_sampled_goal as u128;
         let count = (indices.len() as u128 * k / (k + 1)) as usize;
-        memory::grow("batch_size", goals, count)?;
+        alloc::grow("batch_size", goals, count)?;
         let mut watch = Watch::default();
         for (i, index) in indices[..count].iter().enumerate() {
             if i % LOOK == LOOK - 1 {
@@ -195,7 +195,7 @@ impl Sampler for Hindsight {
                 starts.pop_front();
             }
             if !storage.is_cut(index) {
-                starts.try_reserve(1).map_err(|_| memory::refused("capacity", starts.len() + 1, 8))?;
+                starts.try_reserve(1).map_err(|_| alloc::refused("capacity", starts.len() + 1, 8))?;
                 starts.push_back(index / n);
             }
         }

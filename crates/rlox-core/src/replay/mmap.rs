@@ -1,11 +1,8 @@
 //! A replay buffer that is larger than memory and outlives its process.
 
 mod back;
-mod cold;
-mod disk;
-mod header;
-mod record;
-mod sample;
+mod file;
+mod format;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -13,15 +10,15 @@ mod timeline;
 use std::ops::Range;
 use std::path::Path;
 
-use self::cold::Cold;
-use self::disk::Disk;
-use self::header::Header;
-use self::record::Record;
-use super::buffer::ExperienceRecord;
-use super::layout::{Layout, Places};
-use super::steps::Steps;
+use self::file::{Cold, Disk};
+use self::format::{Header, Record};
+use super::ExperienceRecord;
+use super::batch::{Chosen, Column, SampledBatch, not_held};
+use super::sampler::check_count;
+use super::schema::{Layout, Places, Steps};
+use super::storage::draw;
 use crate::interrupt::Watch;
-use crate::{Error, FieldData, Result, memory};
+use crate::{Error, FieldData, FieldMut, Pcg64, Result, alloc, check_len};
 
 /// Bytes of rows that are written together, as soon as there are so many.
 const BATCH: usize = 1 << 18;
@@ -30,6 +27,8 @@ const SPARE: (usize, usize) = (1 << 22, 1 << 26);
 /// Bytes, and rows at most, that are taken or copied from memory between two looks for an interruption.
 const COPIED: usize = 1 << 22;
 const STRETCH: usize = 1 << 10;
+/// Rows that are read from the file between two looks for an interruption.
+const READS: usize = 8;
 
 /// A replay buffer whose newest rows are in memory, and which holds the others in a file; sampled uniformly.
 ///
@@ -298,6 +297,126 @@ impl MmapReplayBuffer {
     }
 }
 
+impl MmapReplayBuffer {
+    /// Samples `batch_size` transitions with what `seed` draws. The same seed gives the same transitions of the same
+    /// buffer, wherever they lie.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`].
+    pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
+        self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
+    }
+
+    /// Samples `batch_size` transitions with what a generator draws.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`].
+    pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        let before = rng.clone();
+        let prepared = batch.prepare(&self.layout, batch_size);
+        prepared
+            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| batch.fill_by(|chosen, column, out| self.read(chosen, column, out)))
+            .inspect_err(|_| {
+                batch.clear();
+                *rng = before;
+            })
+    }
+
+    /// Chooses `batch_size` transitions, each as likely as another, and reads them, to be copied column by column
+    /// ([`MmapReplayBuffer::read`]).
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
+    /// [`Error::Corrupt`] naming the file and a record that is damaged, [`Error::Io`] if the system refuses,
+    /// [`Error::Closed`] in a forked process.
+    pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        let before = rng.clone();
+        self.draw(chosen, batch_size, rng)?;
+        self.find(chosen).inspect_err(|_| *rng = before)
+    }
+
+    /// The first half of [`MmapReplayBuffer::choose`], all that draws: threads that share a generator need it no longer
+    /// than that.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`] but for damage.
+    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.check_batch_size(batch_size)?;
+        self.cold.disk.own()?;
+        chosen.prepare(batch_size)?;
+        draw(&self.indices(), rng, &mut chosen.indices);
+        chosen.weights.fill(1.0);
+        Ok(())
+    }
+
+    /// The second half of [`MmapReplayBuffer::choose`]: reads transitions that were drawn.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::choose`], and [`Error::Config`] if they are not held any more. Nothing can be
+    /// read from `chosen` then.
+    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
+        chosen.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| chosen.clear())
+    }
+
+    /// Appends the records of transitions.
+    fn fetch(&self, indices: &[usize], records: &mut Vec<u8>) -> Result<()> {
+        self.cold.disk.own()?;
+        let (held, len) = (self.indices(), self.cold.record.len);
+        if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
+            return Err(not_held(*wrong, &held));
+        }
+        alloc::grow("batch_size", records, indices.len().saturating_mul(len))?;
+        let (mut watch, copies) = (Watch::default(), (COPIED / len).clamp(1, STRETCH));
+        for (i, row) in indices.iter().enumerate() {
+            let hot = *row >= self.hot_from;
+            if hot {
+                records.extend_from_slice(&self.hot[row % self.hot_capacity * len..][..len]);
+            } else {
+                let at = records.len();
+                records.resize(at + len, 0);
+                self.cold.read(*row, &mut records[at..])?;
+            }
+            if i.is_multiple_of(if hot { copies } else { READS }) {
+                watch.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one column of transitions that this buffer chose, `[B, ...]`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a column that is not there, [`Error::Space`] for memory of another dtype,
+    /// [`Error::Shape`] for memory of another length or transitions of another buffer. Nothing is written then.
+    pub fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
+        self.cold.record.read(&self.layout, self.records(chosen)?, column, out)
+    }
+
+    /// As [`MmapReplayBuffer::read`], of a column of booleans.
+    ///
+    /// # Errors
+    /// Those of [`MmapReplayBuffer::read`].
+    pub fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()> {
+        self.cold.record.read_bools(&self.layout, self.records(chosen)?, column, out)
+    }
+
+    fn records<'a>(&self, chosen: &'a Chosen) -> Result<&'a [u8]> {
+        let found = if chosen.is_found() { chosen.records.len() } else { 0 };
+        check_len("chosen", found, chosen.indices.len() * self.cold.record.len)?;
+        Ok(&chosen.records)
+    }
+
+    /// Checks that so many transitions can be sampled.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no transitions or more than there are.
+    pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
+        check_count(self.len(), self.len(), batch_size)
+    }
+}
+
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
         // What was only read is not written to. The parent's rows are the parent's to write.
@@ -322,8 +441,8 @@ fn check_capacities(hot: usize, total: usize) -> Result<()> {
 
 /// Memory for the newest rows.
 fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
-    memory::check("hot_capacity", rows, bytes_each)?;
-    memory::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
+    alloc::check("hot_capacity", rows, bytes_each)?;
+    alloc::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
 }
 
 /// The error of a push in pieces, of which some were taken.

@@ -1,8 +1,7 @@
 //! Returns over several steps.
 
-use super::batch::retain;
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
-use crate::{Error, Result, Watch, memory};
+use crate::{Error, Result, Watch, alloc};
 
 /// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
 /// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
@@ -60,7 +59,7 @@ impl Spans {
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
-        memory::of(&self.ends) + memory::of(&self.returns) + memory::of(&self.discounts)
+        alloc::of(&self.ends) + alloc::of(&self.returns) + alloc::of(&self.discounts)
     }
 
     /// Finds them for rows that were located.
@@ -71,9 +70,9 @@ impl Spans {
         steps.check()?;
         self.clear();
         for numbers in [&mut self.returns, &mut self.discounts] {
-            memory::grow("batch_size", numbers, rows.len())?;
+            alloc::grow("batch_size", numbers, rows.len())?;
         }
-        memory::grow("batch_size", &mut self.ends, rows.len())?;
+        alloc::grow("batch_size", &mut self.ends, rows.len())?;
         let (waiting, mut watch, mut looked) = (storage.waiting(), Watch::default(), 0_usize);
         for &row in rows {
             let (mut at, mut sum, mut discount) = (row, f64::from(storage.reward(row)), steps.gamma);
@@ -98,4 +97,10 @@ impl Spans {
         }
         Ok(())
     }
+}
+
+/// Drops the values whose flag is false; there may be more flags than values.
+pub(super) fn retain<T>(values: &mut Vec<T>, keep: &[bool]) {
+    let mut keep = keep.iter();
+    values.retain(|_| keep.next().is_some_and(|keep| *keep));
 }

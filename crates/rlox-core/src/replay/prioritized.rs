@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use super::buffer::{Replay, Sampler};
-use super::gather::not_held;
-use super::layout::{Layout, Part};
-use super::state::{Kept, unfit};
+use super::Replay;
+use super::batch::not_held;
+use super::sampler::Sampler;
+use super::schema::{Layout, Part};
+use super::state::{Description, Kept, Saved, expect_sampler, float, unfit};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
-use crate::{DType, Error, Field, FieldData, Pcg64, Result, check_len, memory};
+use crate::{DType, Error, Field, FieldData, Pcg64, Result, alloc, check_len};
 
 /// Added to priorities, so that a transition whose error was 0 can be drawn again.
 const EPS: f32 = 1e-6;
@@ -88,7 +89,7 @@ impl Prioritized {
         check_share("beta", beta)?;
         let leaves = storage.room() * storage.num_envs();
         let said = || format!("capacity = {} with priorities, which needs", storage.capacity());
-        memory::check_named("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), said)?;
+        alloc::check_named("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), said)?;
         let tree = SumTree::new(leaves)?;
         Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
@@ -136,8 +137,8 @@ impl Prioritized {
         let (mut leaves, mut powers) = std::mem::take(&mut self.changes);
         leaves.clear();
         powers.clear();
-        memory::grow("indices", &mut leaves, indices.len())?;
-        memory::grow("indices", &mut powers, indices.len())?;
+        alloc::grow("indices", &mut leaves, indices.len())?;
+        alloc::grow("indices", &mut powers, indices.len())?;
         let live = || indices.iter().zip(priorities).filter(|(index, _)| **index >= held.start);
         leaves.extend(live().map(|(index, _)| storage.row_of(*index)));
         powers.extend(live().map(|(_, priority)| self.power(*priority)));
@@ -201,7 +202,7 @@ impl Sampler for Prioritized {
     }
 
     fn memory(&self) -> usize {
-        self.tree.memory() + memory::of(&self.changes.0) + memory::of(&self.changes.1)
+        self.tree.memory() + alloc::of(&self.changes.0) + alloc::of(&self.changes.1)
     }
 
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
@@ -262,5 +263,18 @@ impl Sampler for Prioritized {
         }
         (self.beta, self.largest, self.gone, self.known) = (beta, largest, held.start, held.end);
         Ok(())
+    }
+}
+
+impl Saved for Prioritized {
+    fn describe(&self) -> Description {
+        let shares = [("alpha", self.alpha()), ("beta", self.beta())];
+        let shares = shares.map(|(name, share)| (name.to_owned(), f64::from(share).into()));
+        shares.into_iter().chain([("sampler".to_owned(), "prioritized".into())]).collect()
+    }
+
+    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
+        expect_sampler(about, "prioritized")?;
+        Self::new(storage, float(about, "alpha")? as f32, float(about, "beta")? as f32)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::buffer::{check_count, draw};
-use super::gather::{Column, not_held, other_dtype, pieces};
-use super::storage::{CONTINUES, ReplayStorage};
-use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, check_len, memory};
+use super::batch::{Column, not_held, other_dtype, pieces};
+use super::sampler::check_count;
+use super::storage::{CONTINUES, ReplayStorage, draw};
+use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, alloc, check_len};
 
 /// Steps between two looks for an interruption.
 const LOOK: usize = 1 << 6;
@@ -144,7 +144,7 @@ impl Sequences {
             format!("{length} steps{before}{many}, which needs")
         };
         let steps = burn_in.saturating_add(length).saturating_mul(batch_size);
-        memory::check_named(argument, steps, size_of::<usize>() + 2, request)
+        alloc::check_named(argument, steps, size_of::<usize>() + 2, request)
     }
 }
 
@@ -179,8 +179,8 @@ impl ChosenSequences {
 
     /// Bytes of memory, which the next choice uses again.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(memory::of);
-        numbers.iter().sum::<usize>() + memory::of(&self.mask) + memory::of(&self.starts)
+        let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::of);
+        numbers.iter().sum::<usize>() + alloc::of(&self.mask) + alloc::of(&self.starts)
     }
 
     /// Room for so many starts.
@@ -285,7 +285,7 @@ impl ChosenSequences {
 
 /// Has so many, all of this value.
 fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, watch: &mut Watch) -> Result<()> {
-    memory::grow("length", all, len.saturating_sub(all.len()))?;
+    alloc::grow("length", all, len.saturating_sub(all.len()))?;
     all.clear();
     while all.len() < len {
         if !all.is_empty() {
@@ -298,7 +298,7 @@ fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, watch: &mut Watch) ->
 
 /// Has so many numbers.
 fn resize(numbers: &mut Vec<usize>, len: usize) -> Result<()> {
-    memory::grow("length", numbers, len.saturating_sub(numbers.len()))?;
+    alloc::grow("length", numbers, len.saturating_sub(numbers.len()))?;
     numbers.resize(len, 0);
     Ok(())
 }

@@ -1,11 +1,10 @@
-//! The ring that holds transitions.
+//! The ring that holds transitions, the rows that lie beside it, and the episodes that are stored from start to end.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::episodes::Episodes;
-use super::layout::{Layout, Places};
-use super::slots::Slots;
-use crate::{Error, Result, memory};
+use super::schema::{Layout, Places};
+use crate::{Error, Pcg64, Result, alloc};
 
 /// The task itself ended after this step.
 pub(crate) const TERMINATED: u8 = 1;
@@ -18,18 +17,8 @@ pub(crate) const CONTINUES: u8 = 8;
 /// The older frames lie aside, as the environment's former rows do not hold them.
 pub(crate) const HEAD: u8 = 16;
 
-/// Where an environment's last next observation is, until its next row comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
-    /// There is none: no row yet, or the episode has ended.
-    None,
-    /// Where the next row will be.
-    Ahead,
-    /// Aside: its older frames are not those of the row before.
-    Aside,
-    /// Nowhere: the caller has promised that the next row holds it.
-    Promised,
-}
+/// So many bytes more are asked for without a look at what is free, which takes some 20 us.
+const SMALL: usize = 1 << 20;
 
 /// A ring of transitions of one environment, or of several that step together.
 ///
@@ -114,14 +103,14 @@ impl ReplayStorage {
             format!("{} transitions{envs} of {} bytes each, which needs", capacity.max(num_envs), places.stride)
         };
         Ok(Self {
-            data: memory::zeroed_named(argument, rows, places.stride, said)?,
+            data: alloc::zeroed_named(argument, rows, places.stride, said)?,
             aside: Slots::new(places.obs),
             heads: Slots::new(places.obs - places.frame),
             pushed: 0,
             tails: vec![Tail::None; num_envs],
             episodes: Episodes::new(num_envs)?,
-            linked: memory::zeroed("num_envs", num_envs)?,
-            goes_on: memory::zeroed("num_envs", num_envs)?,
+            linked: alloc::zeroed("num_envs", num_envs)?,
+            goes_on: alloc::zeroed("num_envs", num_envs)?,
             joined: Vec::new(),
             layout,
             places,
@@ -296,5 +285,238 @@ impl ReplayStorage {
             row = self.before(row);
         }
         self.newest(row)
+    }
+}
+
+/// Where an environment's last next observation is, until its next row comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// There is none: no row yet, or the episode has ended.
+    None,
+    /// Where the next row will be.
+    Ahead,
+    /// Aside: its older frames are not those of the row before.
+    Aside,
+    /// Nowhere: the caller has promised that the next row holds it.
+    Promised,
+}
+
+/// Rows of one size. Memory grows with the most that were taken at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slots {
+    bytes_each: usize,
+    /// How many there are, taken or not.
+    rows: usize,
+    data: Vec<u8>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    pub(crate) fn new(bytes_each: usize) -> Self {
+        Self { bytes_each, ..Self::default() }
+    }
+
+    /// Makes room for so many more, of which an eighth of those there are come at once. `promised` bytes are somebody
+    /// else's, who has not taken them from the system yet.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if the system grants none; nothing has changed then.
+    pub(crate) fn reserve(&mut self, count: usize, promised: usize) -> Result<()> {
+        if self.free.len() >= count {
+            return Ok(());
+        }
+        let there = self.rows;
+        let missing = count - self.free.len();
+        let more = missing.max(there / 8);
+        let total = there.saturating_add(more);
+        if total > u32::MAX as usize {
+            return Err(alloc::refused("capacity", total, self.bytes_each));
+        }
+        let bytes = more.saturating_mul(self.bytes_each);
+        if bytes > SMALL {
+            let said =
+                || format!("{more} observations beside a ring of which {promised} bytes are to come, which need");
+            alloc::check_named("capacity", 1, bytes.saturating_add(promised), said)?;
+        }
+        self.data.try_reserve_exact(bytes).map_err(|_| alloc::refused("capacity", more, self.bytes_each))?;
+        self.free.try_reserve(total).map_err(|_| alloc::refused("capacity", total, 4))?;
+        self.data.resize(self.data.len() + bytes, 0);
+        self.rows = total;
+        self.free.extend((there as u32..total as u32).rev());
+        Ok(())
+    }
+
+    /// Makes room for so many rows in all.
+    ///
+    /// # Errors
+    /// Those of [`Slots::reserve`].
+    pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
+        self.reserve(count.saturating_sub(self.taken()), promised)?;
+        // A copy has room only for what was free.
+        let more = self.rows - self.free.len();
+        self.free.try_reserve(more).map_err(|_| alloc::refused("capacity", self.rows, 4))
+    }
+
+    /// Takes all rows back, and then gives them in their order.
+    pub(crate) fn give_all_back(&mut self) {
+        let rows = self.rows as u32;
+        self.free.clear();
+        self.free.extend((0..rows).rev());
+    }
+
+    /// A row of one's own, of those that [`Slots::reserve`] made room for.
+    pub(crate) fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            // More than was reserved: another row must not be given away twice.
+            let there = self.rows;
+            self.data.resize(self.data.len() + self.bytes_each, 0);
+            self.rows += 1;
+            there as u32
+        })
+    }
+
+    /// The row that was taken as the one of this number since all were given back.
+    pub(crate) fn given_mut(&mut self, number: usize) -> &mut [u8] {
+        &mut self.data[number * self.bytes_each..][..self.bytes_each]
+    }
+
+    /// How many rows are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.rows - self.free.len()
+    }
+
+    pub(crate) fn give_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    pub(crate) fn row(&self, slot: u32) -> &[u8] {
+        &self.data[slot as usize * self.bytes_each..][..self.bytes_each]
+    }
+
+    pub(crate) fn row_mut(&mut self, slot: u32) -> &mut [u8] {
+        &mut self.data[slot as usize * self.bytes_each..][..self.bytes_each]
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len() + 4 * self.free.capacity()
+    }
+}
+
+/// The first time steps of episodes that have ended and of which every step was pushed, by environment: found as steps
+/// are pushed, so that nobody has to search the ring for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Episodes {
+    /// The time step with which each environment's last episode began; 0 if that is not known, when 0 is not stored.
+    began: Vec<usize>,
+    /// In rising order. Those that are not stored any more leave as new ones come.
+    whole: Vec<VecDeque<usize>>,
+}
+
+impl Episodes {
+    pub(super) fn new(num_envs: usize) -> Result<Self> {
+        let began = alloc::zeroed("num_envs", num_envs)?;
+        let mut whole = alloc::reserved("num_envs", num_envs)?;
+        whole.resize_with(num_envs, VecDeque::new);
+        Ok(Self { began, whole })
+    }
+
+    /// Makes room for so many more of an environment.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is none; nothing has changed then.
+    pub(super) fn reserve(&mut self, env: usize, more: usize) -> Result<()> {
+        let starts = &mut self.whole[env];
+        starts.try_reserve(more).map_err(|_| alloc::refused("capacity", starts.len() + more, size_of::<usize>()))
+    }
+
+    /// Takes notice of an environment's time step, where `oldest` is the first that is stored: whether it is the first of
+    /// an episode, and the last.
+    pub(super) fn stepped(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
+        if first {
+            self.began[env] = step;
+        }
+        if !last {
+            return;
+        }
+        let starts = &mut self.whole[env];
+        while starts.front().is_some_and(|start| *start < oldest) {
+            starts.pop_front();
+        }
+        if self.began[env] >= oldest {
+            starts.push_back(self.began[env]);
+        }
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.began.fill(0);
+        self.whole.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.whole.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
+    }
+
+    /// Draws first transitions of whole episodes, each as likely as another, of those that `held` transitions are.
+    /// `counts` is memory.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is none, [`Error::Memory`] if there is no room. Nothing is drawn then.
+    pub(super) fn draw(
+        &self,
+        held: &Range<usize>,
+        rng: &mut Pcg64,
+        counts: &mut Vec<usize>,
+        drawn: &mut [usize],
+    ) -> Result<()> {
+        let n = self.whole.len();
+        let oldest = held.start / n;
+        counts.clear();
+        alloc::grow("num_envs", counts, n)?;
+        let mut total = 0;
+        for starts in &self.whole {
+            total += starts.len() - starts.partition_point(|start| *start < oldest);
+            counts.push(total);
+        }
+        if total == 0 {
+            let fix = "push more, or sample parts of episodes";
+            return Err(Error::config("whole", "an episode that is stored from start to end", "none", fix));
+        }
+        draw(&(0..total), rng, drawn);
+        for drawn in drawn {
+            let env = counts.partition_point(|count| *count <= *drawn);
+            // Counted from the newest one back: the first ones may not be stored any more.
+            let starts = &self.whole[env];
+            *drawn = starts[starts.len() - (counts[env] - *drawn)] * n + env;
+        }
+        Ok(())
+    }
+}
+
+/// Draws numbers of transitions, each as likely as another.
+pub(super) fn draw(held: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
+    let count = held.len() as u128;
+    for index in indices {
+        // The high half of the product; the bias, of count / 2^64, cannot be noticed.
+        *index = held.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, available_memory};
+
+    #[test]
+    fn what_is_promised_to_others_is_not_given_away() {
+        let Some(free) = available_memory() else { return };
+        let mut slots = Slots::new(1 << 20);
+        let rejected = crate::testing::assert_rejects(slots.reserve(2, free as usize), Error::Memory, "capacity");
+        assert!(rejected.got.contains("beside a ring"), "{rejected}");
+        assert_eq!((slots.bytes(), slots.taken()), (0, 0));
+        slots.reserve(2, 0).unwrap();
+        assert!(slots.bytes() >= 2 << 20);
     }
 }

@@ -4,18 +4,24 @@
 //! Priorities are f32, 16 of them in a cache line. Sums are f64 and always made anew from the 16 numbers below, never
 //! moved by differences: they depend on the priorities alone, not on how these came about, and nothing drifts.
 
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
 mod kernel;
-mod nodes;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::ops::Range;
 
-use crate::simd::prefetch::prefetch;
-use crate::{Error, Pcg64, Result, Watch, check_len, memory};
-use nodes::{Nodes, WIDTH};
+use bytemuck::Zeroable;
 
+use crate::simd::prefetch::prefetch;
+use crate::{Error, Pcg64, Result, Watch, alloc, check_len};
+
+/// Children of a node.
+const WIDTH: usize = 16;
+/// Bytes that memory gives at once.
+const CACHE_LINE: usize = 64;
 /// How many draws go down the tree together.
 const TOGETHER: usize = 256;
 /// How often that is done between two looks for an interruption.
@@ -89,7 +95,7 @@ impl SumTree {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn memory(&self) -> usize {
-        self.nodes.bytes() + memory::of(&self.touched)
+        self.nodes.bytes() + alloc::of(&self.touched)
     }
 
     /// The priorities of all leaves. A tree that gets the same ones draws the same.
@@ -188,7 +194,7 @@ impl SumTree {
             prefetch(&nodes[leaf / WIDTH]);
         }
         self.touched.clear();
-        memory::grow("leaves", &mut self.touched, leaves.len())?;
+        alloc::grow("leaves", &mut self.touched, leaves.len())?;
         let kept = self.nodes.leaves.all_mut();
         for (&leaf, &priority) in leaves.iter().zip(priorities) {
             kept[leaf] = stored(priority);
@@ -340,4 +346,110 @@ fn unfit(argument: &'static str, priority: f32) -> Error {
 fn stored(priority: f32) -> f32 {
     let bits = priority.abs().to_bits();
     f32::from_bits(if bits == 0 { 0 } else { bits.max(f32::MIN_POSITIVE.to_bits()) })
+}
+
+// The numbers of the tree, level by level, nodes on cache lines of their own.
+
+/// Nodes of 16 numbers each, one after the other from the beginning of a cache line on.
+struct Level<T> {
+    memory: Vec<T>,
+    first: usize,
+    len: usize,
+}
+
+impl<T: Zeroable> Level<T> {
+    /// Zeros, at least `numbers` of them.
+    fn new(numbers: usize) -> Result<Self> {
+        let len = numbers.next_multiple_of(WIDTH);
+        let memory: Vec<T> = alloc::zeroed("capacity", len + CACHE_LINE / size_of::<T>())?;
+        // The offset may be unknown, which costs time alone.
+        let first = memory.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE / size_of::<T>());
+        Ok(Self { memory, first, len })
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        alloc::of(&self.memory)
+    }
+
+    /// All numbers.
+    #[inline(always)]
+    fn all(&self) -> &[T] {
+        &self.memory[self.first..][..self.len]
+    }
+
+    /// All numbers, to be changed.
+    #[inline(always)]
+    fn all_mut(&mut self) -> &mut [T] {
+        &mut self.memory[self.first..][..self.len]
+    }
+
+    /// The nodes.
+    #[inline(always)]
+    fn nodes(&self) -> &[[T; WIDTH]] {
+        self.all().as_chunks().0
+    }
+}
+
+/// What is known of the nodes of one level below.
+struct Above {
+    /// The sum of each.
+    sums: Level<f64>,
+    /// The smallest positive number of each, 0 where there is none.
+    minima: Level<f32>,
+}
+
+impl Above {
+    /// Sixteen sums and minima each.
+    #[inline(always)]
+    fn nodes(&self) -> (&[[f64; WIDTH]], &[[f32; WIDTH]]) {
+        (self.sums.nodes(), self.minima.nodes())
+    }
+
+    /// Sums and minima, to be changed.
+    #[inline(always)]
+    fn numbers_mut(&mut self) -> Pair<'_> {
+        (self.sums.all_mut(), self.minima.all_mut())
+    }
+}
+
+/// The whole tree.
+struct Nodes {
+    leaves: Level<f32>,
+    /// From the leaves up, the last level being one node. None, if the leaves are.
+    above: Vec<Above>,
+    total: f64,
+    /// The smallest positive leaf, 0 if there is none.
+    min: f32,
+}
+
+/// Sums and minima, one of each for every node below.
+type Pair<'a> = (&'a mut [f64], &'a mut [f32]);
+
+impl Nodes {
+    /// A tree of zeros.
+    fn new(capacity: usize) -> Result<Self> {
+        // All of it at once, so that the error names the capacity that was asked for.
+        alloc::check("capacity", capacity, 5)?;
+        let leaves = Level::new(capacity)?;
+        let mut above = Vec::new();
+        let mut nodes = leaves.len / WIDTH;
+        while nodes > 1 {
+            above.push(Above { sums: Level::new(nodes)?, minima: Level::new(nodes)? });
+            nodes = nodes.div_ceil(WIDTH);
+        }
+        Ok(Self { leaves, above, total: 0.0, min: 0.0 })
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        self.leaves.bytes() + self.above.iter().map(|above| above.sums.bytes() + above.minima.bytes()).sum::<usize>()
+    }
+
+    /// The leaves, what is above them, and what is known of the root.
+    #[inline(always)]
+    fn parts(&mut self) -> (&[[f32; WIDTH]], &mut [Above], Pair<'_>) {
+        let root = (std::slice::from_mut(&mut self.total), std::slice::from_mut(&mut self.min));
+        (self.leaves.nodes(), &mut self.above, root)
+    }
 }

@@ -242,7 +242,7 @@ fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
                 let done = storage.episodes.draw(&held, &mut Pcg64::seed_from(9), &mut counts, &mut drawn);
                 assert_eq!(done.is_ok(), !expected.is_empty());
                 let mut places = vec![0; 200];
-                buffer::draw(&(0..expected.len()), &mut Pcg64::seed_from(9), &mut places);
+                storage::draw(&(0..expected.len()), &mut Pcg64::seed_from(9), &mut places);
                 let of = |place: usize| expected.get(place).copied().unwrap_or(0);
                 assert_eq!(drawn, places.into_iter().map(of).collect::<Vec<_>>());
             }

@@ -1,13 +1,11 @@
 //! The loop that fills a rollout with a Rust policy.
 
-use super::fill::{f32s, f32s_mut};
-use super::finite::check_said;
+use super::record::{check_said, f32s, f32s_mut};
 use super::{MASKS, PolicySaid, RolloutBuffer};
-use crate::phases::{self, Phase, Steps};
-use crate::vector::checks::masked_actions;
+use crate::profile::{self, Phase, Steps};
 use crate::{
     Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
-    VectorEnv, Watch, check_len, memory,
+    VectorEnv, Watch, alloc, check_len, masked_actions,
 };
 
 /// After so many steps of single environments it is time to look for interruptions.
@@ -82,7 +80,7 @@ pub fn collect(
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     let len = (n * d).max(n + finals);
-    if let Err(error) = memory::grow("n_steps", &mut values, len - n * d) {
+    if let Err(error) = alloc::grow("n_steps", &mut values, len - n * d) {
         buffer.step_final_obs = values;
         return Err(error);
     }
@@ -106,7 +104,7 @@ impl RolloutBuffer {
             return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
         };
         let more = (self.num_envs * n).saturating_sub(self.step_masks.len());
-        memory::grow("num_envs", &mut self.step_masks, more)?;
+        alloc::grow("num_envs", &mut self.step_masks, more)?;
         self.step_masks.resize(self.num_envs * n, true);
         Ok(Some(at))
     }
@@ -138,9 +136,9 @@ fn bootstrap(
 ) -> Result<()> {
     let (last, rest) = values.split_at_mut(buffer.num_envs);
     let last_obs = buffer.n_steps * buffer.num_envs * buffer.obs.width();
-    phases::enter(Phase::Inference);
+    profile::enter(Phase::Inference);
     policy.value(&f32s(&buffer.obs)[last_obs..], last)?;
     policy.value(f32s(&buffer.final_obs), &mut rest[..finals])?;
-    phases::enter(Phase::GaeCompute);
+    profile::enter(Phase::GaeCompute);
     buffer.finish(last, &rest[..finals], gamma, gae_lambda)
 }

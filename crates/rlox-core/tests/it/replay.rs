@@ -1,5 +1,9 @@
 //! Replay storage, n-step transitions, sequences and saved states against a model that keeps every pushed row.
 
+mod hindsight;
+mod mmap;
+mod prioritized;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
 
-use rlox_core::phases::{self, Phase};
+use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
@@ -162,11 +162,11 @@ impl A2cConfig {
             vf_coef: self.vf_coef,
             ent_coef: self.ent_coef,
         };
-        phases::enter(Phase::Buffer);
+        profile::enter(Phase::Buffer);
         minibatches.all(buffer)?;
         let learned = unless_stopped(stop, |stop| {
             minibatches.gather(buffer, 0..minibatches.index.len(), stop)?;
-            phases::enter(Phase::GradientUpdate);
+            profile::enter(Phase::GradientUpdate);
             if self.normalize_advantage {
                 normalize_advantages(&mut minibatches.advantages);
             }

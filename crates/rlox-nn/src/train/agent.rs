@@ -1,6 +1,6 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
-use rlox_core::phases::{self, Phase, Steps};
+use rlox_core::profile::{self, Phase, Steps};
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
@@ -313,16 +313,16 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         let Self { learner, gatherer, updates, progress, .. } = self;
         let Gatherer { experience, order, learning, .. } = gatherer;
-        phases::enter(Phase::Buffer);
+        profile::enter(Phase::Buffer);
         experience.set_progress(*progress)?;
         for _ in 0..count {
             if pause()? {
                 return Ok(false);
             }
             if let Some(batch) = experience.sample(normalizer, order)? {
-                phases::enter(Phase::GradientUpdate);
+                profile::enter(Phase::GradientUpdate);
                 means.add(&learner.learn(&batch, learning, *progress)?);
-                phases::enter(Phase::Buffer);
+                profile::enter(Phase::Buffer);
                 experience.learned(learner.td_errors())?;
             } else {
                 experience.learned(&[])?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use rlox_core::phases::{self, Phase};
+use rlox_core::profile::{self, Phase};
 use rlox_core::{
     Error, FieldData, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv,
     collect,
@@ -74,10 +74,10 @@ pub fn estimate_advantages(
     let none = || Error::shape("buffer", "a field \"obs\"", "none", "make another");
     let obs = buffer.field("obs").ok_or_else(none)?;
     encoding.check(obs)?;
-    phases::enter(Phase::Inference);
+    profile::enter(Phase::Inference);
     let last = worth(obs.data(), steps * n..(steps + 1) * n)?;
     let finals = worth(buffer.final_obs(), 0..buffer.final_index().len())?;
-    phases::enter(Phase::GaeCompute);
+    profile::enter(Phase::GaeCompute);
     buffer.finish(&last, &finals, gamma, gae_lambda)
 }
 

@@ -3,7 +3,7 @@
 
 use rlox_core::{
     Actions, ActionsMut, EnvSpec, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut,
-    VectorEnv, check_len, masked_actions, phases,
+    VectorEnv, check_len, masked_actions, profile,
 };
 
 use super::algorithm::Algorithm;
@@ -250,13 +250,13 @@ impl Gatherer {
         env: &mut dyn VectorEnv,
         mut normalizer: Option<&mut Normalizer>,
         progress: f64,
-        steps: &mut phases::Steps,
+        steps: &mut profile::Steps,
     ) -> Result<()> {
         self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
         self.started = false;
-        steps.enter(phases::Phase::EnvStep);
+        steps.enter(profile::Phase::EnvStep);
         self.advance(env)?;
-        steps.enter(phases::Phase::Buffer);
+        steps.enter(profile::Phase::Buffer);
         self.finish(algorithm, normalizer)
     }
 

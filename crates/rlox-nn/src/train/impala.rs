@@ -1,7 +1,7 @@
 //! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic that V-trace corrects for how old the policy
 //! was that acted.
 
-use rlox_core::phases::{self, Phase};
+use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, Vtrace};
 
 use super::asynchronous::AsyncOnPolicy;
@@ -129,11 +129,11 @@ impl ImpalaConfig {
         let (policy_loss, clip_coef_vf) = (PolicyLoss::Gradient, None);
         let loss =
             ActorCriticLoss { policy: policy_loss, clip_coef_vf, vf_coef: self.vf_coef, ent_coef: self.ent_coef };
-        phases::enter(Phase::Buffer);
+        profile::enter(Phase::Buffer);
         let mut corrected = std::mem::take(&mut minibatches.corrected);
         let learned = unless_stopped(stop, |stop| {
             let distance = corrected.compute(policy, buffer, minibatches, self.vtrace(), stop)?;
-            phases::enter(Phase::GradientUpdate);
+            profile::enter(Phase::GradientUpdate);
             let Corrected { values, advantages, returns, .. } = &corrected;
             let batch = Minibatch { values, advantages, returns, ..minibatches.minibatch() };
             let explained = explained_variance(values, returns)?;

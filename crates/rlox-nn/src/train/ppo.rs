@@ -1,6 +1,6 @@
 //! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
 
-use rlox_core::phases::{self, Phase};
+use rlox_core::profile::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
 use super::on_policy::Algorithm;
@@ -204,7 +204,7 @@ impl PpoConfig {
         self.check()?;
         check_share("progress", progress)?;
         let with = self.at(progress);
-        phases::enter(Phase::Buffer);
+        profile::enter(Phase::Buffer);
         minibatches.all(buffer)?;
         let total = minibatches.index.len();
         let (mut all, mut epoch) = (Means::default(), Means::default());
@@ -217,13 +217,13 @@ impl PpoConfig {
                 let rows = from..total.min(from + self.batch_size);
                 let Some(stats) = unless_stopped(stop, |stop| {
                     minibatches.gather(buffer, rows, stop)?;
-                    phases::enter(Phase::GradientUpdate);
+                    profile::enter(Phase::GradientUpdate);
                     self.minibatch(policy, minibatches, &with, stop)
                 })?
                 else {
                     break 'epochs;
                 };
-                phases::enter(Phase::Buffer);
+                profile::enter(Phase::Buffer);
                 if from == 0 {
                     epoch = Means::default();
                     learned.updates += 1;
@@ -237,7 +237,7 @@ impl PpoConfig {
             }
         }
         learned.stats = ActorCriticStats { loss: learned.stats.loss, approx_kl: epoch.mean().approx_kl, ..all.mean() };
-        phases::enter(Phase::GradientUpdate);
+        profile::enter(Phase::GradientUpdate);
         learned.explained_variance = minibatches.explained_variance(buffer)?;
         Ok(learned)
     }

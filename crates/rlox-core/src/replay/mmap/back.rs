@@ -1,7 +1,7 @@
 //! References to a file, and how it goes back to them.
 
 use super::MmapReplayBuffer;
-use super::disk::Disk;
+use super::file::Disk;
 use crate::interrupt::Watch;
 use crate::replay::state::{key, number, number_field, unfit};
 use crate::{DType, Error, Field, FieldData, Result};

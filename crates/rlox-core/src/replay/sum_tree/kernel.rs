@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use super::nodes::{Nodes, Pair, WIDTH};
-use crate::simd::f64s::on_f64s;
+use super::{Nodes, Pair, WIDTH};
+use crate::simd::f32x16::Sixteen;
+use crate::simd::f64x8::on_f64s;
 use crate::simd::prefetch::prefetch;
-use crate::simd::sixteen::Sixteen;
 
 /// A number that sums are made of.
 trait Number: Copy + PartialOrd + Default {

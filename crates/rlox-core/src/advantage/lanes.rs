@@ -1,0 +1,234 @@
+//! Parts of the kernels: numbers of both widths, flags, stretches of slices with a fixed length, and the recursion
+//! `x_t = offset_t + factor_t * x_{t+1}` over one trajectory, backwards, [`LANES`] steps at a time.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use std::fmt::{Debug, Display};
+use std::ops::{Add, Mul, Sub};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::pool::{PIECE, run_chunks_whole};
+use crate::simd::exp::Exponential;
+use crate::simd::f64x8::F64s;
+use crate::simd::{LANES, multiversion};
+use crate::{Error, Result, check_len};
+
+/// `f32` or `f64`: kernels compute in f64 and give back what they got.
+///
+/// ```
+/// fn twice<T: rlox_core::Float>(x: T) -> T {
+///     x + x
+/// }
+/// assert_eq!((twice(1.5_f32), twice(1.5_f64)), (3.0, 3.0));
+/// ```
+pub trait Float:
+    Copy
+    + Debug
+    + Display
+    + PartialOrd
+    + Add<Output = Self>
+    + Mul<Output = Self>
+    + Sub<Output = Self>
+    + Send
+    + Sync
+    + sealed::Wide
+    + Exponential
+    + 'static
+{
+}
+
+impl Float for f32 {}
+impl Float for f64 {}
+
+/// Turns zeros and ones into flags, as programs that keep `dones` in a float array have them.
+///
+/// ```
+/// let mut flags = [true; 2];
+/// rlox_core::flags_from_numbers("dones", &[0.0, 1.0], &mut flags)?;
+/// assert_eq!(flags, [false, true]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Space`] naming `argument` and the first number that is neither 0 nor 1, [`Error::Shape`] if the lengths
+/// differ.
+pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
+    check_len(argument, numbers.len(), flags.len())?;
+    let strange = AtomicBool::new(false);
+    run_chunks_whole([flags], PIECE, |i, [flags]| {
+        if !convert(&numbers[i * PIECE..][..flags.len()], flags) {
+            strange.store(true, Ordering::Relaxed);
+        }
+    })?;
+    if !strange.into_inner() {
+        return Ok(());
+    }
+    let strange = numbers.iter().position(|x| *x != T::of(0.0) && *x != T::of(1.0));
+    let got = strange.map_or_else(String::new, |at| numbers[at].to_string());
+    let error = Error::space(argument, "flags, each 0 or 1", got, "pass booleans");
+    Err(if let Some(at) = strange { error.at_index(at) } else { error })
+}
+
+multiversion! {
+    /// Whether every number was 0 or 1.
+    fn convert<T: Float>(numbers: &[T], flags: &mut [bool]) -> bool {
+        let (zero, one) = (T::of(0.0), T::of(1.0));
+        let mut strange = 0_u8;
+        for (flag, x) in flags.iter_mut().zip(numbers) {
+            let set = *x == one;
+            *flag = set;
+            strange |= u8::from(!set) & u8::from(*x != zero);
+        }
+        strange == 0
+    }
+}
+
+pub(super) mod sealed {
+    use crate::simd::LANES;
+    use crate::simd::f64x8::F64s;
+
+    /// To f64, in which kernels compute, and back.
+    pub trait Wide: Sized {
+        /// The nearest number of this width.
+        fn of(number: f64) -> Self;
+        /// This number, exactly.
+        fn wide(self) -> f64;
+        /// Eight numbers, exactly.
+        fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector;
+        /// The nearest eight numbers of this width.
+        fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]);
+        /// This number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
+        fn only_if(self, keep: bool) -> Self;
+    }
+
+    macro_rules! wide {
+        ($float:ident, $bits:ident, $load:ident, $store:ident) => {
+            // Inlined always: part of kernels that are compiled for several instruction sets.
+            impl Wide for $float {
+                #[inline(always)]
+                fn of(number: f64) -> Self {
+                    number as Self
+                }
+
+                #[inline(always)]
+                fn wide(self) -> f64 {
+                    self.into()
+                }
+
+                #[inline(always)]
+                fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector {
+                    simd.$load(from)
+                }
+
+                #[inline(always)]
+                fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]) {
+                    simd.$store(vector, to);
+                }
+
+                #[inline(always)]
+                fn only_if(self, keep: bool) -> Self {
+                    Self::from_bits(self.to_bits() & $bits::from(keep).wrapping_neg())
+                }
+            }
+        };
+    }
+    wide!(f32, u32, load_f32, store_f32);
+    wide!(f64, u64, load, store);
+}
+
+/// The number, or zero, as [`sealed::Wide::only_if`].
+#[inline(always)]
+pub(super) fn only_if(keep: bool, number: f64) -> f64 {
+    sealed::Wide::only_if(number, keep)
+}
+
+/// One number or the other, branch-free.
+#[inline(always)]
+pub(super) fn either(first: bool, number: f64, other: f64) -> f64 {
+    let mask = u64::from(first).wrapping_neg();
+    f64::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
+}
+
+/// N elements from `at` on: their number is known when compiled, so that loops over them become vectors.
+#[inline(always)]
+pub(super) fn fixed<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
+    slice[at..].first_chunk().expect("the caller counted the rows")
+}
+
+/// As [`fixed`], to be changed.
+#[inline(always)]
+pub(super) fn fixed_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
+    slice[at..].first_chunk_mut().expect("the caller counted the rows")
+}
+
+// The recursion over one trajectory is a chain: each step waits for the next one's result. Here each step is first composed with the seven after
+// it by doubling, all in registers, which waits for nothing; then the chain advances by a whole block.
+
+/// What a block of [`LANES`] steps hands to the block before it: offsets and factors composed over 1, 2 and 4 steps, and
+/// `x`. Behind the last step nothing is added and nothing changes. `TINY` says that factors of several steps
+/// may be too small for a number, which must not look like an episode's end.
+pub(super) struct Window<S: F64s, const TINY: bool> {
+    pub(super) simd: S,
+    offsets: [S::Vector; 3],
+    factors: [S::Vector; 3],
+    /// Of the block that came last.
+    pub(super) x: S::Vector,
+}
+
+impl<S: F64s, const TINY: bool> Window<S, TINY> {
+    #[inline(always)]
+    pub(super) fn new(simd: S, x: f64) -> Self {
+        Self { simd, offsets: [simd.splat(0.0); 3], factors: [simd.splat(1.0); 3], x: simd.splat(x) }
+    }
+
+    /// `x` of a block. Each composition of K steps with the K after them reads the block behind where it reaches over.
+    #[inline(always)]
+    pub(super) fn step(&mut self, offset: S::Vector, factor: S::Vector) -> S::Vector {
+        let (offset, factor) = self.double::<1>(0, offset, factor);
+        let (offset, factor) = self.double::<2>(1, offset, factor);
+        let (offset, factor) = self.double::<4>(2, offset, factor);
+        self.x = self.simd.add_scaled(offset, factor, self.x);
+        self.x
+    }
+
+    /// `x` of the first step so far.
+    #[inline(always)]
+    pub(super) fn first(&self) -> f64 {
+        let mut lanes = [0.0; LANES];
+        self.simd.store(self.x, &mut lanes);
+        lanes[0]
+    }
+
+    #[inline(always)]
+    fn double<const K: usize>(&mut self, at: usize, offset: S::Vector, factor: S::Vector) -> (S::Vector, S::Vector) {
+        let simd = self.simd;
+        let offset_behind = simd.ahead::<K>(offset, std::mem::replace(&mut self.offsets[at], offset));
+        let factor_behind = simd.ahead::<K>(factor, std::mem::replace(&mut self.factors[at], factor));
+        let composed = if TINY { simd.composed(factor, factor_behind) } else { simd.scaled(factor, factor_behind) };
+        (simd.add_scaled(offset, factor, offset_behind), composed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_takes_zeros_and_ones_and_names_what_is_neither() {
+        let mut numbers: Vec<f32> = (0..100_u8).map(|i| f32::from(i % 3 == 0)).collect();
+        for result in crate::simd::tests::on_each_isa(|| {
+            let mut flags = vec![false; 100];
+            flags_from_numbers("dones", &numbers, &mut flags).map(|()| flags)
+        }) {
+            assert!(result.unwrap().iter().enumerate().all(|(i, flag)| *flag == (i % 3 == 0)));
+        }
+        for strange in [0.5, f32::NAN, -1.0] {
+            numbers[77] = strange;
+            for result in crate::simd::tests::on_each_isa(|| flags_from_numbers("dones", &numbers, &mut [false; 100])) {
+                let error = result.unwrap_err();
+                let wrong = error.mismatch().unwrap();
+                assert_eq!((&wrong.got, wrong.at.index), (&strange.to_string(), Some(77)));
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Actions of a batch of environments: batches to read and to write, and the sealed kinds of actions.
+
+use std::ops::Range;
+
+use crate::simd::multiversion;
+use crate::{Error, Result, Space};
+
+/// The actions of a whole batch, row-major.
+#[derive(Clone, Copy, Debug)]
+pub enum Actions<'a> {
+    /// For Discrete, MultiDiscrete and MultiBinary spaces.
+    Discrete(&'a [i64]),
+    /// For Box spaces.
+    Continuous(&'a [f32]),
+}
+
+/// Where a policy writes its actions: the rows of a batch.
+#[derive(Debug)]
+pub enum ActionsMut<'a> {
+    /// For Discrete (counted from 0, whatever the space's `start`), MultiDiscrete and MultiBinary spaces.
+    Discrete(&'a mut [i64]),
+    /// For Box spaces. What leaves the bounds is clipped on the way to the environment.
+    Continuous(&'a mut [f32]),
+}
+
+impl<'a> ActionsMut<'a> {
+    /// Some of the numbers, to be written again.
+    ///
+    /// # Panics
+    /// If there are not so many, as slices do.
+    pub fn part(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
+        match self {
+            Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
+            Self::Continuous(actions) => ActionsMut::Continuous(&mut actions[numbers]),
+        }
+    }
+
+    /// The actions as environments of this action space take them, in the same place: Discrete ones counted from the
+    /// space's `start`, those of a Box inside its bounds.
+    ///
+    /// ```
+    /// use rlox_core::{Actions, ActionsMut, Space};
+    ///
+    /// let mut actions = [0, 2];
+    /// let sent = ActionsMut::Discrete(&mut actions).sent(&Space::Discrete { n: 3, start: 5 });
+    /// assert!(matches!(sent, Actions::Discrete([5, 7])));
+    /// ```
+    pub fn sent(self, space: &Space) -> Actions<'a> {
+        match (self, space) {
+            (Self::Discrete(actions), Space::Discrete { start, .. }) if *start != 0 => {
+                for action in &mut *actions {
+                    *action = action.wrapping_add(*start);
+                }
+                Actions::Discrete(actions)
+            }
+            (Self::Continuous(actions), Space::Box { low, high, .. }) => {
+                for row in actions.chunks_exact_mut(low.len().max(1)) {
+                    row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = x.clamp(*low, *high));
+                }
+                Actions::Continuous(actions)
+            }
+            (Self::Discrete(actions), _) => Actions::Discrete(actions),
+            (Self::Continuous(actions), _) => Actions::Continuous(actions),
+        }
+    }
+}
+
+/// A kind of action. Sealed: the action spaces decide which kinds there are.
+pub trait Action: sealed::Sealed + 'static {
+    /// Checks a batch against the space and gives its rows, one per environment.
+    ///
+    /// # Errors
+    /// [`Error::Action`] if a value is outside the space, [`Error::NotFinite`] if a value is NaN or infinite (both with the
+    /// index of the environment), [`Error::Shape`] if the number of values is wrong, [`Error::Space`] if the batch is of
+    /// another kind than the space.
+    fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for i64 {}
+    impl Sealed for [i64] {}
+    impl Sealed for [f32] {}
+}
+
+fn wrong_kind(space: &Space, got: &'static str) -> Error {
+    Error::space("actions", format!("actions of {space:?}"), got, "pass the kind of action the space names")
+}
+
+fn wrong_count(num_envs: usize, dim: usize, got: usize) -> Error {
+    let expected = format!("{num_envs} actions of {dim} numbers each");
+    Error::shape("actions", expected, format!("{got} numbers"), "pass one action per environment")
+}
+
+fn outside(env: usize, expected: &str, got: &str) -> Error {
+    Error::action("actions", expected, got, "keep actions inside the action space").at_env(env)
+}
+
+multiversion! {
+    /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case.
+    fn any_outside(values: &[i64], start: i64, n: i64) -> bool {
+        values.iter().fold(false, |any, a| any | (a.wrapping_sub(start) as u64 >= n as u64))
+    }
+}
+
+impl Action for i64 {
+    #[inline]
+    fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
+        let (Actions::Discrete(values), Space::Discrete { n, start }) = (actions, space) else {
+            return Err(wrong_kind(space, "actions of another kind"));
+        };
+        if values.len() != num_envs {
+            return Err(wrong_count(num_envs, 1, values.len()));
+        }
+        if any_outside(values, *start, *n) {
+            let env = values.iter().position(|a| a.wrapping_sub(*start) as u64 >= *n as u64).unwrap_or(0);
+            return Err(outside(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
+        }
+        Ok(values.iter())
+    }
+}
+
+impl Action for [i64] {
+    fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
+        let Actions::Discrete(values) = actions else {
+            return Err(wrong_kind(space, "floating-point actions"));
+        };
+        let limit: &dyn Fn(usize) -> i64 = match space {
+            Space::MultiDiscrete { nvec } => &|i| nvec[i],
+            Space::MultiBinary { .. } => &|_| 2,
+            _ => return Err(wrong_kind(space, "vectors of integers")),
+        };
+        let dim = space.dim();
+        if values.len() != num_envs * dim {
+            return Err(wrong_count(num_envs, dim, values.len()));
+        }
+        if let Some(at) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
+            let expected = format!("integers in [0, {}]", limit(at % dim) - 1);
+            return Err(outside(at / dim, &expected, &values[at].to_string()).at_column(at % dim));
+        }
+        Ok(values.chunks_exact(dim))
+    }
+}
+
+impl Action for [f32] {
+    #[inline]
+    fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
+        let (Actions::Continuous(values), Space::Box { .. }) = (actions, space) else {
+            return Err(wrong_kind(space, "actions of another kind"));
+        };
+        let dim = space.dim();
+        if values.len() != num_envs * dim {
+            return Err(wrong_count(num_envs, dim, values.len()));
+        }
+        if values.iter().fold(false, |any, a| any | !a.is_finite()) {
+            let at = values.iter().position(|a| !a.is_finite()).unwrap_or(0);
+            let (got, fix) = (values[at].to_string(), "keep actions finite");
+            return Err(Error::not_finite("actions", "finite numbers", got, fix).at_env(at / dim));
+        }
+        Ok(values.chunks_exact(dim))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mismatch;
+    use crate::testing::assert_rejects;
+
+    fn outside<T: ?Sized + Action>(actions: &[i64], n: usize, space: &Space) -> Mismatch {
+        assert_rejects(T::rows(Actions::Discrete(actions), n, space), Error::Action, "actions")
+    }
+
+    #[test]
+    fn discrete_actions_outside_name_the_environment() {
+        let space = Space::Discrete { n: 3, start: 5 };
+        let rejected = outside::<i64>(&[5, 8], 2, &space);
+        assert!(rejected.expected.contains("[5, 7]"), "{rejected}");
+        assert_eq!((&rejected.got[..], rejected.at.env), ("8", Some(1)));
+        assert_eq!(outside::<i64>(&[i64::MIN], 1, &space).at.env, Some(0));
+        assert_rejects(i64::rows(Actions::Discrete(&[5]), 2, &space), Error::Shape, "actions");
+        assert_rejects(i64::rows(Actions::Continuous(&[5.0]), 1, &space), Error::Space, "actions");
+        assert_eq!(i64::rows(Actions::Discrete(&[5, 7]), 2, &space).unwrap().sum::<i64>(), 12);
+    }
+
+    #[test]
+    fn vectors_of_integers_are_checked_by_component() {
+        let space = Space::MultiDiscrete { nvec: vec![2, 4] };
+        assert!(<[i64]>::rows(Actions::Discrete(&[1, 3, 0, 0]), 2, &space).is_ok());
+        let rejected = outside::<[i64]>(&[1, 3, 2, 0], 2, &space);
+        assert_eq!((&rejected.expected[..], &rejected.got[..]), ("integers in [0, 1]", "2"));
+        assert_eq!((rejected.at.env, rejected.at.column), (Some(1), Some(0)));
+        assert!(outside::<[i64]>(&[2], 1, &Space::MultiBinary { n: 1 }).expected.contains("[0, 1]"));
+    }
+
+    #[test]
+    fn continuous_actions_must_be_finite() {
+        let space = Space::uniform_box(-1.0, 1.0, &[2]);
+        let result = <[f32]>::rows(Actions::Continuous(&[0.0, 0.0, 0.0, f32::NAN]), 2, &space);
+        let rejected = assert_rejects(result, Error::NotFinite, "actions");
+        assert_eq!((&rejected.got[..], rejected.at.env), ("NaN", Some(1)));
+        assert!(<[f32]>::rows(Actions::Continuous(&[9.0, -9.0]), 1, &space).is_ok(), "bounds are the env's affair");
+    }
+}

@@ -1,0 +1,118 @@
+//! Returns and lengths of finished episodes, kept inside the environments and drained now and then.
+
+use crate::{Result, alloc};
+
+/// The newest finished episodes, oldest first.
+///
+/// ```
+/// let mut log = rlox_core::EpisodeLog::default();
+/// log.push(21.0, 21);
+/// let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+/// log.drain(&mut returns, &mut lengths);
+/// assert_eq!((returns, lengths), (vec![21.0], vec![21]));
+/// ```
+#[derive(Debug)]
+pub struct EpisodeLog {
+    episodes: Vec<(f64, u32)>,
+    oldest: usize,
+    total: u64,
+}
+
+impl Default for EpisodeLog {
+    fn default() -> Self {
+        Self { episodes: Vec::with_capacity(EpisodeLog::CAPACITY), oldest: 0, total: 0 }
+    }
+}
+
+impl EpisodeLog {
+    /// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
+    pub(crate) const CAPACITY: usize = 16_384;
+
+    /// An empty log, where the system may refuse the memory.
+    pub(crate) fn reserved() -> Result<Self> {
+        Ok(Self { episodes: alloc::reserved("num_envs", EpisodeLog::CAPACITY)?, oldest: 0, total: 0 })
+    }
+
+    /// Notes one finished episode: the sum of its rewards and its number of steps.
+    #[inline]
+    pub fn push(&mut self, episode_return: f64, length: u32) {
+        self.total += 1;
+        if self.episodes.len() < EpisodeLog::CAPACITY {
+            self.episodes.push((episode_return, length));
+        } else {
+            self.episodes[self.oldest] = (episode_return, length);
+            self.oldest = (self.oldest + 1) % EpisodeLog::CAPACITY;
+        }
+    }
+
+    /// Counts episodes that are nowhere kept.
+    pub(crate) fn skip(&mut self, episodes: u64) {
+        self.total += episodes;
+    }
+
+    /// Moves the episodes behind those of another log.
+    pub(crate) fn pour_into(&mut self, other: &mut Self) {
+        let (newer, older) = self.episodes.split_at(self.oldest);
+        other.total += self.total - self.episodes.len() as u64;
+        for (episode_return, length) in older.iter().chain(newer) {
+            other.push(*episode_return, *length);
+        }
+        self.episodes.clear();
+        (self.oldest, self.total) = (0, 0);
+    }
+
+    /// How many episodes [`EpisodeLog::drain`] would give.
+    ///
+    /// ```
+    /// let mut log = rlox_core::EpisodeLog::default();
+    /// log.push(21.0, 21);
+    /// assert_eq!(log.len(), 1);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.episodes.len()
+    }
+
+    /// Whether it would give none.
+    pub fn is_empty(&self) -> bool {
+        self.episodes.is_empty()
+    }
+
+    /// How many episodes were ever noted, those included that are not kept.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Appends the episodes, oldest first, and forgets them. At most the newest 16,384 are there.
+    pub fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) {
+        let (newer, older) = self.episodes.split_at(self.oldest);
+        for (episode_return, length) in older.iter().chain(newer) {
+            returns.push(*episode_return);
+            lengths.push(*length);
+        }
+        self.episodes.clear();
+        self.oldest = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_keeps_the_newest_in_order() {
+        let mut log = EpisodeLog::default();
+        for i in 0..EpisodeLog::CAPACITY as u32 + 3 {
+            log.push(f64::from(i), i);
+        }
+        let (mut returns, mut lengths) = (Vec::new(), Vec::new());
+        log.drain(&mut returns, &mut lengths);
+        assert_eq!(
+            (returns.len(), lengths[0], lengths[EpisodeLog::CAPACITY - 1]),
+            (EpisodeLog::CAPACITY, 3, EpisodeLog::CAPACITY as u32 + 2)
+        );
+        assert!(lengths.is_sorted());
+        assert_eq!(log.total(), EpisodeLog::CAPACITY as u64 + 3);
+        log.drain(&mut returns, &mut lengths);
+        assert_eq!((returns.len(), log.total()), (EpisodeLog::CAPACITY, EpisodeLog::CAPACITY as u64 + 3));
+    }
+}

@@ -1,0 +1,200 @@
+//! The registry of native environments: their ids, and environments made by id.
+
+use super::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv, argument, soa::Lanes};
+use crate::{AutoresetMode, EnvSpec, Error, Result, VecEnv, VectorEnv};
+
+/// What a native environment is made with, besides its id.
+#[derive(Clone, Debug)]
+pub struct MakeOptions<'a> {
+    /// How many environments.
+    pub num_envs: usize,
+    /// Environment i is seeded with `seed + i`; `None` takes entropy from the operating system.
+    pub seed: Option<u64>,
+    /// When finished environments are reset.
+    pub autoreset_mode: AutoresetMode,
+    /// `None` for the id's own time limit, `Some(None)` for no limit.
+    pub max_episode_steps: Option<Option<u32>>,
+    /// The environment's own arguments by Gymnasium's names; booleans are 0 and 1.
+    pub arguments: &'a [(String, f64)],
+}
+
+impl MakeOptions<'_> {
+    /// Copies of any [`crate::Env`], made as these options say; but for the arguments, which `env` has taken already.
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, envs::{CartPole, MakeOptions}};
+    ///
+    /// let options = MakeOptions {
+    ///     num_envs: 2,
+    ///     seed: None,
+    ///     autoreset_mode: AutoresetMode::Disabled,
+    ///     max_episode_steps: Some(Some(10)),
+    ///     arguments: &[],
+    /// };
+    /// assert_eq!(options.copies_of(CartPole::default())?.spec().max_episode_steps, Some(10));
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::new`], [`Error::Config`] for a time limit of 0.
+    pub fn copies_of<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
+        build(self, env)
+    }
+
+    /// The environment's argument `name`, one of `known`, or its default.
+    ///
+    /// ```
+    /// use rlox_core::{AutoresetMode, envs::MakeOptions};
+    ///
+    /// let options = MakeOptions {
+    ///     num_envs: 1,
+    ///     seed: None,
+    ///     autoreset_mode: AutoresetMode::SameStep,
+    ///     max_episode_steps: None,
+    ///     arguments: &[("slip".into(), 0.5)],
+    /// };
+    /// assert_eq!(options.argument(&["slip", "size"], "slip", 0.1)?, 0.5);
+    /// assert_eq!(options.argument(&["slip", "size"], "size", 5.0)?, 5.0);
+    /// assert!(options.argument(&["size"], "size", 5.0).is_err());
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] if any argument is not one of `known`, or not finite.
+    pub fn argument(&self, known: &[&'static str], name: &str, default: f64) -> Result<f64> {
+        argument(self.arguments, known, name, default)
+    }
+}
+
+type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
+
+const REGISTRY: &[(&str, Maker)] = &[
+    ("Acrobot-v1", |options| build_lanes(options, Acrobot::from_arguments(options.arguments)?)),
+    ("CartPole-v1", |options| build_lanes(options, CartPole::from_arguments(options.arguments)?)),
+    ("MountainCar-v0", |options| build_lanes(options, MountainCar::from_arguments(options.arguments)?)),
+    ("MountainCarContinuous-v0", |options| {
+        build_lanes(options, MountainCarContinuous::from_arguments(options.arguments)?)
+    }),
+    ("Pendulum-v1", |options| build_lanes(options, Pendulum::from_arguments(options.arguments)?)),
+];
+
+/// The ids that [`make`] knows.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    REGISTRY.iter().map(|(id, _)| *id)
+}
+
+/// Makes the vectorised environment of a Gymnasium id.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, envs};
+///
+/// let options = envs::MakeOptions {
+///     num_envs: 4,
+///     seed: Some(0),
+///     autoreset_mode: AutoresetMode::SameStep,
+///     max_episode_steps: None,
+///     arguments: &[],
+/// };
+/// assert_eq!(envs::make("CartPole-v1", &options)?.num_envs(), 4);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Config`] for an id or argument that does not exist (near names are listed), and those of [`VecEnv::new`].
+pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
+    if let Some((_, maker)) = REGISTRY.iter().find(|(known, _)| *known == id) {
+        return maker(options);
+    }
+    let mut near: Vec<_> = ids().map(|known| (distance(&known.to_lowercase(), &id.to_lowercase()), known)).collect();
+    near.sort_unstable();
+    let near: Vec<_> = near.iter().map(|(_, known)| *known).take(3).collect();
+    Err(Error::config(
+        "env_id",
+        "the id of a native environment",
+        format!("{id:?}"),
+        format!("did you mean {}? All ids: {}", near.join(" or "), ids().collect::<Vec<_>>().join(", ")),
+    ))
+}
+
+fn build_lanes<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
+where
+    E: Lanes<K, D> + 'static,
+{
+    if options.num_envs < E::FROM || !env.has_lanes() {
+        return build(options, env);
+    }
+    let limit = time_limit(options, env.spec())?;
+    let env = SoaVecEnv::new(options.num_envs, options.seed, options.autoreset_mode, env)?;
+    Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>> {
+    let limit = time_limit(options, env.spec())?;
+    let env = VecEnv::new(options.num_envs, options.seed, options.autoreset_mode, move || env.clone())?;
+    Ok(Box::new(env.with_max_episode_steps(limit)))
+}
+
+fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> {
+    let limit = options.max_episode_steps.unwrap_or(spec.max_episode_steps);
+    if limit == Some(0) {
+        let fix = "pass a positive number, or none for no limit";
+        return Err(Error::config("max_episode_steps", "at least 1", "0", fix));
+    }
+    Ok(limit)
+}
+
+/// Levenshtein distance, for near names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_rejects;
+
+    fn options(arguments: &[(String, f64)]) -> MakeOptions<'_> {
+        MakeOptions {
+            num_envs: 1,
+            seed: Some(0),
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments,
+        }
+    }
+
+    #[test]
+    fn unknown_ids_list_near_names() {
+        let rejected = assert_rejects(make("cartpole", &options(&[])), Error::Config, "env_id");
+        assert!(rejected.hint.contains("did you mean CartPole-v1"), "{rejected}");
+    }
+
+    #[test]
+    fn unknown_arguments_are_refused() {
+        let arguments = [("gravity".to_string(), 1.0)];
+        let rejected = assert_rejects(make("Pendulum-v1", &options(&arguments)), Error::Config, "arguments");
+        assert_eq!((&rejected.expected[..], &rejected.got[..]), ("only g", "\"gravity\""));
+    }
+
+    #[test]
+    fn limits_can_be_changed_and_removed() {
+        let limit = |limit| {
+            let options = MakeOptions { max_episode_steps: limit, ..options(&[]) };
+            make("Pendulum-v1", &options).map(|env| env.spec().max_episode_steps)
+        };
+        assert_eq!(limit(None).unwrap(), Some(200));
+        assert_eq!(limit(Some(Some(7))).unwrap(), Some(7));
+        assert_eq!(limit(Some(None)).unwrap(), None);
+        assert!(limit(Some(Some(0))).is_err());
+    }
+}

@@ -1,0 +1,491 @@
+//! Advantages of completions relative to the other completions of their prompt: GRPO (Shao et al. 2024,
+//! arXiv:2402.03300, section 4.1.2), Dr. GRPO without the scale (Liu et al. 2025, arXiv:2503.20783) and RLOO's
+//! leave-one-out baseline (Ahmadian et al. 2024, arXiv:2402.14740).
+//!
+//! NaN stands for a reward that is missing, as in TRL: it counts in no mean and no deviation, and its advantage is 0.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use super::rewards::check_size;
+use crate::interrupt::Watch;
+use crate::simd::f64x8::{F64s, on_f64s};
+use crate::simd::{LANES, multiversion};
+use crate::{Error, Float, Result, check_len};
+
+/// Groups whose divisions and roots are computed together.
+const BLOCK: usize = 16;
+
+/// What the differences from the baseline are divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RewardScale {
+    /// The standard deviation of the group's rewards: GRPO.
+    #[default]
+    Group,
+    /// The standard deviation of all rewards of the call (Hu et al. 2025, arXiv:2508.08221).
+    Batch,
+    /// Nothing: Dr. GRPO, RLOO.
+    None,
+}
+
+/// How advantages are made of rewards. The default is `(r - mean) / std` of the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupOptions {
+    /// Deviations divide the sum of squares by `count - ddof`: 0, or 1 as PyTorch and TRL do.
+    pub ddof: usize,
+    /// Added to the deviation; TRL adds 1e-4.
+    pub eps: f64,
+    /// What the differences are divided by.
+    pub scale: RewardScale,
+    /// Whether the baseline is the mean of the *other* rewards of the group: RLOO.
+    pub leave_one_out: bool,
+}
+
+/// Advantages of one group: `rewards` of all completions of one prompt.
+///
+/// All 0 where the rewards are equal, two roundings or 1e-150 apart at most, or are no more than `ddof`.
+///
+/// # Errors
+/// As [`compute_batch_group_advantages`].
+///
+/// ```
+/// use rlox_core::llm::{GroupOptions, compute_group_advantages};
+///
+/// let mut advantages = [0.0; 4];
+/// compute_group_advantages(&[0.0, 2.0, f64::NAN, 1.0], &GroupOptions::default(), &mut advantages)?;
+/// let std = (2.0_f64 / 3.0).sqrt();
+/// assert_eq!(advantages, [-1.0 / std, 1.0 / std, 0.0, 0.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions, advantages: &mut [T]) -> Result<()> {
+    compute_batch_group_advantages(rewards, rewards.len(), options, advantages)
+}
+
+/// Advantages of many groups of `group_size` rewards each, one after the other.
+///
+/// A group's advantages are all 0 where its rewards are equal, two roundings or 1e-150 apart at most, or are no more
+/// than `ddof`.
+///
+/// # Errors
+/// [`Error::Shape`] if `rewards` is not a whole number of groups or `advantages` has another length;
+/// [`Error::Config`] if `eps` is negative or not finite, or a reward is infinite or beyond 1e140 in size (1e37 in
+/// f32). Nothing is written then.
+///
+/// ```
+/// use rlox_core::llm::{GroupOptions, RewardScale, compute_batch_group_advantages};
+///
+/// // Leave-one-out: 1 - (0 + 0) / 2 and 0 - (1 + 0) / 2; the second group has nothing to tell apart.
+/// let rewards = [1.0_f32, 0.0, 0.0, 0.1, 0.1, 0.1];
+/// let options = GroupOptions { scale: RewardScale::None, leave_one_out: true, ..Default::default() };
+/// let mut advantages = [0.0; 6];
+/// compute_batch_group_advantages(&rewards, 3, &options, &mut advantages)?;
+/// assert_eq!(advantages, [1.0, -0.5, -0.5, 0.0, 0.0, 0.0]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+pub fn compute_batch_group_advantages<T: Float>(
+    rewards: &[T],
+    group_size: usize,
+    options: &GroupOptions,
+    advantages: &mut [T],
+) -> Result<()> {
+    if !rewards.is_empty() && (group_size == 0 || !rewards.len().is_multiple_of(group_size)) {
+        return Err(Error::shape(
+            "rewards",
+            format!("a multiple of group_size = {group_size} elements"),
+            rewards.len().to_string(),
+            "pass whole groups, prompt by prompt",
+        ));
+    }
+    check_len("advantages", advantages.len(), rewards.len())?;
+    if !(0.0..f64::INFINITY).contains(&options.eps) {
+        let fix = "pass 0, or a small positive number such as 1e-4";
+        return Err(Error::config("eps", "a finite number that is not negative", options.eps.to_string(), fix));
+    }
+    check_size("rewards", rewards)?;
+    if rewards.is_empty() {
+        return Ok(());
+    }
+    let mut watch = Watch::default();
+    let how = How::of(rewards, options, &mut watch)?;
+    let many = (Watch::STRETCH / group_size / BLOCK * BLOCK).max(1) * group_size;
+    for (i, (rewards, advantages)) in rewards.chunks(many).zip(advantages.chunks_mut(many)).enumerate() {
+        if i > 0 {
+            watch.check()?;
+        }
+        if group_size > Watch::STRETCH {
+            large(rewards, &how, advantages, &mut watch)?;
+        } else {
+            groups(rewards, group_size, &how, advantages);
+        }
+    }
+    Ok(())
+}
+
+/// The options, resolved for a call.
+struct How {
+    ddof: f64,
+    eps: f64,
+    by_group: bool,
+    /// Of all groups, if not by group.
+    scale: f64,
+    leave_one_out: bool,
+}
+
+impl How {
+    fn of<T: Float>(rewards: &[T], options: &GroupOptions, watch: &mut Watch) -> Result<Self> {
+        let (ddof, eps) = (options.ddof as f64, options.eps);
+        let (scale, eps) = match options.scale {
+            RewardScale::Group => (0.0, eps),
+            RewardScale::Batch => (Sums::of_many(rewards, watch)?.std::<T>(ddof), eps),
+            RewardScale::None => (1.0, 0.0),
+        };
+        let by_group = options.scale == RewardScale::Group;
+        Ok(Self { ddof, eps, by_group, scale, leave_one_out: options.leave_one_out })
+    }
+}
+
+on_f64s! {
+    fn groups<T: Float>(simd: F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+        let of_block = group_size.saturating_mul(BLOCK);
+        for (rewards, advantages) in rewards.chunks(of_block).zip(advantages.chunks_mut(of_block)) {
+            block(simd, rewards, group_size, how, advantages);
+        }
+    }
+}
+
+/// One group that takes so long that there are interruptions in between.
+fn large<T: Float>(rewards: &[T], how: &How, advantages: &mut [T], watch: &mut Watch) -> Result<()> {
+    let group = Sums::of_many(rewards, watch)?;
+    let (mean, factor) = (group.mean(), group.factor::<T>(how));
+    for (rewards, advantages) in rewards.chunks(Watch::STRETCH).zip(advantages.chunks_mut(Watch::STRETCH)) {
+        watch.check()?;
+        put(rewards, &group, mean, factor, advantages);
+    }
+    Ok(())
+}
+
+multiversion! {
+    fn put<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
+        for (advantage, reward) in advantages.iter_mut().zip(rewards) {
+            let centred = (reward.wide() - group.origin) - mean;
+            // What is missing is no better or worse than the others.
+            *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
+        }
+    }
+}
+
+/// Up to [`BLOCK`] groups: first the sums of all, then in lanes across groups what is slow, then the results.
+#[inline(always)]
+fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+    let mut sums = [[0.0; BLOCK]; 3];
+    for (i, rewards) in rewards.chunks_exact(group_size).enumerate() {
+        let group = Sums::of(simd, rewards);
+        [sums[0][i], sums[1][i], sums[2][i]] = [group.origin, group.sum, group.square];
+    }
+    let (mut means, mut factors, mut missing) = ([0.0; BLOCK], [0.0; BLOCK], false);
+    for i in 0..BLOCK {
+        let group = Sums { count: group_size as f64, origin: sums[0][i], sum: sums[1][i], square: sums[2][i] };
+        means[i] = group.mean();
+        missing |= means[i].is_nan();
+        factors[i] = group.factor::<T>(how);
+    }
+    let pairs = rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size));
+    for (i, (rewards, advantages)) in pairs.enumerate() {
+        scaled(simd, rewards, [sums[0][i], means[i], factors[i]], advantages);
+    }
+    if missing {
+        incomplete(rewards, group_size, how, advantages);
+    }
+}
+
+/// The advantages of one group: what its rewards are beyond the origin and the mean of that, times a factor.
+#[inline(always)]
+fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64; 3], advantages: &mut [T]) {
+    let (blocks, rest) = rewards.as_chunks::<LANES>();
+    let (to_blocks, to_rest) = advantages.as_chunks_mut::<LANES>();
+    let [origins, means, factors, zero] = [origin, mean, factor, 0.0].map(|x| simd.splat(x));
+    for (advantages, rewards) in to_blocks.iter_mut().zip(blocks) {
+        let centred = simd.sub(simd.sub(T::load(simd, rewards), origins), means);
+        // Adding 0 makes no negative zeros.
+        T::store(simd, simd.add(simd.mul(centred, factors), zero), advantages);
+    }
+    for (advantage, reward) in to_rest.iter_mut().zip(rest) {
+        *advantage = T::of(((reward.wide() - origin) - mean) * factor + 0.0);
+    }
+}
+
+/// Does those groups again in which rewards are missing.
+#[cold]
+fn incomplete<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+    for (rewards, advantages) in rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size)) {
+        if !rewards.iter().any(|reward| reward.wide().is_nan()) {
+            continue;
+        }
+        let group = Sums::of_present(rewards);
+        let (mean, factor) = (group.mean(), group.factor::<T>(how));
+        put(rewards, &group, mean, factor, advantages);
+    }
+}
+
+/// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
+/// to cancellation.
+#[derive(Clone, Copy)]
+struct Sums {
+    count: f64,
+    origin: f64,
+    /// Of the differences from `origin`; NaN if a reward is missing.
+    sum: f64,
+    /// Of their squares.
+    square: f64,
+}
+
+impl Sums {
+    #[inline(always)]
+    fn of<T: Float>(simd: impl F64s, rewards: &[T]) -> Self {
+        Self::about(simd, rewards.first().map_or(f64::NAN, |x| x.wide()), rewards)
+    }
+
+    #[inline(always)]
+    fn about<T: Float>(simd: impl F64s, origin: f64, rewards: &[T]) -> Self {
+        let (blocks, rest) = rewards.as_chunks::<LANES>();
+        let (mut sum, mut square) = (0.0, 0.0);
+        if !blocks.is_empty() {
+            let (mut sums, mut squares, origins) = (simd.splat(0.0), simd.splat(0.0), simd.splat(origin));
+            for block in blocks {
+                let x = simd.sub(T::load(simd, block), origins);
+                sums = simd.add(sums, x);
+                squares = simd.add(squares, simd.mul(x, x));
+            }
+            (sum, square) = (total(simd, sums), total(simd, squares));
+        }
+        for x in rest {
+            let x = x.wide() - origin;
+            sum += x;
+            square += x * x;
+        }
+        Self { count: rewards.len() as f64, origin, sum, square }
+    }
+
+    /// The same of many rewards, of which some may be missing.
+    fn of_many<T: Float>(rewards: &[T], watch: &mut Watch) -> Result<Self> {
+        let mut all = Self { count: 0.0, origin: rewards[0].wide(), sum: 0.0, square: 0.0 };
+        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
+            if i > 0 {
+                watch.check()?;
+            }
+            add(rewards, &mut all);
+        }
+        if !all.sum.is_nan() {
+            return Ok(all);
+        }
+        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan()).unwrap_or(0.0);
+        all = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
+        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
+            if i > 0 {
+                watch.check()?;
+            }
+            all.add(&Self::present_about(origin, rewards));
+        }
+        Ok(all)
+    }
+
+    /// Adds what others sum to, about the same origin.
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.square += other.square;
+    }
+
+    /// The same of the rewards that are there.
+    #[cold]
+    fn of_present<T: Float>(rewards: &[T]) -> Self {
+        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan());
+        Self::present_about(origin.unwrap_or(0.0), rewards)
+    }
+
+    fn present_about<T: Float>(origin: f64, rewards: &[T]) -> Self {
+        let present = rewards.iter().map(|x| x.wide()).filter(|x| !x.is_nan());
+        let nothing = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
+        present.fold(nothing, |sums, x| {
+            let x = x - origin;
+            Self { count: sums.count + 1.0, sum: sums.sum + x, square: sums.square + x * x, ..sums }
+        })
+    }
+
+    #[inline(always)]
+    fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    /// The standard deviation; 0 where no reward is more than two roundings to T away from the first, or undefined.
+    #[inline(always)]
+    fn std<T: Float>(&self, ddof: f64) -> f64 {
+        let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+        let mean = self.mean();
+        let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
+        // The root of the sum is at least the largest difference. False for NaN too, which too few rewards give.
+        if self.count > ddof && self.square.sqrt() > 2.0 * ulp * self.origin.abs() { std } else { 0.0 }
+    }
+
+    /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
+    #[inline(always)]
+    fn factor<T: Float>(&self, how: &How) -> f64 {
+        let std = self.std::<T>(how.ddof);
+        let scale = 1.0 / (if how.by_group { std } else { how.scale } + how.eps);
+        // r - (n * mean - r) / (n - 1) = (r - mean) * n / (n - 1)
+        let others = if how.leave_one_out { self.count - 1.0 } else { self.count };
+        let factor = scale * (self.count / others);
+        if std > 0.0 && factor < f64::INFINITY { factor } else { 0.0 }
+    }
+}
+
+#[inline(always)]
+fn total<S: F64s>(simd: S, vector: S::Vector) -> f64 {
+    let mut lanes = [0.0; LANES];
+    simd.store(vector, &mut lanes);
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+on_f64s! {
+    fn add<T: Float>(simd: F64s, rewards: &[T], sums: &mut Sums) {
+        sums.add(&Sums::about(simd, sums.origin, rewards));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::simd::tests::on_each_isa;
+    use crate::testing::{Variant, assert_rejects};
+
+    fn batch<T: Float>(rewards: &[T], group_size: usize, options: &GroupOptions) -> Vec<T> {
+        let mut advantages = vec![T::of(9.0); rewards.len()];
+        compute_batch_group_advantages(rewards, group_size, options, &mut advantages).unwrap();
+        advantages
+    }
+
+    /// The formula, one mean and one deviation after the other.
+    fn slow(rewards: &[f64], group_size: usize, options: &GroupOptions) -> Vec<f64> {
+        let there = |group: &[f64]| group.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
+        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+        let std = |x: &[f64]| {
+            let square = x.iter().map(|y| (y - mean(x)).powi(2)).sum::<f64>();
+            if x.len() > options.ddof { (square / (x.len() - options.ddof) as f64).sqrt() } else { 0.0 }
+        };
+        let of_group = |group: &[f64]| {
+            let present = there(group);
+            let scale = match options.scale {
+                RewardScale::Group => std(&present) + options.eps,
+                RewardScale::Batch => std(&there(rewards)) + options.eps,
+                RewardScale::None => 1.0,
+            };
+            let n = present.len() as f64;
+            let one = |r: f64| {
+                let others = (n * mean(&present) - r) / (n - 1.0);
+                let baseline = if options.leave_one_out { others } else { mean(&present) };
+                if r.is_nan() || std(&present) == 0.0 { 0.0 } else { (r - baseline) / scale }
+            };
+            group.iter().map(|r| one(*r)).collect::<Vec<_>>()
+        };
+        rewards.chunks(group_size).flat_map(of_group).collect()
+    }
+
+    #[test]
+    fn by_hand() {
+        // Mean 3, squares 4 + 1 + 0 + 9.
+        let rewards = [1.0, 2.0, 3.0, 6.0];
+        let std = 3.5_f64.sqrt();
+        let expected = [-2.0 / std, -1.0 / std, 0.0, 3.0 / std];
+        for (got, expected) in batch(&rewards, 4, &GroupOptions::default()).iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-15, "{got} {expected}");
+        }
+        let trl = GroupOptions { ddof: 1, eps: 0.5, ..Default::default() };
+        assert!((batch(&rewards, 4, &trl)[3] - 3.0 / ((14.0_f64 / 3.0).sqrt() + 0.5)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn equal_rewards_have_no_advantage_whatever_their_rounding() {
+        for scale in [RewardScale::Group, RewardScale::Batch, RewardScale::None] {
+            let options = GroupOptions { scale, leave_one_out: true, ..Default::default() };
+            let rewards = [0.1, 0.1, 0.1, 0.1 + 0.2, 0.3, 0.3, 5.0, 5.0, 7.0];
+            let bits: Vec<u64> = batch(&rewards, 3, &options)[..6].iter().map(|x: &f64| x.to_bits()).collect();
+            assert_eq!(bits, [0; 6], "{scale:?}");
+            assert!(batch(&rewards, 3, &options)[8] > 0.0);
+        }
+        assert_eq!(batch(&[7.0_f32], 1, &GroupOptions { ddof: 1, ..Default::default() }), [0.0]);
+        assert_eq!(batch(&[f64::NAN; 4], 2, &GroupOptions::default()), [0.0; 4]);
+        assert_eq!(batch::<f64>(&[], 0, &GroupOptions::default()), [0.0; 0]);
+    }
+
+    #[test]
+    fn a_small_difference_in_a_large_group_counts() {
+        let mut rewards = vec![1.0_f32; 65_536];
+        rewards[0] += 1e-5;
+        let advantages = batch(&rewards, 65_536, &GroupOptions::default());
+        assert!((advantages[0] - 256.0).abs() < 0.01, "{}", advantages[0]);
+        let close = batch(&[1000.0_f32, 1000.0002, 1000.0004, 1000.0002], 4, &GroupOptions::default());
+        assert!((close[2] - 1.51).abs() < 0.01, "{close:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_slow_form(
+            rewards in prop::collection::vec(prop_oneof![9 => -10.0..10.0, 1 => Just(f64::NAN)], 6 * 20),
+            group_size in prop::sample::select(vec![1_usize, 2, 3, 8, 10, 12, 20, 24, 60]),
+            ddof in 0..3_usize,
+            eps in prop::sample::select(vec![0.0, 1e-4]),
+            scale in prop::sample::select(vec![RewardScale::Group, RewardScale::Batch, RewardScale::None]),
+            leave_one_out: bool,
+        ) {
+            let options = GroupOptions { ddof, eps, scale, leave_one_out };
+            // With two equal deviations (count - ddof small) the slow form is no less right, so the tolerance is small.
+            for (got, expected) in batch(&rewards, group_size, &options).iter().zip(slow(&rewards, group_size, &options)) {
+                let expected = if expected.is_finite() { expected } else { 0.0 };
+                prop_assert!((got - expected).abs() <= 1e-9 * (1.0 + expected.abs()), "{} {}", got, expected);
+            }
+        }
+
+        #[test]
+        fn every_instruction_set_gives_the_same_bits(
+            rewards in prop::collection::vec(prop_oneof![9 => -1.0..1.0_f32, 1 => Just(f32::NAN)], 90),
+            group_size in prop::sample::select(vec![2_usize, 9, 15, 45, 90]),
+        ) {
+            let options = GroupOptions { scale: RewardScale::Batch, ..Default::default() };
+            let bits = || batch(&rewards, group_size, &options).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let results = on_each_isa(bits);
+            prop_assert!(results.iter().all(|result| *result == results[0]));
+        }
+    }
+
+    #[test]
+    fn large_offsets_cost_no_accuracy() {
+        let rewards: Vec<f64> = [0.0, 1.0, 2.0, 5.0].iter().map(|x| 1e9 + x).collect();
+        let near = batch(&[0.0, 1.0, 2.0, 5.0], 4, &GroupOptions::default());
+        assert!(batch(&rewards, 4, &GroupOptions::default()).iter().zip(near).all(|(a, b)| (a - b).abs() < 1e-12));
+    }
+
+    #[test]
+    fn wrong_arguments_are_named_and_nothing_is_written() {
+        let rejects = |rewards: &[f64], group_size, options: &GroupOptions, variant: Variant, argument| {
+            let mut advantages = vec![9.0; rewards.len()];
+            let result = compute_batch_group_advantages(rewards, group_size, options, &mut advantages);
+            assert!(advantages.iter().all(|x| *x == 9.0));
+            assert_rejects(result, variant, argument)
+        };
+        let usual = GroupOptions::default();
+        for group_size in [2, 0] {
+            let rejected = rejects(&[1.0; 5], group_size, &usual, Error::Shape, "rewards");
+            assert_eq!(rejected.expected, format!("a multiple of group_size = {group_size} elements"));
+            assert_eq!(rejected.got, "5");
+        }
+        let infinite = rejects(&[1.0, f64::INFINITY], 2, &usual, Error::Config, "rewards");
+        assert_eq!((&infinite.got[..], infinite.at.index), ("inf", Some(1)));
+        let large = rejects(&[1e200, 1.0], 2, &usual, Error::Config, "rewards");
+        assert_eq!((&large.got[..], large.at.index), ("1e200", Some(0)));
+        for eps in [-1e-4, f64::NAN, f64::INFINITY] {
+            rejects(&[1.0, 2.0], 2, &GroupOptions { eps, ..usual }, Error::Config, "eps");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Buffers and weights on their way between actors and learner. Nobody holds the lock while stepping or learning.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::schedule::Turns;
+use super::{Ahead, Collect, Turn, let_go, too_late};
+use crate::{Error, Pcg64, Result, Watch};
+
+/// How often the learner looks for interruptions while it waits.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What an actor begins a rollout with.
+#[derive(Debug)]
+pub struct Begun<W, B> {
+    /// Its place among the others.
+    pub turn: Turn,
+    /// Of the version that the turn says.
+    pub weights: Arc<W>,
+    /// What is to be filled.
+    pub buffer: B,
+}
+
+/// What has been counted and timed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PipelineStats {
+    /// Rollouts handed to the learner.
+    pub rollouts: u64,
+    /// Of all their lags.
+    pub total_lag: u64,
+    /// The largest one.
+    pub largest_lag: u64,
+    /// How long the learner waited for rollouts.
+    pub learner_waited: Duration,
+    /// How long actors waited for buffers and weights, all together.
+    pub actors_waited: Duration,
+}
+
+/// An actor, whatever it is.
+pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
+
+struct State<W, B> {
+    turns: Turns,
+    /// Those that are not in anybody's hands.
+    buffers: Vec<Option<B>>,
+    /// The newest last, that of the turns' version.
+    weights: VecDeque<Arc<W>>,
+    seeds: Pcg64,
+    error: Option<Error>,
+    /// Threads that have not ended.
+    alive: usize,
+    stats: PipelineStats,
+    /// Actors whose threads have ended, with their numbers, where they are wanted back.
+    home: Option<Vec<(usize, Boxed<W, B>)>>,
+}
+
+/// The bounded ring of buffers.
+pub(super) struct Handover<W, B> {
+    state: Mutex<State<W, B>>,
+    /// Set with the lock held.
+    stopped: AtomicBool,
+    /// For actors, and for who waits for their end.
+    freed: Condvar,
+    /// For the learner.
+    came: Condvar,
+}
+
+impl<W, B> Handover<W, B> {
+    pub(super) fn new(
+        actors: usize,
+        ahead: Ahead,
+        weights: W,
+        seeds: Pcg64,
+        mut buffer: impl FnMut() -> Result<B>,
+    ) -> Result<Self> {
+        let turns = Turns::new(actors, ahead)?;
+        let buffers = (0..=ahead.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
+        let mut history = VecDeque::with_capacity(ahead.max_lag + 1);
+        history.push_back(Arc::new(weights));
+        let (error, alive, stats, home) = (None, 0, PipelineStats::default(), None);
+        let state = Mutex::new(State { turns, buffers, weights: history, seeds, error, alive, stats, home });
+        Ok(Self { state, stopped: AtomicBool::new(false), freed: Condvar::new(), came: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<W, B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An actor's next rollout, once there is a buffer; `None` where it is to end.
+    pub(super) fn begin(&self, actor: usize) -> Option<Begun<W, B>> {
+        let (mut state, start) = (self.state(), Instant::now());
+        loop {
+            if self.is_stopped() {
+                return None;
+            }
+            let State { turns, buffers, weights, seeds, stats, .. } = &mut *state;
+            if let Some(turn) = turns.begin(actor, seeds) {
+                stats.actors_waited += start.elapsed();
+                let behind = (turns.version() - turn.version) as usize;
+                let weights = weights[weights.len() - 1 - behind].clone();
+                let buffer = buffers[turn.slot].take()?;
+                if turns.in_turn() {
+                    self.freed.notify_all();
+                }
+                return Some(Begun { turn, weights, buffer });
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// An actor is through with a buffer.
+    pub(super) fn end(&self, turn: Turn, buffer: B, done: Result<()>) {
+        let mut state = self.state();
+        state.buffers[turn.slot] = Some(buffer);
+        match done {
+            Ok(()) => state.turns.came(turn.slot),
+            Err(Error::Interrupted) if self.is_stopped() => {}
+            Err(error) => self.note(&mut state, error),
+        }
+        self.came.notify_all();
+    }
+
+    /// The first error ends everything.
+    pub(super) fn fail(&self, error: Error) {
+        self.note(&mut self.state(), error);
+        self.came.notify_all();
+    }
+
+    fn note(&self, state: &mut State<W, B>, error: Error) {
+        state.error.get_or_insert(error);
+        self.stopped.store(true, Ordering::Relaxed);
+        self.freed.notify_all();
+    }
+
+    /// The next rollout to learn from, and its lag; `None` where `stop` says so.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
+    pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(Turn, u64, B)>> {
+        let (mut state, start, mut watch) = (self.state(), Instant::now(), Watch::default());
+        state.turns.ask();
+        self.freed.notify_all();
+        loop {
+            if let Some(error) = state.error.take() {
+                return Err(error);
+            }
+            if self.is_stopped() || state.alive == 0 {
+                return Err(closed());
+            }
+            if let Some((turn, lag)) = state.turns.take() {
+                let stats = &mut state.stats;
+                stats.learner_waited += start.elapsed();
+                stats.rollouts += 1;
+                stats.total_lag += lag;
+                stats.largest_lag = stats.largest_lag.max(lag);
+                return state.buffers[turn.slot].take().map(|buffer| Some((turn, lag, buffer))).ok_or_else(closed);
+            }
+            state = self.came.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            if watch.is_due() {
+                drop(state);
+                watch.check()?;
+                if stop() {
+                    return Ok(None);
+                }
+                state = self.state();
+            }
+        }
+    }
+
+    /// The learner is through with a rollout and gives its buffer back, with new weights where it has learned.
+    pub(super) fn release(&self, turn: Turn, buffer: B, weights: Option<W>) {
+        let new = weights.map(Arc::new);
+        let mut state = self.state();
+        state.buffers[turn.slot] = Some(buffer);
+        state.turns.release(turn.slot);
+        let mut oldest = None;
+        if let Some(new) = new.or_else(|| state.weights.back().cloned()) {
+            if state.weights.len() == state.buffers.len() {
+                oldest = state.weights.pop_front();
+            }
+            state.weights.push_back(new);
+        }
+        self.freed.notify_all();
+        drop(state);
+        // They are the caller's: what their end takes, or waits for, is not waited for by actors.
+        drop(oldest);
+    }
+
+    /// The stream after the rollouts that were begun, and those that are due.
+    pub(super) fn seeds(&self) -> Pcg64 {
+        let state = self.state();
+        let mut seeds = state.seeds.clone();
+        if !self.is_stopped() {
+            state.turns.draw_due(&mut seeds);
+        }
+        seeds
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.state().turns.version()
+    }
+
+    pub(super) fn stats(&self) -> PipelineStats {
+        self.state().stats
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        let state = self.state();
+        self.stopped.store(true, Ordering::Relaxed);
+        drop(state);
+        self.freed.notify_all();
+        self.came.notify_all();
+    }
+
+    pub(super) fn started(&self) {
+        self.state().alive += 1;
+    }
+
+    pub(super) fn ended(&self) {
+        self.state().alive -= 1;
+        self.freed.notify_all();
+        self.came.notify_all();
+    }
+
+    /// Ends the threads, whose actors are wanted back.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Closed`] where everything had ended before.
+    pub(super) fn recall(&self) -> Result<()> {
+        let mut state = self.state();
+        if self.is_stopped() || state.alive == 0 {
+            return Err(state.error.take().unwrap_or_else(closed));
+        }
+        state.home = Some(Vec::with_capacity(state.alive));
+        drop(state);
+        self.stop();
+        Ok(())
+    }
+
+    /// The actors that were recalled, in order; what they collected and nobody took is lost.
+    ///
+    /// # Errors
+    /// The first one of an actor; [`Error::Backend`] where one has not ended yet. All has ended then.
+    pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
+        let mut state = self.state();
+        let mut home = state.home.take().unwrap_or_default();
+        if state.alive > 0 || state.error.is_some() {
+            let error = state.error.take().unwrap_or_else(too_late);
+            drop(state);
+            for (_, actor) in home {
+                let_go(actor);
+            }
+            return Err(error);
+        }
+        let State { turns, seeds, weights, .. } = &mut *state;
+        turns.draw_due(seeds);
+        turns.restart(turns.version());
+        let newest = weights.pop_back();
+        let older = std::mem::replace(weights, newest.into_iter().collect());
+        drop(state);
+        drop(older);
+        home.sort_unstable_by_key(|(number, _)| *number);
+        Ok(home.into_iter().map(|(_, actor)| actor).collect())
+    }
+
+    /// What a thread is to drop of an actor that it no longer needs.
+    pub(super) fn bring_home(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
+        match &mut self.state().home {
+            Some(home) => home.push((number, actor)),
+            None => return Some(actor),
+        }
+        None
+    }
+
+    /// Has it begin after so many rollouts with other weights and another stream, while there are no threads.
+    pub(super) fn rewind(&self, rollouts: u64, weights: W, seeds: Pcg64) {
+        let new = Arc::new(weights);
+        let mut state = self.state();
+        state.turns.restart(rollouts);
+        state.seeds = seeds;
+        let before = std::mem::replace(&mut state.weights, [new].into());
+        drop(state);
+        drop(before);
+    }
+
+    /// There will be threads.
+    pub(super) fn wake(&self) {
+        let _state = self.state();
+        self.stopped.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether all threads have ended within so long.
+    pub(super) fn all_ended(&self, patience: Duration) -> bool {
+        let waited = self.freed.wait_timeout_while(self.state(), patience, |state| state.alive > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0
+    }
+}
+
+fn closed() -> Error {
+    Error::closed("collector", "one whose actors work", "one that was stopped, or has failed before", "make a new one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Weak;
+
+    /// Asks, when it is dropped, whether anybody has the lock.
+    #[derive(Default)]
+    struct Asks(Mutex<Weak<Handover<Arc<Asks>, u8>>>, Arc<AtomicBool>);
+
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            self.1.store(ring.is_some_and(|ring| ring.state.try_lock().is_ok()), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn weights_that_nobody_needs_are_dropped_without_the_lock() {
+        let (first, ahead) = (Arc::new(Asks::default()), Ahead { max_lag: 0, lockstep: true });
+        let free = Arc::clone(&first.1);
+        let ring = Handover::new(1, ahead, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
+        let ring = Arc::new(ring);
+        *first.0.lock().unwrap() = Arc::downgrade(&ring);
+        drop(first);
+        ring.started();
+        ring.state().turns.ask();
+        let begun = ring.begin(0).unwrap();
+        let Begun { turn, weights, buffer } = begun;
+        drop(weights);
+        ring.end(turn, buffer, Ok(()));
+        let (turn, _, buffer) = ring.take(&mut || false).unwrap().unwrap();
+        ring.release(turn, buffer, Some(Arc::default()));
+        assert!(free.load(Ordering::Relaxed));
+    }
+}

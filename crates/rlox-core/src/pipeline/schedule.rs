@@ -1,0 +1,347 @@
+//! Schedules actors: assigns free buffers and weight versions, and picks the next rollout to learn from.
+
+use crate::{Error, Pcg64, Result};
+
+/// How far actors may run ahead of the learner.
+///
+/// A rollout's lag is how many others were learned from between its first step and its own turn: that many updates its
+/// policy is behind. With a bound of `max_lag` there are `max_lag + 1` buffers; two of them are one that is filled while
+/// the other one is learned from.
+///
+/// ```
+/// let ahead = rlox_core::Ahead::default();
+/// assert_eq!((ahead.max_lag, ahead.lockstep), (1, false));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// The bound of every rollout's lag. Actors wait where it would be passed; so does the learner, for a slow actor.
+    pub max_lag: usize,
+    /// Rollouts are learned from in the order in which they were begun, by the actors in turn, with weights that are as
+    /// old as the bound says, however fast anybody is: runs are repeatable. With a bound of 0 actors and learner take
+    /// turns, else they work at the same time.
+    pub lockstep: bool,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { max_lag: 1, lockstep: false }
+    }
+}
+
+impl Ahead {
+    /// Checks that so many actors can work.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no actors, a bound of 0 without lockstep, or one below the number of actors.
+    pub fn check(self, actors: usize) -> Result<()> {
+        if actors == 0 {
+            return Err(Error::config("num_actors", "at least 1", "0", "pass a positive number"));
+        }
+        if self.lockstep {
+            return Ok(());
+        }
+        if self.max_lag == 0 {
+            let fix = "pass 1 or more, or lockstep, in which actors and learner may take turns";
+            return Err(Error::config("max_lag", "at least 1 where actors do not wait for the learner", "0", fix));
+        }
+        if self.max_lag < actors {
+            let expected = format!("at least {actors}, as there are so many actors");
+            let fix = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
+            return Err(Error::config("max_lag", expected, self.max_lag.to_string(), fix));
+        }
+        Ok(())
+    }
+}
+
+/// A rollout's place among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its buffer.
+    pub slot: usize,
+    /// How many rollouts were begun before.
+    pub number: u64,
+    /// Who fills it.
+    pub actor: usize,
+    /// How many rollouts were learned from when its weights were published.
+    pub version: u64,
+    /// Decides what is random in it.
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Free,
+    Filling(Turn),
+    /// The count says when it came.
+    Ready(Turn, u64),
+    Learning,
+}
+
+/// Which buffer is in whose hands.
+#[derive(Debug)]
+pub(super) struct Turns {
+    ahead: Ahead,
+    actors: usize,
+    slots: Vec<Slot>,
+    /// How many rollouts were begun, have come, were taken by the learner, and were learned from.
+    begun: u64,
+    came: u64,
+    taken: u64,
+    version: u64,
+    /// How many the learner has asked for.
+    asked: u64,
+    /// What all of them were when it began, or began again.
+    first: u64,
+    /// The versions of rollouts under way, to be sorted.
+    waiting: Vec<u64>,
+}
+
+impl Turns {
+    pub(super) fn new(actors: usize, ahead: Ahead) -> Result<Self> {
+        ahead.check(actors)?;
+        let buffers = ahead.max_lag.saturating_add(1);
+        let slots = crate::alloc::reserved("max_lag", buffers)?;
+        let waiting = crate::alloc::reserved("max_lag", buffers)?;
+        let (begun, came, taken, version, asked, first) = (0, 0, 0, 0, 0, 0);
+        let mut made = Self { ahead, actors, slots, begun, came, taken, version, asked, first, waiting };
+        made.slots.resize(buffers, Slot::Free);
+        Ok(made)
+    }
+
+    /// Begins again after so many rollouts, where nobody has a buffer.
+    pub(super) fn restart(&mut self, rollouts: u64) {
+        self.slots.fill(Slot::Free);
+        (self.begun, self.came, self.taken) = (rollouts, rollouts, rollouts);
+        (self.version, self.asked, self.first) = (rollouts, rollouts, rollouts);
+    }
+
+    /// Whether actors wait for each other, too.
+    pub(super) fn in_turn(&self) -> bool {
+        self.ahead.lockstep && self.actors > 1
+    }
+
+    /// How many rollouts were learned from.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The next rollout of an actor, with the next seed, if it may begin.
+    pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<Turn> {
+        let (number, lag) = (self.begun, self.ahead.max_lag as u64);
+        let version = if self.ahead.lockstep {
+            // Between two rollouts nothing is under way but what the bound allows: a learner that stops there can go on.
+            let due = number % self.actors as u64 == actor as u64 && number < self.asked + lag;
+            if !due {
+                return None;
+            }
+            number.saturating_sub(lag).max(self.first)
+        } else {
+            self.version
+        };
+        let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Free))?;
+        let seed = Self::seed(seeds);
+        let turn = Turn { slot, number, actor, version, seed };
+        self.slots[slot] = Slot::Filling(turn);
+        self.begun += 1;
+        Some(turn)
+    }
+
+    fn seed(seeds: &mut Pcg64) -> u64 {
+        seeds.integers_inclusive(0, i64::MAX).cast_unsigned()
+    }
+
+    /// Draws the seeds of rollouts that are due: in lockstep it is known which will be begun, however fast anybody is.
+    pub(super) fn draw_due(&self, seeds: &mut Pcg64) {
+        if self.ahead.lockstep {
+            for _ in self.begun..self.asked + self.ahead.max_lag as u64 {
+                Self::seed(seeds);
+            }
+        }
+    }
+
+    /// A rollout is there.
+    pub(super) fn came(&mut self, slot: usize) {
+        if let Slot::Filling(turn) = self.slots[slot] {
+            self.slots[slot] = Slot::Ready(turn, self.came);
+            self.came += 1;
+        }
+    }
+
+    /// The learner waits for one more rollout.
+    pub(super) fn ask(&mut self) {
+        self.asked = self.taken + 1;
+    }
+
+    /// What is learned from next, and its lag, if it is there.
+    pub(super) fn take(&mut self) -> Option<(Turn, u64)> {
+        let ready = |slot: &Slot| if let Slot::Ready(turn, came) = *slot { Some((came, turn)) } else { None };
+        let chosen = if self.ahead.lockstep {
+            self.slots.iter().filter_map(ready).map(|(_, turn)| turn).find(|turn| turn.number == self.taken)
+        } else {
+            let first = self.slots.iter().filter_map(ready).min_by_key(|(came, _)| *came);
+            let first = first.map(|(_, turn)| turn)?;
+            if self.others_can_wait(first.slot) {
+                Some(first)
+            } else {
+                self.oldest().filter(|oldest| ready(&self.slots[oldest.slot]).is_some())
+            }
+        };
+        let turn = chosen?;
+        self.slots[turn.slot] = Slot::Learning;
+        self.taken += 1;
+        Some((turn, self.taken - 1 - turn.version))
+    }
+
+    fn under_way(&self) -> impl Iterator<Item = Turn> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Filling(turn) | Slot::Ready(turn, _) => Some(*turn),
+            Slot::Free | Slot::Learning => None,
+        })
+    }
+
+    /// The one whose policy is the oldest.
+    fn oldest(&self) -> Option<Turn> {
+        self.under_way().min_by_key(|turn| (turn.version, turn.number))
+    }
+
+    /// Whether all but one can be learned from after it, the oldest first, without passing the bound.
+    fn others_can_wait(&mut self, slot: usize) -> bool {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.clear();
+        waiting.extend(self.under_way().filter(|turn| turn.slot != slot).map(|turn| turn.version));
+        waiting.sort_unstable();
+        let lag = self.ahead.max_lag as u64;
+        let fit = waiting.iter().zip(self.taken + 1..).all(|(version, at)| at <= version + lag);
+        self.waiting = waiting;
+        fit
+    }
+
+    /// The learner is through with a rollout, whether it learned from it or not.
+    pub(super) fn release(&mut self, slot: usize) {
+        if matches!(self.slots[slot], Slot::Learning) {
+            self.slots[slot] = Slot::Free;
+            self.version += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn turns(actors: usize, max_lag: usize, lockstep: bool) -> Turns {
+        Turns::new(actors, Ahead { max_lag, lockstep }).unwrap()
+    }
+
+    #[test]
+    fn one_buffer_is_filled_while_the_other_is_learned_from() {
+        let mut turns = turns(1, 1, false);
+        let first = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+        turns.came(first.slot);
+        let second = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None, "both are in use");
+        assert_eq!(turns.take(), Some((first, 0)));
+        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None);
+        turns.release(first.slot);
+        assert_eq!((turns.version(), turns.take()), (1, None));
+        turns.came(second.slot);
+        assert_eq!(turns.take(), Some((second, 1)));
+    }
+
+    #[test]
+    fn a_slow_actor_is_waited_for_once_the_bound_is_reached() {
+        let mut turns = turns(2, 2, false);
+        let slow = turns.begin(1, &mut Pcg64::seed_from(0)).unwrap();
+        for lag in 0..3 {
+            let fast = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+            turns.came(fast.slot);
+            if lag < 2 {
+                assert_eq!(turns.take(), Some((fast, 0)));
+                turns.release(fast.slot);
+            } else {
+                assert_eq!(turns.take(), None, "the slow one's policy would be 3 updates behind");
+            }
+        }
+        turns.came(slow.slot);
+        assert_eq!(turns.take(), Some((slow, 2)));
+    }
+
+    #[test]
+    fn in_lockstep_nothing_is_begun_before_it_is_asked_for_but_what_the_bound_allows() {
+        let mut alone = turns(1, 0, true);
+        assert_eq!(alone.begin(0, &mut Pcg64::seed_from(0)), None);
+        alone.ask();
+        let first = alone.begin(0, &mut Pcg64::seed_from(0)).unwrap();
+        assert_eq!((first.number, first.version, alone.begin(0, &mut Pcg64::seed_from(0))), (0, 0, None));
+        let mut both = turns(2, 2, true);
+        let begun = [
+            both.begin(1, &mut Pcg64::seed_from(0)),
+            both.begin(0, &mut Pcg64::seed_from(0)),
+            both.begin(0, &mut Pcg64::seed_from(0)),
+            both.begin(1, &mut Pcg64::seed_from(0)),
+        ]
+        .map(|turn| turn.map(|t| (t.number, t.version)));
+        assert_eq!(begun, [None, Some((0, 0)), None, Some((1, 0))]);
+        both.ask();
+        assert_eq!(both.begin(0, &mut Pcg64::seed_from(0)).map(|turn| (turn.number, turn.version)), Some((2, 0)));
+    }
+
+    #[test]
+    fn bounds_that_let_somebody_starve_are_refused() {
+        for (actors, max_lag, lockstep) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
+            assert!(Turns::new(actors, Ahead { max_lag, lockstep }).is_err());
+        }
+        assert!(Turns::new(3, Ahead { max_lag: 0, lockstep: true }).is_ok());
+    }
+
+    proptest! {
+        /// Whoever is fast or slow: nothing is lost or doubled, no rollout is older than the bound, and somebody can go on.
+        #[test]
+        fn every_rollout_is_learned_from_once_within_the_bound(
+            actors in 1..5_usize, more in 0..4_usize, lockstep: bool, choices in proptest::collection::vec(0..6_usize, 1..300),
+        ) {
+            let max_lag = if lockstep { more } else { actors + more };
+            let mut turns = turns(actors, max_lag, lockstep);
+            let (mut filling, mut learning, mut asked) = (vec![None; actors], None, false);
+            let mut learned = std::collections::BTreeSet::new();
+            for (i, choice) in choices.iter().enumerate() {
+                let mut moved = false;
+                // Everybody in an order that differs from round to round; the first who can do something does it.
+                for who in (0..=actors).map(|k| (k + choice + i) % (actors + 1)) {
+                    if let Some(actor) = who.checked_sub(1) {
+                        if let Some(turn) = filling[actor].take() {
+                            let turn: Turn = turn;
+                            turns.came(turn.slot);
+                            moved = true;
+                        } else {
+                            filling[actor] = turns.begin(actor, &mut Pcg64::seed_from(0));
+                            moved = filling[actor].is_some();
+                        }
+                    } else if let Some(turn) = learning.take() {
+                        let turn: Turn = turn;
+                        turns.release(turn.slot);
+                        asked = false;
+                        moved = true;
+                    } else {
+                        if !std::mem::replace(&mut asked, true) {
+                            turns.ask();
+                            moved = true;
+                        }
+                        if let Some((turn, lag)) = turns.take() {
+                            prop_assert!(lag <= max_lag as u64);
+                            prop_assert!(!lockstep || lag == max_lag.min(turn.number as usize) as u64);
+                            prop_assert!(learned.insert(turn.number), "learned from twice");
+                            learning = Some(turn);
+                            moved = true;
+                        }
+                    }
+                    if moved {
+                        break;
+                    }
+                }
+                prop_assert!(moved, "nobody can go on");
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The C interface of plugins: slices cross it, and words in which everything else is written.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use super::codec;
+use crate::{Error, Result};
+
+/// A slice that is read. Made from one and from nothing else, so that it can be one again.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Input<'a, T> {
+    start: *const T,
+    len: usize,
+    lifetime: PhantomData<&'a [T]>,
+}
+
+impl<'a, T> Input<'a, T> {
+    pub(super) fn slice(self) -> &'a [T] {
+        // SAFETY: pointer and length are a slice's, which is borrowed for 'a.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl<'a, T> From<&'a [T]> for Input<'a, T> {
+    fn from(slice: &'a [T]) -> Self {
+        Self { start: slice.as_ptr(), len: slice.len(), lifetime: PhantomData }
+    }
+}
+
+impl<T> Default for Input<'_, T> {
+    fn default() -> Self {
+        Self::from(&[][..])
+    }
+}
+
+/// A slice that is written to.
+#[repr(C)]
+pub(super) struct Output<'a, T> {
+    start: *mut T,
+    len: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> Output<'a, T> {
+    /// The slice, which is empty from then on.
+    pub(super) fn take(&mut self) -> &'a mut [T] {
+        let Self { start, len, .. } = std::mem::take(self);
+        // SAFETY: pointer and length are a slice's, which is borrowed for 'a, and are given away once.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}
+
+impl<'a, T> From<&'a mut [T]> for Output<'a, T> {
+    fn from(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: PhantomData }
+    }
+}
+
+impl<T> Default for Output<'_, T> {
+    fn default() -> Self {
+        Self::from(&mut [][..])
+    }
+}
+
+/// What an environment is asked. Numbers rather than an enum: those of a later version are refused by name.
+pub(super) mod method {
+    pub(in crate::plugin) const ABOUT: u32 = 0;
+    pub(in crate::plugin) const RESET: u32 = 1;
+    pub(in crate::plugin) const STEP_DISCRETE: u32 = 2;
+    pub(in crate::plugin) const STEP_CONTINUOUS: u32 = 3;
+    pub(in crate::plugin) const ACTION_MASKS: u32 = 4;
+    pub(in crate::plugin) const OBSERVE: u32 = 5;
+    pub(in crate::plugin) const EPISODES: u32 = 6;
+    pub(in crate::plugin) const STATE: u32 = 7;
+    pub(in crate::plugin) const CHECK_STATE: u32 = 8;
+    pub(in crate::plugin) const SET_STATE: u32 = 9;
+    pub(in crate::plugin) const PROGRESS: u32 = 10;
+    pub(in crate::plugin) const SET_PROGRESS: u32 = 11;
+    pub(in crate::plugin) const RNGS: u32 = 12;
+    pub(in crate::plugin) const SET_RNGS: u32 = 13;
+    pub(in crate::plugin) const FINAL_ACTION_MASKS: u32 = 14;
+}
+
+/// A call with the arguments of all methods, of which each takes what it needs.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Call<'a> {
+    pub(super) method: u32,
+    pub(super) words: Input<'a, u64>,
+    pub(super) discrete: Input<'a, i64>,
+    pub(super) continuous: Input<'a, f32>,
+    pub(super) mask: Input<'a, bool>,
+    pub(super) obs: Output<'a, f32>,
+    pub(super) reward: Output<'a, f64>,
+    pub(super) terminated: Output<'a, bool>,
+    pub(super) truncated: Output<'a, bool>,
+    pub(super) final_obs: Output<'a, f32>,
+    pub(super) action_masks: Output<'a, bool>,
+}
+
+/// Where words of an answer go: the caller's memory, which its own allocator has given.
+#[repr(C)]
+pub(super) struct Reply {
+    into: *mut c_void,
+    push: unsafe extern "C" fn(*mut c_void, Input<'_, u64>),
+}
+
+impl Reply {
+    pub(super) fn push(&mut self, words: &[u64]) {
+        // SAFETY: the vector lives as long as the call, and is only touched by the library that made it.
+        unsafe { (self.push)(self.into, words.into()) }
+    }
+}
+
+unsafe extern "C" fn push(into: *mut c_void, words: Input<'_, u64>) {
+    // SAFETY: `ask`, in this very library, lends the vector to the call and does not touch it meanwhile.
+    unsafe { &mut *into.cast::<Vec<u64>>() }.extend_from_slice(words.slice());
+}
+
+/// 0 for success, 1 for an error, which the reply tells.
+pub(super) type Status = u32;
+pub(super) type CallFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply) -> Status;
+pub(super) type FreeFn = unsafe extern "C" fn(*mut c_void);
+pub(super) type MakeFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply, *mut Made) -> Status;
+
+/// Environments and what to call them by.
+#[repr(C)]
+pub(super) struct Made {
+    pub(super) env: *mut c_void,
+    pub(super) call: CallFn,
+    pub(super) free: FreeFn,
+}
+
+/// Makes a call, and gives the words of its answer or its error.
+pub(super) fn ask(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
+    let mut answer = Vec::new();
+    let mut reply = Reply { into: (&raw mut answer).cast(), push };
+    if call(&raw mut reply) == 0 { Ok(answer) } else { Err(codec::to_error(&answer).unwrap_or_else(unreadable)) }
+}
+
+/// Says that the other library's words make no sense.
+pub(super) fn unreadable() -> Error {
+    Error::Backend("the environment's library gave an answer that cannot be read; compile it anew".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EnvPlugin;
+
+    #[test]
+    fn the_border_is_that_of_its_name() {
+        // Libraries compiled before a change here are only refused if the name changes with it.
+        assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
+        let word = size_of::<usize>();
+        assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));
+        assert_eq!((size_of::<Made>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));
+        assert_eq!(size_of::<Call<'_>>(), 21 * word);
+        assert_eq!(std::mem::offset_of!(Call<'_>, action_masks), 19 * word);
+    }
+
+    #[test]
+    fn an_output_is_given_away_once() {
+        let mut numbers = [1, 2, 3];
+        let mut output = Output::from(&mut numbers[..]);
+        output.take()[1] = 7;
+        assert!(output.take().is_empty());
+        assert_eq!(numbers, [1, 7, 3]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The format of a file: a header that says what it holds, commits that say how much of it was flushed, and records.
+
+use serde_json::{Map, Value, json};
+
+use super::timeline::Timeline;
+use crate::replay::batch::{copy, no_column, other_dtype, pieces};
+use crate::replay::schema::{Places, count, of_row};
+use crate::replay::{Column, Layout, Part, Steps};
+use crate::{DType, Error, FieldMut, Result, check_len};
+
+const MAGIC: [u8; 8] = *b"rlox.mrb";
+const VERSION: u32 = 2;
+/// The header has a multiple of so many bytes, as many as a disk writes at once.
+const BLOCK: usize = 512;
+/// Before the text: magic, version, the text's length.
+const FIXED: usize = 16;
+/// More than any header has: what is longer is not read.
+const MOST: usize = 1 << 24;
+/// Rows are numbered below this.
+const LAST: u64 = 1 << 62;
+/// Bytes before the parts of a record: the transition's number.
+const NUMBER: usize = 8;
+/// Bytes after them: the checksum.
+const CHECK: usize = 4;
+
+/// What a file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Header {
+    pub(super) layout: Layout,
+    pub(super) hot_capacity: usize,
+    pub(super) total_capacity: usize,
+    /// Records there is room for beyond those: rows that were not flushed never overwrite what is held.
+    pub(super) spare: usize,
+    /// No other file's.
+    pub(super) id: u64,
+}
+
+impl Header {
+    /// The bytes that it has in a file, and their checksum.
+    pub(super) fn to_bytes(&self) -> (Vec<u8>, u32) {
+        let parts = |parts: &[Part]| parts.iter().map(Part::text).collect::<Vec<_>>();
+        let text = json!({
+            "byte_order": byte_order(),
+            "hot_capacity": self.hot_capacity,
+            "total_capacity": self.total_capacity,
+            "spare": self.spare,
+            "id": self.id,
+            "obs": parts(&self.layout.obs),
+            "actions": self.layout.action.text(),
+            "extra": parts(&self.layout.extra),
+        });
+        let text = text.to_string();
+        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &(text.len() as u32).to_le_bytes()].concat();
+        bytes.extend(text.as_bytes());
+        bytes.resize(block(text.len()), 0);
+        let check = seal(&mut bytes, 0);
+        (bytes, check)
+    }
+
+    /// How many bytes a header has that begins so.
+    pub(super) fn len(start: &[u8; BLOCK]) -> std::result::Result<usize, &'static str> {
+        if start[..8] != MAGIC {
+            return Err("a file of another program");
+        }
+        let text = u32::from_le_bytes([start[12], start[13], start[14], start[15]]) as usize;
+        if text > MOST { Err("a header that is too long") } else { Ok(block(text)) }
+    }
+
+    /// Bytes of the first block.
+    pub(super) const BLOCK: usize = BLOCK;
+
+    /// Reads it; else says what is wrong with section `header` of the file `path`.
+    ///
+    /// # Errors
+    /// `Err(got)` for what rlox did not write, and [`Error::Config`] inside of `Ok` for what another rlox did.
+    pub(super) fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
+        let check = opened(bytes, 0).ok_or("another checksum than its own")?;
+        let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        let other = |expected: String, got: String, fix| Ok(Err(Error::config(path.to_owned(), expected, got, fix)));
+        if version != VERSION {
+            let got = format!("format {version}");
+            return other(format!("format {VERSION}"), got, "open it with the rlox that wrote it");
+        }
+        let len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+        let text = bytes.get(FIXED..FIXED.saturating_add(len)).ok_or("a header that is too short")?;
+        let text: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let entries = text.as_object().ok_or("no object")?;
+        let order = entries.get("byte_order").and_then(Value::as_str).ok_or("no byte order")?;
+        if order != byte_order() {
+            return other(format!("{}-endian numbers", byte_order()), order.to_owned(), "open it where it was written");
+        }
+        Self::of(entries).map(|header| Ok((header, check)))
+    }
+
+    fn of(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
+        let number = |key: &str| entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"));
+        let count = |key: &str| count(entries, key);
+        let layout = Layout { frame_stack: 1, ..Layout::of_text(entries)? };
+        let (total_capacity, spare) = (count("total_capacity")?, count("spare")?);
+        let header = Self { layout, hot_capacity: count("hot_capacity")?, total_capacity, spare, id: number("id")? };
+        Places::of(&header.layout).map_err(|error| error.to_string())?;
+        if header.hot_capacity == 0 || header.hot_capacity > total_capacity || spare == 0 {
+            return Err("capacities that make no sense".into());
+        }
+        Ok(header)
+    }
+}
+
+/// How much was flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Commit {
+    /// The number of this commit: of two the later one counts.
+    pub(super) number: u64,
+    /// How many rows were flushed.
+    pub(super) flushed: u64,
+    /// Which rows they are.
+    pub(super) timeline: Timeline,
+}
+
+impl Commit {
+    /// Bytes of one, in a block of its own, which disks write whole.
+    pub(super) const LEN: usize = BLOCK;
+
+    pub(super) fn to_bytes(self, salt: u32) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.flushed.to_le_bytes());
+        self.timeline.put(&mut bytes[16..][..Timeline::LEN]);
+        seal(&mut bytes, salt);
+        bytes
+    }
+
+    /// Reads one, if it is whole.
+    pub(super) fn from_bytes(bytes: &[u8; Self::LEN], salt: u32) -> Option<Self> {
+        opened(bytes, salt)?;
+        let (number, rest) = bytes.split_first_chunk()?;
+        let (flushed, rest) = rest.split_first_chunk()?;
+        let (number, flushed) = (u64::from_le_bytes(*number), u64::from_le_bytes(*flushed));
+        let commit = Self { number, flushed, timeline: Timeline::from_bytes(rest.get(..Timeline::LEN)?)? };
+        (commit.flushed < LAST && commit.number < LAST).then_some(commit)
+    }
+}
+
+/// A transition as bytes: its number, its parts one after another, and a checksum. Where the parts lie.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// Bytes of one.
+    pub(super) len: usize,
+    /// What checksums begin with: no other file's.
+    salt: u32,
+    /// Column, dtype, where it begins and how many elements it has.
+    columns: Vec<(Column, DType, usize, usize)>,
+}
+
+impl Record {
+    /// Records of a layout whose rows have a size that can be counted.
+    pub(super) fn new(layout: &Layout, salt: u32) -> Self {
+        let mut at = NUMBER;
+        let place = |(_, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
+            let (from, width) = (at, shape.iter().product());
+            at += width * dtype.size();
+            (column, dtype, from, width)
+        };
+        let columns = layout.columns().into_iter().map(place).collect();
+        Self { len: at + CHECK, salt, columns }
+    }
+
+    /// Writes one row of checked steps.
+    pub(super) fn put(&self, out: &mut [u8], number: usize, steps: &Steps<'_>, row: usize) {
+        let rows = steps.rows();
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&(number as u64).to_le_bytes());
+        for part in steps.obs.iter().chain(steps.next_obs.unwrap_or(&[])).chain([&steps.actions]) {
+            put(of_row(*part, row, rows));
+        }
+        put(&steps.rewards[row].to_ne_bytes());
+        put(&[u8::from(steps.terminated[row]), u8::from(steps.truncated[row])]);
+        for part in steps.extra {
+            put(of_row(*part, row, rows));
+        }
+        let check = self.sum(&out[..self.len - CHECK]);
+        out[self.len - CHECK..self.len].copy_from_slice(&check.to_le_bytes());
+    }
+
+    fn sum(&self, bytes: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.salt);
+        hasher.update(bytes);
+        hasher.finalize()
+    }
+
+    /// What number a record says it has.
+    pub(super) fn number(bytes: &[u8]) -> u64 {
+        let (number, _) = bytes.split_first_chunk().unwrap_or((&[0xff; NUMBER], &[]));
+        u64::from_le_bytes(*number)
+    }
+
+    /// Makes a record none.
+    pub(super) const BLANK: [u8; NUMBER] = [0xff; NUMBER];
+
+    /// What is wrong with the record of this number, if something is.
+    pub(super) fn wrong(&self, bytes: &[u8], number: usize) -> Option<String> {
+        let (content, check) = bytes.split_at(self.len - CHECK);
+        if check != self.sum(content).to_le_bytes() {
+            return Some("another checksum than its own".into());
+        }
+        let there = Self::number(bytes);
+        (there != number as u64).then(|| format!("number {there}"))
+    }
+
+    /// Copies a column of records, `[B, ...]`.
+    pub(super) fn read(&self, layout: &Layout, records: &[u8], column: Column, out: FieldMut<'_>) -> Result<()> {
+        let (dtype, at, width) = self.place(layout, column)?;
+        if out.dtype() != dtype {
+            return Err(other_dtype(dtype, out.dtype()));
+        }
+        let rows = records.len() / self.len;
+        check_len("out", out.len(), rows * width)?;
+        let width = width * dtype.size();
+        pieces(rows, width, out.into_bytes(), |rows, out| {
+            copy(rows, width, out, |row| &records[row * self.len + at..]);
+        })
+    }
+
+    /// The same of a column of booleans.
+    pub(super) fn read_bools(&self, layout: &Layout, records: &[u8], column: Column, out: &mut [bool]) -> Result<()> {
+        let (dtype, at, width) = self.place(layout, column)?;
+        if dtype != DType::Bool {
+            return Err(other_dtype(dtype, DType::Bool));
+        }
+        let rows = records.len() / self.len;
+        check_len("out", out.len(), rows * width)?;
+        pieces(rows, width, out, |rows, out| {
+            for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+                let flags = &records[row * self.len + at..];
+                out.iter_mut().zip(flags).for_each(|(out, byte)| *out = *byte != 0);
+            }
+        })
+    }
+
+    fn place(&self, layout: &Layout, column: Column) -> Result<(DType, usize, usize)> {
+        let found = self.columns.iter().find(|place| place.0 == column);
+        found.map(|(_, dtype, at, width)| (*dtype, *at, *width)).ok_or_else(|| no_column(layout, column))
+    }
+}
+
+/// Bytes of a header with a text of this length, and its checksum.
+fn block(text: usize) -> usize {
+    (FIXED + text + 4).next_multiple_of(BLOCK)
+}
+
+/// Ends bytes with the checksum of what is before.
+fn seal(bytes: &mut [u8], salt: u32) -> u32 {
+    let (content, end) = bytes.split_at_mut(bytes.len() - 4);
+    let check = sum(content, salt);
+    end.copy_from_slice(&check.to_le_bytes());
+    check
+}
+
+/// The checksum that bytes end with, if it is theirs.
+fn opened(bytes: &[u8], salt: u32) -> Option<u32> {
+    let (content, end) = bytes.split_last_chunk::<4>()?;
+    let check = sum(content, salt);
+    (u32::from_le_bytes(*end) == check).then_some(check)
+}
+
+fn sum(bytes: &[u8], salt: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+fn byte_order() -> &'static str {
+    if cfg!(target_endian = "little") { "little" } else { "big" }
+}

@@ -1,0 +1,665 @@
+//! The course of a rollout: its beginning, one step after the other, and its end with advantages and returns.
+//! Numbers that are not finite are refused before they are stored.
+
+use std::fmt::Display;
+
+use super::{PolicySaid, RolloutBuffer, Stage, Transition};
+use crate::advantage::check_discount;
+use crate::simd::multiversion;
+use crate::{
+    Actions, ActionsMut, AutoresetMode, DType, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions,
+    Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
+};
+
+/// Up to how many numbers choosing an instruction set would take longer than looking at them.
+const SHORT: usize = 64;
+
+impl RolloutBuffer {
+    /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
+    /// from where the environments stand. In [`AutoresetMode::Disabled`], the rollout itself resets environments whose
+    /// episodes have ended, at once.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the environments do not fit the buffer, [`Error::Space`] for observations that are not
+    /// finite, and those of [`VectorEnv::reset`].
+    pub fn begin(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        seeds: Seeds<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        let first = self.num_envs * self.obs.width();
+        let row = &mut f32s_mut(&mut self.obs)[..first];
+        let fresh = !matches!(seeds, Seeds::Keep) || env.observe(row).is_err();
+        if fresh {
+            env.reset(seeds, None, &ResetOptions::default(), row)?;
+        }
+        let mode = env.autoreset_mode();
+        self.resets_next_step = mode == AutoresetMode::NextStep;
+        if mode != AutoresetMode::SameStep {
+            for (i, ended) in self.ended.iter_mut().enumerate() {
+                *ended = env.progress(i).is_some_and(|progress| progress.finished);
+            }
+            if mode == AutoresetMode::Disabled && self.ended.contains(&true) {
+                env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), row)?;
+            }
+        }
+        check_rows("obs", row, first / self.num_envs, 0, None)?;
+        self.open(fresh, normalizer)
+    }
+
+    /// Starts a rollout from observations that the caller has, `[N, d]`, of the buffer's dtype.
+    ///
+    /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
+    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
+    /// first row is no transition. `None` is for environments that reset in the same step.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a wrong length or another dtype than the buffer's, [`Error::Space`] for observations that are
+    /// not finite, [`Error::Config`] for a normaliser of observations that are not f32.
+    pub fn begin_with(
+        &mut self,
+        obs: FieldData<'_>,
+        fresh: bool,
+        ended: Option<&[bool]>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_obs("obs", obs)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
+        check_obs("obs", obs, self.obs.width(), 0, None)?;
+        check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
+        self.obs.put(0, obs);
+        self.resets_next_step = ended.is_some();
+        if let Some(ended) = ended {
+            self.ended.copy_from_slice(ended);
+        }
+        self.open(fresh, normalizer)
+    }
+
+    /// Stores row `t` of what a policy said and steps the environments with its actions.
+    ///
+    /// Actions of a Box space are stored as they are and clipped to the bounds on their way to the environment;
+    /// Discrete actions are counted from 0, and the space's `start` is added on the way.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Action`] for actions
+    /// that the environment refuses, [`Error::Space`] for other numbers that are not finite, [`Error::Memory`] if there is
+    /// no room for final observations. The environments have not been stepped then, unless they are what gave such a
+    /// number; the row is not taken.
+    pub fn step(
+        &mut self,
+        t: usize,
+        env: &mut dyn VectorEnv,
+        said: PolicySaid<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.check_fits(env)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        self.check_said(t, said)?;
+        self.store(t, said);
+        self.advance(env, normalizer)
+    }
+
+    /// Stores row `t` of what a policy said and of what environments elsewhere answered, all of it raw.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Space`] or
+    /// [`Error::Action`] for numbers that are not finite, with their environment, [`Error::Memory`] if there is no room for
+    /// the final observations. The row is not taken then.
+    pub fn record(
+        &mut self,
+        t: usize,
+        said: PolicySaid<'_>,
+        answered: Transition<'_>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        let (n, d) = (self.num_envs, self.obs.width());
+        self.check_obs("next_obs", answered.next_obs)?;
+        self.check_obs("final_obs", answered.final_obs)?;
+        self.check_normalizer(normalizer.as_deref())?;
+        check_len("next_obs", answered.next_obs.len(), n * d)?;
+        check_len("rewards", answered.rewards.len(), n)?;
+        check_len("terminated", answered.terminated.len(), n)?;
+        check_len("truncated", answered.truncated.len(), n)?;
+        if !answered.final_obs.is_empty() {
+            check_len("final_obs", answered.final_obs.len(), n * d)?;
+        }
+        self.check_said(t, said)?;
+        check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
+        self.make_room(answered.truncated.iter().filter(|truncated| **truncated).count())?;
+        self.store(t, said);
+        self.obs.put((t + 1) * n * d, answered.next_obs);
+        self.step_rewards.copy_from_slice(answered.rewards);
+        self.step_terminated.copy_from_slice(answered.terminated);
+        self.step_truncated.copy_from_slice(answered.truncated);
+        self.commit(answered.final_obs, normalizer)
+    }
+
+    /// Refuses what [`RolloutBuffer::record`] would refuse of a step before it is made: for environments elsewhere, which
+    /// no error can take back.
+    ///
+    /// # Errors
+    /// Those of `record` that do not depend on what environments answer.
+    pub fn check_step(&self, t: usize, said: PolicySaid<'_>, normalizer: Option<&Normalizer>) -> Result<()> {
+        self.check_normalizer(normalizer)?;
+        self.check_said(t, said)
+    }
+
+    /// Refuses a normalizer of other observations or environments, as every call that takes one does.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one of observations that the buffer does not hold as f32, [`Error::Shape`] for one of other
+    /// numbers.
+    pub fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
+        let Some(normalizer) = normalizer else { return Ok(()) };
+        if normalizer.options().obs && self.obs.dtype() != DType::F32 {
+            let got = format!("a buffer of {:?} observations", self.obs.dtype());
+            let fix = "make the normalizer with obs = false, or the buffer with F32";
+            return Err(Error::config("normalizer", "F32 observations to normalise", got, fix));
+        }
+        check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
+        check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
+    }
+
+    /// Computes `advantages` and `returns` of a full rollout by generalized advantage estimation
+    /// ([`crate::compute_gae`]).
+    ///
+    /// `last_values`, `[N]`, are the values of the last observations; `final_values`, `[K]`, those of
+    /// [`RolloutBuffer::final_obs`]. Rows that are no transitions get the advantage 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for wrong lengths, [`Error::Config`] if the rollout is not full or a factor is outside [0, 1],
+    /// [`Error::Space`] for values that are not finite.
+    pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
+        if self.next_step < self.n_steps {
+            let got = format!("{} of {} steps", self.next_step, self.n_steps);
+            return Err(Error::config("finish", "a full rollout", got, "step until the rollout is full"));
+        }
+        check_discount("gamma", gamma)?;
+        check_discount("gae_lambda", gae_lambda)?;
+        check_len("last_values", last_values.len(), self.num_envs)?;
+        check_len("final_values", final_values.len(), self.final_index.len())?;
+        check_rows("last_values", last_values, 1, 0, None)?;
+        for (row, value) in self.final_index.iter().zip(final_values) {
+            let (t, env) = (row / self.num_envs, row % self.num_envs);
+            check_rows("final_values", std::slice::from_ref(value), 1, env, Some(t))?;
+        }
+        self.stage = Stage::Begun;
+        let scattered = f32s_mut(&mut self.final_values);
+        scattered.fill(0.0);
+        for (row, value) in self.final_index.iter().zip(final_values) {
+            scattered[*row] = *value;
+        }
+        let (terminated, truncated) = self.flags.split_at_mut(self.n_steps * self.num_envs);
+        read_flags(&self.terminated, terminated);
+        read_flags(&self.truncated, truncated);
+        // Where nothing was cut, nothing is read of what followed.
+        let cut = truncated.contains(&true);
+        let final_values = cut.then(|| f32s(&self.final_values));
+        let ends = Ends { terminated, truncated: cut.then_some(&*truncated), final_values };
+        compute_gae_time_major(
+            f32s(&self.rewards),
+            f32s(&self.values),
+            ends,
+            self.num_envs,
+            last_values,
+            gamma,
+            gae_lambda,
+            f32s_mut(&mut self.advantages),
+            f32s_mut(&mut self.returns),
+        )?;
+        if self.reset_rows > 0 {
+            let valid = terminated;
+            read_flags(&self.valid, valid);
+            let (values, advantages, returns) =
+                (f32s(&self.values), f32s_mut(&mut self.advantages), f32s_mut(&mut self.returns));
+            for (row, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
+                (advantages[row], returns[row]) = (0.0, values[row]);
+            }
+        }
+        self.stage = Stage::Finished;
+        Ok(())
+    }
+
+    fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let first = self.num_envs * self.obs.width();
+        if let Some(normalizer) = normalizer {
+            if normalizer.options().obs {
+                let row = &mut f32s_mut(&mut self.obs)[..first];
+                if fresh {
+                    normalizer.update_obs(row)?;
+                }
+                normalizer.normalize_obs(row)?;
+            }
+            if fresh {
+                normalizer.forget_returns();
+            }
+        }
+        (self.next_step, self.stage) = (0, Stage::Begun);
+        if self.reset_rows > 0 {
+            flags_mut(&mut self.valid).fill(1);
+            self.reset_rows = 0;
+        }
+        self.final_index.clear();
+        self.final_obs.clear();
+        Ok(())
+    }
+
+    /// Refuses what row `t` cannot take.
+    fn check_said(&self, t: usize, said: PolicySaid<'_>) -> Result<()> {
+        self.check_turn(t)?;
+        check_len("log_probs", said.log_probs.len(), self.num_envs)?;
+        check_len("values", said.values.len(), self.num_envs)?;
+        let width = self.num_envs * self.actions.width();
+        match (self.actions.data(), said.actions) {
+            (FieldData::I64(_), Actions::Discrete(given)) => check_len("actions", given.len(), width)?,
+            (FieldData::F32(_), Actions::Continuous(given)) => check_len("actions", given.len(), width)?,
+            (stored, _) => {
+                let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
+                return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
+            }
+        }
+        check_said(said, t)
+    }
+
+    fn check_turn(&self, t: usize) -> Result<()> {
+        let begun = self.stage != Stage::Empty;
+        if begun && t == self.next_step && t < self.n_steps {
+            return Ok(());
+        }
+        let expected = match (begun, self.next_step) {
+            (false, _) => "a rollout that was begun".into(),
+            (true, next) if next < self.n_steps => format!("{next}, the next step"),
+            _ => "no further step, the rollout is full".into(),
+        };
+        Err(Error::config("t", expected, t.to_string(), "call begin before a rollout and step with t = 0, 1, ..."))
+    }
+
+    /// Refuses observations of another type than the buffer's; none at all are of any.
+    fn check_obs(&self, argument: &'static str, obs: FieldData<'_>) -> Result<()> {
+        if obs.is_empty() || obs.dtype() == self.obs.dtype() {
+            return Ok(());
+        }
+        let (expected, got) = (format!("{:?} elements", self.obs.dtype()), format!("{:?}", obs.dtype()));
+        Err(Error::shape(argument, expected, got, "convert them, or make the buffer with their dtype"))
+    }
+
+    fn check_f32(&self) -> Result<()> {
+        if self.obs.dtype() == DType::F32 {
+            return Ok(());
+        }
+        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "make the buffer with F32"))
+    }
+
+    fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
+        let spec = env.spec();
+        let wanted = [env.num_envs(), spec.observation.dim(), spec.action.dim()];
+        let there = [self.num_envs, self.obs.width(), self.actions.width()];
+        if wanted != there {
+            let say = |[n, obs, action]: [usize; 3]| {
+                format!("one for {n} environments with observations of {obs} and actions of {action} numbers")
+            };
+            return Err(Error::shape("buffer", say(wanted), say(there), "make one for these environments"));
+        }
+        let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        if self.actions.dtype() != wanted {
+            let got = format!("a buffer with {:?}", self.actions.dtype());
+            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
+        }
+        self.check_f32()
+    }
+
+    /// Writes what the policy said, which was checked, into row `t`.
+    fn store(&mut self, t: usize, said: PolicySaid<'_>) {
+        let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
+        match (self.actions.data_mut(), said.actions) {
+            (FieldMut::I64(stored), Actions::Discrete(given)) => {
+                stored[t * width..][..width].copy_from_slice(given);
+            }
+            (FieldMut::F32(stored), Actions::Continuous(given)) => {
+                stored[t * width..][..width].copy_from_slice(given);
+            }
+            _ => {}
+        }
+        f32s_mut(&mut self.log_probs)[t * n..][..n].copy_from_slice(said.log_probs);
+        f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(said.values);
+    }
+
+    /// Steps the environments with the actions stored in the next row and takes in what comes back.
+    pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        // As much as all of them may need, since a step cannot be taken back.
+        self.make_room(n)?;
+        let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
+        let out = StepOut {
+            obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
+            reward: &mut self.step_rewards,
+            terminated: &mut self.step_terminated,
+            truncated: &mut self.step_truncated,
+            final_obs: &mut self.step_final_obs,
+        };
+        env.step(actions, out)?;
+        if env.autoreset_mode() == AutoresetMode::Disabled {
+            self.restart(env)?;
+        }
+        let answered = Transition {
+            next_obs: self.obs.data().part((t + 1) * n * d, n * d),
+            rewards: &self.step_rewards,
+            terminated: &self.step_terminated,
+            truncated: &self.step_truncated,
+            final_obs: FieldData::F32(&self.step_final_obs),
+        };
+        check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
+        let finals = std::mem::take(&mut self.step_final_obs);
+        let taken = self.commit(FieldData::F32(&finals), normalizer);
+        self.step_final_obs = finals;
+        taken
+    }
+
+    /// Makes room for the last observations of so many more episodes that are truncated.
+    fn make_room(&mut self, episodes: usize) -> Result<()> {
+        alloc::grow("num_envs", &mut self.final_index, episodes)?;
+        self.final_obs.reserve(episodes).map_err(|error| error.rename_argument("rows", "final_obs"))
+    }
+
+    /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.
+    fn restart(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        self.note_ends();
+        if !self.ended.contains(&true) {
+            return Ok(());
+        }
+        let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+        self.step_final_obs.copy_from_slice(next_obs);
+        env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), next_obs)
+    }
+
+    /// Notes whose episodes ended in this step.
+    fn note_ends(&mut self) {
+        let flags = self.step_terminated.iter().zip(&self.step_truncated);
+        for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
+            *ended = *terminated || *truncated;
+        }
+    }
+
+    /// Where environments reset in the next step: blanks the rows in which they did.
+    fn blank_resets(&mut self) {
+        for (i, ended) in self.ended.iter().enumerate() {
+            self.step_valid[i] = !ended;
+            if *ended {
+                (self.step_terminated[i], self.step_truncated[i], self.step_rewards[i]) = (false, false, 0.0);
+            }
+        }
+    }
+
+    /// Normalises the row just written, keeps the final observations of truncated episodes, which are the rows of
+    /// `finals` unless environments reset in the next step, and goes on.
+    fn commit(&mut self, finals: FieldData<'_>, mut normalizer: Option<&mut Normalizer>) -> Result<()> {
+        if self.resets_next_step {
+            self.blank_resets();
+        }
+        if let Some(normalizer) = normalizer.as_deref() {
+            // The rewards are looked at first, so that bad ones leave everything as it was.
+            normalizer.check_rewards(&self.step_rewards)?;
+        }
+        if self.resets_next_step {
+            self.reset_rows += self.ended.iter().filter(|ended| **ended).count();
+            self.note_ends();
+        }
+        let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
+        let cut = |i: &usize| self.step_truncated[*i] && !self.step_terminated[*i];
+        if let Some(normalizer) = normalizer.as_deref_mut() {
+            if normalizer.options().obs {
+                let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
+                if self.resets_next_step && self.ended.contains(&true) {
+                    // Last observations are not acted on: in no mode do they count.
+                    for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
+                        normalizer.update_obs(row)?;
+                    }
+                } else {
+                    normalizer.update_obs(next_obs)?;
+                }
+                normalizer.normalize_obs(next_obs)?;
+            }
+            let (terminated, truncated) = (&self.step_terminated, &self.step_truncated);
+            let valid = self.resets_next_step.then_some(&self.step_valid[..]);
+            normalizer.step_rewards_where(valid, &mut self.step_rewards, terminated, truncated)?;
+        }
+        let normalizer = normalizer.filter(|normalizer| normalizer.options().obs);
+        for i in (0..n).filter(cut) {
+            self.final_index.push(t * n + i);
+            if self.resets_next_step {
+                self.final_obs.push(self.obs.data().part(((t + 1) * n + i) * d, d));
+                continue;
+            }
+            self.final_obs.push(finals.part(i * d, d));
+            if let Some(normalizer) = &normalizer {
+                let from = self.final_obs.rows() * d - d;
+                normalizer.normalize_obs(&mut f32s_mut(&mut self.final_obs)[from..])?;
+            }
+        }
+        for (stored, reward) in f32s_mut(&mut self.rewards)[t * n..].iter_mut().zip(&self.step_rewards) {
+            *stored = *reward as f32;
+        }
+        put_flags(&mut self.terminated, t * n, &self.step_terminated);
+        put_flags(&mut self.truncated, t * n, &self.step_truncated);
+        if self.resets_next_step {
+            put_flags(&mut self.valid, t * n, &self.step_valid);
+        }
+        self.next_step += 1;
+        Ok(())
+    }
+}
+
+/// Refuses an answer to step `t` with numbers that are not finite, or without final observations where it needs them.
+fn check_answer(
+    t: usize,
+    answered: Transition<'_>,
+    resets_next_step: bool,
+    normalizer: Option<&Normalizer>,
+) -> Result<()> {
+    let Transition { next_obs, rewards, terminated, truncated, final_obs } = answered;
+    let d = next_obs.len() / rewards.len();
+    check_obs("next_obs", next_obs, d, 0, Some(t))?;
+    check_rewards(rewards, normalizer.is_some_and(|normalizer| normalizer.options().reward), t)?;
+    if resets_next_step {
+        return Ok(());
+    }
+    let mut cut = (0..rewards.len()).filter(|i| truncated[*i] && !terminated[*i]).peekable();
+    if cut.peek().is_some() {
+        check_len("final_obs", final_obs.len(), next_obs.len())?;
+    }
+    cut.try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
+}
+
+/// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::sent`].
+fn sent<'a>(
+    actions: &'a Field,
+    from: usize,
+    rows: usize,
+    space: &Space,
+    clipped: &'a mut [f32],
+    shifted: &'a mut [i64],
+) -> Actions<'a> {
+    let row = from * actions.width()..(from + rows) * actions.width();
+    match (actions.data(), space) {
+        (FieldData::F32(data), Space::Box { .. }) => {
+            clipped.copy_from_slice(&data[row]);
+            ActionsMut::Continuous(clipped).sent(space)
+        }
+        (FieldData::I64(data), Space::Discrete { start, .. }) if *start != 0 => {
+            shifted.copy_from_slice(&data[row]);
+            ActionsMut::Discrete(shifted).sent(space)
+        }
+        (FieldData::I64(data), _) => Actions::Discrete(&data[row]),
+        _ => Actions::Continuous(&[]),
+    }
+}
+
+pub(super) fn f32s(field: &Field) -> &[f32] {
+    let FieldData::F32(data) = field.data() else { return &[] };
+    data
+}
+
+pub(super) fn f32s_mut(field: &mut Field) -> &mut [f32] {
+    let FieldMut::F32(data) = field.data_mut() else { return &mut [] };
+    data
+}
+
+pub(super) fn flags_mut(field: &mut Field) -> &mut [u8] {
+    let FieldMut::Bool(data) = field.data_mut() else { return &mut [] };
+    data
+}
+
+/// Writes flags into a field, a byte each.
+fn put_flags(field: &mut Field, from: usize, flags: &[bool]) {
+    flags_mut(field)[from..from + flags.len()].copy_from_slice(bytemuck::cast_slice(flags));
+}
+
+/// Copies a field's flags: its bytes may be any, as other programs may write to them.
+fn read_flags(field: &Field, flags: &mut [bool]) {
+    let FieldData::Bool(bytes) = field.data() else { return };
+    for (flag, byte) in flags.iter_mut().zip(bytes) {
+        *flag = *byte != 0;
+    }
+}
+
+/// Numbers that may be too large, or none.
+trait Bounded: Copy + Display + PartialOrd {
+    /// The largest finite number.
+    const LARGEST: Self;
+
+    /// Whether all numbers are at most so far from 0; NaN never is.
+    fn all_within(numbers: &[Self], limit: Self) -> bool;
+
+    /// Whether this number is.
+    fn is_within(self, limit: Self) -> bool;
+}
+
+macro_rules! bounded {
+    ($float:ident, $bits:ident) => {
+        impl Bounded for $float {
+            const LARGEST: Self = Self::MAX;
+
+            // On the bits, which rise with the number: one that is too large carries over into the sign. So nothing
+            // branches or is compared, and every instruction set has vectors for it.
+            #[inline(always)]
+            fn all_within(numbers: &[Self], limit: Self) -> bool {
+                const POSITIVE: $bits = $bits::MAX >> 1;
+                let room = POSITIVE - limit.to_bits();
+                numbers.iter().fold(0, |over, x| over | ((x.to_bits() & POSITIVE) + room)) <= POSITIVE
+            }
+
+            fn is_within(self, limit: Self) -> bool {
+                self.abs() <= limit
+            }
+        }
+    };
+}
+bounded!(f32, u32);
+bounded!(f64, u64);
+
+multiversion! {
+    fn many_within<T: Bounded>(numbers: &[T], limit: T) -> bool {
+        T::all_within(numbers, limit)
+    }
+}
+
+/// Checks rows of `width` numbers, one per environment from `first` on, of the step `t` if they belong to one.
+fn check_rows<T: Bounded>(
+    argument: &'static str,
+    rows: &[T],
+    width: usize,
+    first: usize,
+    t: Option<usize>,
+) -> Result<()> {
+    let Some((env, got)) = outside(rows, T::LARGEST, width) else { return Ok(()) };
+    let error = Error::not_finite(argument, "finite numbers", got.to_string(), "find out where it comes from");
+    let error = error.at_env(first + env);
+    Err(if let Some(t) = t { error.at_row(t) } else { error })
+}
+
+/// Checks observations as [`check_rows`] does, of which only floats can be anything but finite.
+fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: usize, t: Option<usize>) -> Result<()> {
+    match rows {
+        FieldData::F32(rows) => check_rows(argument, rows, width, first, t),
+        FieldData::F64(rows) => check_rows(argument, rows, width, first, t),
+        FieldData::I64(_) | FieldData::U8(_) | FieldData::Bool(_) => Ok(()),
+    }
+}
+
+/// The first number of rows of `width` that is NaN or infinite, with its row.
+pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usize, f64)> {
+    match rows {
+        FieldData::F32(rows) => outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
+        FieldData::F64(rows) => outside(rows, f64::MAX, width),
+        FieldData::I64(_) | FieldData::U8(_) | FieldData::Bool(_) => None,
+    }
+}
+
+/// Checks the rewards of step `t`, which are to be kept as f32, unless they are `rescaled` before.
+fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
+    let (largest, expected) =
+        if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
+    let Some((env, got)) = outside(rewards, largest, 1) else { return Ok(()) };
+    let error = Error::not_finite("rewards", expected, got.to_string(), "find out where it comes from");
+    Err(error.at_env(env).at_row(t))
+}
+
+/// Checks what a policy said before step `t`.
+pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
+    if let Actions::Continuous(actions) = said.actions {
+        let width = actions.len() / said.values.len().max(1);
+        if let Some((env, got)) = outside(actions, f32::MAX, width) {
+            let error = Error::not_finite("actions", "finite numbers", got.to_string(), "keep actions finite");
+            return Err(error.at_env(env).at_row(t));
+        }
+    }
+    check_rows("log_probs", said.log_probs, 1, 0, Some(t))?;
+    check_rows("values", said.values, 1, 0, Some(t))
+}
+
+/// The first number outside, with its environment.
+#[inline]
+fn outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
+    let all = if rows.len() <= SHORT { T::all_within(rows, limit) } else { many_within(rows, limit) };
+    if all { None } else { first_outside(rows, limit, width) }
+}
+
+#[cold]
+fn first_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
+    let at = rows.iter().position(|x| !x.is_within(limit))?;
+    Some((at / width.max(1), rows[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_number_outside_is_found_on_every_instruction_set() {
+        for len in [1, 7, 64, 65, 300] {
+            for (limit, inside, bad) in [
+                (f64::MAX, f64::MAX, [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -f64::NAN]),
+                (f64::from(f32::MAX), f64::from(f32::MAX), [1e39, -1e39, f64::NAN, f64::INFINITY]),
+            ] {
+                let good: Vec<_> = (0..len).map(|i| if i % 2 == 0 { inside } else { -inside }).collect();
+                for found in crate::simd::tests::on_each_isa(|| outside(&good, limit, 1).is_some()) {
+                    assert!(!found);
+                }
+                for bad in bad {
+                    let mut numbers = good.clone();
+                    numbers[len - 1] = bad;
+                    for found in crate::simd::tests::on_each_isa(|| outside(&numbers, limit, 2)) {
+                        assert_eq!(found.map(|(env, x)| (env, x.to_bits())), Some(((len - 1) / 2, bad.to_bits())));
+                    }
+                }
+            }
+        }
+        assert!(outside(&[f32::MAX, f32::MIN, -0.0], f32::MAX, 1).is_none());
+        assert!(outside(&[0.0, f32::NAN], f32::MAX, 1).is_some_and(|(env, _)| env == 1));
+    }
+}

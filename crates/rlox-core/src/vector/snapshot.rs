@@ -1,0 +1,213 @@
+//! Snapshots of vectorised environments: taken from them, put back.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{Progress, VectorEnv};
+use crate::{Error, Pcg64, Result, Watch, alloc, check_len};
+
+const FIX: &str = "pass what such environments gave";
+/// Environments between two looks for an interruption.
+const STRETCH: usize = 1024;
+
+/// Where N environments stand, in columns as checkpoints and arrays have them: a copy of the environments goes on from
+/// there exactly as they would.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, ResetOptions, Seeds, Standing, VecEnv, VectorEnv, envs::CartPole};
+///
+/// let make = || VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default);
+/// let (mut env, mut copy, mut obs) = (make()?, make()?, [0.0; 8]);
+/// env.reset(Seeds::Base(7), None, &ResetOptions::default(), &mut obs)?;
+/// let standing = Standing::of(&env)?.expect("CartPole tells its state");
+/// standing.put(&mut copy)?;
+/// assert_eq!(Standing::of(&copy)?, Some(standing));
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing<'a> {
+    /// What each of them remembers ([`VectorEnv::state`]), `[N, width]`.
+    pub states: Cow<'a, [f64]>,
+    /// The sums of rewards of the episodes they are in, `[N]`.
+    pub episode_returns: Cow<'a, [f64]>,
+    /// Steps made in them, `[N]`.
+    pub episode_steps: Cow<'a, [i64]>,
+    /// Whether the episode is over and the next one has not begun, `[N]`.
+    pub finished: Cow<'a, [bool]>,
+    /// Their random streams ([`Pcg64::to_words`]), `[N, Pcg64::WORDS]`.
+    pub streams: Cow<'a, [i64]>,
+}
+
+impl Standing<'_> {
+    /// Where environments that have been reset stand; `None` if they cannot tell, or not in equally many numbers.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit into memory, [`Error::Interrupted`] if that is asked for; [`Error::Backend`]
+    /// and [`Error::Closed`] where environments that are elsewhere cannot be asked.
+    pub fn of(env: &dyn VectorEnv) -> Result<Option<Self>> {
+        env.standing()
+    }
+
+    /// What [`VectorEnv::standing`] does by default.
+    pub(super) fn gathered<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
+        let (n, mut watch) = (env.num_envs(), Watch::default());
+        let Some(first) = env.state(0) else { return Ok(None) };
+        let mut states = alloc::reserved("states", n.saturating_mul(first.len()))?;
+        let (mut episode_returns, mut finished) =
+            (alloc::reserved("episode_returns", n)?, alloc::reserved("finished", n)?);
+        let mut episode_steps = alloc::reserved("episode_steps", n)?;
+        for i in 0..n {
+            look(&mut watch, i)?;
+            let (Some(state), Some(progress)) = (env.state(i), env.progress(i)) else { return Ok(None) };
+            if state.len() != first.len() {
+                return Ok(None);
+            }
+            states.extend_from_slice(&state);
+            episode_returns.push(progress.episode_return);
+            episode_steps.push(progress.steps.into());
+            finished.push(progress.finished);
+        }
+        let streams: Cow<'_, _> = stream_words(&env.rngs()?)?.into();
+        check_len("streams", streams.len(), n * Pcg64::WORDS)?;
+        let (episode_returns, episode_steps) = (episode_returns.into(), episode_steps.into());
+        Ok(Some(Self { states: states.into(), episode_returns, episode_steps, finished: finished.into(), streams }))
+    }
+
+    /// Refuses what is not these environments'.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for columns of another length, [`Error::Config`] for what no environment of theirs gives, or if
+    /// they cannot be restored; [`Error::Memory`] and [`Error::Interrupted`] as [`Standing::of`].
+    pub fn check(&self, env: &dyn VectorEnv) -> Result<()> {
+        self.checked(env).map(|_| ())
+    }
+
+    /// Puts the environments there, all of them or none.
+    ///
+    /// # Errors
+    /// Those of [`Standing::check`]; nothing has changed then. What that has accepted is refused only by environments
+    /// that break their word; some may have moved then.
+    pub fn put(&self, env: &mut dyn VectorEnv) -> Result<()> {
+        let (width, rngs) = self.checked(env)?;
+        // From here on no interruption leaves some of them behind.
+        for i in 0..env.num_envs() {
+            env.set_state(i, self.state(i, width))?;
+            env.set_progress(i, self.progress(i)?)?;
+        }
+        env.set_rngs(&rngs)
+    }
+
+    /// Numbers of a state, and the streams, where all fits the environments.
+    fn checked(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
+        let n = env.num_envs();
+        // Asked for as a whole: then an error is one, and not environments that cannot tell.
+        let known = env.standing()?.ok_or_else(|| {
+            Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
+        })?;
+        let width = known.states.len() / n.max(1);
+        if self.states.len() != n * width {
+            let (expected, got) = (format!("{width} numbers an environment"), self.states.len() / n.max(1));
+            return Err(Error::shape("states", expected, format!("{got} numbers"), FIX));
+        }
+        check_len("episode_returns", self.episode_returns.len(), n)?;
+        check_len("episode_steps", self.episode_steps.len(), n)?;
+        check_len("finished", self.finished.len(), n)?;
+        check_len("streams", self.streams.len(), n * Pcg64::WORDS)?;
+        let rngs = streams_of(&self.streams)?;
+        env.check_standing(self)?;
+        Ok((width, rngs))
+    }
+
+    /// What [`VectorEnv::check_standing`] does by default.
+    pub(super) fn each(&self, mut check: impl FnMut(usize, &[f64], Progress) -> Result<()>) -> Result<()> {
+        let (n, mut watch) = (self.finished.len(), Watch::default());
+        for i in 0..n {
+            look(&mut watch, i)?;
+            check(i, self.state(i, self.states.len() / n), self.progress(i)?)?;
+        }
+        Ok(())
+    }
+
+    /// Where the environments of these rows stand.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    ///
+    /// ```
+    /// use rlox_core::{Pcg64, Standing};
+    ///
+    /// let standing = Standing {
+    ///     states: vec![1.0, 2.0, 3.0, 4.0].into(),
+    ///     episode_returns: vec![5.0, 6.0].into(),
+    ///     episode_steps: vec![7, 8].into(),
+    ///     finished: vec![false, true].into(),
+    ///     streams: vec![0; 2 * Pcg64::WORDS].into(),
+    /// };
+    /// let (mut first, second) = (standing.rows(0..1), standing.rows(1..2));
+    /// assert_eq!(*second.states, [3.0, 4.0]);
+    /// first.append(&second);
+    /// assert_eq!(first, standing);
+    /// ```
+    pub fn rows(&self, rows: Range<usize>) -> Standing<'_> {
+        let of = |width: usize| rows.start * width..rows.end * width;
+        Standing {
+            states: self.states[of(self.states.len() / self.finished.len().max(1))].into(),
+            episode_returns: self.episode_returns[rows.clone()].into(),
+            episode_steps: self.episode_steps[rows.clone()].into(),
+            finished: self.finished[rows.clone()].into(),
+            streams: self.streams[of(Pcg64::WORDS)].into(),
+        }
+    }
+
+    /// Adds where further environments stand, whose states are as long.
+    pub fn append(&mut self, further: &Standing<'_>) {
+        self.states.to_mut().extend_from_slice(&further.states);
+        self.episode_returns.to_mut().extend_from_slice(&further.episode_returns);
+        self.episode_steps.to_mut().extend_from_slice(&further.episode_steps);
+        self.finished.to_mut().extend_from_slice(&further.finished);
+        self.streams.to_mut().extend_from_slice(&further.streams);
+    }
+
+    fn state(&self, index: usize, width: usize) -> &[f64] {
+        &self.states[index * width..][..width]
+    }
+
+    fn progress(&self, index: usize) -> Result<Progress> {
+        let steps = self.episode_steps[index];
+        let wrong = |_| Error::config("episode_steps", "numbers in [0, 2**32)", steps.to_string(), FIX);
+        let (episode_return, finished) = (self.episode_returns[index], self.finished[index]);
+        Ok(Progress { steps: u32::try_from(steps).map_err(wrong)?, episode_return, finished })
+    }
+}
+
+/// The words of each stream ([`Pcg64::to_words`]), one after another.
+///
+/// # Errors
+/// [`Error::Memory`] if they do not fit into memory, [`Error::Interrupted`] if that is asked for.
+pub fn stream_words(rngs: &[Pcg64]) -> Result<Vec<i64>> {
+    let mut words = alloc::reserved("streams", rngs.len().saturating_mul(Pcg64::WORDS))?;
+    let mut watch = Watch::default();
+    for (i, rng) in rngs.iter().enumerate() {
+        look(&mut watch, i)?;
+        words.extend_from_slice(&rng.to_words());
+    }
+    Ok(words)
+}
+
+/// The streams of which [`stream_words`] gave the words.
+///
+/// # Errors
+/// Those of [`Pcg64::from_words`], and of [`stream_words`].
+pub fn streams_of(words: &[i64]) -> Result<Vec<Pcg64>> {
+    let mut rngs = alloc::reserved("streams", words.len().div_ceil(Pcg64::WORDS))?;
+    let mut watch = Watch::default();
+    for (i, words) in words.chunks(Pcg64::WORDS).enumerate() {
+        look(&mut watch, i)?;
+        rngs.push(Pcg64::from_words(words)?);
+    }
+    Ok(rngs)
+}
+
+fn look(watch: &mut Watch, index: usize) -> Result<()> {
+    if index.is_multiple_of(STRETCH) { watch.check() } else { Ok(()) }
+}
