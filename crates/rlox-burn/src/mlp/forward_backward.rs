@@ -3,7 +3,7 @@
 use burn::tensor::{Tensor, activation};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
-use crate::numbers::in_place;
+use crate::tensor::in_place;
 
 /// One layer's parameters: views of the flat array.
 #[derive(Clone, Debug)]
