@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
             made.train(learner, until, 600)
             made.save(learner, env_id, 600, folder / f"python-{name}-{part}")
     which = ["test", "--release", "--quiet", "-p", "rlox-nn", "--test", "it"]
-    name = "checkpoint_python::trains_for_python"
+    name = "checkpoint::python::trains_for_python"
     command = ["cargo", *which, "--", "--ignored", "--exact", name]
     environment = os.environ | {"RLOX_COMPARE": str(folder)}
     subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True, timeout=900)

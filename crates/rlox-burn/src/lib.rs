@@ -28,8 +28,7 @@
 
 mod device;
 mod mlp;
-mod numbers;
-mod passes;
+mod tensor;
 
 pub use device::Device;
 pub use mlp::{BurnMlp, policy_networks};

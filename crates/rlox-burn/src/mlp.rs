@@ -1,13 +1,15 @@
 //! Fully connected layers on Burn.
 
+mod forward_backward;
+
 use burn::tensor::Tensor;
 use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
 
 use crate::Device;
 use crate::device::guarded;
-use crate::numbers::{copy, in_place, line, numbers, rows};
-use crate::passes::{Hidden, Kept, Layer, updated, views};
+use crate::tensor::{copy, in_place, line, numbers, rows};
+use forward_backward::{Hidden, Kept, Layer, updated, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
@@ -194,7 +196,7 @@ impl Network for BurnMlp {
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         let (out, kept) = guarded(|| {
-            let (y, kept) = self.hidden.forward(&self.layers, crate::numbers::rows(x, rows, &self.device), true);
+            let (y, kept) = self.hidden.forward(&self.layers, crate::tensor::rows(x, rows, &self.device), true);
             (numbers(y), kept)
         })?;
         copy(&out, y)?;

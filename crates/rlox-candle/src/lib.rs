@@ -28,8 +28,7 @@
 mod cpu;
 mod device;
 mod mlp;
-mod numbers;
-mod passes;
+mod tensor;
 
 pub use device::Device;
 pub use mlp::{CandleMlp, policy_networks};

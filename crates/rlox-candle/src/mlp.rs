@@ -1,5 +1,7 @@
 //! Fully connected layers on Candle.
 
+mod forward_backward;
+
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -8,8 +10,8 @@ use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, 
 
 use crate::Device;
 use crate::device::failed;
-use crate::numbers::{copy, numbers, rows, sum_of_squares};
-use crate::passes::{Kept, Layer, backward, forward, fused, step, updated, views};
+use crate::tensor::{copy, numbers, rows, sum_of_squares};
+use forward_backward::{Kept, Layer, backward, forward, fused, step, updated, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///

@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Result, Space, check_len};
 
-use crate::built_in::instead;
+use crate::builders::instead;
 
 /// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones. An
 /// element whose bounds are equal is constant, whatever the policy says of it.

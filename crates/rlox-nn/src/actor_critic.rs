@@ -1,10 +1,6 @@
 //! A policy and the values of states: what PPO, A2C and IMPALA learn.
 
-mod acting;
-mod built_in;
-mod memory;
 mod networks;
-mod parts;
 mod vtrace;
 
 pub use networks::PolicyNetworks;
@@ -14,8 +10,8 @@ use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result};
 
-use crate::adam::check_state;
-use crate::rows::check_not_negative;
+use crate::optimizer::check_state;
+use crate::validate::check_not_negative;
 use crate::{Activation, NamedTensors, Optimizer};
 
 /// A minibatch of B steps. All but the observations and actions are `[B]`.

@@ -2,12 +2,12 @@
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-use crate::adam::check_state;
+use crate::alloc::resize;
+use crate::distribution::{Squash, draw_normal};
 use crate::losses::td3_actor_loss;
-use crate::room::resize;
-use crate::squash::Squash;
+use crate::optimizer::check_state;
 use crate::{
-    ActionValue, ActorStats, Critics, NamedTensors, Network, NetworkShape, Optimizer, Scratch, clipped_step, rows,
+    ActionValue, ActorStats, Critics, NamedTensors, Network, NetworkShape, Optimizer, Scratch, clipped_step, validate,
 };
 
 /// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
@@ -187,7 +187,7 @@ impl<N: Network> DeterministicActor<N> {
     }
 
     fn rows(&self, obs: &[f32], actions: usize) -> Result<usize> {
-        let rows = rows::count("obs", obs, self.online.in_dim())?;
+        let rows = validate::count_rows("obs", obs, self.online.in_dim())?;
         check_len("actions", actions, rows.saturating_mul(self.online.out_dim()))?;
         Ok(rows)
     }
@@ -198,8 +198,8 @@ impl<N: Network> DeterministicActor<N> {
         resize("obs", outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, scratch)?;
-        let said = rows::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| rows::blame_input(error, obs, self.online.in_dim()))?;
+        let said = validate::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -225,12 +225,12 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         rng: &mut Pcg64,
         actions: &mut [f32],
     ) -> Result<()> {
-        rows::check_not_negative("smoothing.noise", smoothing.noise)?;
-        rows::check_not_negative("smoothing.clip", smoothing.clip)?;
+        validate::check_not_negative("smoothing.noise", smoothing.noise)?;
+        validate::check_not_negative("smoothing.clip", smoothing.clip)?;
         self.infer(true, obs, actions)?;
         let drawn = &mut self.memory.noise;
         resize("obs", drawn, actions.len(), 0.0)?;
-        rows::draw_normal(drawn, rng);
+        draw_normal(drawn, rng);
         smoothing.apply(drawn, actions);
         Ok(())
     }
@@ -242,8 +242,8 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         learning.slopes.clear();
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
-        let said = rows::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| rows::blame_input(error, obs, self.online.in_dim()))?;
+        let said = validate::check_said("actions", outputs, actions.len() / rows);
+        said.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
         learning.run(outputs, actions);
         Ok(())
     }
@@ -274,7 +274,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats> {
         optimizer.check()?;
-        let rows = rows::count("obs", obs, self.obs_dim())?;
+        let rows = validate::count_rows("obs", obs, self.obs_dim())?;
         let count = rows * self.action_dim();
         let [mut actions, mut values, mut d_actions] =
             [&mut self.memory.actions, &mut self.memory.values, &mut self.memory.d_actions].map(std::mem::take);

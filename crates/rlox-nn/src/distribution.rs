@@ -4,19 +4,23 @@ mod bernoulli;
 mod categorical;
 mod gaussian;
 mod masks;
-mod state_dependent;
+mod sde;
+mod squashed;
 
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
 
-use crate::room::resize;
-use crate::{Parameters, rows};
+use crate::alloc::resize;
+use crate::{Parameters, validate};
 use bernoulli::Bernoulli;
 use categorical::Categorical;
 use gaussian::Gaussian;
-pub(crate) use gaussian::HALF_LN_2_PI;
+pub(crate) use gaussian::draw_normal;
 use masks::check_allowed;
 pub use masks::mask_width;
-use state_dependent::StateDependent;
+use sde::StateDependent;
+pub(crate) use sde::{Exploration, Explored};
+pub(crate) use squashed::Squash;
+pub use squashed::SquashedGaussian;
 
 /// What a network says about a batch of N rows, and what goes with it.
 #[derive(Clone, Copy, Debug)]
@@ -296,8 +300,8 @@ impl Distribution {
         check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
         let name = if matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_)) { "logits" } else { "mean" };
-        rows::check_said(name, given.outputs, self.outputs())?;
-        rows::check_said("hidden", given.hidden, self.reads_hidden())?;
+        validate::check_said(name, given.outputs, self.outputs())?;
+        validate::check_said("hidden", given.hidden, self.reads_hidden())?;
         given.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
     }
 
@@ -321,7 +325,7 @@ impl Distribution {
             Actions::Continuous(actions) => actions.len(),
         };
         self.check(given, len, rows)?;
-        rows::check_actions(actions, self.action_dim())
+        check_actions(actions, self.action_dim())
     }
 
     fn other_kind(&self) -> Error {
@@ -345,6 +349,14 @@ pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     }
     let expected = format!("a number from -{MOST_LOG_STD} to {MOST_LOG_STD}");
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
+}
+
+/// Checks that actions that were chosen before, rows of `dim`, are finite.
+///
+/// # Errors
+/// [`Error::NotFinite`] naming the first that is not, and its row.
+pub(crate) fn check_actions(actions: Actions<'_>, dim: usize) -> Result<()> {
+    if let Actions::Continuous(actions) = actions { validate::check_finite("actions", actions, dim) } else { Ok(()) }
 }
 
 /// Adds the log-probability of one more choice, down to the smallest number: the logits of several may reach it each.

@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Result, check_len};
 
-use crate::room::resize;
+use crate::alloc::resize;
 use crate::{Activation, NamedTensors, Network, Optimizer, Scratch};
 
 /// A network of the values of actions, `Q = V + A - mean(A)` (Wang et al. 2016, "Dueling Network Architectures for Deep

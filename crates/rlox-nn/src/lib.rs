@@ -4,43 +4,39 @@
 //! The built-in one is [`Mlp`].
 
 mod action_scaling;
-mod action_value;
 mod actor_critic;
-mod adam;
-mod at_once;
-mod built_in;
+mod alloc;
+mod builders;
+mod critics;
 mod deterministic_policy;
 mod distribution;
 mod dueling;
+mod kernels;
 pub mod losses;
 mod mlp;
 mod network;
-mod parameters;
+mod optimizer;
+mod parallel;
 mod q_function;
-mod room;
-mod rows;
-mod shape;
 mod simd;
-mod squash;
 mod stochastic_policy;
 pub mod train;
+mod validate;
 mod weights;
 
 pub use action_scaling::ActionScaling;
-pub use action_value::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyNetworks, PolicyShape, Trajectories,
     VtraceTargets,
 };
-pub use adam::{Optimizer, Update};
+pub use critics::{ActionValue, Critics, TwinCritics, ValuedActions};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
-pub use distribution::{Distribution, Given};
+pub use distribution::{Distribution, Given, SquashedGaussian};
 pub use dueling::Dueling;
 pub use losses::off_policy::{Discount, TdLoss};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
-pub use network::{Learnable, Network, Scratch, clipped_step};
-pub use parameters::Parameters;
+pub use network::{Learnable, Network, NetworkShape, Parameters, Scratch, clipped_step};
+pub use optimizer::{Optimizer, Update};
 pub use q_function::{CriticStats, QFunction, QLoss, QNetworks, Transitions};
-pub use shape::NetworkShape;
-pub use stochastic_policy::{ActorStats, SquashedGaussian, SquashedPolicy, StochasticPolicy, Temperature};
+pub use stochastic_policy::{ActorStats, SquashedPolicy, StochasticPolicy, Temperature};
 pub use weights::{NamedTensor, NamedTensors};

@@ -1,12 +1,10 @@
 //! The built-in network: fully connected layers on the CPU.
 
 mod activation;
-mod gradients;
+mod backward;
+mod forward;
 mod init;
-mod kept;
-mod layer;
 mod layout;
-mod passes;
 
 pub use activation::Activation;
 pub use init::{Init, orthogonal};
@@ -14,14 +12,13 @@ pub use layout::{LayerLayout, MlpLayout};
 
 use rlox_core::{Pcg64, Result};
 
-use crate::adam::{MEANS, Moments, STEP, check_state, step_of};
+use crate::alloc::{check_free, filled};
+use crate::kernels::elementwise::move_towards;
 use crate::network::check_stepped;
-use crate::room::{check_free, filled};
-use crate::simd::elementwise::move_towards;
-use crate::simd::{Line, lines};
+use crate::optimizer::{MEANS, Moments, STEP, check_state, step_of};
+use crate::simd::Line;
 use crate::{NamedTensors, Network, Optimizer, Scratch};
-use kept::Kept;
-use layer::Layer;
+use forward::{Kept, Layer};
 
 /// The argument that all memory follows from.
 const SIZES: &str = "sizes";
@@ -89,7 +86,7 @@ impl Mlp {
             live: false,
             squares: 0.0,
             kept: Kept::new(&layers, activation)?,
-            middle: gradients::middle(&layers),
+            middle: backward::middle(&layers),
             shared: false,
             layers,
         };
@@ -245,9 +242,4 @@ fn put<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, aren
     for (layer, [weight, bias]) in layers.iter().zip(tensors) {
         layer.put(arena, weight, bias);
     }
-}
-
-/// The widest row of any layer, in lines.
-fn widest(layers: &[Layer]) -> usize {
-    layers.iter().map(|layer| lines(layer.outputs).max(lines(layer.inputs))).max().unwrap_or(0)
 }

@@ -1,14 +1,22 @@
 //! The seam between algorithms and libraries of networks: forward, vector-Jacobian product, a step of the optimiser.
 
+mod arch;
+mod clip;
+mod free_params;
+
 use std::any::Any;
 use std::fmt;
 
-use rlox_core::{Error, Result};
+use rlox_core::Result;
 
-use crate::at_once::at_once_if;
-use crate::rows::check_not_negative;
+pub use arch::NetworkShape;
+pub(crate) use arch::widths;
+pub use clip::clipped_step;
+pub(crate) use clip::{check_stepped, clipped_step_if};
+pub use free_params::Parameters;
+
 use crate::simd::Line;
-use crate::{Activation, NamedTensor, NamedTensors, Optimizer};
+use crate::{Activation, NamedTensors, Optimizer};
 
 /// A function of rows with parameters that can be learned: the only thing a backend implements.
 ///
@@ -60,7 +68,7 @@ pub trait Network: Send {
     /// other libraries, which may sum in another order where there are more rows, up to rounding.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths or no rows.
+    /// [`rlox_core::Error::Shape`] for slices of wrong lengths or no rows.
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()>;
 
     /// As [`Network::infer`], and the last hidden layer, `[rows, hidden_dim]`.
@@ -78,15 +86,16 @@ pub trait Network: Send {
     /// The last hidden layer of the last [`Network::forward`], `[rows, hidden_dim]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward since the parameters changed.
+    /// [`rlox_core::Error::Shape`] for a slice of wrong length, or if there was no forward since the parameters changed.
     fn hidden(&self, h: &mut [f32]) -> Result<()>;
 
     /// The vector-Jacobian product of the last [`Network::forward`]: with `params` adds to the gradients of the
     /// parameters, and writes that of the input into `dx` if it is there.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit the last forward, or if there was none since the parameters changed, by
-    /// [`Network::apply_gradients`], [`Network::load`] or [`Network::track`]: it would be a product with nothing's Jacobian.
+    /// [`rlox_core::Error::Shape`] for slices that do not fit the last forward, or if there was none since the parameters
+    /// changed, by [`Network::apply_gradients`], [`Network::load`] or [`Network::track`]: it would be a product with
+    /// nothing's Jacobian.
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()>;
 
     /// As [`Network::backward`] with `params`, of a function that has used [`Network::hidden`] besides: `dh`, `[rows,
@@ -108,15 +117,15 @@ pub trait Network: Send {
     /// One step of the optimiser with the gradients times `scale`. The next backward starts from zero.
     ///
     /// # Errors
-    /// Those of [`Optimizer::check_step`] and of the backend; [`Error::Config`] naming a parameter that the step has made
-    /// infinite or NaN, as a huge learning rate does: here alone the step has been made.
+    /// Those of [`Optimizer::check_step`] and of the backend; [`rlox_core::Error::Config`] naming a parameter that the step
+    /// has made infinite or NaN, as a huge learning rate does: here alone the step has been made.
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()>;
 
     /// Moves the parameters towards those of another network of the same shape by a share `tau` (Polyak averaging); 1
     /// copies them.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a network of another shape.
+    /// [`rlox_core::Error::Shape`] for a network of another shape.
     fn track(&mut self, online: &Self, tau: f32) -> Result<()>
     where
         Self: Sized;
@@ -128,8 +137,8 @@ pub trait Network: Send {
     /// Takes parameters by name.
     ///
     /// # Errors
-    /// [`Error::Shape`] naming the tensor that is absent, superfluous or of another shape, [`Error::Config`] naming one
-    /// with a number that is not finite.
+    /// [`rlox_core::Error::Shape`] naming the tensor that is absent, superfluous or of another shape,
+    /// [`rlox_core::Error::Config`] naming one with a number that is not finite.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// The gradients since the last step, by the parameters' names.
@@ -146,9 +155,6 @@ pub trait Network: Send {
     /// As [`Network::load`].
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
-
-/// What errors call parameters.
-const PARAMETERS: &str = "parameters";
 
 /// Memory for [`Network::infer`]. It grows to what the largest batch needs; what it holds between calls means nothing.
 ///
@@ -227,137 +233,5 @@ impl<N: Network> Learnable for N {
 
     fn forget(&mut self) {
         self.zero_gradients();
-    }
-}
-
-/// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
-/// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
-///
-/// The built-in network sums squares in f32, where those of gradients of 1e19 and more are infinite; other libraries may
-/// sum them in f64, and refuse those that are as large after they were cut.
-///
-/// # Errors
-/// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the
-/// part and its first gradient that is not finite or whose square is not. The gradients are dropped then, and nothing else
-/// has changed: the next minibatch may be a better one. [`Error::Config`] naming the part and the parameter that the step
-/// has made infinite or NaN: only a checkpoint helps then.
-///
-/// ```
-/// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Optimizer, clipped_step};
-///
-/// let mut net = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::orthogonal(1.0), &mut Pcg64::seed_from(0))?;
-/// let mut y = [0.0];
-/// net.forward(&[0.5, -0.5], 1, &mut y)?;
-/// net.backward(&[1.0], true, None)?;
-/// let norm = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(0.5))?;
-/// assert!(norm > 0.0);
-/// # Ok::<(), rlox_core::Error>(())
-/// ```
-pub fn clipped_step(
-    parts: &mut [(&'static str, &mut dyn Learnable)],
-    optimizer: &Optimizer,
-    max_grad_norm: Option<f32>,
-) -> Result<f32> {
-    clipped_step_if(false, parts, optimizer, max_grad_norm)
-}
-
-/// The same; `apart` says whether two threads have computed the gradients of the first two parts, and step them.
-pub(crate) fn clipped_step_if(
-    apart: bool,
-    parts: &mut [(&'static str, &mut dyn Learnable)],
-    optimizer: &Optimizer,
-    max_grad_norm: Option<f32>,
-) -> Result<f32> {
-    let checked = optimizer
-        .check()
-        .and_then(|()| max_grad_norm.map_or(Ok(()), |most| check_not_negative("max_grad_norm", most)))
-        .and_then(|()| norm_and_scale(parts, max_grad_norm));
-    let (norm, scale) = match checked {
-        Ok(checked) => checked,
-        Err(error) => {
-            for (_, part) in parts.iter_mut() {
-                part.forget();
-            }
-            return Err(error);
-        }
-    };
-    let step = |(name, part): &mut (&'static str, &mut dyn Learnable)| {
-        part.step(optimizer, scale).map_err(|error| of_part(error, name))
-    };
-    let rest = match parts {
-        [first, second, rest @ ..] => {
-            at_once_if(apart, || step(first), || step(second))?;
-            rest
-        }
-        rest => rest,
-    };
-    rest.iter_mut().try_for_each(step)?;
-    Ok(norm)
-}
-
-/// The norm of all gradients together, and what they are multiplied by so that it is at most another.
-fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_norm: Option<f32>) -> Result<(f32, f32)> {
-    let mut squares = 0.0;
-    for (_, part) in parts.iter_mut() {
-        squares += part.sum_of_squares()?;
-    }
-    let norm = squares.sqrt() as f32;
-    let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
-    check_squares(scale, squares, || gradients_of(parts))?;
-    Ok((norm, scale))
-}
-
-/// The gradients of all parts.
-fn gradients_of(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
-    let mut all = vec![];
-    for (part, it) in parts {
-        let renamed = |one: NamedTensor| NamedTensor { name: format!("{part}.{}", one.name), ..one };
-        all.extend(it.named_gradients().into_iter().map(renamed));
-    }
-    all
-}
-
-/// Checks that the squares of gradients times `scale` stay in the range of f32, given the sum of them without it.
-///
-/// # Errors
-/// [`Error::Config`] naming the gradient that made it infinite or NaN.
-pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
-    // So far below its end that rounding does not lead there.
-    const MOST: f64 = f32::MAX as f64 / 2.0;
-    let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MOST;
-    if fits { Ok(()) } else { Err(not_finite(&gradients())) }
-}
-
-/// The same error, of a part's parameters.
-fn of_part(mut error: Error, part: &str) -> Error {
-    if let Some(wrong) = error.mismatch_mut().filter(|wrong| wrong.argument == PARAMETERS) {
-        wrong.argument = format!("{PARAMETERS} of {part}").into();
-    }
-    error
-}
-
-/// Whether a step has left the parameters finite, which were asked for otherwise.
-///
-/// # Errors
-/// [`Error::NotFinite`] naming one that is not.
-pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTensors) -> Result<()> {
-    if finite { Ok(()) } else { parameters().check_finite(PARAMETERS) }
-}
-
-/// Names the gradient that made a norm infinite or NaN.
-fn not_finite(gradients: &[NamedTensor]) -> Error {
-    let first = gradients.iter().find_map(|one| Some((one, one.first_not_finite()?)));
-    let largest = || {
-        let numbers = gradients.iter().flat_map(|one| (0..one.data.len()).map(move |at| (one, at)));
-        let size = |(one, at): (&NamedTensor, usize)| one.data[at].abs();
-        numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })
-    };
-    let hint = "lower the learning rate, or look for extreme rewards or observations";
-    let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
-    match (first, largest()) {
-        (Some((one, at)), _) => one.locate(error(one.data[at].to_string()), at),
-        (None, Some((one, at))) => one.locate(error(format!("{}, whose square overflows", one.data[at])), at),
-        (None, None) => error(String::new()),
     }
 }

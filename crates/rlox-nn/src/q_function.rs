@@ -1,17 +1,12 @@
 //! The values of all actions of a state: what DQN learns.
 
-mod greedy;
-mod transitions;
-
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-use crate::adam::check_state;
-use crate::at_once::at_once;
+use crate::alloc::resize;
 use crate::losses::{td_loss, td_targets};
-use crate::room::resize;
-use crate::{NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, rows};
-use greedy::{any, best, check_masks};
-pub use transitions::Transitions;
+use crate::optimizer::check_state;
+use crate::parallel::at_once;
+use crate::{Discount, NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, validate};
 
 /// How a Q-function learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +27,63 @@ pub struct CriticStats {
     pub mean_value: f32,
     /// The norm of all gradients before they were clipped.
     pub grad_norm: f32,
+}
+
+/// A minibatch of B transitions. All but the observations and masks are `[B]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Transitions<'a> {
+    /// `[B, d]`.
+    pub obs: &'a [f32],
+    /// Counted from 0.
+    pub actions: &'a [i64],
+    /// What the actions were paid.
+    pub rewards: &'a [f32],
+    /// `[B, d]`: the true next observations, never those of a reset.
+    pub next_obs: &'a [f32],
+    /// Where nothing comes after; never where the time was over.
+    pub terminated: &'a [bool],
+    /// What the next values count.
+    pub discount: Discount<'a>,
+    /// Importance weights of prioritized replay.
+    pub weights: Option<&'a [f32]>,
+    /// Which actions are allowed in the next states, `[B, n]`; anything where `terminated`.
+    pub next_masks: Option<&'a [bool]>,
+}
+
+impl Transitions<'_> {
+    /// The number of rows, of observations of `obs_dim` numbers and so many actions.
+    fn check(&self, obs_dim: usize, num_actions: usize) -> Result<usize> {
+        let rows = validate::count_rows("obs", self.obs, obs_dim)?;
+        check_len("next_obs", self.next_obs.len(), self.obs.len())?;
+        check_len("actions", self.actions.len(), rows)?;
+        check_len("rewards", self.rewards.len(), rows)?;
+        check_len("terminated", self.terminated.len(), rows)?;
+        self.discount.check(rows)?;
+        check_len("weights", self.weights.map_or(rows, <[f32]>::len), rows)?;
+        // In a terminated state nothing is chosen.
+        check_masks("next_masks", self.next_masks, rows, num_actions, |row| !self.terminated[row])?;
+        if let Some(row) = self.actions.iter().position(|action| !(0..num_actions as i64).contains(action)) {
+            let (expected, got) = (format!("numbers from 0 to {}", num_actions - 1), self.actions[row].to_string());
+            return Err(Error::action("actions", expected, got, "correct it").at_row(row));
+        }
+        validate::check_finite("obs", self.obs, obs_dim)?;
+        validate::check_finite("rewards", self.rewards, 1)?;
+        validate::check_finite("weights", self.weights.unwrap_or(&[]), 1)?;
+        self.check_next_obs(obs_dim)?;
+        Ok(rows)
+    }
+
+    /// What comes after a terminated row counts for nothing, and may be anything.
+    fn check_next_obs(&self, obs_dim: usize) -> Result<()> {
+        let spoilt = |(next, terminated): (&[f32], &bool)| !terminated && next.iter().any(|x| !x.is_finite());
+        match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(spoilt) {
+            None => Ok(()),
+            Some(row) => {
+                let (expected, got) = ("finite numbers where an episode goes on", "NaN or infinity");
+                Err(Error::not_finite("next_obs", expected, got, "look at where it comes from").at_row(row))
+            }
+        }
+    }
 }
 
 /// The values of all actions, of any backend: acts, evaluates, learns.
@@ -166,39 +218,6 @@ pub struct QNetworks<N> {
     memory: Memory,
 }
 
-/// Memory of a batch.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    scratch: [Scratch; 2],
-    /// `[B, n]`, and so are the next two.
-    values: Vec<f32>,
-    next_values: Vec<f32>,
-    next_choices: Vec<f32>,
-    d_values: Vec<f32>,
-    /// `[B]`, and so is all below.
-    taken: Vec<f32>,
-    targets: Vec<f32>,
-    next: Vec<f32>,
-    td_errors: Vec<f32>,
-    d_taken: Vec<f32>,
-    /// Whether it holds what an evaluation said of the weights as they are, to go back from.
-    evaluated: bool,
-}
-
-impl Memory {
-    fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
-        for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
-            resize("obs", vector, rows * actions, 0.0)?;
-        }
-        resize("obs", &mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
-        let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
-        for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
-            resize("obs", vector, rows, 0.0)?;
-        }
-        Ok(())
-    }
-}
-
 impl<N: Network> QNetworks<N> {
     /// A Q-function of an online network with one output an action, and of another one of the same architecture, which
     /// becomes its copy.
@@ -238,7 +257,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         rngs: &mut [Pcg64],
         actions: &mut [i64],
     ) -> Result<()> {
-        let (rows, count) = (rows::count("obs", obs, self.obs_dim())?, self.num_actions());
+        let (rows, count) = (validate::count_rows("obs", obs, self.obs_dim())?, self.num_actions());
         check_len("rngs", rngs.len(), rows)?;
         check_len("actions", actions.len(), rows)?;
         check_masks("masks", masks, rows, count, |_| true)?;
@@ -251,7 +270,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         self.online.infer(obs, rows, values, scratch)?;
         if let Some(at) = values.iter().position(|value| value.is_nan()) {
             let error = Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(at / count);
-            return Err(rows::blame_input(error, obs, self.online.in_dim()));
+            return Err(validate::blame_input(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let at = row * count..(row + 1) * count;
@@ -263,7 +282,7 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 
     fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        let rows = rows::count("obs", obs, self.obs_dim())?;
+        let rows = validate::count_rows("obs", obs, self.obs_dim())?;
         check_len("values", values.len(), rows.saturating_mul(self.num_actions()))?;
         self.online.infer(obs, rows, values, &mut self.memory.scratch[0])
     }
@@ -351,7 +370,38 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 }
 
+/// Memory of a batch.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    scratch: [Scratch; 2],
+    /// `[B, n]`, and so are the next two.
+    values: Vec<f32>,
+    next_values: Vec<f32>,
+    next_choices: Vec<f32>,
+    d_values: Vec<f32>,
+    /// `[B]`, and so is all below.
+    taken: Vec<f32>,
+    targets: Vec<f32>,
+    next: Vec<f32>,
+    td_errors: Vec<f32>,
+    d_taken: Vec<f32>,
+    /// Whether it holds what an evaluation said of the weights as they are, to go back from.
+    evaluated: bool,
+}
+
 impl Memory {
+    fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
+        for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
+            resize("obs", vector, rows * actions, 0.0)?;
+        }
+        resize("obs", &mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
+        let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
+        for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
+            resize("obs", vector, rows, 0.0)?;
+        }
+        Ok(())
+    }
+
     /// The loss of what the networks said, and its gradient.
     fn learn(&mut self, batch: &Transitions<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
         let choices = if loss.double { &self.next_choices } else { &self.next_values };
@@ -372,5 +422,68 @@ impl Memory {
         }
         let mean_value = (taken.iter().map(|x| f64::from(*x)).sum::<f64>() / taken.len() as f64) as f32;
         Ok(CriticStats { loss, mean_value, grad_norm: 0.0 })
+    }
+}
+
+/// Checks that there are masks for all rows, and that each allows something where a choice `matters`.
+fn check_masks(
+    name: &'static str,
+    masks: Option<&[bool]>,
+    rows: usize,
+    actions: usize,
+    matters: impl Fn(usize) -> bool,
+) -> Result<()> {
+    let Some(masks) = masks else { return Ok(()) };
+    check_len(name, masks.len(), rows.saturating_mul(actions))?;
+    let mut rows = masks.chunks_exact(actions).enumerate();
+    match rows.find(|(row, allowed)| !allowed.contains(&true) && matters(*row)) {
+        None => Ok(()),
+        Some((row, _)) => {
+            Err(Error::action(name, "at least one allowed action a row", "none", "allow one").at_row(row))
+        }
+    }
+}
+
+/// The first action of the largest value among those allowed. A value that is not a number counts as the largest.
+fn best(values: &[f32], allowed: Option<&[bool]>) -> usize {
+    let mut best: Option<usize> = None;
+    for (action, value) in values.iter().enumerate() {
+        let larger = best.is_none_or(|best| *value > values[best] || value.is_nan() && !values[best].is_nan());
+        if larger && allowed.is_none_or(|allowed| allowed[action]) {
+            best = Some(action);
+        }
+    }
+    best.unwrap_or(0)
+}
+
+/// Any of the allowed actions, all alike.
+fn any(actions: usize, allowed: Option<&[bool]>, rng: &mut Pcg64) -> i64 {
+    let Some(allowed) = allowed else { return rng.integers(0, actions as i64) };
+    let count = allowed.iter().filter(|allowed| **allowed).count();
+    let chosen = rng.integers(0, count as i64) as usize;
+    allowed.iter().enumerate().filter(|(_, allowed)| **allowed).nth(chosen).map_or(0, |(action, _)| action as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_largest_allowed_values_is_best() {
+        assert_eq!(best(&[1.0, 3.0, 3.0], None), 1);
+        assert_eq!(best(&[1.0, 3.0, 3.0], Some(&[true, false, true])), 2);
+        assert_eq!(best(&[1.0, f32::NAN, 3.0, f32::NAN], None), 1);
+        assert_eq!(best(&[f32::NEG_INFINITY; 2], Some(&[false, true])), 1);
+    }
+
+    #[test]
+    fn any_allowed_action_is_as_likely() {
+        let mut rng = Pcg64::seed_from(1);
+        let mut counts = [0; 4];
+        for _ in 0..3000 {
+            counts[any(4, Some(&[true, false, true, true]), &mut rng) as usize] += 1;
+        }
+        assert_eq!(counts[1], 0);
+        assert!([0, 2, 3].iter().all(|i| (900..1100).contains(&counts[*i])), "{counts:?}");
     }
 }

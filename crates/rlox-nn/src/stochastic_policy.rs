@@ -1,18 +1,15 @@
-//! A policy that draws actions between -1 and 1, and learns through them: SAC's actor.
+//! A policy that draws actions between -1 and 1, and learns through them: SAC's actor, and the temperature beside it.
 
-mod memory;
-mod squashed_gaussian;
-mod squashed_policy;
-mod state_dependent;
-mod temperature;
+use rlox_core::{Error, Pcg64, Result, check_len};
 
-pub use squashed_gaussian::SquashedGaussian;
-pub use squashed_policy::SquashedPolicy;
-pub use temperature::Temperature;
-
-use rlox_core::{Pcg64, Result};
-
-use crate::{ActionValue, NamedTensors, NetworkShape, Optimizer};
+use crate::alloc::resize;
+use crate::distribution::{Exploration, Explored, check_log_std, draw_normal};
+use crate::losses::{sac_actor_loss, temperature_loss};
+use crate::optimizer::check_state;
+use crate::{
+    ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, Scratch,
+    SquashedGaussian, clipped_step, validate,
+};
 
 /// What a minibatch said to an actor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,14 +37,14 @@ pub trait StochasticPolicy: Send {
     /// Draws the noise of state-dependent exploration anew, that of environment i from `rngs[i]`; other policies have none.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Memory`] if it does not fit into memory.
+    /// [`Error::Memory`] if it does not fit into memory.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
     /// Draws actions of `obs`, `[N, d]`, for environments: row i from `rngs[i]` alone. Actions are `[N, a]`, their
     /// log-probabilities `[N]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::NotFinite`] naming an output of the
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming an output of the
     /// policy, a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
@@ -80,13 +77,13 @@ pub trait StochasticPolicy: Send {
     /// the last [`StochasticPolicy::rsample`]. The noise stays what it was.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit, or if nothing was sampled before.
+    /// [`Error::Shape`] for slices that do not fit, or if nothing was sampled before.
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
     /// One step on [`crate::losses::sac_actor_loss`] for the last [`StochasticPolicy::rsample`], of these `obs`, through the
@@ -94,7 +91,7 @@ pub trait StochasticPolicy: Send {
     ///
     /// # Errors
     /// Those of [`StochasticPolicy::backward`], [`StochasticPolicy::step`] and [`ActionValue::action_gradients`], and
-    /// [`rlox_core::Error::Config`] for an `alpha` below 0.
+    /// [`Error::Config`] for an `alpha` below 0.
     fn update(
         &mut self,
         obs: &[f32],
@@ -129,4 +126,522 @@ pub trait StochasticPolicy: Send {
     /// # Errors
     /// Those of [`NamedTensors::check`].
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
+}
+
+/// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]`, of a
+/// [`SquashedGaussian`], or the means alone with state-dependent exploration (Raffin et al. 2021,
+/// "Smooth Exploration for Robotic Reinforcement Learning").
+///
+/// State-dependent noise is a random matrix times the last hidden layer, which learns from it, too; means are cut to
+/// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::rsample`] draws
+/// one for its minibatch, which [`StochasticPolicy::sample`] uses, too, until the step, as in Stable-Baselines3.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
+/// use rlox_nn::{Activation, Optimizer, SquashedPolicy, StochasticPolicy, TwinCritics};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
+/// let mut rng = Pcg64::seed_from(0);
+/// let mut policy = SquashedPolicy::mlp(env.spec(), &[64, 64], Activation::Relu, &mut rng)?;
+/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
+/// let (obs, mut actions, mut log_probs) = ([1.0, 0.0, 0.5], [0.0], [0.0]);
+/// policy.rsample(&obs, &mut rng, &mut actions, &mut log_probs)?;
+/// let stats = policy.update(&obs, &mut critics, 0.2, &Optimizer::adam(3e-4), None)?;
+/// assert!(stats.grad_norm > 0.0);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SquashedPolicy<N> {
+    actor: N,
+    action_dim: usize,
+    exploration: Option<Exploration>,
+    acting: Memory,
+    /// Of the last `rsample`.
+    learning: Memory,
+    update: UpdateMemory,
+}
+
+/// Memory of a step through the critics.
+#[derive(Clone, Debug, Default)]
+struct UpdateMemory {
+    values: Vec<f32>,
+    d_actions: Vec<f32>,
+    d_log_probs: Vec<f32>,
+}
+
+impl<N: Network> SquashedPolicy<N> {
+    /// A policy of a network with two outputs for each number of an action.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another network.
+    pub fn new(actor: N, action_dim: usize) -> Result<Self> {
+        check_outputs(&actor, action_dim, 2)?;
+        Self::made(actor, action_dim, None)
+    }
+
+    /// A policy with state-dependent exploration, of a network with one output for each number of an action. Logarithms of
+    /// standard deviations begin at `log_std_init`; -3 is usual.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a beginning that is not
+    /// between -20 and 20; [`Error::Memory`] for a matrix that does not fit into memory.
+    pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
+        check_log_std(log_std_init, "begin with -3")?;
+        check_outputs(&actor, action_dim, 1)?;
+        let hidden = actor.hidden_dim();
+        if hidden == 0 {
+            return Err(Error::shape("actor", "a network with a hidden layer", "none", "give it one"));
+        }
+        let exploration = Exploration::new(hidden, action_dim, log_std_init)?;
+        Self::made(actor, action_dim, Some(exploration))
+    }
+
+    fn made(actor: N, action_dim: usize, exploration: Option<Exploration>) -> Result<Self> {
+        let [acting, learning] = [Memory::new(action_dim)?, Memory::new(action_dim)?];
+        Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
+    }
+
+    /// The network.
+    pub fn actor(&self) -> &N {
+        &self.actor
+    }
+
+    /// How many numbers of noise a minibatch takes: one for each number of its actions, or a matrix `[hidden, a]`.
+    pub fn noise_len(&self, rows: usize) -> usize {
+        self.action_dim * self.exploration.as_ref().map_or(rows, |exploration| exploration.hidden)
+    }
+
+    /// As [`StochasticPolicy::rsample`], with given standard normal noise, [`SquashedPolicy::noise_len`] numbers.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    pub fn rsample_with(
+        &mut self,
+        obs: &[f32],
+        noise: &[f32],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        check_len("noise", noise.len(), self.noise_len(rows))?;
+        self.forward(obs, rows)?;
+        self.learning.noise.clear();
+        self.learning.noise.extend_from_slice(noise);
+        self.rsample_kept(actions, log_probs)
+    }
+
+    /// The number of rows of observations, if actions and log-probabilities are as many.
+    fn rows(&self, obs: &[f32], actions: usize, log_probs: usize) -> Result<usize> {
+        let rows = validate::count_rows("obs", obs, self.actor.in_dim())?;
+        check_len("actions", actions, rows.saturating_mul(self.action_dim))?;
+        check_len("log_probs", log_probs, rows)?;
+        Ok(rows)
+    }
+
+    /// What the network says of rows to learn from. What was sampled before is forgotten.
+    fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
+        let Self { actor, exploration, learning: memory, .. } = self;
+        memory.log_probs.clear();
+        resize("obs", &mut memory.outputs, rows * actor.out_dim(), 0.0)?;
+        actor.forward(obs, rows, &mut memory.outputs)?;
+        if let Some(exploration) = exploration {
+            resize("obs", &mut memory.hidden, rows * exploration.hidden, 0.0)?;
+            actor.hidden(&mut memory.hidden)?;
+        }
+        let said = memory.check_finite(exploration.is_some());
+        said.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
+    }
+
+    /// Samples with the noise in memory, keeping what backward needs.
+    fn rsample_kept(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { exploration, learning: memory, .. } = self;
+        memory.sample(exploration.as_ref(), actions, log_probs)?;
+        memory.actions.clear();
+        memory.actions.extend_from_slice(actions);
+        memory.log_probs.clear();
+        memory.log_probs.extend_from_slice(log_probs);
+        Ok(())
+    }
+
+    /// Outputs and, where it is wanted, the last hidden layer.
+    fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
+        let Self { actor, exploration, acting, .. } = self;
+        let Memory { scratch, outputs, hidden, .. } = acting;
+        resize("obs", outputs, rows * actor.out_dim(), 0.0)?;
+        if let Some(exploration) = exploration {
+            resize("obs", hidden, rows * exploration.hidden, 0.0)?;
+            actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
+        } else {
+            actor.infer(obs, rows, outputs, scratch)?;
+        }
+        let said = acting.check_finite(exploration.is_some());
+        said.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
+    }
+
+    fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        // The names of the two differ: nothing is refused.
+        let _ = all.extend("actor", &of(&self.actor));
+        if let Some(exploration) = &self.exploration {
+            for tensor in &beside(&exploration.log_std) {
+                let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
+            }
+        }
+        all
+    }
+}
+
+/// Checks that a network has so many outputs for each number of an action.
+fn check_outputs<N: Network>(actor: &N, action_dim: usize, each: usize) -> Result<()> {
+    let wanted = action_dim.checked_mul(each).filter(|wanted| *wanted > 0);
+    if wanted == Some(actor.out_dim()) {
+        return Ok(());
+    }
+    let expected = match wanted {
+        Some(wanted) => format!("{wanted} outputs"),
+        None => format!("{each} outputs for each of an action's {action_dim} numbers"),
+    };
+    Err(Error::shape("actor", expected, actor.out_dim().to_string(), "make it for this action space"))
+}
+
+impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
+    fn obs_dim(&self) -> usize {
+        self.actor.in_dim()
+    }
+
+    fn action_dim(&self) -> usize {
+        self.action_dim
+    }
+
+    fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
+        self.exploration.as_mut().map_or(Ok(()), |exploration| exploration.draw(rngs))
+    }
+
+    fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        check_len("rngs", rngs.len(), rows)?;
+        self.infer(obs, rows)?;
+        let Self { action_dim, exploration, acting: memory, .. } = self;
+        let Some(exploration) = exploration else {
+            resize("obs", &mut memory.noise, actions.len(), 0.0)?;
+            let noise = memory.noise.chunks_exact_mut(*action_dim);
+            noise.zip(rngs).for_each(|(noise, rng)| draw_normal(noise, rng));
+            return memory.sample(None, actions, log_probs);
+        };
+        if exploration.matrices.len() != rows * exploration.hidden * *action_dim {
+            exploration.draw(rngs)?;
+        }
+        let Memory { outputs, hidden, explored, .. } = memory;
+        explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
+    }
+
+    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let kept = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
+        let done = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
+        if let (Some(exploration), Some(kept)) = (&mut self.exploration, kept) {
+            exploration.matrices = kept;
+        }
+        done
+    }
+
+    fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), obs.len() / self.actor.in_dim())?;
+        self.infer(obs, rows)?;
+        let Memory { outputs, gaussian, explored, .. } = &mut self.acting;
+        if self.exploration.is_none() {
+            return gaussian.mode(outputs, actions);
+        }
+        explored.mode(outputs, actions);
+        Ok(())
+    }
+
+    fn sample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        let count = self.noise_len(rows);
+        self.infer(obs, rows)?;
+        let Self { exploration, acting: memory, learning, .. } = self;
+        if let Some(exploration) = exploration.as_ref().filter(|_| !learning.log_probs.is_empty()) {
+            let Memory { outputs, hidden, explored, .. } = memory;
+            return explored.sample(exploration, &learning.matrix, (outputs, hidden), actions, log_probs);
+        }
+        resize("obs", &mut memory.noise, count, 0.0)?;
+        draw_normal(&mut memory.noise, rng);
+        memory.sample(exploration.as_ref(), actions, log_probs)
+    }
+
+    fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let rows = self.rows(obs, actions.len(), log_probs.len())?;
+        self.forward(obs, rows)?;
+        let count = self.noise_len(rows);
+        let noise = &mut self.learning.noise;
+        resize("obs", noise, count, 0.0)?;
+        draw_normal(noise, rng);
+        self.rsample_kept(actions, log_probs)
+    }
+
+    fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()> {
+        let Self { actor, exploration, learning: memory, .. } = self;
+        memory.check_sampled()?;
+        check_len("d_actions", d_actions.len(), memory.actions.len())?;
+        check_len("d_log_probs", d_log_probs.len(), memory.log_probs.len())?;
+        let Memory { outputs, hidden, matrix, gaussian, explored, d_outputs, d_hidden, .. } = memory;
+        resize("obs", d_outputs, outputs.len(), 0.0)?;
+        let Some(exploration) = exploration else {
+            gaussian.backward(outputs, d_actions, d_log_probs, d_outputs)?;
+            return actor.backward(d_outputs, true, None);
+        };
+        resize("obs", d_hidden, hidden.len(), 0.0)?;
+        let (said, given) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
+        explored.backward(exploration, matrix, said, given, (d_outputs, d_hidden));
+        actor.backward_hidden(d_outputs, d_hidden)?;
+        // Once the network has not failed: gradients are added whole or not at all.
+        explored.add_gradients(exploration, matrix);
+        Ok(())
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        let Self { actor, exploration, learning, .. } = self;
+        let norm = match exploration {
+            None => clipped_step(&mut [("actor", actor)], optimizer, max_grad_norm),
+            Some(it) => clipped_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
+        }?;
+        // The sample was the former weights'.
+        learning.log_probs.clear();
+        Ok(norm)
+    }
+
+    fn update(
+        &mut self,
+        obs: &[f32],
+        critics: &mut dyn ActionValue,
+        alpha: f32,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<ActorStats> {
+        optimizer.check()?;
+        validate::check_not_negative("alpha", alpha)?;
+        self.learning.check_sampled()?;
+        let Memory { actions, log_probs, .. } = &self.learning;
+        check_len("obs", obs.len(), log_probs.len().saturating_mul(self.actor.in_dim()))?;
+        let mut memory = std::mem::take(&mut self.update);
+        let UpdateMemory { values, d_actions, d_log_probs } = &mut memory;
+        resize("obs", values, log_probs.len(), 0.0)?;
+        resize("obs", d_log_probs, log_probs.len(), 0.0)?;
+        resize("obs", d_actions, actions.len(), 0.0)?;
+        critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
+        let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
+        let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
+        let stats =
+            ActorStats { loss, mean_value: mean(values) as f32, entropy: -mean(log_probs) as f32, grad_norm: 0.0 };
+        self.backward(d_actions, d_log_probs)?;
+        self.update = memory;
+        Ok(ActorStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        Some(NetworkShape::of(&self.actor))
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        self.named(N::tensors, Parameters::tensors)
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        // The sample was the former weights'.
+        self.learning.log_probs.clear();
+        self.actor.load(&tensors.part("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.beside("actor")))
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        self.named(N::gradients, Learnable::named_gradients)
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        self.named(N::optimizer_state, Parameters::optimizer_state)
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        check_state(state, &self.optimizer_state())?;
+        self.actor.load_optimizer_state(&state.part("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load_optimizer_state(&state.beside("actor")))
+    }
+}
+
+/// Memory of a batch.
+#[derive(Clone, Debug)]
+struct Memory {
+    scratch: Scratch,
+    outputs: Vec<f32>,
+    hidden: Vec<f32>,
+    noise: Vec<f32>,
+    matrix: Vec<f32>,
+    gaussian: SquashedGaussian,
+    explored: Explored,
+    actions: Vec<f32>,
+    log_probs: Vec<f32>,
+    d_outputs: Vec<f32>,
+    d_hidden: Vec<f32>,
+}
+
+impl Memory {
+    fn new(action_dim: usize) -> Result<Self> {
+        let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs, d_hidden] = Default::default();
+        let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
+        let scratch = Scratch::default();
+        Ok(Self {
+            scratch,
+            outputs,
+            hidden,
+            noise,
+            matrix,
+            gaussian,
+            explored,
+            actions,
+            log_probs,
+            d_outputs,
+            d_hidden,
+        })
+    }
+
+    fn check_sampled(&self) -> Result<()> {
+        if self.log_probs.is_empty() {
+            return Err(Error::shape("rsample", "a sample to learn from", "none", "call rsample first, once a step"));
+        }
+        Ok(())
+    }
+
+    /// Checks that all that the network said is finite: means alone, or standard deviations with them.
+    fn check_finite(&self, means_alone: bool) -> Result<()> {
+        if means_alone {
+            return validate::check_said("mean", &self.outputs, self.gaussian.outputs() / 2);
+        }
+        self.gaussian.check_finite(&self.outputs)
+    }
+
+    /// Actions of the outputs and the noise in memory.
+    fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
+        let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
+        exploration.matrix(noise, matrix)?;
+        explored.sample(exploration, matrix, (outputs, hidden), actions, log_probs)
+    }
+}
+
+/// The weight alpha of the entropy, fixed or learned so that the entropy stays near a target (Haarnoja et al. 2018,
+/// section 5).
+///
+/// ```
+/// use rlox_nn::{Optimizer, Temperature};
+///
+/// let mut temperature = Temperature::learned(1.0, -1.0)?;
+/// // The entropy, about 3, is above the target: it is worth less from now on.
+/// temperature.update(&[-3.0, -3.1], &Optimizer::adam(3e-4))?;
+/// assert!(temperature.alpha() < 1.0);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Temperature(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Fixed(f32),
+    Learned {
+        /// The logarithm of alpha, one number.
+        log_alpha: Parameters,
+        target_entropy: f32,
+    },
+}
+
+impl Temperature {
+    /// One that stays.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a number that is not finite, or below 0.
+    pub fn fixed(alpha: f32) -> Result<Self> {
+        validate::check_not_negative("alpha", alpha)?;
+        Ok(Self(Kind::Fixed(alpha)))
+    }
+
+    /// One that is learned, from `alpha` on, so that the entropy comes near the target; minus the number of an action's
+    /// numbers is usual.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an alpha that is not above 0, or a target that is not finite.
+    pub fn learned(alpha: f32, target_entropy: f32) -> Result<Self> {
+        if !(alpha.is_finite() && alpha > 0.0) {
+            return Err(Error::config("alpha", "a positive number", alpha.to_string(), "begin with 1"));
+        }
+        if !target_entropy.is_finite() {
+            let fix = "pass minus the number of an action's numbers";
+            return Err(Error::config("target_entropy", "a finite number", target_entropy.to_string(), fix));
+        }
+        let log_alpha = Parameters::new("log_alpha", &[1], &[alpha.ln()])?;
+        Ok(Self(Kind::Learned { log_alpha, target_entropy }))
+    }
+
+    /// The weight of the entropy.
+    pub fn alpha(&self) -> f32 {
+        match &self.0 {
+            Kind::Fixed(alpha) => *alpha,
+            Kind::Learned { log_alpha, .. } => log_alpha.values()[0].exp(),
+        }
+    }
+
+    /// One step on [`temperature_loss`] for the log-probabilities of sampled actions, if it is learned; returns the loss.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for no log-probabilities, [`Error::Config`] for some that are not finite; nothing has changed then.
+    pub fn update(&mut self, log_probs: &[f32], optimizer: &Optimizer) -> Result<f32> {
+        let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
+        optimizer.check()?;
+        if let Some(row) = log_probs.iter().position(|log_prob| !log_prob.is_finite()) {
+            let (got, hint) = (log_probs[row].to_string(), "look for extreme observations or weights");
+            return Err(Error::not_finite("log_probs", "finite numbers", got, hint).at_row(row));
+        }
+        let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy)?;
+        log_alpha.add_gradients([gradient].into_iter());
+        clipped_step(&mut [("temperature", log_alpha)], optimizer, None)?;
+        Ok(loss)
+    }
+
+    /// `log_alpha`, if it is learned.
+    pub fn tensors(&self) -> NamedTensors {
+        self.learns(Parameters::tensors)
+    }
+
+    /// Takes what [`Temperature::tensors`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        match &mut self.0 {
+            Kind::Fixed(_) => tensors.check(&NamedTensors::default()),
+            Kind::Learned { log_alpha, .. } => log_alpha.load(tensors),
+        }
+    }
+
+    /// What the optimiser keeps.
+    pub fn optimizer_state(&self) -> NamedTensors {
+        self.learns(Parameters::optimizer_state)
+    }
+
+    /// Takes what [`Temperature::optimizer_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        match &mut self.0 {
+            Kind::Fixed(_) => state.check(&NamedTensors::default()),
+            Kind::Learned { log_alpha, .. } => log_alpha.load_optimizer_state(state),
+        }
+    }
+
+    fn learns(&self, of: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+        match &self.0 {
+            Kind::Fixed(_) => NamedTensors::default(),
+            Kind::Learned { log_alpha, .. } => of(log_alpha),
+        }
+    }
 }

@@ -3,57 +3,45 @@
 mod a2c;
 mod agent;
 mod algorithm;
-mod asynchronous;
 mod checkpoint;
-mod collector;
-mod corrected;
 mod dqn;
 mod encoding;
-mod episodes;
+mod env_stepper;
 mod evaluate;
-mod experience;
-mod gatherer;
-mod greedy;
 mod impala;
-mod learned;
 mod minibatches;
 mod noise;
-mod off_policy;
-mod on_policy;
-mod packed;
 mod ppo;
-mod predict;
+mod replay;
 mod sac;
-mod settings;
-mod standing;
 mod streams;
 mod td3;
+mod trainer;
 
 pub use a2c::{A2c, A2cConfig};
 pub use agent::{OffPolicyAgent, Pause};
 pub use algorithm::{Algorithm as OffPolicyAlgorithm, Method as OffPolicyMethod};
-pub use asynchronous::{ActorPlan, AsyncOnPolicy};
-pub use collector::{Collection, collect_transitions, estimate_advantages};
+pub use checkpoint::settings::{Setting, Settings};
 pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;
-pub use evaluate::evaluate_policy;
-pub use experience::{Gathering, Priorities, Replayed};
-pub use gatherer::{Outcome, Surroundings};
-pub use greedy::Greedy;
+pub use env_stepper::Outcome;
+pub use evaluate::{Greedy, Observations, evaluate_policy, mask_width, predict_actions, predict_with};
 pub use impala::{Impala, ImpalaConfig};
-pub use learned::OffPolicyLearned;
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
-pub use off_policy::{OffPolicy, OffPolicyMetrics};
-pub use on_policy::{Algorithm as OnPolicyAlgorithm, OnPolicy};
 pub use ppo::{Ppo, PpoConfig};
-pub use predict::{Observations, mask_width, predict_actions, predict_with};
+pub use replay::{Gathering, Priorities, Replayed, Surroundings};
 pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
-pub use settings::{Setting, Settings};
 pub use streams::IterationStreams;
 pub use td3::{Td3, Td3Config, Td3Learner};
+pub use trainer::{
+    ActorPlan, AsyncOnPolicy, Collection, OffPolicy, OffPolicyMetrics, OnPolicy, OnPolicyAlgorithm,
+    collect_transitions, estimate_advantages,
+};
 
-use rlox_core::{Error, Result};
+use std::collections::VecDeque;
+
+use rlox_core::{Error, Result, VectorEnv};
 
 use crate::ActorCriticStats;
 
@@ -111,6 +99,160 @@ pub struct Learned {
     pub updates: u64,
 }
 
+/// What a minibatch of an off-policy method said, or the means of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OffPolicyLearned {
+    /// The loss of the critics, or of the Q-function.
+    pub critic_loss: f32,
+    /// The mean value of the actions that were taken.
+    pub mean_value: f32,
+    /// The norm of the critics' gradients, or the Q-function's, before they were clipped.
+    pub grad_norm: f32,
+    /// The loss of the actor, where there is one that has learned.
+    pub actor_loss: Option<f32>,
+    /// What entropy is worth, to SAC.
+    pub ent_coef: Option<f32>,
+    /// The loss of that, where it is learned.
+    pub ent_coef_loss: Option<f32>,
+    /// The learning rate there was.
+    pub learning_rate: f32,
+}
+
+/// Means of what minibatches say.
+#[derive(Debug, Default)]
+struct Means {
+    count: f64,
+    sums: [f64; 7],
+}
+
+impl Means {
+    fn add(&mut self, stats: ActorCriticStats) {
+        let ActorCriticStats { policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm } =
+            stats;
+        let all = [policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm];
+        self.count += 1.0;
+        self.sums.iter_mut().zip(all).for_each(|(sum, x)| *sum += f64::from(x));
+    }
+
+    fn mean(&self) -> ActorCriticStats {
+        let [policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm] =
+            self.sums.map(|sum| (sum / self.count) as f32);
+        ActorCriticStats { policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm }
+    }
+}
+
+/// Means of what minibatches of off-policy methods say.
+#[derive(Debug, Default)]
+struct OffPolicyMeans {
+    /// How many said something, and the sum.
+    sums: [(f64, f64); 6],
+    learning_rate: f32,
+}
+
+impl OffPolicyMeans {
+    fn add(&mut self, said: &OffPolicyLearned) {
+        let OffPolicyLearned { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
+            *said;
+        let all = [Some(critic_loss), Some(mean_value), Some(grad_norm), actor_loss, ent_coef, ent_coef_loss];
+        for ((count, sum), x) in self.sums.iter_mut().zip(all) {
+            if let Some(x) = x {
+                *count += 1.0;
+                *sum += f64::from(x);
+            }
+        }
+        self.learning_rate = learning_rate;
+    }
+
+    /// The means, if there are any; what no minibatch told is as it was before.
+    fn mean(&self, before: Option<&OffPolicyLearned>) -> Option<OffPolicyLearned> {
+        let [critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss] =
+            self.sums.map(|(count, sum)| (count > 0.0).then_some((sum / count) as f32));
+        let or = |mean: Option<f32>, of: fn(&OffPolicyLearned) -> Option<f32>| mean.or(before.and_then(of));
+        Some(OffPolicyLearned {
+            critic_loss: critic_loss?,
+            mean_value: mean_value?,
+            grad_norm: grad_norm?,
+            actor_loss: or(actor_loss, |before| before.actor_loss),
+            ent_coef: or(ent_coef, |before| before.ent_coef),
+            ent_coef_loss: or(ent_coef_loss, |before| before.ent_coef_loss),
+            learning_rate: self.learning_rate,
+        })
+    }
+}
+
+/// Episodes whose mean is reported.
+const RECENT: usize = 100;
+
+/// The newest of them, and how many there were.
+#[derive(Debug)]
+struct Episodes {
+    /// Returns and lengths, oldest first.
+    recent: VecDeque<(f64, u32)>,
+    total: u64,
+    /// Their means; NaN before the first.
+    mean_return: f64,
+    mean_length: f64,
+    /// How many the environments had counted when they were last asked.
+    known: u64,
+    drained: (Vec<f64>, Vec<u32>),
+}
+
+impl Episodes {
+    /// So many, the newest of which are `recent`.
+    fn new(total: u64, mut recent: VecDeque<(f64, u32)>) -> Self {
+        recent.reserve(RECENT.saturating_sub(recent.len()));
+        let (known, drained) = (0, Default::default());
+        let mut made = Self { recent, total, mean_return: f64::NAN, mean_length: f64::NAN, known, drained };
+        made.average();
+        made
+    }
+
+    /// Drops those that the environments tell of: they are not this trainer's.
+    fn forget(&mut self, env: &mut dyn VectorEnv) {
+        self.drain(env);
+    }
+
+    /// Takes in those that were finished since the last time.
+    fn update(&mut self, env: &mut dyn VectorEnv) {
+        let new = self.drain(env);
+        let (returns, lengths) = std::mem::take(&mut self.drained);
+        self.take(new, &returns, &lengths);
+        self.drained = (returns, lengths);
+    }
+
+    /// Takes in so many, of which the newest are told, oldest first.
+    fn take(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
+        if new == 0 {
+            return;
+        }
+        self.total += new;
+        for episode in returns.iter().copied().zip(lengths.iter().copied()) {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(episode);
+        }
+        self.average();
+    }
+
+    fn average(&mut self) {
+        let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
+        (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
+    }
+
+    /// Puts them into `drained`, in the place of what is there; says how many there were.
+    fn drain(&mut self, env: &mut dyn VectorEnv) -> u64 {
+        let (returns, lengths) = &mut self.drained;
+        returns.clear();
+        lengths.clear();
+        let log = env.episodes();
+        let new = log.total() - self.known;
+        self.known = log.total();
+        log.drain(returns, lengths);
+        new
+    }
+}
+
 /// Checks a share.
 fn check_share(name: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
@@ -140,28 +282,5 @@ fn unless_stopped<T>(
     match done {
         Err(Error::Interrupted) if stopped => Ok(None),
         done => done.map(Some),
-    }
-}
-
-/// Means of what minibatches say.
-#[derive(Debug, Default)]
-struct Means {
-    count: f64,
-    sums: [f64; 7],
-}
-
-impl Means {
-    fn add(&mut self, stats: ActorCriticStats) {
-        let ActorCriticStats { policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm } =
-            stats;
-        let all = [policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm];
-        self.count += 1.0;
-        self.sums.iter_mut().zip(all).for_each(|(sum, x)| *sum += f64::from(x));
-    }
-
-    fn mean(&self) -> ActorCriticStats {
-        let [policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm] =
-            self.sums.map(|sum| (sum / self.count) as f32);
-        ActorCriticStats { policy_loss, value_loss, entropy_loss, loss, approx_kl, clip_fraction, grad_norm }
     }
 }

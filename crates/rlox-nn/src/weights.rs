@@ -1,6 +1,6 @@
 //! Parameters by name: the form in which they leave a network, and come back.
 
-mod file;
+mod safetensors;
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 use rlox_core::{Actions, Ends, Result, Vtrace, check_len, compute_vtrace_time_major};
 
 use super::{ActorCritic, Minibatch};
-use crate::room::resize;
+use crate::alloc::resize;
 
 /// T steps of N environments under a policy that may be older, time-major: row `t * num_envs + n` is step t of
 /// environment n. All but the observations and actions are `[T * N]`.

@@ -3,8 +3,8 @@
 use rlox_core::{Error, Pcg64, Result};
 
 use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
-use crate::room::make_room;
-use crate::simd::elementary::{exp_or_zero_in_place, ln_in_place};
+use crate::alloc::make_room;
+use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
 /// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
 const CERTAIN: f32 = 1e6;

@@ -3,7 +3,7 @@
 use rlox_core::{Error, Pcg64, Result};
 
 use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
-use crate::simd::elementary::{exp_or_zero_in_place, ln_in_place};
+use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
 #[derive(Clone, Debug)]

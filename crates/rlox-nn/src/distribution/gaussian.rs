@@ -5,7 +5,7 @@ use rlox_core::{Pcg64, Result};
 
 use super::{Given, check_evaluated};
 use crate::Parameters;
-use crate::room::filled;
+use crate::alloc::filled;
 
 /// `ln(2 pi) / 2`.
 pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
@@ -78,5 +78,12 @@ impl Gaussian {
             }
         }
         Ok(())
+    }
+}
+
+/// Normal numbers of mean 0 and standard deviation 1, from one stream.
+pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
+    for x in noise {
+        *x = rand_distr::Distribution::sample(&StandardNormal, rng);
     }
 }

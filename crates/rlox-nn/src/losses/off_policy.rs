@@ -5,7 +5,7 @@
 
 use rlox_core::{Error, Result, check_len};
 
-use crate::rows::check_some;
+use crate::validate::check_some;
 
 /// By how much what comes after a row is worth less.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,8 @@
 
 use rlox_core::{Result, check_len};
 
-use crate::rows::{check_not_negative, check_some};
-use crate::simd::elementary::exp_in_place;
+use crate::kernels::activations::exp_in_place;
+use crate::validate::{check_not_negative, check_some};
 
 /// What PPO's policy loss says beside its gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Result};
 
-use crate::simd::elementwise::{
+use crate::kernels::elementwise::{
     gelu_gradients, gelu_lines, relu_gradients, relu_lines, silu_gradients, silu_lines, tanh_gradients, tanh_lines,
 };
 use crate::simd::{LANES, Line, lines, numbers, numbers_mut};

@@ -3,7 +3,7 @@
 use rand_distr::{Distribution, StandardNormal};
 use rlox_core::{Error, Pcg64, Result, Watch};
 
-use crate::room::{filled, make_room};
+use crate::alloc::{filled, make_room};
 use crate::simd::on_f32s;
 
 /// How weights are drawn.

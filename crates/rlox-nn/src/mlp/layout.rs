@@ -6,8 +6,8 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;
-use crate::adam::{MEANS, check_state, step_of};
-use crate::room::{check_free, make_room};
+use crate::alloc::{check_free, make_room};
+use crate::optimizer::{MEANS, check_state, step_of};
 
 /// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
 /// array, `[weight, bias]` layer by layer as torch shapes them.

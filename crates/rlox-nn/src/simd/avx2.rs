@@ -110,7 +110,7 @@ impl F32s for Avx2 {
             let parts = x.map(|x| {
                 let bits = _mm256_castps_si256(x);
                 let exponent = _mm256_srai_epi32::<23>(
-                    _mm256_sub_epi32(bits, _mm256_set1_epi32(super::elementary::ROOT_OF_HALF)));
+                    _mm256_sub_epi32(bits, _mm256_set1_epi32(super::ROOT_OF_HALF)));
                 let mantissa = _mm256_sub_epi32(bits, _mm256_slli_epi32::<23>(exponent));
                 (_mm256_castsi256_ps(mantissa), _mm256_cvtepi32_ps(exponent))
             });

@@ -80,7 +80,7 @@ impl F32s for Avx512 {
         parts(x: V) -> (V, V) {
             let bits = _mm512_castps_si512(x);
             let exponent = _mm512_srai_epi32::<23>(
-                _mm512_sub_epi32(bits, _mm512_set1_epi32(super::elementary::ROOT_OF_HALF)));
+                _mm512_sub_epi32(bits, _mm512_set1_epi32(super::ROOT_OF_HALF)));
             let mantissa = _mm512_sub_epi32(bits, _mm512_slli_epi32::<23>(exponent));
             (_mm512_castsi512_ps(mantissa), _mm512_cvtepi32_ps(exponent))
         }

@@ -115,7 +115,7 @@ impl F32s for Portable {
 
     #[inline(always)]
     fn parts(self, x: Vector) -> (Vector, Vector) {
-        let exponents = x.map(|x| (x.to_bits().cast_signed() - super::elementary::ROOT_OF_HALF) >> 23);
+        let exponents = x.map(|x| (x.to_bits().cast_signed() - super::ROOT_OF_HALF) >> 23);
         let mantissa = |i: usize| f32::from_bits((x[i].to_bits().cast_signed() - (exponents[i] << 23)).cast_unsigned());
         (std::array::from_fn(mantissa), exponents.map(|e| e as f32))
     }

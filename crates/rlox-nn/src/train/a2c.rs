@@ -3,12 +3,13 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::on_policy::Algorithm;
-use super::settings::{self, Setting, Settings};
-use super::{Collection, Learned, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
-use crate::adam::ON_POLICY_EPS;
+use super::checkpoint::settings::{self, Setting, Settings};
+use super::{
+    Collection, Learned, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share, unless_stopped,
+};
 use crate::losses::normalize_advantages;
-use crate::rows::check_not_negative;
+use crate::optimizer::ON_POLICY_EPS;
+use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 
 /// Settings of A2C. The defaults are Stable-Baselines3's.
@@ -96,7 +97,7 @@ impl A2cConfig {
 /// ```
 pub type A2c<P> = OnPolicy<A2cConfig, P>;
 
-impl Algorithm for A2cConfig {
+impl OnPolicyAlgorithm for A2cConfig {
     const NAME: &'static str = "a2c";
 
     fn check_for(&self, _num_envs: usize) -> Result<()> {

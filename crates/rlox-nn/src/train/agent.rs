@@ -5,10 +5,9 @@ use rlox_core::replay::ReplayStorage;
 use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::algorithm::Algorithm;
-use super::experience::Gathering;
-use super::gatherer::{Gatherer, Outcome, Surroundings};
-use super::learned::Means;
-use super::{OffPolicyLearned, check_share};
+use super::env_stepper::{Gatherer, Outcome};
+use super::replay::{Gathering, Surroundings};
+use super::{OffPolicyLearned, OffPolicyMeans, check_share};
 
 /// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
 pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
@@ -290,7 +289,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             // Sums of shares such as 0.1 come to a hair less than a whole.
             Some(_) => (self.due + 1e-9).floor() as u64,
         };
-        let (mut means, before) = (Means::default(), self.updates);
+        let (mut means, before) = (OffPolicyMeans::default(), self.updates);
         let done = self.learn_from(count, &mut means, normalizer, pause);
         if self.each().is_some() {
             self.due = (self.due - (self.updates - before) as f64).max(0.0);
@@ -307,7 +306,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     fn learn_from(
         &mut self,
         count: u64,
-        means: &mut Means,
+        means: &mut OffPolicyMeans,
         normalizer: Option<&Normalizer>,
         pause: Pause<'_>,
     ) -> Result<bool> {

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
+use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
-use super::experience::{Gathering, Replayed};
+use super::replay::{Gathering, Replayed};
 use super::{OffPolicyLearned, Settings};
 use crate::NamedTensors;
-use crate::adam::check_state;
+use crate::optimizer::check_state;
 
 /// An off-policy method at work: how it acts and how it learns. [`DqnLearner`](super::DqnLearner),
 /// [`SacLearner`](super::SacLearner) and [`Td3Learner`](super::Td3Learner) are such.
@@ -223,4 +223,15 @@ pub(super) fn part_of(all: &NamedTensors, part: &NamedTensors) -> NamedTensors {
         let _ = own.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
     }
     own
+}
+
+/// The numbers of continuous actions.
+///
+/// # Errors
+/// [`Error::Space`] for integers.
+pub(super) fn continuous(actions: Actions<'_>) -> Result<&[f32]> {
+    match actions {
+        Actions::Continuous(actions) => Ok(actions),
+        Actions::Discrete(_) => Err(Error::space("actions", "f32 numbers", "integers", "use DQN, PPO or A2C")),
+    }
 }

@@ -1,57 +1,60 @@
 //! Trainers as checkpoints, in the form that the Python package gives its learners on the native backend.
 
-mod counted;
+mod async_on_policy;
+mod env;
 mod normalizer;
+mod off_policy;
 mod on_policy;
+pub(super) mod settings;
+
+use std::collections::VecDeque;
 
 use rlox_core::{Checkpoint, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, Standing, VectorEnv};
 use serde_json::{Map, Value, json};
 
-use super::collector::Run;
-use super::episodes::Episodes;
-use super::settings::{self, Settings, Usual};
-use super::standing;
 use super::streams::Streams;
+use super::trainer::Run;
+use super::{Episodes, RECENT};
 use crate::NamedTensors;
-pub(super) use counted::Counted;
-pub(super) use on_policy::{load, save};
+use settings::{Settings, Usual};
 
 const NETWORKS: &str = "networks";
 const OPTIMIZER: &str = "optimizer";
-pub(super) const ENVIRONMENT: &str = "environment";
+const ENVIRONMENT: &str = "environment";
+const COUNTERS: &str = "counters";
 
 /// A trainer as checkpoints tell of it, whatever it learns by.
-pub(super) struct About<'a> {
-    pub(super) algorithm: &'static str,
-    pub(super) settings: &'a Settings,
+struct About<'a> {
+    algorithm: &'static str,
+    settings: &'a Settings,
     /// What goes without saying.
-    pub(super) usual: Usual,
-    pub(super) spec: &'a EnvSpec,
+    usual: Usual,
+    spec: &'a EnvSpec,
     /// All of them together.
-    pub(super) num_envs: usize,
-    pub(super) seed: u64,
-    pub(super) run: Run,
-    pub(super) timesteps: u64,
-    pub(super) updates: u64,
-    pub(super) episodes: &'a Episodes,
+    num_envs: usize,
+    seed: u64,
+    run: Run,
+    timesteps: u64,
+    updates: u64,
+    episodes: &'a Episodes,
     /// All of them by name.
-    pub(super) streams: Vec<(String, Pcg64)>,
-    pub(super) normalizer: Option<&'a Normalizer>,
+    streams: Vec<(String, Pcg64)>,
+    normalizer: Option<&'a Normalizer>,
 }
 
 /// What a checkpoint says of a trainer of the same kind, but for what it has learned.
-pub(super) struct Read {
-    pub(super) counted: Counted,
+struct Read {
+    counted: Counted,
     /// In the order in which [`About::streams`] names them.
-    pub(super) streams: Vec<Pcg64>,
-    pub(super) normalizer: Option<Normalizer>,
+    streams: Vec<Pcg64>,
+    normalizer: Option<Normalizer>,
     /// To be checked by the environments.
-    pub(super) standing: Option<Standing<'static>>,
+    standing: Option<Standing<'static>>,
 }
 
 impl About<'_> {
     /// A checkpoint with these parameters, this state of the optimiser, and where the environments stand, if that is known.
-    pub(super) fn checkpoint(
+    fn checkpoint(
         &self,
         networks: &NamedTensors,
         optimizer: &NamedTensors,
@@ -72,7 +75,7 @@ impl About<'_> {
         }
         normalizer::write(&mut checkpoint, self.normalizer)?;
         if let Some(standing) = standing {
-            standing::write(&mut checkpoint, standing, self.num_envs)?;
+            env::write(&mut checkpoint, standing, self.num_envs)?;
         }
         Ok(checkpoint)
     }
@@ -106,7 +109,7 @@ impl About<'_> {
     }
 
     /// Reads what a checkpoint says, if it is of such a trainer.
-    pub(super) fn read(&self, saved: &Checkpoint) -> Result<Read> {
+    fn read(&self, saved: &Checkpoint) -> Result<Read> {
         settings::check(self.settings, saved, self.usual)?;
         let counted = Counted::read(saved)?;
         let there = saved.object("streams")?;
@@ -116,12 +119,12 @@ impl About<'_> {
         };
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
         let normalizer = normalizer::read(saved, self.normalizer)?;
-        let standing = standing::read(saved, self.num_envs)?;
+        let standing = env::read(saved, self.num_envs)?;
         Ok(Read { counted, streams, normalizer, standing })
     }
 
     /// Refuses a checkpoint of another algorithm, or of other environments.
-    pub(super) fn check_kind(&self, saved: &Checkpoint) -> Result<()> {
+    fn check_kind(&self, saved: &Checkpoint) -> Result<()> {
         let spec = self.spec;
         let spaces = saved.object("spaces")?;
         let id = json!(spec.id);
@@ -144,8 +147,54 @@ impl About<'_> {
     }
 }
 
+/// What a manifest counts.
+struct Counted {
+    seed: Option<u64>,
+    timesteps: u64,
+    updates: u64,
+    run: Run,
+    episodes: u64,
+    recent: VecDeque<(f64, u32)>,
+}
+
+impl Counted {
+    fn read(saved: &Checkpoint) -> Result<Self> {
+        let (counters, run) = (saved.object("counters")?, saved.object("run")?);
+        let count = |section: &str, from: &Map<String, Value>, name: &str| {
+            let wrong = || saved.corrupt(section, format!("no count {name:?}"));
+            // Counters go on from there; a run may end nowhere.
+            let fits = |count: &u64| section == "run" || *count < 1 << 62;
+            from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(wrong)
+        };
+        let wrong = || saved.corrupt("counters", "other than the last 100 episodes' returns and lengths");
+        let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(wrong)?;
+        let list = |name| listed.get(name).and_then(Value::as_array).ok_or_else(wrong);
+        let (episodes, returns, lengths) = (count("counters", listed, "count")?, list("returns")?, list("lengths")?);
+        let recent = returns
+            .iter()
+            .zip(lengths)
+            .map(|(episode_return, length)| Some((episode_return.as_f64()?, u32::try_from(length.as_u64()?).ok()?)));
+        let recent: VecDeque<_> = recent.collect::<Option<_>>().ok_or_else(wrong)?;
+        if returns.len() != lengths.len() || returns.len() as u64 != episodes.min(RECENT as u64) {
+            return Err(wrong());
+        }
+        let run = Run { start: count("run", run, "start")?, target: count("run", run, "target")? };
+        if run.start > run.target {
+            return Err(saved.corrupt("run", format!("a run from {} to {}", run.start, run.target)));
+        }
+        Ok(Self {
+            seed: saved.manifest.get("seed").and_then(Value::as_u64),
+            timesteps: count("counters", counters, "timesteps")?,
+            updates: count("counters", counters, "updates")?,
+            run,
+            episodes,
+            recent,
+        })
+    }
+}
+
 /// The streams of a run that checkpoints tell of, by name.
-pub(super) fn named(streams: &Streams) -> Vec<(String, Pcg64)> {
+fn named(streams: &Streams) -> Vec<(String, Pcg64)> {
     streams.clone().named().map(|(name, rng)| (name.to_owned(), rng.clone())).into()
 }
 
@@ -170,7 +219,7 @@ fn stream_of(saved: &Value) -> Option<Pcg64> {
 }
 
 /// Parameters and the optimiser's state, which the two checks take.
-pub(super) fn learned(
+fn learned(
     saved: &Checkpoint,
     check_tensors: impl Fn(&NamedTensors) -> Result<()>,
     check_optimizer_state: impl Fn(&NamedTensors) -> Result<()>,
@@ -187,14 +236,14 @@ pub(super) fn learned(
 }
 
 /// Refuses a standing that is not these environments'.
-pub(super) fn check_standing(saved: &Checkpoint, standing: Option<&Standing<'_>>, env: &dyn VectorEnv) -> Result<()> {
+fn check_standing(saved: &Checkpoint, standing: Option<&Standing<'_>>, env: &dyn VectorEnv) -> Result<()> {
     let Some(standing) = standing else { return Ok(()) };
     standing.check(env).map_err(|error| of_section(error, saved, ENVIRONMENT))
 }
 
 /// Puts environments where they stood, or leaves them where they are, and does what else there is to do: nothing if that
 /// is refused. `stands` says whether it matters where they are; it is false once that is lost.
-pub(super) fn move_envs(
+fn move_envs(
     saved: &Checkpoint,
     standing: Option<&Standing<'_>>,
     env: &mut dyn VectorEnv,
@@ -212,6 +261,6 @@ pub(super) fn move_envs(
 }
 
 /// Returns the error with its section of a checkpoint; errors of memory and closed environments stay as they are.
-pub(super) fn of_section(error: Error, saved: &Checkpoint, section: &str) -> Error {
+fn of_section(error: Error, saved: &Checkpoint, section: &str) -> Error {
     if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { saved.in_file(error, section) }
 }

@@ -5,13 +5,11 @@ use std::ops::Range;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::algorithm::{Algorithm, Method, check_dims};
-use super::experience::{Gathering, Replayed, gathering};
-use super::{
-    Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, Setting, Settings, check_counts, check_share,
-    evaluate_policy, settings,
-};
-use crate::built_in::num_actions;
-use crate::rows::check_not_negative;
+use super::checkpoint::settings::{self, Setting, Settings};
+use super::replay::{Gathering, Replayed, gathering};
+use super::{Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy};
+use crate::builders::num_actions;
+use crate::validate::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
 
 /// Settings of DQN. The names and defaults are Stable-Baselines3's.

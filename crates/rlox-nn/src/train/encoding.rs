@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Field, FieldData, Result};
 
-use crate::room::make_room;
+use crate::alloc::make_room;
 
 /// What a network sees of an observation.
 ///

@@ -4,14 +4,15 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, Vtrace};
 
-use super::asynchronous::AsyncOnPolicy;
-use super::corrected::Corrected;
-use super::on_policy::Algorithm;
-use super::settings::{self, Setting, Settings};
-use super::{Collection, Learned, Minibatches, Schedule, check_counts, check_share, unless_stopped};
-use crate::adam::ON_POLICY_EPS;
+use super::checkpoint::settings::{self, Setting, Settings};
+use super::minibatches::Corrected;
+use super::{
+    AsyncOnPolicy, Collection, Learned, Minibatches, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    unless_stopped,
+};
 use crate::losses::explained_variance;
-use crate::rows::check_not_negative;
+use crate::optimizer::ON_POLICY_EPS;
+use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer, PolicyLoss};
 
 /// Settings of IMPALA.
@@ -149,7 +150,7 @@ impl ImpalaConfig {
     }
 }
 
-impl Algorithm for ImpalaConfig {
+impl OnPolicyAlgorithm for ImpalaConfig {
     const NAME: &'static str = "impala";
 
     fn check_for(&self, _num_envs: usize) -> Result<()> {

@@ -2,8 +2,9 @@
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
-use crate::room::resize;
-use crate::rows;
+use crate::alloc::resize;
+use crate::distribution::draw_normal;
+use crate::validate;
 
 /// What is added to actions between -1 and 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,9 +41,9 @@ impl ActionNoise {
             Self::Gaussian { sigma } => (sigma, 0.0, 0.0),
             Self::OrnsteinUhlenbeck { sigma, theta, dt } => (sigma, theta, dt),
         };
-        rows::check_not_negative("action_noise.sigma", sigma)?;
-        rows::check_not_negative("action_noise.theta", theta)?;
-        rows::check_not_negative("action_noise.dt", dt)?;
+        validate::check_not_negative("action_noise.sigma", sigma)?;
+        validate::check_not_negative("action_noise.theta", theta)?;
+        validate::check_not_negative("action_noise.dt", dt)?;
         // At 2 its variance grows without end; theta * dt may be infinite.
         if theta * dt < 2.0 {
             return Ok(());
@@ -100,7 +101,7 @@ impl NoiseProcess {
         check_len("actions", actions.len(), state.len())?;
         check_len("rngs", rngs.len(), state.len() / *dim)?;
         for (state, rng) in state.chunks_exact_mut(*dim).zip(rngs) {
-            rows::draw_normal(drawn, rng);
+            draw_normal(drawn, rng);
             for (x, drawn) in state.iter_mut().zip(&*drawn) {
                 *x = match *noise {
                     ActionNoise::Gaussian { sigma } => sigma * drawn,
@@ -135,7 +136,7 @@ impl NoiseProcess {
     /// then.
     pub fn set_state(&mut self, state: &[f32]) -> Result<()> {
         check_len("noise", state.len(), self.state.len())?;
-        rows::check_finite("noise", state, self.dim)?;
+        validate::check_finite("noise", state, self.dim)?;
         self.state.copy_from_slice(state);
         Ok(())
     }

@@ -3,12 +3,14 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::on_policy::Algorithm;
-use super::settings::{self, Setting, Settings};
-use super::{Collection, Learned, Means, Minibatches, OnPolicy, Schedule, check_counts, check_share, unless_stopped};
-use crate::adam::ON_POLICY_EPS;
+use super::checkpoint::settings::{self, Setting, Settings};
+use super::{
+    Collection, Learned, Means, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    unless_stopped,
+};
 use crate::losses::normalize_advantages;
-use crate::rows::check_not_negative;
+use crate::optimizer::ON_POLICY_EPS;
+use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss};
 
 /// Settings of PPO. The defaults are Stable-Baselines3's.
@@ -118,7 +120,7 @@ impl PpoConfig {
 /// ```
 pub type Ppo<P> = OnPolicy<PpoConfig, P>;
 
-impl Algorithm for PpoConfig {
+impl OnPolicyAlgorithm for PpoConfig {
     const NAME: &'static str = "ppo";
 
     fn check_for(&self, num_envs: usize) -> Result<()> {

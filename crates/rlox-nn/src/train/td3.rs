@@ -2,18 +2,18 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::algorithm::{Algorithm, Method, check_dims, part_of, together};
-use super::experience::{Gathering, Replayed, gathering};
-use super::greedy::numbers;
+use super::algorithm::{Algorithm, Method, check_dims, continuous, part_of, together};
+use super::checkpoint::settings::{self, Setting, Settings};
+use super::evaluate::numbers;
+use super::replay::{Gathering, Replayed, gathering};
 use super::{
-    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, Setting, Settings, check_counts, check_share,
-    evaluate_policy, settings,
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
 };
+use crate::alloc::resize;
 use crate::losses::td_targets;
-use crate::room::resize;
 use crate::{
     ActionScaling, ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer,
-    Smoothing, TwinCritics, ValuedActions, rows,
+    Smoothing, TwinCritics, ValuedActions, validate,
 };
 
 /// Settings of TD3. The names and defaults are Stable-Baselines3's.
@@ -85,8 +85,8 @@ impl Td3Config {
         self.gathering().check()?;
         check_share("tau", f64::from(self.tau))?;
         check_counts(&[("policy_delay", self.policy_delay)])?;
-        rows::check_not_negative("target_policy_noise", self.target_policy_noise)?;
-        rows::check_not_negative("target_noise_clip", self.target_noise_clip)?;
+        validate::check_not_negative("target_policy_noise", self.target_policy_noise)?;
+        validate::check_not_negative("target_noise_clip", self.target_noise_clip)?;
         self.optimizer.check()?;
         self.action_noise.map_or(Ok(()), |noise| noise.check())
     }
@@ -249,12 +249,8 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         policy.target_actions(batch.next_obs, smoothing, rng, next_actions)?;
         critics.target_values(batch.next_obs, next_actions, next_values)?;
         td_targets(batch.rewards, batch.terminated, batch.discount, next_values, targets)?;
-        let valued = ValuedActions {
-            obs: batch.obs,
-            actions: rows::continuous(batch.actions)?,
-            targets,
-            weights: batch.weights,
-        };
+        let valued =
+            ValuedActions { obs: batch.obs, actions: continuous(batch.actions)?, targets, weights: batch.weights };
         let critic = critics.update(&valued, 1.0, &optimizer, None)?;
         *updates += 1;
         let mut actor_loss = None;

@@ -1,0 +1,191 @@
+//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Burn's tensors.
+
+use burn::tensor::{Tensor, activation};
+use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
+
+use crate::tensor::in_place;
+
+/// One layer's parameters: views of the flat array.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    /// `[outputs, inputs]`.
+    weight: Tensor<2>,
+    /// `[1, outputs]`.
+    bias: Tensor<2>,
+}
+
+/// Layers as views of all parameters.
+pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
+    let view = |LayerLayout { weight, bias, outputs, inputs }| {
+        let weight = flat.clone().slice(weight).reshape([outputs, inputs]);
+        Layer { weight, bias: flat.clone().slice(bias).reshape([1, outputs]) }
+    };
+    layout.layers().map(view).collect()
+}
+
+/// What a vector-Jacobian product needs of a forward pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) rows: usize,
+    /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
+    pub(crate) inputs: Vec<Tensor<2>>,
+    /// What activations were applied to, where their derivatives need it.
+    sums: Vec<Tensor<2>>,
+}
+
+/// What hidden layers apply, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hidden {
+    pub(crate) activation: Activation,
+    /// On the CPU, where Burn goes one number at a time.
+    pub(crate) cpu: bool,
+}
+
+impl Hidden {
+    /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not
+    /// `keep`.
+    pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, Kept) {
+        let mut kept = Kept { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
+        let (mut h, last) = (x, layers.len() - 1);
+        for (i, Layer { weight, bias }) in layers.iter().enumerate() {
+            let sum = h.clone().matmul(weight.clone().transpose()) + bias.clone();
+            if keep || i == last {
+                kept.inputs.push(h);
+            }
+            if i == last {
+                return (sum, kept);
+            }
+            if keep && self.activation.needs_inputs() {
+                kept.sums.push(sum.clone());
+            }
+            h = self.activate(sum);
+        }
+        (h, kept)
+    }
+
+    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of
+    /// all parameters in the flat order and that of the input, each if wanted.
+    pub(crate) fn backward(
+        self,
+        layers: &[Layer],
+        kept: &mut Kept,
+        (dy, mut dh): (Tensor<2>, Option<Tensor<2>>),
+        params: bool,
+        input: bool,
+    ) -> (Option<Tensor<1>>, Option<Tensor<2>>) {
+        let (mut delta, mut gradients) = (dy, Vec::with_capacity(2 * layers.len()));
+        for (i, Layer { weight, .. }) in layers.iter().enumerate().rev() {
+            if params {
+                let [outputs, inputs] = weight.dims();
+                gradients.push(delta.clone().sum_dim(0).reshape([outputs]));
+                let product = delta.clone().transpose().matmul(kept.inputs[i].clone());
+                gradients.push(product.reshape([outputs * inputs]));
+            }
+            if i > 0 {
+                let of = kept.sums.get_mut(i - 1).unwrap_or(&mut kept.inputs[i]);
+                let back = delta.matmul(weight.clone());
+                let back = match dh.take() {
+                    Some(dh) => back + dh,
+                    None => back,
+                };
+                delta = self.differentiate(back, of);
+            } else if input {
+                delta = delta.matmul(weight.clone());
+            }
+        }
+        // They were found from the last layer's bias on.
+        gradients.reverse();
+        (params.then(|| Tensor::cat(gradients, 0)), input.then_some(delta))
+    }
+
+    fn activate(self, mut sum: Tensor<2>) -> Tensor<2> {
+        match self.activation {
+            activation if self.cpu => {
+                in_place([&mut sum], |[sum]| activation.apply(sum));
+                sum
+            }
+            Activation::Tanh => activation::tanh(sum),
+            Activation::Relu => activation::relu(sum),
+            Activation::Silu => activation::silu(sum),
+            // Burn's own has on some devices the derivative of the approximation by tanh.
+            Activation::Gelu => sum.clone() * distribution(sum),
+        }
+    }
+
+    /// A gradient times the derivative of the activation, given what it was applied to or what came out of it.
+    fn differentiate(self, mut back: Tensor<2>, of: &mut Tensor<2>) -> Tensor<2> {
+        if self.cpu {
+            in_place([&mut back, of], |[back, of]| self.activation.multiply_by_derivative(of, back));
+            return back;
+        }
+        let of = of.clone();
+        match self.activation {
+            Activation::Tanh => back * (-of.square() + 1.0),
+            Activation::Relu => back.mask_fill(of.lower_equal_elem(0.0), 0.0),
+            Activation::Silu => {
+                // s (1 + z (1 - s)), with the logistic function s.
+                let s = activation::sigmoid(of.clone());
+                back * (s.clone() * (of * (-s + 1.0) + 1.0))
+            }
+            Activation::Gelu => {
+                // Phi(z) + z phi(z), the density's factor 1 / sqrt(2 pi).
+                let density = (of.clone().square() * -0.5).exp() * 0.398_942_3;
+                back * (distribution(of.clone()) + of * density)
+            }
+        }
+    }
+}
+
+/// The normal distribution function.
+fn distribution(z: Tensor<2>) -> Tensor<2> {
+    (z * std::f32::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5
+}
+
+/// Parameters and means after a step, all in the flat order.
+pub(crate) fn updated(
+    update: Update,
+    gradients: Tensor<1>,
+    flat: Tensor<1>,
+    [mean, square]: [Tensor<1>; 2],
+) -> (Tensor<1>, [Tensor<1>; 2]) {
+    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
+    let blend = |decay: f32, a: Tensor<1>, b: Tensor<1>| a * decay + b * (1.0 - f64::from(decay)) as f32;
+    match update {
+        Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+            let square = blend(beta2, square, gradients.clone().square());
+            let mean = blend(beta1, mean, gradients);
+            let step = mean.clone() / (square.clone().sqrt() * root_scale + eps) * step_size;
+            let kept = if decay == 1.0 { flat } else { flat * decay };
+            (kept - step, [mean, square])
+        }
+        Update::RmsProp { lr, alpha, eps } => {
+            let square = blend(alpha, square, gradients.clone().square());
+            let step = gradients / (square.clone().sqrt() + eps) * lr;
+            (flat - step, [mean, square])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::{Pcg64, Result};
+    use rlox_nn::Init;
+    use rlox_testkit::agreement;
+
+    use super::Activation;
+    use crate::BurnMlp;
+
+    fn elsewhere(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<BurnMlp> {
+        let mut net = BurnMlp::new(sizes, activation, init, rng)?;
+        net.pretend_to_be_elsewhere();
+        Ok(net)
+    }
+
+    #[test]
+    fn burns_own_operations_do_the_same() {
+        agreement::passes_equal_the_built_in_networks(elsewhere);
+        agreement::optimizers_equal_the_built_in_networks(elsewhere);
+        agreement::targets_follow_slowly(elsewhere);
+        agreement::clones_go_their_own_way(elsewhere);
+    }
+}

@@ -1,0 +1,529 @@
+//! The values of continuous actions, and which way they rise: the critics of SAC and TD3.
+
+use rlox_core::{Error, Result, check_len};
+
+use crate::alloc::resize;
+use crate::losses::td_loss;
+use crate::optimizer::check_state;
+use crate::parallel::{at_once_if, pays};
+use crate::{
+    CriticStats, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, validate,
+};
+
+/// Which critics speak to an actor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Critics {
+    /// The one that says least, row by row: SAC's way.
+    Smallest,
+    /// The first one: TD3's way.
+    First,
+}
+
+/// A minibatch of B state-action pairs for critics. All but the observations and actions are `[B]`.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuedActions<'a> {
+    /// `[B, d]`.
+    pub obs: &'a [f32],
+    /// `[B, a]`, between -1 and 1.
+    pub actions: &'a [f32],
+    /// What values are to be ([`crate::losses::td_targets`]).
+    pub targets: &'a [f32],
+    /// Importance weights of prioritized replay.
+    pub weights: Option<&'a [f32]>,
+}
+
+impl ValuedActions<'_> {
+    /// Checks the lengths, and that all numbers are finite.
+    fn check(&self, obs_dim: usize, action_dim: usize) -> Result<()> {
+        let rows = validate::count_rows("actions", self.actions, action_dim)?;
+        let weights = self.weights.unwrap_or(&[]);
+        check_len("obs", self.obs.len(), rows.saturating_mul(obs_dim))?;
+        check_len("targets", self.targets.len(), rows)?;
+        check_len("weights", weights.len(), self.weights.map_or(0, |_| rows))?;
+        for (name, numbers, dim) in [
+            ("obs", self.obs, obs_dim),
+            ("actions", self.actions, action_dim),
+            ("targets", self.targets, 1),
+            ("weights", weights, 1),
+        ] {
+            validate::check_finite(name, numbers, dim)?;
+        }
+        Ok(())
+    }
+}
+
+/// The values of actions, of any backend: Q(s, a) and dQ/da.
+pub trait ActionValue: Send {
+    /// Numbers in an observation.
+    fn obs_dim(&self) -> usize;
+
+    /// Numbers in an action.
+    fn action_dim(&self) -> usize;
+
+    /// How many critics there are.
+    fn num_critics(&self) -> usize;
+
+    /// What each critic says of `obs`, `[N, d]`, and `actions`, `[N, a]`, as `[critics, N]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
+
+    /// The least that a target network says, `[N]`: values of next states (clipped double Q-learning, Fujimoto et al.
+    /// 2018).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
+
+    /// Q(s, a), `[N]`, and each row's own gradient dQ/da, `[N, a]`. Where two critics say the same, the first one counts.
+    /// The gradients of the critics' parameters stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit.
+    fn action_gradients(
+        &mut self,
+        obs: &[f32],
+        actions: &[f32],
+        critics: Critics,
+        values: &mut [f32],
+        d_actions: &mut [f32],
+    ) -> Result<()>;
+
+    /// The loss of a minibatch, `coef` times the sum over critics of mean squared errors (SAC has 0.5, TD3 has 1), and its
+    /// gradient, which is added to the parameters' gradients.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
+    /// is not finite. Of a critic that fails after that all gradients are dropped.
+    fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats>;
+
+    /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
+
+    /// Both in one.
+    ///
+    /// # Errors
+    /// Those of the two.
+    fn update(
+        &mut self,
+        batch: &ValuedActions<'_>,
+        coef: f32,
+        optimizer: &Optimizer,
+        max_grad_norm: Option<f32>,
+    ) -> Result<CriticStats> {
+        optimizer.check()?;
+        let stats = self.backward(batch, coef)?;
+        Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
+    }
+
+    /// `target - value` of each row of the last minibatch, the mean over critics: priorities are made from them.
+    fn td_errors(&self) -> &[f32];
+
+    /// Moves the target networks towards the online ones by a share `tau`; 1 copies.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a share outside of 0 to 1.
+    fn track(&mut self, tau: f32) -> Result<()>;
+
+    /// How its networks are made; `None` if they are not of fully connected layers of the same widths.
+    fn shape(&self) -> Option<NetworkShape> {
+        None
+    }
+
+    /// All parameters by name: `critic.qf0.0.weight`, `critic_target.qf0.0.weight`.
+    fn tensors(&self) -> NamedTensors;
+
+    /// Takes parameters by name.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
+
+    /// The gradients since the last step, by the parameters' names.
+    fn gradients(&self) -> NamedTensors;
+
+    /// What the optimiser keeps, by the parameters' names.
+    fn optimizer_state(&self) -> NamedTensors;
+
+    /// Takes what [`ActionValue::optimizer_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
+}
+
+/// An [`ActionValue`] of two critics, or any other number of them, each a network of `[observation | action]` rows with
+/// one output, and a target that follows it. Two halves of the critics are computed at once where that pays.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
+/// use rlox_nn::{ActionValue, Activation, Critics, Optimizer, TwinCritics, ValuedActions};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
+/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut Pcg64::seed_from(0))?;
+/// let (obs, actions) = ([1.0, 0.0, 0.5], [-0.3]);
+/// let batch = ValuedActions { obs: &obs, actions: &actions, targets: &[-1.0], weights: None };
+/// critics.update(&batch, 0.5, &Optimizer::adam(3e-4), None)?;
+/// critics.track(0.005)?;
+/// let (mut values, mut slopes) = ([0.0], [0.0]);
+/// critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)?;
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TwinCritics<N> {
+    critics: Vec<Critic<N>>,
+    obs_dim: usize,
+    /// `[observation | action]` rows.
+    inputs: Vec<f32>,
+    td_errors: Vec<f32>,
+    /// Which critic says least of each row.
+    smallest: Vec<usize>,
+    /// So many rows were learned from last, and by two threads; 0 otherwise.
+    apart: usize,
+}
+
+impl<N: Network> TwinCritics<N> {
+    /// Critics for observations of `obs_dim` numbers, each a pair of networks, the online one and its target, of one
+    /// architecture. Targets become copies.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for networks that differ, that have other than one output, or no room for an action.
+    pub fn new(networks: Vec<[N; 2]>, obs_dim: usize) -> Result<Self> {
+        const FIX: &str = "make pairs of networks of [observation | action] rows with one output";
+        let Some([first, _]) = networks.first() else {
+            return Err(Error::shape("networks", "at least one pair", "none", FIX));
+        };
+        let inputs = first.in_dim();
+        if inputs <= obs_dim {
+            let expected = format!("more than {obs_dim} inputs");
+            return Err(Error::shape("networks", expected, inputs.to_string(), FIX));
+        }
+        let mut critics = Vec::with_capacity(networks.len());
+        for [online, mut target] in networks {
+            if (online.in_dim(), online.out_dim()) != (inputs, 1) {
+                let got = format!("{} and {}", online.in_dim(), online.out_dim());
+                return Err(Error::shape("networks", format!("{inputs} inputs and 1 output"), got, FIX));
+            }
+            target.track(&online, 1.0)?;
+            critics.push(Critic::new(online, target));
+        }
+        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new(), apart: 0 })
+    }
+
+    /// The online networks.
+    pub fn online(&self) -> impl Iterator<Item = &N> {
+        self.critics.iter().map(|critic| &critic.online)
+    }
+
+    /// Checks the rows of a batch and puts them together.
+    fn put_together(&mut self, obs: &[f32], actions: &[f32]) -> Result<usize> {
+        let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
+        let rows = validate::count_rows("actions", actions, action_dim)?;
+        check_len("obs", obs.len(), rows.saturating_mul(obs_dim))?;
+        resize("actions", &mut self.inputs, rows * (obs_dim + action_dim), 0.0)?;
+        for (row, input) in self.inputs.chunks_exact_mut(obs_dim + action_dim).enumerate() {
+            input[..obs_dim].copy_from_slice(&obs[row * obs_dim..][..obs_dim]);
+            input[obs_dim..].copy_from_slice(&actions[row * action_dim..][..action_dim]);
+        }
+        Ok(rows)
+    }
+
+    /// `work` with each critic, given the inputs: two halves of them at once, or one after the other.
+    fn each(&mut self, apart: bool, work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync) -> Result<()> {
+        let inputs = &self.inputs[..];
+        each(&mut self.critics, apart, |critic| work(critic, inputs))
+    }
+
+    /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
+    /// learned from by two, of which each has its critics at hand.
+    fn pays(&self, rows: usize, passes: usize) -> bool {
+        rows == self.apart || pays(self.work(rows, passes))
+    }
+
+    /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
+    fn work(&self, rows: usize, passes: usize) -> usize {
+        rows * self.critics[0].online.num_parameters() * passes / 3 * self.critics.len().div_ceil(2)
+    }
+
+    /// What each network gives, by name.
+    fn named(&self, prefix: &str, all: &mut NamedTensors, of: impl Fn(&Critic<N>) -> NamedTensors) {
+        for (i, critic) in self.critics.iter().enumerate() {
+            // Each has a number of its own: nothing is refused.
+            let _ = all.extend(&format!("{prefix}qf{i}"), &of(critic));
+        }
+    }
+}
+
+impl<N: Network> ActionValue for TwinCritics<N> {
+    fn obs_dim(&self) -> usize {
+        self.obs_dim
+    }
+
+    fn action_dim(&self) -> usize {
+        self.critics[0].online.in_dim() - self.obs_dim
+    }
+
+    fn num_critics(&self) -> usize {
+        self.critics.len()
+    }
+
+    fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
+        check_len("values", values.len(), self.critics.len() * (actions.len() / self.action_dim()))?;
+        let rows = self.put_together(obs, actions)?;
+        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, false))?;
+        for (values, critic) in values.chunks_exact_mut(rows).zip(&self.critics) {
+            values.copy_from_slice(&critic.values);
+        }
+        Ok(())
+    }
+
+    fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
+        check_len("values", values.len(), actions.len() / self.action_dim())?;
+        let rows = self.put_together(obs, actions)?;
+        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, true))?;
+        for (row, value) in values.iter_mut().enumerate() {
+            *value = smallest(&self.critics, row).1;
+        }
+        Ok(())
+    }
+
+    fn action_gradients(
+        &mut self,
+        obs: &[f32],
+        actions: &[f32],
+        critics: Critics,
+        values: &mut [f32],
+        d_actions: &mut [f32],
+    ) -> Result<()> {
+        check_len("values", values.len(), actions.len() / self.action_dim())?;
+        check_len("d_actions", d_actions.len(), actions.len())?;
+        let rows = self.put_together(obs, actions)?;
+        let (at_once, whole) = (pays(self.work(rows, 1)), self.pays(rows, 2));
+        let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
+        let counted = if critics == Critics::First { 1 } else { self.critics.len() };
+        let Self { critics, inputs, smallest, .. } = self;
+        let critics = &mut critics[..counted];
+        if whole && !at_once {
+            // Worth two threads only in one piece.
+            each(critics, true, |critic| {
+                critic.say(inputs, rows)?;
+                critic.d_values.fill(1.0);
+                critic.slopes(inputs.len())
+            })?;
+            all_smallest(critics, rows, smallest);
+        } else {
+            each(critics, at_once, |critic| critic.say(inputs, rows))?;
+            all_smallest(critics, rows, smallest);
+            // Of a row of which another one says less no gradient is wanted, and networks need not compute it.
+            for (which, critic) in critics.iter_mut().enumerate() {
+                let wanted = smallest.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
+                critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
+            }
+            each(critics, at_once, |critic| critic.slopes(inputs.len()))?;
+        }
+        let slopes = d_actions.chunks_exact_mut(action_dim);
+        for (row, ((value, slopes), which)) in values.iter_mut().zip(slopes).zip(smallest).enumerate() {
+            *value = critics[*which].values[row];
+            let inputs = &critics[*which].d_inputs[row * (obs_dim + action_dim)..];
+            slopes.copy_from_slice(&inputs[obs_dim..obs_dim + action_dim]);
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats> {
+        validate::check_not_negative("coef", coef)?;
+        batch.check(self.obs_dim, self.action_dim())?;
+        let rows = self.put_together(batch.obs, batch.actions)?;
+        let apart = pays(self.work(rows, 3));
+        self.apart = if apart { rows } else { 0 };
+        let learned = self.each(apart, |critic, inputs| critic.learn(inputs, rows, batch, coef));
+        let Self { critics, td_errors, .. } = self;
+        if learned.is_err() {
+            // One may have learned where another has not.
+            Together { critics, apart }.forget();
+        }
+        learned?;
+        let share = 1.0 / critics.len() as f32;
+        td_errors.clear();
+        td_errors.extend((0..rows).map(|row| critics.iter().map(|critic| share * critic.td_errors[row]).sum::<f32>()));
+        let mut stats = CriticStats::default();
+        for critic in critics {
+            stats.loss += coef * critic.loss;
+            stats.mean_value += share * (critic.values.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
+        }
+        Ok(stats)
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
+        let mut together = Together { critics: &mut self.critics, apart: self.apart > 0 };
+        clipped_step(&mut [("critic", &mut together)], optimizer, max_grad_norm)
+    }
+
+    fn td_errors(&self) -> &[f32] {
+        &self.td_errors
+    }
+
+    fn track(&mut self, tau: f32) -> Result<()> {
+        each(&mut self.critics, self.apart > 0, |critic| critic.target.track(&critic.online, tau))
+    }
+
+    fn shape(&self) -> Option<NetworkShape> {
+        let mut shapes = self.online().map(NetworkShape::of);
+        let first = shapes.next()?;
+        shapes.all(|shape| shape == first).then_some(first)
+    }
+
+    fn tensors(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        self.named("critic.", &mut all, |critic| critic.online.tensors());
+        self.named("critic_target.", &mut all, |critic| critic.target.tensors());
+        all
+    }
+
+    fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        for (i, critic) in self.critics.iter_mut().enumerate() {
+            critic.online.load(&tensors.part(&format!("critic.qf{i}")))?;
+            critic.target.load(&tensors.part(&format!("critic_target.qf{i}")))?;
+        }
+        Ok(())
+    }
+
+    fn gradients(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        self.named("critic.", &mut all, |critic| critic.online.gradients());
+        all
+    }
+
+    fn optimizer_state(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        self.named("critic.", &mut all, |critic| critic.online.optimizer_state());
+        all
+    }
+
+    fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        check_state(state, &self.optimizer_state())?;
+        let mut critics = self.critics.iter_mut().enumerate();
+        critics.try_for_each(|(i, critic)| critic.online.load_optimizer_state(&state.part(&format!("critic.qf{i}"))))
+    }
+}
+
+/// One critic: a network of `[observation | action]` rows, its target, and the memory of a batch.
+#[derive(Clone, Debug)]
+struct Critic<N> {
+    online: N,
+    target: N,
+    scratch: Scratch,
+    /// `[B]`, and so are the next two.
+    values: Vec<f32>,
+    td_errors: Vec<f32>,
+    d_values: Vec<f32>,
+    /// `[B, d + a]`.
+    d_inputs: Vec<f32>,
+    loss: f32,
+}
+
+impl<N: Network> Critic<N> {
+    fn new(online: N, target: N) -> Self {
+        let [values, td_errors, d_values, d_inputs] = Default::default();
+        Self { online, target, scratch: Scratch::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
+    }
+
+    /// What the network, or its target, says.
+    fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
+        resize("obs", &mut self.values, rows, 0.0)?;
+        let network = if target { &self.target } else { &self.online };
+        network.infer(inputs, rows, &mut self.values, &mut self.scratch)
+    }
+
+    /// What the network says, keeping what [`Critic::slopes`] needs.
+    fn say(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
+        resize("obs", &mut self.values, rows, 0.0)?;
+        resize("obs", &mut self.d_values, rows, 0.0)?;
+        self.online.forward(inputs, rows, &mut self.values)
+    }
+
+    /// The gradients with respect to so many numbers of inputs of what it said, times `d_values`.
+    fn slopes(&mut self, inputs: usize) -> Result<()> {
+        resize("obs", &mut self.d_inputs, inputs, 0.0)?;
+        self.online.backward(&self.d_values, false, Some(&mut self.d_inputs))
+    }
+
+    /// The loss of a minibatch; adds its gradient to the parameters'.
+    fn learn(&mut self, inputs: &[f32], rows: usize, batch: &ValuedActions<'_>, coef: f32) -> Result<()> {
+        let Self { online, values, d_values, td_errors, .. } = self;
+        for vector in [&mut *values, &mut *d_values, &mut *td_errors] {
+            resize("obs", vector, rows, 0.0)?;
+        }
+        online.forward(inputs, rows, values)?;
+        let kind = TdLoss::SquaredError;
+        self.loss = td_loss(kind, values, batch.targets, batch.weights, coef, td_errors, d_values)?;
+        online.backward(d_values, true, None)
+    }
+}
+
+/// The first critic that said least of a row, and what it said. One that did not say a number says least.
+fn smallest<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
+    let mut least = (0, critics.first().map_or(f32::NAN, |critic| critic.values[row]));
+    for (which, critic) in critics.iter().enumerate() {
+        let value = critic.values[row];
+        if value < least.1 || value.is_nan() && !least.1.is_nan() {
+            least = (which, value);
+        }
+    }
+    least
+}
+
+/// Which critic said least, of each row.
+fn all_smallest<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
+    which.clear();
+    which.extend((0..rows).map(|row| smallest(critics, row).0));
+}
+
+/// `work` with each critic: two halves of them at once, or one after the other.
+fn each<N: Network>(
+    critics: &mut [Critic<N>],
+    apart: bool,
+    work: impl Fn(&mut Critic<N>) -> Result<()> + Sync,
+) -> Result<()> {
+    let (left, right) = critics.split_at_mut(critics.len().div_ceil(2));
+    if right.is_empty() {
+        return left.iter_mut().try_for_each(work);
+    }
+    let work = &work;
+    at_once_if(apart, || left.iter_mut().try_for_each(work), || right.iter_mut().try_for_each(work))?;
+    Ok(())
+}
+
+/// All critics as one part of a joint step.
+struct Together<'a, N> {
+    critics: &'a mut [Critic<N>],
+    /// Whether two threads have computed their gradients.
+    apart: bool,
+}
+
+impl<N: Network> Learnable for Together<'_, N> {
+    fn sum_of_squares(&mut self) -> Result<f64> {
+        self.critics.iter_mut().try_fold(0.0, |sum, critic| Ok(sum + critic.online.grad_sq()?))
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        each(self.critics, self.apart, |critic| critic.online.apply_gradients(optimizer, scale))
+    }
+
+    fn named_gradients(&self) -> NamedTensors {
+        let mut all = NamedTensors::default();
+        for (i, critic) in self.critics.iter().enumerate() {
+            let _ = all.extend(&format!("qf{i}"), &critic.online.gradients());
+        }
+        all
+    }
+
+    fn forget(&mut self) {
+        self.critics.iter_mut().for_each(|critic| critic.online.zero_gradients());
+    }
+}

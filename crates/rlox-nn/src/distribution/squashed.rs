@@ -1,0 +1,292 @@
+//! Normal numbers squashed by a hyperbolic tangent, which keeps actions between -1 and 1, and what it does to densities.
+
+use std::f32::consts::LN_2;
+
+use rlox_core::{Error, Result, check_len};
+
+use super::gaussian::HALF_LN_2_PI;
+use crate::alloc::resize;
+use crate::kernels::activations::{exp_in_place, ln_in_place, tanh_in_place};
+use crate::validate;
+
+/// What logarithms of standard deviations are cut to, as Stable-Baselines3 does; outside they take no gradient.
+const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;
+
+/// The largest action whose inverse tangent is taken.
+const MOST_ACTION: f32 = 1.0_f32.next_down();
+
+/// The squashed Gaussian of SAC (Haarnoja et al. 2018, appendix C): `a = tanh(mean + std * noise)`, given a network's
+/// outputs `[mean | log_std]`.
+///
+/// `log p(a) = log N(u; mean, std) - log(1 - tanh^2 u)`, summed over the numbers of an action, whose last term is computed
+/// as `2 (ln 2 - u - softplus(-2 u))`. There is no closed form of the entropy; minus the log-probability of a sample
+/// estimates it, and has its gradient through [`SquashedGaussian::backward`].
+///
+/// ```
+/// use rlox_nn::SquashedGaussian;
+///
+/// let mut policy = SquashedGaussian::new(1)?;
+/// let (mut actions, mut log_probs) = ([0.0], [0.0]);
+/// policy.sample(&[0.5, 0.0], &[0.0], &mut actions, &mut log_probs)?;
+/// assert!((actions[0] - 0.5_f32.tanh()).abs() < 1e-6);
+/// let mut d_outputs = [0.0; 2];
+/// policy.backward(&[0.5, 0.0], &[1.0], &[0.0], &mut d_outputs)?;
+/// assert!((d_outputs[0] - 1.0 / 0.5_f32.cosh().powi(2)).abs() < 1e-6);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SquashedGaussian {
+    dim: usize,
+    sampled: Sampled,
+    given: Normal,
+    mode: Normal,
+}
+
+/// Normal numbers of some rows before and after they were squashed.
+#[derive(Clone, Debug, Default)]
+struct Normal {
+    /// `[N, a]`, and so is the next one.
+    stds: Vec<f32>,
+    u: Vec<f32>,
+    squash: Squash,
+}
+
+/// What was sampled last.
+#[derive(Clone, Debug, Default)]
+struct Sampled {
+    normal: Normal,
+    /// `[N, a]`, and so is the next one.
+    noise: Vec<f32>,
+    actions: Vec<f32>,
+}
+
+impl Normal {
+    /// Standard deviations of a batch.
+    fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
+        resize("outputs", &mut self.stds, outputs.len() / 2, 0.0)?;
+        for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
+            stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = cut(*log_std));
+        }
+        exp_in_place(&mut self.stds);
+        Ok(())
+    }
+}
+
+fn cut(log_std: f32) -> f32 {
+    log_std.clamp(*LOG_STD.start(), *LOG_STD.end())
+}
+
+impl SquashedGaussian {
+    /// Actions of `dim` numbers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none, or so many that twice as many outputs cannot be counted.
+    pub fn new(dim: usize) -> Result<Self> {
+        const MOST: usize = usize::MAX / 2;
+        if !(1..=MOST).contains(&dim) {
+            let expected = format!("at least 1 and at most {MOST}");
+            return Err(Error::config("dim", expected, dim.to_string(), "pass the number of an action's numbers"));
+        }
+        Ok(Self { dim, sampled: Sampled::default(), given: Normal::default(), mode: Normal::default() })
+    }
+
+    /// How many numbers a row of the network has for it.
+    pub fn outputs(&self) -> usize {
+        2 * self.dim
+    }
+
+    fn check(&self, outputs: &[f32], actions: usize, rows: usize) -> Result<()> {
+        check_len("actions", actions, rows.saturating_mul(self.dim))?;
+        check_len("outputs", outputs.len(), rows.saturating_mul(self.outputs()))?;
+        self.check_finite(outputs)
+    }
+
+    /// Checks that all that a network said is finite.
+    pub(crate) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
+        validate::check_said("outputs", outputs, self.outputs()).map_err(|error| {
+            let wrong = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
+            error.rename_argument("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
+        })
+    }
+
+    /// `tanh(mean)`, `[N, a]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or a `log_std` that is NaN or infinite.
+    pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
+        self.check(outputs, actions.len(), actions.len() / self.dim)?;
+        let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
+        resize("outputs", u, actions.len(), 0.0)?;
+        for (u, row) in u.chunks_exact_mut(*dim).zip(outputs.chunks_exact(2 * *dim)) {
+            u.copy_from_slice(&row[..*dim]);
+        }
+        squash.run(u, actions);
+        Ok(())
+    }
+
+    /// Actions made of standard normal noise, `[N, a]`, and their log-probabilities, `[N]`; keeps what
+    /// [`SquashedGaussian::backward`] needs.
+    ///
+    /// # Errors
+    /// Those of [`SquashedGaussian::mode`].
+    pub fn sample(&mut self, outputs: &[f32], noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        self.check(outputs, actions.len(), log_probs.len())?;
+        check_len("noise", noise.len(), actions.len())?;
+        let Self { dim, sampled: Sampled { normal, noise: kept, actions: squashed }, .. } = self;
+        let dim = *dim;
+        normal.prepare(dim, outputs)?;
+        let Normal { stds, u, squash } = normal;
+        kept.clear();
+        kept.extend_from_slice(noise);
+        resize("outputs", u, noise.len(), 0.0)?;
+        for (index, (u, noise)) in u.iter_mut().zip(noise).enumerate() {
+            *u = outputs[index / dim * 2 * dim + index % dim] + stds[index] * noise;
+        }
+        squash.run(u, actions);
+        squashed.clear();
+        squashed.extend_from_slice(actions);
+        log_probs.fill(0.0);
+        for (index, (noise, log_slope)) in noise.iter().zip(&squash.log_slopes).enumerate() {
+            let log_std = cut(outputs[index / dim * 2 * dim + dim + index % dim]);
+            log_probs[index / dim] -= 0.5 * noise * noise + log_std + HALF_LN_2_PI + log_slope;
+        }
+        Ok(())
+    }
+
+    /// The gradient of a loss with respect to the outputs, given those with respect to the actions, `[N, a]`, and the
+    /// log-probabilities, `[N]`, of the last [`SquashedGaussian::sample`] of the same outputs.
+    ///
+    /// With `u = mean + std * noise`: `da/du = 1 - a^2`, `d log_prob / du = 2 a` through the tangent alone, and
+    /// `d log_prob / d log_std = -1` beside it.
+    ///
+    /// # Errors
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were sampled last.
+    pub fn backward(
+        &mut self,
+        outputs: &[f32],
+        d_actions: &[f32],
+        d_log_probs: &[f32],
+        d_outputs: &mut [f32],
+    ) -> Result<()> {
+        self.check(outputs, d_actions.len(), d_log_probs.len())?;
+        let Self { dim, sampled: Sampled { normal, noise, actions }, .. } = self;
+        check_len("d_actions", d_actions.len(), actions.len())?;
+        check_len("d_outputs", d_outputs.len(), outputs.len())?;
+        let dim = *dim;
+        for (index, (d_action, action)) in d_actions.iter().zip(&*actions).enumerate() {
+            let (row, j) = (index / dim, index % dim);
+            let (mean, log_std) = (row * 2 * dim + j, row * 2 * dim + dim + j);
+            let d_u = d_action * normal.squash.slopes[index] + d_log_probs[row] * 2.0 * action;
+            d_outputs[mean] = d_u;
+            let d_log_std = d_u * normal.stds[index] * noise[index] - d_log_probs[row];
+            d_outputs[log_std] = if LOG_STD.contains(&outputs[log_std]) { d_log_std } else { 0.0 };
+        }
+        Ok(())
+    }
+
+    /// The log-probabilities of given actions, `[N]`. A 1 is taken for the next smaller number of f32, whose inverse tangent
+    /// is finite, and so is a -1.
+    ///
+    /// # Errors
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Action`] for actions that are not between -1 and 1.
+    pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
+        self.check(outputs, actions.len(), log_probs.len())?;
+        if let Some(at) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
+            let got = actions[at].to_string();
+            let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
+            return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(at / self.dim));
+        }
+        let Self { dim, given: normal, .. } = self;
+        let dim = *dim;
+        normal.prepare(dim, outputs)?;
+        let Normal { stds, u, squash } = normal;
+        u.clear();
+        // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.
+        u.extend(actions.iter().map(|action| action.abs().min(MOST_ACTION).atanh().copysign(*action)));
+        squash.slopes_of(u);
+        log_probs.fill(0.0);
+        for (index, (u, log_slope)) in u.iter().zip(&squash.log_slopes).enumerate() {
+            let (row, j) = (index / dim, index % dim);
+            let log_std = cut(outputs[row * 2 * dim + dim + j]);
+            let z = (u - outputs[row * 2 * dim + j]) / stds[index];
+            log_probs[row] -= 0.5 * z * z + log_std + HALF_LN_2_PI + log_slope;
+        }
+        Ok(())
+    }
+
+    /// The gradient of a loss with respect to the outputs, given that with respect to the log-probabilities of the last
+    /// [`SquashedGaussian::log_prob`] of the same outputs. The actions are constants.
+    ///
+    /// # Errors
+    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were given last.
+    pub fn log_prob_backward(&mut self, outputs: &[f32], d_log_probs: &[f32], d_outputs: &mut [f32]) -> Result<()> {
+        self.check(outputs, d_log_probs.len().saturating_mul(self.dim), d_log_probs.len())?;
+        let Self { dim, given: Normal { u, stds, .. }, .. } = self;
+        check_len("d_log_probs", d_log_probs.len(), u.len() / *dim)?;
+        check_len("d_outputs", d_outputs.len(), outputs.len())?;
+        let dim = *dim;
+        for (index, (u, std)) in u.iter().zip(&*stds).enumerate() {
+            let (row, j) = (index / dim, index % dim);
+            let (mean, log_std) = (row * 2 * dim + j, row * 2 * dim + dim + j);
+            let z = (u - outputs[mean]) / std;
+            d_outputs[mean] = d_log_probs[row] * z / std;
+            let inside = LOG_STD.contains(&outputs[log_std]);
+            d_outputs[log_std] = if inside { d_log_probs[row] * (z * z - 1.0) } else { 0.0 };
+        }
+        Ok(())
+    }
+}
+
+/// The slopes of the last numbers that were squashed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Squash {
+    /// `1 - tanh^2 u`.
+    pub(crate) slopes: Vec<f32>,
+    /// Their logarithms.
+    pub(crate) log_slopes: Vec<f32>,
+}
+
+impl Squash {
+    /// `tanh u`. With `t = e^-2|u|`, `1 - tanh^2 u = 4 t / (1 + t)^2`, whose logarithm is `2 (ln 2 - |u| - ln(1 + t))`:
+    /// neither loses digits where the tangent is 1.
+    pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
+        squashed.copy_from_slice(u);
+        tanh_in_place(squashed);
+        self.slopes_of(u);
+    }
+
+    /// The slopes alone.
+    pub(crate) fn slopes_of(&mut self, u: &[f32]) {
+        let Self { slopes, log_slopes } = self;
+        slopes.clear();
+        slopes.extend(u.iter().map(|u| -2.0 * u.abs()));
+        exp_in_place(slopes);
+        log_slopes.clear();
+        log_slopes.extend(slopes.iter().map(|t| 1.0 + t));
+        ln_in_place(log_slopes);
+        for ((slope, log), u) in slopes.iter_mut().zip(log_slopes).zip(u) {
+            let sum = 1.0 + *slope;
+            *slope = 4.0 * *slope / (sum * sum);
+            *log = 2.0 * (LN_2 - u.abs() - *log);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_and_their_logarithms_keep_their_digits() {
+        let u = [0.0, 1e-3, -0.5, 2.0, -8.0, 30.0, f32::NAN];
+        let (mut squash, mut squashed) = (Squash::default(), [0.0; 7]);
+        squash.run(&u, &mut squashed);
+        for (i, u) in u.iter().take(6).map(|u| f64::from(*u)).enumerate() {
+            let slope = 1.0 / u.cosh().powi(2);
+            assert!((f64::from(squashed[i]) - u.tanh()).abs() < 1e-6, "tanh {u}");
+            assert!((f64::from(squash.slopes[i]) / slope - 1.0).abs() < 2e-6, "slope at {u}: {}", squash.slopes[i]);
+            assert!((f64::from(squash.log_slopes[i]) - slope.ln()).abs() < 1e-6 * (1.0 + u.abs()), "log at {u}");
+        }
+        assert!(squashed[6].is_nan() && squash.slopes[6].is_nan() && squash.log_slopes[6].is_nan());
+    }
+}

@@ -1,0 +1,184 @@
+//! Operations on each number of a layer or of all parameters.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use super::activations::{erf, exp, tanh};
+use crate::simd::{F32s, Line, on_f32s};
+
+/// `(f(z), f'(z))` of GELU, `z Phi(z)`, and of `SiLU`, `z / (1 + e^-z)`.
+type Smooth<V> = (V, V);
+
+#[inline(always)]
+fn gelu<S: F32s>(s: S, z: S::Vector) -> Smooth<S::Vector> {
+    let (half, one) = (s.splat(0.5), s.splat(1.0));
+    let cumulative = s.mul(half, s.add(one, erf(s, s.mul(z, s.splat(std::f32::consts::FRAC_1_SQRT_2)))));
+    // 1 / sqrt(2 pi)
+    let density = s.mul(s.splat(0.398_942_3), exp(s, s.mul(s.mul(z, z), s.splat(-0.5))));
+    (s.mul(z, cumulative), s.mul_add(z, density, cumulative))
+}
+
+#[inline(always)]
+fn silu<S: F32s>(s: S, z: S::Vector) -> Smooth<S::Vector> {
+    let one = s.splat(1.0);
+    let sigmoid = s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), z))));
+    (s.mul(z, sigmoid), s.mul(sigmoid, s.mul_add(z, s.sub(one, sigmoid), one)))
+}
+
+macro_rules! in_place {
+    ($($name:ident($s:ident, $x:ident) $body:expr;)*) => {$(
+        on_f32s! {
+            #[doc = concat!("`", stringify!($name), "` of each number, in place.")]
+            pub(crate) fn $name(s: F32s, lines: &mut [Line]) {
+                for line in lines {
+                    let ($s, $x) = (s, s.load(line));
+                    s.store($body, line);
+                }
+            }
+        }
+    )*};
+}
+in_place! {
+    tanh_lines(s, x) tanh(s, x);
+    // NaN is the second operand, so that it stays.
+    relu_lines(s, x) s.max(s.splat(0.0), x);
+    gelu_lines(s, x) gelu(s, x).0;
+    silu_lines(s, x) silu(s, x).0;
+}
+
+macro_rules! gradients {
+    ($($name:ident($s:ident, $d:ident, $of:ident) $body:expr;)*) => {$(
+        on_f32s! {
+            /// Multiplies gradients by the activation's derivative, given what the name says.
+            pub(crate) fn $name(s: F32s, $of: &[Line], gradients: &mut [Line]) {
+                for (gradient, of) in gradients.iter_mut().zip($of) {
+                    let ($s, $d, $of) = (s, s.load(gradient), s.load(of));
+                    s.store($body, gradient);
+                }
+            }
+        }
+    )*};
+}
+gradients! {
+    tanh_gradients(s, d, outputs) s.mul(d, s.sub_mul(outputs, outputs, s.splat(1.0)));
+    relu_gradients(s, d, outputs) s.where_positive(outputs, d);
+    gelu_gradients(s, d, inputs) s.mul(d, gelu(s, inputs).1);
+    silu_gradients(s, d, inputs) s.mul(d, silu(s, inputs).1);
+}
+
+on_f32s! {
+    /// The sum of the squares.
+    pub(crate) fn sum_of_squares(s: F32s, lines: &[Line]) -> f64 {
+        let mut sums = [s.splat(0.0); 4];
+        let (fours, rest) = lines.as_chunks::<4>();
+        for four in fours {
+            for (sum, line) in sums.iter_mut().zip(four) {
+                let x = s.load(line);
+                *sum = s.mul_add(x, x, *sum);
+            }
+        }
+        for line in rest {
+            let x = s.load(line);
+            sums[0] = s.mul_add(x, x, sums[0]);
+        }
+        sums.iter().map(|sum| f64::from(s.sum(*sum))).sum()
+    }
+}
+
+on_f32s! {
+    /// `target += tau (online - target)`.
+    pub(crate) fn move_towards(s: F32s, tau: f32, online: &[Line], target: &mut [Line]) {
+        let tau = s.splat(tau);
+        for (target, online) in target.iter_mut().zip(online) {
+            let old = s.load(target);
+            s.store(s.mul_add(tau, s.sub(s.load(online), old), old), target);
+        }
+    }
+}
+
+/// Smaller numbers are taken for 0 in running means of what has no gradients any more: they are denormal, which halves the
+/// speed.
+const TINY: f32 = f32::MIN_POSITIVE;
+
+/// A mean of squares that is denormal, as 0 where nothing will be divided by its root: `over` is 0.
+///
+/// Where something is, the root of the smallest square is far from 0, and 0 would make a giant step of it.
+#[inline(always)]
+fn unless_idle<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
+    // Nothing is smaller than a number below 0.
+    let size = s.max(over, s.sub(s.splat(0.0), over));
+    s.unless_tiny(square, s.sub(s.splat(TINY), size))
+}
+
+/// One step of Adam, its bias corrections worked into the numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamStep {
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) eps: f32,
+    /// `lr / (1 - beta1^t)`.
+    pub(crate) step_size: f32,
+    /// `1 / sqrt(1 - beta2^t)`.
+    pub(crate) root_scale: f32,
+    /// What parameters are multiplied by first: `1 - lr weight_decay`.
+    pub(crate) decay: f32,
+    /// What gradients are multiplied by first.
+    pub(crate) scale: f32,
+}
+
+on_f32s! {
+    /// Adam and `AdamW` as torch has them: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`. Returns whether all
+    /// parameters are finite then.
+    pub(crate) fn adam(s: F32s, step: AdamStep, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
+        let [beta1, beta2] = [step.beta1, step.beta2].map(|beta| s.splat(beta));
+        let [rest1, rest2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
+        let [eps, size] = [step.eps, step.step_size].map(|x| s.splat(x));
+        let [root_scale, decay, scale] = [step.root_scale, step.decay, step.scale].map(|x| s.splat(x));
+        let (tiny, zero) = (s.splat(TINY), s.splat(0.0));
+        // Products with 0 of what is not finite are NaN.
+        let mut products = zero;
+        for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
+            let gradient = s.mul(s.load(g), scale);
+            let mean = s.unless_tiny(s.mul_add(beta1, s.load(m), s.mul(rest1, gradient)), tiny);
+            let square = s.mul_add(beta2, s.load(v), s.mul(rest2, s.mul(gradient, gradient)));
+            let square = unless_idle(s, square, mean);
+            let root = s.mul_add(s.sqrt(square), root_scale, eps);
+            s.store(mean, m);
+            s.store(square, v);
+            let new = s.sub_mul(size, s.div(mean, root), s.mul(s.load(p), decay));
+            products = s.mul_add(new, zero, products);
+            s.store(new, p);
+        }
+        s.sum(products) == 0.0
+    }
+}
+
+/// One step of `RMSprop`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RmsPropStep {
+    pub(crate) lr: f32,
+    pub(crate) alpha: f32,
+    pub(crate) eps: f32,
+    /// What gradients are multiplied by first.
+    pub(crate) scale: f32,
+}
+
+on_f32s! {
+    /// `RMSprop` as torch has it: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`. Returns whether all
+    /// parameters are finite then.
+    pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[Line], v: &mut [Line], p: &mut [Line]) -> bool {
+        let rest = s.splat((1.0 - f64::from(step.alpha)) as f32);
+        let [lr, alpha, eps, scale] = [step.lr, step.alpha, step.eps, step.scale].map(|x| s.splat(x));
+        let zero = s.splat(0.0);
+        let mut products = zero;
+        for ((p, g), v) in p.iter_mut().zip(g).zip(v) {
+            let gradient = s.mul(s.load(g), scale);
+            let square = s.mul_add(alpha, s.load(v), s.mul(rest, s.mul(gradient, gradient)));
+            let square = unless_idle(s, square, gradient);
+            s.store(square, v);
+            let new = s.sub_mul(lr, s.div(gradient, s.add(s.sqrt(square), eps)), s.load(p));
+            products = s.mul_add(new, zero, products);
+            s.store(new, p);
+        }
+        s.sum(products) == 0.0
+    }
+}

@@ -1,0 +1,336 @@
+//! Products of matrices whose rows are whole lines.
+//!
+//! Every element of a product is one sum over the inner index, in its order, whatever the size of the tile it falls
+//! into: results do not depend on how many rows there are, nor on who computes which.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use crate::simd::{F32s, LANES, Line, numbers, on_f32s};
+
+/// A matrix in lines, `stride` lines a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lines<'a> {
+    pub(crate) lines: &'a [Line],
+    pub(crate) stride: usize,
+}
+
+/// A matrix of single numbers, `stride` numbers a row; `TRANSPOSED` products take its columns for rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers<'a> {
+    pub(crate) numbers: &'a [f32],
+    pub(crate) stride: usize,
+}
+
+impl<'a> From<Lines<'a>> for Numbers<'a> {
+    fn from(matrix: Lines<'a>) -> Self {
+        Self { numbers: numbers(matrix.lines), stride: matrix.stride * LANES }
+    }
+}
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Onto<'a> {
+    Nothing,
+    /// The same line of biases in every row.
+    Bias(&'a [Line]),
+    /// What is there.
+    Itself,
+}
+
+/// The extents of a product: `rows x inner` times `inner x columns` lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) rows: usize,
+    pub(crate) inner: usize,
+    pub(crate) columns: usize,
+}
+
+/// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
+pub(crate) fn product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
+    product_from(0, extent, a, b, onto, c);
+}
+
+/// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
+pub(crate) fn transposed_product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
+    transposed_product_from(0, extent, a, b, onto, c);
+}
+
+on_f32s! {
+    /// Columns of `c = onto + a b` from `j` on, the rows of `c` `extent.columns` lines long.
+    pub(super) fn product_from(
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+    ) {
+        columns::<_, false>(s, extent, a, b, onto, c, j);
+    }
+}
+
+on_f32s! {
+    /// Columns of `c = onto + a^T b` from `j` on, where `a` is stored as `inner x rows`.
+    pub(super) fn transposed_product_from(
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+    ) {
+        columns::<_, true>(s, extent, a, b, onto, c, j);
+    }
+}
+
+/// Strips of columns from `j` on, as wide as the registers allow.
+#[inline(always)]
+fn columns<S: F32s, const T: bool>(
+    s: S,
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    mut j: usize,
+) {
+    while j < extent.columns {
+        let left = extent.columns - j;
+        if S::tile_rows(4) > 0 && left >= 4 {
+            j += rows::<S, 4, T>(s, extent, a, b, onto, c, j);
+        } else if S::tile_rows(2) > 0 && left >= 2 {
+            j += rows::<S, 2, T>(s, extent, a, b, onto, c, j);
+        } else {
+            j += rows::<S, 1, T>(s, extent, a, b, onto, c, j);
+        }
+    }
+}
+
+/// All tiles of `N` columns from `j` on; returns `N`.
+#[inline(always)]
+fn rows<S: F32s, const N: usize, const T: bool>(
+    s: S,
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    j: usize,
+) -> usize {
+    let most = S::tile_rows(N);
+    let mut i = 0;
+    macro_rules! tiles {
+        ($($m:literal)*) => {$(
+            while most >= $m && extent.rows - i >= $m {
+                tile::<S, $m, N, T>(s, extent, a, b, onto, c, [i, j]);
+                i += $m;
+            }
+        )*};
+    }
+    tiles!(12 6 4 2 1);
+    N
+}
+
+/// `M` rows from `i` on and `N` columns from `j` on.
+#[inline(always)]
+fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
+    s: S,
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    [i, j]: [usize; 2],
+) {
+    let mut sums = [[s.splat(0.0); N]; M];
+    match onto {
+        Onto::Nothing => {}
+        Onto::Bias(bias) => {
+            for (line, column) in bias[j..][..N].iter().enumerate().map(|(n, line)| (line, n)) {
+                let bias = s.load(line);
+                for row in &mut sums {
+                    row[column] = bias;
+                }
+            }
+        }
+        Onto::Itself => {
+            for (m, row) in sums.iter_mut().enumerate() {
+                let there = &c[(i + m) * extent.columns + j..][..N];
+                row.iter_mut().zip(there).for_each(|(sum, line)| *sum = s.load(line));
+            }
+        }
+    }
+    let from: [&[f32]; M] =
+        std::array::from_fn(|m| if T { &[] } else { &a.numbers[(i + m) * a.stride..][..extent.inner] });
+    for p in 0..extent.inner {
+        // Loops: `map` of an array would be a call in crates that are built without LTO.
+        let mut columns = [s.splat(0.0); N];
+        for (column, line) in columns.iter_mut().zip(&b.lines[p * b.stride + j..][..N]) {
+            *column = s.load(line);
+        }
+        let across = if T { &a.numbers[p * a.stride + i..][..M] } else { &[] };
+        for (m, (row, from)) in sums.iter_mut().zip(from).enumerate() {
+            let factor = s.splat(if T { across[m] } else { from[p] });
+            for (sum, column) in row.iter_mut().zip(columns) {
+                *sum = s.mul_add(factor, column, *sum);
+            }
+        }
+    }
+    for (m, row) in sums.iter().enumerate() {
+        let out = &mut c[(i + m) * extent.columns + j..][..N];
+        out.iter_mut().zip(row).for_each(|(line, sum)| s.store(*sum, line));
+    }
+}
+
+on_f32s! {
+    /// `y = x w^T + bias` for few outputs: `w` has one row of `columns` lines for each, `x` one for each row of `y`.
+    pub(crate) fn few_outputs(s: F32s, columns: usize, x: &[Line], w: &[Line], bias: &[f32], y: &mut [f32]) {
+        for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(bias.len())) {
+            for ((w, bias), y) in w.chunks_exact(columns).zip(bias).zip(y) {
+                let mut sums = [s.splat(0.0); 2];
+                for (k, (x, w)) in x.iter().zip(w).enumerate() {
+                    sums[k % 2] = s.mul_add(s.load(x), s.load(w), sums[k % 2]);
+                }
+                *y = s.sum(s.add(sums[0], sums[1])) + bias;
+            }
+        }
+    }
+}
+
+on_f32s! {
+    /// The sums of the columns of `d`, whose rows are as long as `sums`, and which comes in two parts, the first one of an
+    /// even number of rows if there is a second one; added to what is there, or not.
+    pub(crate) fn column_sums(s: F32s, d: [&[Line]; 2], add: bool, sums: &mut [Line]) {
+        let stride = sums.len();
+        for (j, out) in sums.iter_mut().enumerate() {
+            let mut halves = [if add { s.load(out) } else { s.splat(0.0) }, s.splat(0.0)];
+            for part in d {
+                for (i, line) in part.iter().skip(j).step_by(stride).enumerate() {
+                    halves[i % 2] = s.add(halves[i % 2], s.load(line));
+                }
+            }
+            s.store(s.add(halves[0], halves[1]), out);
+        }
+    }
+}
+
+on_f32s! {
+    /// `out = a^T`: `rows` numbers of each of the first `columns` columns, in rows of `stride` lines, whose rest is 0.
+    pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [Line], stride: usize) {
+        for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
+            for p in 0..stride {
+                let mut block = [s.splat(0.0); LANES];
+                for (row, i) in block.iter_mut().zip(p * LANES..rows) {
+                    *row = s.load(&a.lines[i * a.stride + j]);
+                }
+                for (out, line) in out.chunks_exact_mut(stride).zip(s.transpose(block)) {
+                    s.store(line, &mut out[p]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::simd::lines;
+    use crate::simd::tests::on_each_isa;
+
+    pub(in crate::kernels) fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<Line> {
+        let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+        let mut number = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..rows * columns).map(|_| Line(std::array::from_fn(|_| number()))).collect()
+    }
+
+    fn expected(
+        extent: Extent,
+        a: impl Fn(usize, usize) -> f32,
+        b: &[Line],
+        start: impl Fn(usize, usize) -> f32,
+    ) -> Vec<f64> {
+        let width = extent.columns * LANES;
+        let at = |i: usize, j: usize| {
+            let b = |p: usize| f64::from(b[p * extent.columns + j / LANES].0[j % LANES]);
+            (0..extent.inner).fold(f64::from(start(i, j)), |sum, p| sum + f64::from(a(i, p)) * b(p))
+        };
+        (0..extent.rows * width).map(|index| at(index / width, index % width)).collect()
+    }
+
+    fn near(got: &[Line], expected: &[f64]) -> bool {
+        numbers(got).iter().zip(expected).all(|(got, expected)| (f64::from(*got) - expected).abs() < 1e-4)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn products_of_any_extent_are_right(rows in 0_usize..30, inner in 0_usize..40, columns in 1_usize..8, seed: u32) {
+            let extent = Extent { rows, inner, columns };
+            let (b, bias, there) = (matrix(inner, columns, seed), matrix(1, columns, 7), matrix(rows, columns, 8));
+            let b = Lines { lines: &b, stride: columns };
+            let a: Vec<f32> = numbers(&matrix(1, lines(rows * inner), 9))[..rows * inner].to_vec();
+            let plain = Numbers { numbers: &a, stride: inner };
+            let across = Numbers { numbers: &a, stride: rows };
+            on_each_isa(|isa| {
+                let mut c = there.clone();
+                product(extent, plain, b, Onto::Bias(&bias), &mut c);
+                let wanted = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
+                assert!(near(&c, &wanted), "{isa:?}");
+                let mut c = there.clone();
+                transposed_product(extent, across, b, Onto::Itself, &mut c);
+                let start = |i: usize, j: usize| numbers(&there)[i * columns * LANES + j];
+                assert!(near(&c, &expected(extent, |i, p| a[p * rows + i], b.lines, start)), "{isa:?}");
+                let mut sums = bias.clone();
+                let part = rows / 4 * 2 * columns;
+                column_sums([&there[..part], &there[part..]], true, &mut sums);
+                let ones = Extent { rows: 1, inner: rows, columns };
+                let wanted = expected(ones, |_, _| 1.0, &there, |_, j| numbers(&bias)[j]);
+                assert!(near(&sums, &wanted), "{isa:?}");
+            });
+        }
+
+        #[test]
+        fn few_outputs_are_dot_products(rows in 0_usize..9, columns in 1_usize..6, outputs in 1_usize..9, seed: u32) {
+            let (x, w) = (matrix(rows, columns, seed), matrix(outputs, columns, seed ^ 1));
+            let bias: Vec<f32> = (0..outputs).map(|i| i as f32).collect();
+            on_each_isa(|isa| {
+                let mut y = vec![f32::NAN; rows * outputs];
+                few_outputs(columns, &x, &w, &bias, &mut y);
+                for (index, y) in y.iter().enumerate() {
+                    let row = |of: &[Line], i: usize| numbers(of)[i * columns * LANES..][..columns * LANES].to_vec();
+                    let pairs = row(&x, index / outputs).into_iter().zip(row(&w, index % outputs));
+                    let dot: f64 = pairs.map(|(x, w)| f64::from(x) * f64::from(w)).sum();
+                    assert!((f64::from(*y) - dot - (index % outputs) as f64).abs() < 1e-4, "{isa:?}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_the_others() {
+        let (a, b, bias) = (matrix(29, 3, 1), matrix(48, 5, 2), matrix(1, 5, 3));
+        let b = Lines { lines: &b, stride: 5 };
+        on_each_isa(|isa| {
+            let run = |rows: usize, a: &[Line]| {
+                let mut c = vec![Line::ZERO; rows * 5];
+                let a = Numbers::from(Lines { lines: a, stride: 3 });
+                product(Extent { rows, inner: 48, columns: 5 }, a, b, Onto::Bias(&bias), &mut c);
+                c
+            };
+            let all = run(29, &a);
+            for i in 0..29 {
+                assert_eq!(numbers(&run(1, &a[i * 3..][..3])), numbers(&all[i * 5..][..5]), "row {i} on {isa:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn transposes_and_pads_with_zeros() {
+        let a = matrix(19, 2, 4);
+        on_each_isa(|isa| {
+            let mut out = vec![Line([9.0; LANES]); 21 * 2];
+            transpose(Lines { lines: &a, stride: 2 }, 19, 21, &mut out, 2);
+            let (a, out) = (numbers(&a), numbers(&out));
+            for j in 0..21 {
+                for i in 0..32 {
+                    assert_eq!(out[j * 32 + i], if i < 19 { a[i * 32 + j] } else { 0.0 }, "{isa:?}");
+                }
+            }
+        });
+    }
+}

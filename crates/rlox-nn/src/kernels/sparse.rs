@@ -1,0 +1,242 @@
+//! Products of matrices many of whose numbers are 0, as they are behind a `ReLU`: what is multiplied by 0 is left out.
+//!
+//! Every element is the same sum, in the same order, as those of [`super::gemm`]: to add 0 changes none. Only where what is
+//! multiplied by 0 is NaN or infinite they differ.
+
+#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+
+use super::gemm::{Extent, Lines, Numbers, Onto, product_from, transposed_product_from};
+use crate::simd::{F32s, LANES, Line, on_f32s};
+
+/// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
+pub(crate) fn sparse_product(extent: Extent, a: Lines<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
+    let done = strips(extent, a, b, onto, c);
+    product_from(done, extent, a.into(), b, onto, c);
+}
+
+/// `c = onto + a^T b`, where `a` is stored as `extent.inner` rows; of its columns those from `first` on, as many as `c` has
+/// rows.
+pub(crate) fn transposed_sparse_product(
+    extent: Extent,
+    a: Lines<'_>,
+    first: usize,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+) {
+    let done = transposed_strips(extent, a, first, b, onto, c);
+    let a = Numbers::from(a);
+    let a = Numbers { numbers: &a.numbers[first..], stride: a.stride };
+    transposed_product_from(done, extent, a, b, onto, c);
+}
+
+on_f32s! {
+    /// As many columns as pay; returns their number.
+    fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) -> usize {
+        let mut j = 0;
+        macro_rules! strip {
+            ($($w:literal)*) => {
+                match S::strip(extent.columns - j) {
+                    $($w => strip::<S, $w>(s, extent, a, b, onto, c, j),)*
+                    _ => return j,
+                }
+            };
+        }
+        loop {
+            j += strip!(4 8 9 10 11 12 13 14 15 16);
+        }
+    }
+}
+
+on_f32s! {
+    /// As many columns as pay; returns their number.
+    fn transposed_strips(
+        s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+    ) -> usize {
+        let mut j = 0;
+        macro_rules! strip {
+            ($($w:literal)*) => {
+                match S::strip(extent.columns - j) {
+                    $($w => transposed_strip::<S, $w>(s, extent, (a, first), b, onto, c, j),)*
+                    _ => return j,
+                }
+            };
+        }
+        loop {
+            j += strip!(4 8 9 10 11 12 13 14 15 16);
+        }
+    }
+}
+
+/// So many lines of factors are taken at once: rows of `b`, one for each of their numbers, that stay in the first cache.
+const BLOCK: usize = 2;
+
+/// All rows of `W` columns from `j` on; returns `W`.
+#[inline(always)]
+fn strip<S: F32s, const W: usize>(
+    s: S,
+    extent: Extent,
+    a: Lines<'_>,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    j: usize,
+) -> usize {
+    for from in (0..extent.inner.max(1)).step_by(BLOCK * LANES) {
+        let count = (extent.inner - from).min(BLOCK * LANES);
+        let onto = if from == 0 { onto } else { Onto::Itself };
+        let rows = Lines { lines: &b.lines[from * b.stride + j..], stride: b.stride };
+        for i in 0..extent.rows {
+            let factors = &a.lines[i * a.stride + from / LANES..][..count.div_ceil(LANES)];
+            add_rows::<S, W>(s, factors, count, rows, onto, j, &mut c[i * extent.columns + j..]);
+        }
+    }
+    W
+}
+
+/// As [`strip`], with the columns of `a` from the given one on for rows.
+#[inline(always)]
+fn transposed_strip<S: F32s, const W: usize>(
+    s: S,
+    extent: Extent,
+    (a, first): (Lines<'_>, usize),
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    c: &mut [Line],
+    j: usize,
+) -> usize {
+    let mut block = [[Line::ZERO; BLOCK]; LANES];
+    for from in (0..extent.inner.max(1)).step_by(BLOCK * LANES) {
+        let count = (extent.inner - from).min(BLOCK * LANES);
+        let onto = if from == 0 { onto } else { Onto::Itself };
+        let rows = Lines { lines: &b.lines[from * b.stride + j..], stride: b.stride };
+        for k in first / LANES..(first + extent.rows).div_ceil(LANES) {
+            for part in 0..BLOCK {
+                let mut lines = [s.splat(0.0); LANES];
+                for (p, line) in lines.iter_mut().enumerate().take(count.saturating_sub(part * LANES)) {
+                    *line = s.load(&a.lines[(from + part * LANES + p) * a.stride + k]);
+                }
+                for (row, line) in block.iter_mut().zip(s.transpose(lines)) {
+                    s.store(line, &mut row[part]);
+                }
+            }
+            for (m, factors) in block.iter().enumerate() {
+                let i = (k * LANES + m).wrapping_sub(first);
+                if i < extent.rows {
+                    add_rows::<S, W>(s, factors, count, rows, onto, j, &mut c[i * extent.columns + j..]);
+                }
+            }
+        }
+    }
+    W
+}
+
+/// The first `count` rows of `b`, each times its factor, onto the first `W` lines of `c`, which are those from `j` on of a
+/// row.
+#[inline(always)]
+fn add_rows<S: F32s, const W: usize>(
+    s: S,
+    factors: &[Line],
+    count: usize,
+    b: Lines<'_>,
+    onto: Onto<'_>,
+    j: usize,
+    c: &mut [Line],
+) {
+    let mut left = 0_u64;
+    for (part, line) in factors.iter().enumerate() {
+        left |= u64::from(s.not_zero(s.load(line))) << (part * LANES);
+    }
+    left &= (1 << count) - 1;
+    let c = &mut c[..W];
+    let mut sums = [s.splat(0.0); W];
+    let begin = match onto {
+        Onto::Nothing => None,
+        Onto::Bias(bias) => Some(&bias[j..][..W]),
+        Onto::Itself if left == 0 => return,
+        Onto::Itself => Some(&*c),
+    };
+    if let Some(begin) = begin {
+        for (sum, line) in sums.iter_mut().zip(begin) {
+            *sum = s.load(line);
+        }
+    }
+    while left != 0 {
+        let p = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let factor = s.splat(factors[p / LANES].0[p % LANES]);
+        let row = &b.lines[p * b.stride..][..W];
+        for (sum, line) in sums.iter_mut().zip(row) {
+            *sum = s.mul_add(factor, s.load(line), *sum);
+        }
+    }
+    for (line, sum) in c.iter_mut().zip(sums) {
+        s.store(sum, line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::gemm::tests::matrix;
+    use super::super::gemm::{product, transposed_product};
+    use super::*;
+    use crate::simd::numbers;
+    use crate::simd::tests::on_each_isa;
+
+    /// A matrix of which about half of the numbers are 0, and all beyond a width.
+    fn halved(rows: usize, width: usize, seed: u32) -> Vec<Line> {
+        let stride = width.div_ceil(LANES);
+        let mut all = matrix(rows, stride, seed);
+        for (at, line) in all.iter_mut().enumerate() {
+            let from = at % stride * LANES;
+            let kept = |lane: usize, x: &f32| from + lane < width && *x > 0.0;
+            line.0.iter_mut().enumerate().for_each(|(lane, x)| *x = if kept(lane, x) { *x } else { 0.0 });
+        }
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn products_equal_those_of_all_numbers(
+            rows in 1_usize..40, inner in 1_usize..40, columns in 1_usize..30, first in 0_usize..20, seed: u32,
+        ) {
+            let (bias, there) = (matrix(1, columns, 7), matrix(rows, columns, 8));
+            let extent = Extent { rows, inner, columns };
+            let (a, b) = (halved(rows, inner, seed), matrix(inner, columns, seed ^ 1));
+            let a = Lines { lines: &a, stride: inner.div_ceil(LANES) };
+            let b = Lines { lines: &b, stride: columns };
+            let across = halved(inner, first + rows, seed ^ 2);
+            let across = Lines { lines: &across, stride: (first + rows).div_ceil(LANES) };
+            on_each_isa(|isa| {
+                for onto in [Onto::Nothing, Onto::Bias(&bias), Onto::Itself] {
+                    let (mut c, mut expected) = (there.clone(), there.clone());
+                    sparse_product(extent, a, b, onto, &mut c);
+                    product(extent, a.into(), b, onto, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}");
+                    let (mut c, mut expected) = (there.clone(), there.clone());
+                    transposed_sparse_product(extent, across, first, b, onto, &mut c);
+                    let all = Numbers::from(across);
+                    let all = Numbers { numbers: &all.numbers[first..], stride: all.stride };
+                    transposed_product(extent, all, b, onto, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}, transposed");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn padding_that_is_no_number_does_not_count() {
+        let mut a = halved(1, 3, 1);
+        a[0].0[3..].fill(f32::NAN);
+        let b = matrix(3, 16, 2);
+        let (a, b) = (Lines { lines: &a, stride: 1 }, Lines { lines: &b, stride: 16 });
+        on_each_isa(|isa| {
+            let mut c = vec![Line::ZERO; 16];
+            sparse_product(Extent { rows: 1, inner: 3, columns: 16 }, a, b, Onto::Nothing, &mut c);
+            assert!(numbers(&c).iter().all(|x| x.is_finite()), "{isa:?}");
+        });
+    }
+}

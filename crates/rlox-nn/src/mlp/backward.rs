@@ -1,0 +1,259 @@
+//! Backward through the layers: gradients of sums row by row, then those of weights, parameter by parameter. Two threads
+//! share the rows, and then the parameters, where that pays.
+
+use std::ops::Range;
+
+use rlox_core::Result;
+
+use super::Mlp;
+use super::forward::{Input, Kept, Layer, Part, TOGETHER, pad, unpad};
+use crate::kernels::elementwise::sum_of_squares;
+use crate::kernels::gemm::{Extent, Lines, Numbers, Onto, column_sums, product, transpose, transposed_product};
+use crate::kernels::sparse::{sparse_product, transposed_sparse_product};
+use crate::parallel::{at_once, both_at_once, pays};
+use crate::simd::{Line, lines, numbers_mut};
+
+impl Mlp {
+    /// `dh` is the gradient with respect to the last hidden layer beside that which comes from the outputs.
+    pub(super) fn run_back(
+        &mut self,
+        dy: &[f32],
+        dh: Option<&[f32]>,
+        params: bool,
+        dx: Option<&mut [f32]>,
+    ) -> Result<()> {
+        let mut kept = std::mem::take(&mut self.kept);
+        let done = self.back_through(&mut kept, (dy, dh), params, dx);
+        self.kept = kept;
+        done
+    }
+
+    fn back_through(
+        &mut self,
+        kept: &mut Kept,
+        (dy, dh): (&[f32], Option<&[f32]>),
+        params: bool,
+        dx: Option<&mut [f32]>,
+    ) -> Result<()> {
+        if !kept.fresh {
+            self.transpose_weights(kept, dx.is_some());
+        }
+        let Kept { rows, parts: [left, right], transposed, .. } = kept;
+        let work = self.half_a_pass(*rows);
+        let (d_left, d_right) = dy.split_at(left.rows * self.layout.out_dim());
+        let (h_left, h_right) = dh.map(|dh| dh.split_at(left.rows * self.layout.hidden_dim())).unzip();
+        let (d_left, d_right) = ((d_left, h_left), (d_right, h_right));
+        let (x_left, x_right) = match dx {
+            Some(dx) => {
+                let (x_left, x_right) = dx.split_at_mut(left.rows * self.layout.in_dim());
+                (Some(x_left), Some(x_right))
+            }
+            None => (None, None),
+        };
+        let (net, transposed) = (&*self, &transposed[..]);
+        if right.rows == 0 {
+            net.back(left, transposed, d_left, params, x_left);
+        } else {
+            both_at_once(
+                work,
+                || net.back(left, transposed, d_left, params, x_left),
+                || net.back(right, transposed, d_right, params, x_right),
+            )?;
+        }
+        if !params {
+            return Ok(());
+        }
+        let mut gradients = std::mem::take(&mut self.gradients);
+        let (net, kept, (first, second)) = (&*self, &*kept, gradients.split_at_mut(self.middle));
+        let done = at_once(
+            work,
+            || Ok(net.add_gradients(kept, dy, 0, first)),
+            || Ok(net.add_gradients(kept, dy, net.middle, second)),
+        );
+        self.gradients = gradients;
+        let (first, second) = done?;
+        (self.live, self.squares, self.shared) = (true, first + second, pays(work));
+        Ok(())
+    }
+
+    /// The gradients of some rows with respect to each layer's sums, and to the inputs. Where nothing else is wanted, rows
+    /// whose gradient is 0 are left out.
+    fn back(
+        &self,
+        part: &mut Part,
+        transposed: &[Vec<Line>],
+        (dy, dh): (&[f32], Option<&[f32]>),
+        params: bool,
+        mut dx: Option<&mut [f32]>,
+    ) {
+        let last = self.layers.len() - 1;
+        let outputs = self.layout.out_dim();
+        if !params {
+            part.want(dy, outputs);
+        }
+        let Part { outputs: kept, sums, deltas, d_inputs, wanted, dy: some, .. } = part;
+        let some_rows = !params && wanted.len() < part.rows;
+        let (dy, rows) = if some_rows { (&some[..], wanted.len()) } else { (dy, part.rows) };
+        for i in (0..=last).rev() {
+            let layer = &self.layers[i];
+            let (before, from_here) = deltas.split_at_mut(i);
+            let given = if layer.few {
+                Numbers { numbers: dy, stride: layer.outputs }
+            } else {
+                if i == last {
+                    pad(dy, layer.outputs, &mut from_here[0]);
+                }
+                Lines { lines: &from_here[0], stride: layer.stride() }.into()
+            };
+            if i == 0 && dx.is_none() {
+                return;
+            }
+            // To the layer's input.
+            let back = if layer.few { &self.parameters[layer.weight.clone()] } else { &transposed[i] };
+            let columns = lines(layer.inputs);
+            let extent = Extent { rows, inner: layer.outputs, columns };
+            let out = &mut before.last_mut().unwrap_or(&mut *d_inputs)[..rows * columns];
+            let back = Lines { lines: back, stride: columns };
+            if i < last && self.sparse() {
+                let given = Lines { lines: &from_here[0], stride: layer.stride() };
+                sparse_product(extent, given, back, Onto::Nothing, out);
+            } else {
+                product(extent, given, back, Onto::Nothing, out);
+            }
+            if let Some(dh) = dh.filter(|dh| i == last && !dh.is_empty()) {
+                for (out, dh) in out.chunks_exact_mut(columns).zip(dh.chunks_exact(layer.inputs)) {
+                    numbers_mut(out).iter_mut().zip(dh).for_each(|(out, dh)| *out += dh);
+                }
+            }
+            if i > 0 {
+                let of = if self.activation().needs_inputs() { &sums[i - 1] } else { &kept[i - 1] };
+                if some_rows {
+                    for (row, out) in wanted.iter().zip(out.chunks_exact_mut(columns)) {
+                        self.activation().differentiate_lines(&of[row * columns..][..columns], out);
+                    }
+                } else {
+                    self.activation().differentiate_lines(of, out);
+                }
+            }
+        }
+        let (Some(dx), width) = (&mut dx, self.layout.in_dim()) else { return };
+        if some_rows {
+            dx.fill(0.0);
+            for (row, d_input) in wanted.iter().zip(d_inputs.chunks_exact(lines(width))) {
+                unpad(d_input, width, &mut dx[row * width..][..width]);
+            }
+        } else {
+            unpad(d_inputs, width, dx);
+        }
+    }
+
+    /// The first layer's are needed for the gradient of the input only.
+    fn transpose_weights(&self, kept: &mut Kept, first: bool) {
+        for (i, layer) in self.layers.iter().enumerate() {
+            if !layer.few && (i > 0 || first) {
+                let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
+                transpose(weight, layer.inputs, layer.outputs, &mut kept.transposed[i], lines(layer.inputs));
+            }
+        }
+        kept.fresh = first;
+    }
+
+    /// Adds the gradients of the parameters from line `from` of the arena on to those there are, or puts them in their
+    /// place. Gives the sum of the squares of what is there then.
+    fn add_gradients(&self, kept: &Kept, dy: &[f32], from: usize, gradients: &mut [Line]) -> f64 {
+        let here = from..from + gradients.len();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let weight = overlap(&layer.weight, &here);
+            if !weight.is_empty() {
+                let first = (weight.start - layer.weight.start) / layer.stride();
+                let out = &mut gradients[weight.start - from..weight.end - from];
+                self.add_weights(kept, dy, i, first, out);
+            }
+            let bias = overlap(&layer.bias, &here);
+            if !bias.is_empty() {
+                let out = &mut gradients[bias.start - from..bias.end - from];
+                add_biases(kept, dy, i, layer, self.live, out);
+            }
+        }
+        sum_of_squares(gradients)
+    }
+
+    /// The rows of a layer's weights from `first` on.
+    fn add_weights(&self, kept: &Kept, dy: &[f32], i: usize, first: usize, out: &mut [Line]) {
+        let layer = &self.layers[i];
+        let rows = out.len() / layer.stride();
+        let (mut x, mut dy, mut onto) = (&kept.x[..], dy, if self.live { Onto::Itself } else { Onto::Nothing });
+        for part in kept.parts.iter().filter(|part| part.rows > 0) {
+            let input = if i == 0 { Input::First(x) } else { Input::Hidden(&part.outputs[i - 1]) };
+            let extent = Extent { rows, inner: part.rows, columns: layer.stride() };
+            let across = |left: Numbers<'_>, right: &[Line], out: &mut [Line]| {
+                let left = Numbers { numbers: &left.numbers[first..], stride: left.stride };
+                transposed_product(extent, left, Lines { lines: right, stride: layer.stride() }, onto, out);
+            };
+            match input {
+                _ if layer.few => across(Numbers { numbers: dy, stride: layer.outputs }, input.lines(), out),
+                Input::Hidden(h) if self.sparse() => {
+                    let h = Lines { lines: h, stride: lines(layer.inputs) };
+                    let deltas = Lines { lines: &part.deltas[i], stride: layer.stride() };
+                    transposed_sparse_product(extent, h, first, deltas, onto, out);
+                }
+                _ => across(input.numbers(layer), &part.deltas[i], out),
+            }
+            onto = Onto::Itself;
+            (x, dy) = (&x[part.rows * self.layout.in_dim()..], &dy[part.rows * self.layout.out_dim()..]);
+        }
+    }
+}
+
+/// The gradients of a layer's biases.
+fn add_biases(kept: &Kept, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [Line]) {
+    if !layer.few {
+        let deltas = kept.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
+        column_sums(deltas, add, out);
+        return;
+    }
+    for (o, bias) in numbers_mut(out)[..layer.outputs].iter_mut().enumerate() {
+        let sum: f32 = dy[o..].iter().step_by(layer.outputs).sum();
+        *bias = if add { *bias + sum } else { sum };
+    }
+}
+
+/// The line of an arena at which two threads part: whole rows of weights, about as many lines on either side.
+pub(super) fn middle(layers: &[Layer]) -> usize {
+    let total = layers.last().map_or(0, |layer| layer.bias.end);
+    let Some(layer) = layers.iter().find(|layer| layer.bias.end > total / 2) else { return total };
+    let rows = (total / 2).saturating_sub(layer.weight.start) / layer.stride();
+    (layer.weight.start + rows.next_multiple_of(TOGETHER) * layer.stride()).min(layer.bias.start)
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    one.start.max(other.start)..one.end.min(other.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::Pcg64;
+
+    use super::*;
+    use crate::{Activation, Init};
+
+    fn net(sizes: &[usize]) -> Mlp {
+        Mlp::new(sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(0)).unwrap()
+    }
+
+    #[test]
+    fn two_threads_have_about_as_many_parameters_each() {
+        // 4 and 256 rows of 16 lines, their biases, and a row of 16 lines with one bias: 4209 lines.
+        assert_eq!(net(&[4, 256, 256, 1]).middle, 80 + 132 * 16);
+        // 4 rows of 25 lines and their biases, 400 of 19 lines: 7744 lines.
+        assert_eq!(net(&[4, 400, 300, 1]).middle, 125 + 204 * 19);
+        for sizes in [&[1, 1][..], &[3, 2, 1], &[1000, 1], &[1, 1000], &[1000, 2, 1], &[4, 1, 1000], &[5, 8, 700, 3]] {
+            let Mlp { layers, middle: at, .. } = net(sizes);
+            let whole = |layer: &Layer| {
+                let inside = layer.weight.contains(&at) && (at - layer.weight.start).is_multiple_of(layer.stride());
+                inside || at == layer.bias.start || at == layer.bias.end
+            };
+            assert!(layers.iter().any(whole), "{sizes:?}: {at}");
+        }
+    }
+}

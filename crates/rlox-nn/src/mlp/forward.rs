@@ -1,0 +1,385 @@
+//! Forward through the layers, where a layer's parameters lie, and what backward needs of the last forward. Rows are
+//! computed by two threads where that pays.
+
+use std::ops::Range;
+
+use rlox_core::Result;
+
+use super::{Activation, Mlp, SIZES};
+use crate::Scratch;
+use crate::alloc::{filled, make_room, resize};
+use crate::kernels::gemm::{Extent, Lines, Numbers, Onto, few_outputs, product};
+use crate::kernels::sparse::sparse_product;
+use crate::parallel::{MOVES, both_at_once, pays};
+use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+
+/// Rows, and columns, are divided between threads in such numbers, which all sizes of tiles divide.
+pub(super) const TOGETHER: usize = 12;
+
+/// Up to so many outputs are computed as dot products: wider tiles would be mostly padding.
+const FEW: usize = 8;
+
+/// Weights on a side of those that are moved together.
+const SQUARE: usize = 16;
+
+/// One layer of an arena of parameters.
+///
+/// Weights are kept as `[inputs, outputs]`, so that forward and the weights' gradients read whole rows of them; those of
+/// a last layer with few outputs as `[outputs, inputs]`, as torch has them. Rows are padded with zeros to whole lines, and
+/// the padding stays zero: its gradients are.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) few: bool,
+    /// Lines of the arena.
+    pub(crate) weight: Range<usize>,
+    pub(crate) bias: Range<usize>,
+}
+
+impl Layer {
+    /// A layer that begins at line `from`. `head` says that it is the last one and has a hidden layer before it.
+    pub(crate) fn new(inputs: usize, outputs: usize, head: bool, from: usize) -> Self {
+        let few = head && outputs <= FEW;
+        let weight = if few { outputs * lines(inputs) } else { inputs * lines(outputs) };
+        let bias = from + weight;
+        Self { inputs, outputs, few, weight: from..bias, bias: bias..bias + lines(outputs) }
+    }
+
+    /// Lines of a row of weights.
+    pub(crate) fn stride(&self) -> usize {
+        lines(if self.few { self.inputs } else { self.outputs })
+    }
+
+    /// Lines of a copy of the weights as `[outputs, inputs]`; none where they lie so.
+    pub(crate) fn transposed(&self) -> usize {
+        if self.few { 0 } else { self.outputs * lines(self.inputs) }
+    }
+
+    /// Where the weight of input `k` and output `o` is among the numbers of all weights.
+    fn at(&self, o: usize, k: usize) -> usize {
+        let (row, column) = if self.few { (o, k) } else { (k, o) };
+        row * self.stride() * LANES + column
+    }
+
+    /// Puts weights, `[outputs, inputs]`, and biases where they belong, and zeros beside them: a step that made all
+    /// parameters NaN made the padding NaN, too.
+    pub(crate) fn put(&self, arena: &mut [Line], weight: &[f32], bias: &[f32]) {
+        arena[self.weight.start..self.bias.end].fill(Line::ZERO);
+        let there = numbers_mut(&mut arena[self.weight.clone()]);
+        self.each(|o, k| there[self.at(o, k)] = weight[o * self.inputs + k]);
+        numbers_mut(&mut arena[self.bias.clone()])[..bias.len()].copy_from_slice(bias);
+    }
+
+    /// Weights, `[outputs, inputs]`, and biases.
+    pub(crate) fn take(&self, arena: &[Line]) -> (Vec<f32>, Vec<f32>) {
+        let there = numbers(&arena[self.weight.clone()]);
+        let mut weight = vec![0.0; self.outputs * self.inputs];
+        self.each(|o, k| weight[o * self.inputs + k] = there[self.at(o, k)]);
+        (weight, numbers(&arena[self.bias.clone()])[..self.outputs].to_vec())
+    }
+
+    /// All outputs and inputs in squares, as one side's neighbours are far apart on the other.
+    fn each(&self, mut visit: impl FnMut(usize, usize)) {
+        for first in (0..self.outputs).step_by(SQUARE) {
+            for start in (0..self.inputs).step_by(SQUARE) {
+                for o in first..self.outputs.min(first + SQUARE) {
+                    for k in start..self.inputs.min(start + SQUARE) {
+                        visit(o, k);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Mlp {
+    /// How much work half a pass over rows is, beside what it moves; forward and backward, with two products, are three.
+    pub(super) fn half_a_pass(&self, rows: usize) -> usize {
+        rows * self.layout.parameters() / 6 / MOVES
+    }
+
+    /// How many of the rows one thread computes while another one computes the rest, which is about as many. Few rows
+    /// are one thread's, however large the network is.
+    fn first_rows(&self, rows: usize) -> usize {
+        if rows < 2 * TOGETHER || !pays(self.half_a_pass(rows)) {
+            return rows;
+        }
+        (rows / 2 + TOGETHER / 2) / TOGETHER * TOGETHER
+    }
+
+    /// The sums of a wide layer.
+    fn sums(&self, layer: &Layer, input: Input<'_>, rows: usize, out: &mut [Line]) {
+        let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
+        let extent = Extent { rows, inner: layer.inputs, columns: layer.stride() };
+        let bias = Onto::Bias(&self.parameters[layer.bias.clone()]);
+        match input {
+            Input::Hidden(h) if self.sparse() => {
+                sparse_product(extent, Lines { lines: h, stride: lines(layer.inputs) }, weight, bias, out);
+            }
+            _ => product(extent, input.numbers(layer), weight, bias, out),
+        }
+    }
+
+    /// Whether many numbers of hidden layers, and of the gradients with respect to them, are 0. All of a network's products
+    /// go by it, whatever its numbers are, so that they do not depend on the threads.
+    pub(super) fn sparse(&self) -> bool {
+        self.activation() == Activation::Relu
+    }
+
+    /// The outputs of the last layer.
+    fn head(&self, input: Input<'_>, rows: usize, padded: &mut [Line], y: &mut [f32]) {
+        let Some(layer) = self.layers.last() else { return };
+        if layer.few {
+            let hidden = &input.lines()[..rows * layer.stride()];
+            let bias = &numbers(&self.parameters[layer.bias.clone()])[..layer.outputs];
+            few_outputs(layer.stride(), hidden, &self.parameters[layer.weight.clone()], bias, y);
+        } else {
+            self.sums(layer, input, rows, padded);
+            unpad(padded, layer.outputs, y);
+        }
+    }
+
+    /// Gives the rows that the first thread computed; their hidden layers begin the halves of the scratch memory, and
+    /// those of the others lie where as many of the widest rows would end.
+    pub(super) fn run(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<usize> {
+        let widest = widest(&self.layers);
+        for half in &mut scratch.layers {
+            if half.len() < rows * widest {
+                resize("rows", half, rows * widest, Line::ZERO)?;
+            }
+        }
+        let first = self.first_rows(rows);
+        let [(from, from_rest), (to, to_rest)] =
+            scratch.layers.each_mut().map(|half| half[..rows * widest].split_at_mut(first * widest));
+        let (x, x_rest) = x.split_at(first * self.layout.in_dim());
+        let (y, y_rest) = y.split_at_mut(first * self.layout.out_dim());
+        if first == rows {
+            self.pass(x, rows, y, [from, to]);
+            return Ok(first);
+        }
+        both_at_once(
+            self.half_a_pass(rows),
+            || self.pass(x, first, y, [from, to]),
+            || self.pass(x_rest, rows - first, y_rest, [from_rest, to_rest]),
+        )?;
+        Ok(first)
+    }
+
+    /// Some of the rows, keeping nothing.
+    fn pass(&self, x: &[f32], rows: usize, y: &mut [f32], [mut from, mut to]: [&mut [Line]; 2]) {
+        let (_, hidden) = self.layers.split_last().unwrap_or((&self.layers[0], &[]));
+        for (i, layer) in hidden.iter().enumerate() {
+            let input = if i == 0 { Input::First(x) } else { Input::Hidden(from) };
+            let out = &mut to[..rows * layer.stride()];
+            self.sums(layer, input, rows, out);
+            self.activation().apply_to_lines(out);
+            (from, to) = (to, from);
+        }
+        let input = if hidden.is_empty() { Input::First(x) } else { Input::Hidden(from) };
+        self.head(input, rows, to, y);
+    }
+
+    /// The last hidden layer of what [`Mlp::run`] has computed.
+    pub(super) fn hidden_of(&self, scratch: &Scratch, first: usize, h: &mut [f32]) {
+        // Layers write to the two halves of the scratch memory in turns.
+        let Some(turn) = self.layers.len().checked_sub(2) else { return };
+        let (half, width) = (&scratch.layers[(turn + 1) % 2], self.layout.hidden_dim());
+        let (h, h_rest) = h.split_at_mut(first * width);
+        unpad(half, width, h);
+        unpad(&half[first * widest(&self.layers)..], width, h_rest);
+    }
+
+    pub(super) fn run_keeping(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
+        let first = self.first_rows(rows);
+        self.kept.begin(&self.layers, x, rows, first)?;
+        let mut kept = std::mem::take(&mut self.kept);
+        let [left, right] = &mut kept.parts;
+        let (x, x_rest) = x.split_at(first * self.layout.in_dim());
+        let (y, y_rest) = y.split_at_mut(first * self.layout.out_dim());
+        let done = if first == rows {
+            self.keep(left, x, y);
+            Ok(())
+        } else {
+            let work = self.half_a_pass(rows);
+            both_at_once(work, || self.keep(left, x, y), || self.keep(right, x_rest, y_rest))
+        };
+        self.kept = kept;
+        if done.is_err() {
+            self.kept.rows = 0;
+        }
+        done
+    }
+
+    /// Some of the rows, keeping what backward needs.
+    fn keep(&self, part: &mut Part, x: &[f32], y: &mut [f32]) {
+        let (rows, last) = (part.rows, self.layers.len() - 1);
+        for (i, layer) in self.layers[..last].iter().enumerate() {
+            let (before, from_here) = part.outputs.split_at_mut(i);
+            let input = before.last().map_or(Input::First(x), |hidden| Input::Hidden(hidden));
+            let out = &mut from_here[0][..rows * layer.stride()];
+            self.sums(layer, input, rows, out);
+            if let Some(sums) = part.sums.get_mut(i) {
+                sums[..out.len()].copy_from_slice(out);
+            }
+            self.activation().apply_to_lines(out);
+        }
+        let (before, head) = part.outputs.split_at_mut(last);
+        let input = before.last().map_or(Input::First(x), |hidden| Input::Hidden(hidden));
+        self.head(input, rows, &mut head[0], y);
+    }
+}
+
+/// The widest row of any layer, in lines.
+fn widest(layers: &[Layer]) -> usize {
+    layers.iter().map(|layer| lines(layer.outputs).max(lines(layer.inputs))).max().unwrap_or(0)
+}
+
+/// What backward needs of the last forward, and memory that both use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) rows: usize,
+    pub(super) x: Vec<f32>,
+    /// The rows of one thread and of another; the second part is empty where one does all.
+    pub(super) parts: [Part; 2],
+    /// The weights of wide layers, `[outputs, inputs]`.
+    pub(super) transposed: Vec<Vec<Line>>,
+    /// Whether `transposed` is that of the parameters as they are.
+    pub(crate) fresh: bool,
+}
+
+/// What is kept of some of the rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part {
+    pub(super) rows: usize,
+    /// As many rows as there is memory for.
+    capacity: usize,
+    /// What each layer gave; of the last one only if it is wide.
+    pub(super) outputs: Vec<Vec<Line>>,
+    /// What activations were applied to, where their derivatives need it.
+    pub(super) sums: Vec<Vec<Line>>,
+    /// The gradients with respect to these.
+    pub(super) deltas: Vec<Vec<Line>>,
+    pub(super) d_inputs: Vec<Line>,
+    /// The rows that a gradient is wanted of, and the gradients of their outputs.
+    pub(super) wanted: Vec<usize>,
+    pub(super) dy: Vec<f32>,
+}
+
+impl Kept {
+    /// Memory for the weights of layers, and for no rows yet.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Memory`] if there is none.
+    pub(crate) fn new(layers: &[Layer], activation: Activation) -> Result<Self> {
+        let each = |used: bool| if used { layers.iter().map(|_| Vec::new()).collect() } else { Vec::new() };
+        let part = || Part {
+            outputs: each(true),
+            sums: each(activation.needs_inputs()),
+            deltas: each(true),
+            ..Part::default()
+        };
+        let transposed = layers.iter().map(|layer| filled(SIZES, layer.transposed(), Line::ZERO));
+        Ok(Self { parts: [part(), part()], transposed: transposed.collect::<Result<_>>()?, ..Self::default() })
+    }
+
+    /// Room for rows of inputs, the `first` of them in the first part.
+    pub(super) fn begin(&mut self, layers: &[Layer], x: &[f32], rows: usize, first: usize) -> Result<()> {
+        for (part, rows) in self.parts.iter_mut().zip([first, rows - first]) {
+            part.make_room(layers, rows)?;
+        }
+        make_room("rows", &mut self.x, x.len())?;
+        self.rows = rows;
+        (self.parts[0].rows, self.parts[1].rows) = (first, rows - first);
+        self.x.clear();
+        self.x.extend_from_slice(x);
+        Ok(())
+    }
+
+    /// The last hidden layer, if there is one.
+    pub(super) fn hidden(&self, width: usize, mut h: &mut [f32]) {
+        for part in &self.parts {
+            let (here, rest) = h.split_at_mut(part.rows * width);
+            if let [.., hidden, _] = &part.outputs[..] {
+                unpad(hidden, width, here);
+            }
+            h = rest;
+        }
+    }
+}
+
+impl Part {
+    fn make_room(&mut self, layers: &[Layer], rows: usize) -> Result<()> {
+        if rows <= self.capacity {
+            return Ok(());
+        }
+        for (i, layer) in layers.iter().enumerate() {
+            let count = if layer.few { 0 } else { rows * layer.stride() };
+            let all = [&mut self.outputs, &mut self.sums, &mut self.deltas];
+            for vector in all.into_iter().filter_map(|vectors| vectors.get_mut(i)) {
+                resize("rows", vector, count, Line::ZERO)?;
+            }
+        }
+        let [inputs, outputs] =
+            [layers.first().map_or(0, |first| first.inputs), layers.last().map_or(0, |l| l.outputs)];
+        resize("rows", &mut self.d_inputs, rows * lines(inputs), Line::ZERO)?;
+        make_room("rows", &mut self.wanted, rows)?;
+        make_room("rows", &mut self.dy, rows * outputs)?;
+        self.capacity = rows;
+        Ok(())
+    }
+
+    /// Puts the rows of `dy` that are not all 0 together.
+    pub(super) fn want(&mut self, dy: &[f32], width: usize) {
+        self.wanted.clear();
+        self.dy.clear();
+        for (row, dy) in dy.chunks_exact(width).enumerate() {
+            if dy.iter().any(|x| *x != 0.0) {
+                self.wanted.push(row);
+                self.dy.extend_from_slice(dy);
+            }
+        }
+    }
+}
+
+/// What a layer takes.
+#[derive(Clone, Copy)]
+pub(super) enum Input<'a> {
+    /// The network's own input, rows not padded.
+    First(&'a [f32]),
+    Hidden(&'a [Line]),
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn numbers(self, layer: &Layer) -> Numbers<'a> {
+        match self {
+            Self::First(x) => Numbers { numbers: x, stride: layer.inputs },
+            Self::Hidden(h) => Lines { lines: h, stride: lines(layer.inputs) }.into(),
+        }
+    }
+
+    /// For layers with few outputs, which are never the first.
+    pub(super) fn lines(self) -> &'a [Line] {
+        match self {
+            Self::First(_) => &[],
+            Self::Hidden(h) => h,
+        }
+    }
+}
+
+/// Rows of whole lines as rows of `width` numbers.
+pub(crate) fn unpad(padded: &[Line], width: usize, out: &mut [f32]) {
+    let rows = numbers(padded).chunks_exact(lines(width) * LANES);
+    for (row, padded) in out.chunks_exact_mut(width).zip(rows) {
+        row.copy_from_slice(&padded[..width]);
+    }
+}
+
+/// Rows of `width` numbers as rows of whole lines, padded with zeros.
+pub(crate) fn pad(rows: &[f32], width: usize, out: &mut [Line]) {
+    let padded = numbers_mut(out).chunks_exact_mut(lines(width) * LANES);
+    for (row, padded) in rows.chunks_exact(width).zip(padded) {
+        padded[..width].copy_from_slice(row);
+        padded[width..].fill(0.0);
+    }
+}

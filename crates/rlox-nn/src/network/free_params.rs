@@ -1,0 +1,168 @@
+//! Parameters that no network computes with: standard deviations, a temperature.
+
+use rlox_core::{Result, check_len};
+
+use crate::alloc::filled;
+use crate::kernels::elementwise::sum_of_squares;
+use crate::network::check_stepped;
+use crate::optimizer::{MEANS, Moments, STEP, check_state, step_of};
+use crate::simd::{Line, lines, numbers, numbers_mut};
+use crate::weights::check_name;
+use crate::{Learnable, NamedTensors, Optimizer, validate};
+
+/// One small array of parameters under the same optimisers, and the same joint norm, as networks.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    name: &'static str,
+    shape: Vec<usize>,
+    values: Vec<Line>,
+    gradients: Vec<Line>,
+    moments: Moments,
+    len: usize,
+}
+
+impl Parameters {
+    /// Parameters of a name, shape and first values.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] if there are not as many values as the shape has, [`rlox_core::Error::Config`] for one
+    /// that is not finite, and those of [`Parameters::filled`].
+    ///
+    /// ```
+    /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0])?;
+    /// assert_eq!(log_alpha.values(), [0.0]);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Result<Self> {
+        check_len("values", values.len(), count_of(shape))?;
+        let mut made = Self::filled(name, shape, 0.0)?;
+        validate::check_finite("values", values, shape.last().copied().unwrap_or(1).max(1))?;
+        made.values_mut().copy_from_slice(values);
+        Ok(made)
+    }
+
+    /// Parameters of which each begins with the same value.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Shape`] for a name that no file can hold (`__metadata__`, or one with a line break),
+    /// [`rlox_core::Error::Config`] for a value that is not finite, [`rlox_core::Error::Memory`] for a shape that does not
+    /// fit into memory.
+    ///
+    /// ```
+    /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0)?;
+    /// assert_eq!(log_std.values(), [-1.0; 6]);
+    /// # Ok::<(), rlox_core::Error>(())
+    /// ```
+    pub fn filled(name: &'static str, shape: &[usize], value: f32) -> Result<Self> {
+        check_name("name", name)?;
+        validate::check_finite("value", &[value], 1)?;
+        let len = count_of(shape);
+        let arena = || filled("shape", lines(len), Line::ZERO);
+        let (values, gradients, moments) = (arena()?, arena()?, Moments::new("shape", lines(len))?);
+        let mut made = Self { name, shape: shape.to_vec(), values, gradients, moments, len };
+        made.values_mut().fill(value);
+        Ok(made)
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut numbers_mut(&mut self.values)[..self.len]
+    }
+
+    /// The values, row-major.
+    pub fn values(&self) -> &[f32] {
+        &numbers(&self.values)[..self.len]
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Adds to the gradients, element by element.
+    pub fn add_gradients(&mut self, gradients: impl Iterator<Item = f32>) {
+        let there = numbers_mut(&mut self.gradients)[..self.len].iter_mut();
+        there.zip(gradients).for_each(|(sum, gradient)| *sum += gradient);
+    }
+
+    fn named(&self, arena: &[Line], suffix: &str) -> NamedTensors {
+        let mut tensors = NamedTensors::default();
+        // The only one, of its own shape: it is not refused.
+        let _ = tensors.push(format!("{}{suffix}", self.name), &self.shape, numbers(arena)[..self.len].to_vec());
+        tensors
+    }
+
+    /// The values by name.
+    pub fn tensors(&self) -> NamedTensors {
+        self.named(&self.values, "")
+    }
+
+    /// Takes values by name.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
+        tensors.check(&self.tensors())?;
+        put(tensors, self.name, &mut self.values);
+        Ok(())
+    }
+
+    /// What the optimiser keeps, as [`crate::Network::optimizer_state`].
+    pub fn optimizer_state(&self) -> NamedTensors {
+        let mut state = NamedTensors::default();
+        for (means, name) in [&self.moments.mean, &self.moments.square].into_iter().zip(MEANS) {
+            for tensor in &self.named(means, &format!(".{name}")) {
+                let _ = state.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
+            }
+        }
+        let _ = state.push(format!("{}.{STEP}", self.name), &[], vec![self.moments.step as f32]);
+        state
+    }
+
+    /// Takes what [`Parameters::optimizer_state`] gave.
+    ///
+    /// # Errors
+    /// Those of [`NamedTensors::check`].
+    pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
+        check_state(state, &self.optimizer_state())?;
+        self.moments.step = step_of(state, &format!("{}.{STEP}", self.name));
+        for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
+            put(state, &format!("{}.{name}", self.name), means);
+        }
+        Ok(())
+    }
+}
+
+/// How many elements a shape has; beyond `usize`, its largest number.
+fn count_of(shape: &[usize]) -> usize {
+    shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent))
+}
+
+fn put(tensors: &NamedTensors, name: &str, arena: &mut [Line]) {
+    if let Some(tensor) = tensors.find(name) {
+        // The padding, too: a step that made all parameters NaN made it NaN.
+        arena.fill(Line::ZERO);
+        numbers_mut(arena)[..tensor.data.len()].copy_from_slice(&tensor.data);
+    }
+}
+
+impl Learnable for Parameters {
+    fn sum_of_squares(&mut self) -> Result<f64> {
+        Ok(sum_of_squares(&self.gradients))
+    }
+
+    fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
+        optimizer.check_step(scale, sum_of_squares(&self.gradients), || self.named_gradients())?;
+        let all = self.gradients.len();
+        let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values, all);
+        self.gradients.fill(Line::ZERO);
+        check_stepped(finite?, || self.tensors())
+    }
+
+    fn named_gradients(&self) -> NamedTensors {
+        self.named(&self.gradients, "")
+    }
+
+    fn forget(&mut self) {
+        self.gradients.fill(Line::ZERO);
+    }
+}

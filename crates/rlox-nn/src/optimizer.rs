@@ -1,0 +1,368 @@
+//! The optimisers, torch's conventions, over parameters that lie side by side.
+
+use rlox_core::{Error, Result};
+
+use crate::alloc::filled;
+use crate::kernels::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
+use crate::parallel::{STEP_WORK, at_once};
+use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+use crate::validate::check_not_negative;
+use crate::{NamedTensor, NamedTensors};
+
+/// Decays of Adam's means, and of `RMSprop`'s: torch's defaults.
+pub(crate) const BETAS: [f32; 2] = [0.9, 0.999];
+pub(crate) const ALPHA: f32 = 0.99;
+/// What on-policy methods add to roots, as Stable-Baselines3 does.
+pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
+/// torch's default for the same.
+pub(crate) const EPS: f32 = 1e-8;
+/// Steps of larger learning rates leave the range of f32.
+const MOST_LR: f32 = 1e30;
+
+/// How gradients become steps.
+///
+/// ```
+/// use rlox_nn::Optimizer;
+///
+/// let optimizer = Optimizer::adam(3e-4);
+/// assert_eq!(optimizer, Optimizer::Adam { lr: 3e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8 });
+/// assert!(Optimizer::adam(-1.0).check().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization".
+    Adam {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the gradients.
+        beta1: f32,
+        /// Decay of the mean of their squares.
+        beta2: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+    },
+    /// Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
+    AdamW {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the gradients.
+        beta1: f32,
+        /// Decay of the mean of their squares.
+        beta2: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+        /// Share of the learning rate by which parameters shrink.
+        weight_decay: f32,
+    },
+    /// Tieleman and Hinton 2012, without momentum, as A2C uses it.
+    RmsProp {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of the mean of the squares of the gradients.
+        alpha: f32,
+        /// Added to the root of the mean of squares.
+        eps: f32,
+    },
+}
+
+impl Optimizer {
+    /// Adam with torch's defaults.
+    pub fn adam(lr: f32) -> Self {
+        let [beta1, beta2] = BETAS;
+        Self::Adam { lr, beta1, beta2, eps: EPS }
+    }
+
+    /// `AdamW` with torch's defaults.
+    pub fn adam_w(lr: f32) -> Self {
+        let [beta1, beta2] = BETAS;
+        Self::AdamW { lr, beta1, beta2, eps: EPS, weight_decay: 0.01 }
+    }
+
+    /// `RMSprop` with torch's defaults.
+    pub fn rms_prop(lr: f32) -> Self {
+        Self::RmsProp { lr, alpha: ALPHA, eps: EPS }
+    }
+
+    /// The learning rate.
+    pub fn lr(&self) -> f32 {
+        match *self {
+            Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => lr,
+        }
+    }
+
+    /// The same with another learning rate, for schedules.
+    #[must_use]
+    pub fn with_lr(mut self, rate: f32) -> Self {
+        match &mut self {
+            Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => *lr = rate,
+        }
+        self
+    }
+
+    /// The same with another number added to roots.
+    #[must_use]
+    pub fn with_eps(mut self, added: f32) -> Self {
+        match &mut self {
+            Self::Adam { eps, .. } | Self::AdamW { eps, .. } | Self::RmsProp { eps, .. } => *eps = added,
+        }
+        self
+    }
+
+    /// The numbers of a step, counted from 1; 0 is as 1.
+    ///
+    /// ```
+    /// use rlox_nn::{Optimizer, Update};
+    ///
+    /// // The first step of Adam is as long as the learning rate.
+    /// let Update::Adam { beta1, step_size, .. } = Optimizer::adam(1e-3).update(1) else { unreachable!() };
+    /// assert!(((1.0 - beta1) * step_size - 1e-3).abs() < 1e-8);
+    /// ```
+    pub fn update(&self, step: u32) -> Update {
+        let (lr, beta1, beta2, eps, weight_decay) = match *self {
+            Self::RmsProp { lr, alpha, eps } => return Update::RmsProp { lr, alpha, eps },
+            Self::Adam { lr, beta1, beta2, eps } => (lr, beta1, beta2, eps, 0.0),
+            Self::AdamW { lr, beta1, beta2, eps, weight_decay } => (lr, beta1, beta2, eps, weight_decay),
+        };
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(f64::from(step.max(1)));
+        Update::Adam {
+            beta1,
+            beta2,
+            eps,
+            step_size: (f64::from(lr) / correction(beta1)) as f32,
+            root_scale: (1.0 / correction(beta2).sqrt()) as f32,
+            decay: (1.0 - f64::from(lr) * f64::from(weight_decay)) as f32,
+        }
+    }
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        let (lr, decays, eps, weight_decay) = match *self {
+            Self::Adam { lr, beta1, beta2, eps } => (lr, [("beta1", beta1), ("beta2", beta2)], eps, 0.0),
+            Self::AdamW { lr, beta1, beta2, eps, weight_decay } => {
+                (lr, [("beta1", beta1), ("beta2", beta2)], eps, weight_decay)
+            }
+            Self::RmsProp { lr, alpha, eps } => (lr, [("alpha", alpha); 2], eps, 0.0),
+        };
+        let wrong = |name, expected: &str, got: f32| {
+            Err(Error::config(name, expected, got.to_string(), "pass one in that range"))
+        };
+        if !(0.0..=MOST_LR).contains(&lr) {
+            return wrong("lr", "a number from 0 to 1e30", lr);
+        }
+        if let Some((name, beta)) = decays.into_iter().find(|(_, beta)| !(0.0..1.0).contains(beta)) {
+            return wrong(name, "a number from 0 to 1, without 1", beta);
+        }
+        if !(eps.is_finite() && eps > 0.0) {
+            return wrong("eps", "a positive number", eps);
+        }
+        if !(weight_decay.is_finite() && weight_decay >= 0.0) {
+            return wrong("weight_decay", "a finite number, at least 0", weight_decay);
+        }
+        Ok(())
+    }
+
+    /// Checks a step with gradients times `scale` before anything has changed: for backends. `grad_sq` is the sum of the
+    /// squares of the gradients, which are asked for to be named in an error.
+    ///
+    /// # Errors
+    /// Those of [`Optimizer::check`], [`Error::Config`] for a `scale` that is not finite or below 0, or naming the first
+    /// gradient that is not finite, or else the largest where squares leave the range of f32: a mean of squares that is
+    /// infinite stays so, and what it belongs to would never move again.
+    ///
+    /// ```
+    /// use rlox_nn::{NamedTensors, Optimizer};
+    ///
+    /// let gradients = NamedTensors::default;
+    /// assert!(Optimizer::adam(1e-3).check_step(1.0, 4.0, gradients).is_ok());
+    /// assert!(Optimizer::adam(1e-3).check_step(f32::NAN, 4.0, gradients).is_err());
+    /// assert!(Optimizer::adam(1e-3).check_step(1.0, 1e39, gradients).is_err());
+    /// ```
+    pub fn check_step(&self, scale: f32, grad_sq: f64, gradients: impl FnOnce() -> NamedTensors) -> Result<()> {
+        self.check()?;
+        check_not_negative("scale", scale)?;
+        check_squares(scale, grad_sq, || gradients().into_iter().collect())
+    }
+}
+
+/// Checks that the squares of gradients times `scale` stay in the range of f32, given the sum of them without it.
+///
+/// # Errors
+/// [`Error::Config`] naming the gradient that made it infinite or NaN.
+pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
+    // So far below its end that rounding does not lead there.
+    const MOST: f64 = f32::MAX as f64 / 2.0;
+    let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MOST;
+    if fits { Ok(()) } else { Err(not_finite(&gradients())) }
+}
+
+/// Names the gradient that made a norm infinite or NaN.
+fn not_finite(gradients: &[NamedTensor]) -> Error {
+    let first = gradients.iter().find_map(|one| Some((one, one.first_not_finite()?)));
+    let largest = || {
+        let numbers = gradients.iter().flat_map(|one| (0..one.data.len()).map(move |at| (one, at)));
+        let size = |(one, at): (&NamedTensor, usize)| one.data[at].abs();
+        numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })
+    };
+    let hint = "lower the learning rate, or look for extreme rewards or observations";
+    let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
+    match (first, largest()) {
+        (Some((one, at)), _) => one.locate(error(one.data[at].to_string()), at),
+        (None, Some((one, at))) => one.locate(error(format!("{}, whose square overflows", one.data[at])), at),
+        (None, None) => error(String::new()),
+    }
+}
+
+/// The numbers of one step of an optimiser, with `g` the gradient, `m` and `v` the means of it and of its squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Update {
+    /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
+    /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
+    Adam {
+        /// Decay of `m`.
+        beta1: f32,
+        /// Decay of `v`.
+        beta2: f32,
+        /// Added to the root.
+        eps: f32,
+        /// The learning rate over `1 - beta1^t`.
+        step_size: f32,
+        /// `1 / sqrt(1 - beta2^t)`.
+        root_scale: f32,
+        /// What parameters shrink by; 1 without weight decay.
+        decay: f32,
+    },
+    /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
+    RmsProp {
+        /// Learning rate.
+        lr: f32,
+        /// Decay of `v`.
+        alpha: f32,
+        /// Added to the root.
+        eps: f32,
+    },
+}
+
+impl Update {
+    /// The step on slices, with gradients times `scale`, that [`Optimizer::check_step`] has found to be one: for backends on
+    /// the CPU. `means` are `m` and `v`; numbers beyond the shortest slice stay as they are. Returns whether all parameters
+    /// are finite then.
+    ///
+    /// ```
+    /// use rlox_nn::Optimizer;
+    ///
+    /// let (mut mean, mut square, mut parameters) = ([0.0], [0.0], [1.0]);
+    /// assert!(Optimizer::adam(0.25).update(1).apply(1.0, &[3.0], [&mut mean, &mut square], &mut parameters));
+    /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
+    /// ```
+    pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) -> bool {
+        // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
+        const BLOCK: usize = 16;
+        let (mut block, mut finite) = ([[Line::ZERO; BLOCK]; 4], true);
+        let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
+        let chunks = chunks.zip(parameters.chunks_mut(BLOCK * LANES)).zip(gradients.chunks(BLOCK * LANES));
+        for (((mean, square), parameters), gradients) in chunks {
+            let count = mean.len().min(square.len()).min(parameters.len()).min(gradients.len());
+            let [g, m, v, p] = block.each_mut().map(|block| &mut block[..lines(count)]);
+            for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
+                let (to, padding) = numbers_mut(to).split_at_mut(count);
+                to.copy_from_slice(&from[..count]);
+                // Of the block before.
+                padding.fill(0.0);
+            }
+            finite &= self.apply_to_lines(scale, g, m, v, p);
+            for (to, from) in [(mean, &*m), (square, &*v), (parameters, &*p)] {
+                to[..count].copy_from_slice(&numbers(from)[..count]);
+            }
+        }
+        finite
+    }
+
+    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
+        match self {
+            Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
+            Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
+                adam(AdamStep { beta1, beta2, eps, step_size, root_scale, decay, scale }, g, m, v, p)
+            }
+        }
+    }
+}
+
+/// What an optimiser keeps of parameters: means of their gradients and of the squares.
+#[derive(Clone, Debug)]
+pub(crate) struct Moments {
+    pub(crate) step: u32,
+    pub(crate) mean: Vec<Line>,
+    pub(crate) square: Vec<Line>,
+}
+
+impl Moments {
+    /// Means of 0, for an argument that so many lines follow from.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] naming it.
+    pub(crate) fn new(argument: &'static str, lines: usize) -> Result<Self> {
+        let means = || filled(argument, lines, Line::ZERO);
+        Ok(Self { step: 0, mean: means()?, square: means()? })
+    }
+
+    /// One step, the lines before `middle` and those after it at once where that pays; whether all parameters are finite
+    /// then.
+    ///
+    /// # Errors
+    /// Those of [`rlox_core::join`].
+    pub(crate) fn apply(
+        &mut self,
+        optimizer: &Optimizer,
+        scale: f32,
+        gradients: &[Line],
+        parameters: &mut [Line],
+        middle: usize,
+    ) -> Result<bool> {
+        self.step = self.step.saturating_add(1);
+        let update = optimizer.update(self.step);
+        let ((g, g_rest), (p, p_rest)) = (gradients.split_at(middle), parameters.split_at_mut(middle));
+        let ((m, m_rest), (v, v_rest)) = (self.mean.split_at_mut(middle), self.square.split_at_mut(middle));
+        let (first, second) = at_once(
+            STEP_WORK * LANES * middle.min(gradients.len() - middle),
+            || Ok(update.apply_to_lines(scale, g, m, v, p)),
+            || Ok(update.apply_to_lines(scale, g_rest, m_rest, v_rest, p_rest)),
+        )?;
+        Ok(first && second)
+    }
+}
+
+/// The names under which torch keeps its means, of Adam first.
+pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
+
+/// What holds the number of steps.
+pub(crate) const STEP: &str = "step";
+
+/// Checks what optimisers keep: names and shapes, steps that are whole numbers, and means of squares that are not negative.
+/// Who hands it out to several parts checks all of it first.
+///
+/// # Errors
+/// Those of [`NamedTensors::check`], [`Error::Config`] naming the tensor that makes no sense.
+pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Result<()> {
+    state.check(expected).map_err(|error| error.rename_argument("tensors", "state"))?;
+    for NamedTensor { name, data, .. } in state {
+        let kind = name.rsplit('.').next();
+        let (wanted, whole) = match kind {
+            Some(STEP) => ("a whole number", true),
+            Some(kind) if kind == MEANS[1] => ("numbers", false),
+            _ => continue,
+        };
+        if let Some(wrong) = data.iter().find(|x| **x < 0.0 || (whole && x.fract() != 0.0)) {
+            let (expected, hint) = (format!("{wanted}, at least 0"), "pass what optimizer_state gave");
+            return Err(Error::config("state", expected, wrong.to_string(), hint).in_section(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// The number of steps in a checked state.
+pub(crate) fn step_of(state: &NamedTensors, name: &str) -> u32 {
+    state.find(name).and_then(|step| step.data.first()).map_or(0, |step| *step as u32)
+}

@@ -1,0 +1,268 @@
+//! Work that two threads share.
+
+use std::cell::Cell;
+
+#[cfg(not(test))]
+use rlox_core::num_threads;
+use rlox_core::{Result, join};
+
+/// From so many multiplications on, of which each is made three times in a forward and a backward, two pieces of work are
+/// done at once: about 10 us each.
+const SHARED_FROM: usize = 200_000;
+
+/// Two threads that share one network move its parameters, layers and gradients from one core's memory to the other's, which
+/// takes as long as so many times the work that is worth two threads otherwise.
+pub(crate) const MOVES: usize = 10;
+
+/// To the optimiser a parameter is as much work as about so many multiplications.
+pub(crate) const STEP_WORK: usize = 8;
+
+thread_local! {
+    /// Whether this thread does a piece of work while another thread does the other one.
+    static SHARING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether two pieces of so many multiplications each are worth two threads.
+pub(crate) fn pays(multiplications: usize) -> bool {
+    multiplications >= SHARED_FROM && num_threads() > 1
+}
+
+/// Both pieces, at once if there is enough to do. `multiplications` are those of one of them. What is a piece itself is
+/// done alone: the other thread has work then.
+pub(crate) fn at_once<A: Send, B: Send>(
+    multiplications: usize,
+    a: impl FnOnce() -> Result<A> + Send,
+    b: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    at_once_if(pays(multiplications), a, b)
+}
+
+/// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
+/// its memory would move from one core to the other and back, which takes longer.
+pub(crate) fn at_once_if<A: Send, B: Send>(
+    pays: bool,
+    a: impl FnOnce() -> Result<A> + Send,
+    b: impl FnOnce() -> Result<B> + Send,
+) -> Result<(A, B)> {
+    if !pays || SHARING.get() {
+        // Both, as by two threads, even if one fails.
+        let (a, b) = (a(), b());
+        return Ok((a?, b?));
+    }
+    #[cfg(test)]
+    tests::FORKS.set(tests::FORKS.get() + 1);
+    let (a, b) = join(|| Sharing::during(a), || Sharing::during(b))?;
+    Ok((a?, b?))
+}
+
+/// As [`at_once`], for pieces that give nothing.
+pub(crate) fn both_at_once(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
+    let (a, b) = (
+        || {
+            a();
+            Ok(())
+        },
+        || {
+            b();
+            Ok(())
+        },
+    );
+    at_once(multiplications, a, b).map(|_| ())
+}
+
+/// Ends sharing when it is dropped, after a panic, too.
+struct Sharing;
+
+impl Sharing {
+    fn during<T>(work: impl FnOnce() -> T) -> T {
+        SHARING.set(true);
+        let _ends = Self;
+        work()
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        SHARING.set(false);
+    }
+}
+
+/// As on a machine with two cores, whatever this one has.
+#[cfg(test)]
+fn num_threads() -> usize {
+    2
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::{Actions, Pcg64, Space};
+
+    use super::*;
+    use crate::{
+        ActionValue, Activation, ActorCritic, ActorCriticLoss, Critics, DeterministicActor, DeterministicPolicy,
+        Discount, Distribution, Init, Minibatch, Mlp, Network, Optimizer, PolicyLoss, PolicyNetworks, QFunction, QLoss,
+        QNetworks, Scratch, SquashedPolicy, StochasticPolicy, TdLoss, Transitions, TwinCritics, ValuedActions,
+    };
+
+    thread_local! {
+        pub(super) static FORKS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    const ADAM: Optimizer = Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    const DISCOUNT: Discount<'_> = Discount::Same(0.9);
+
+    /// How often two pieces of some work were done at once.
+    fn forks<T>(work: impl FnOnce() -> Result<T>) -> usize {
+        FORKS.set(0);
+        work().unwrap();
+        FORKS.get()
+    }
+
+    fn net(hidden: &[usize], inputs: usize, outputs: usize) -> Mlp {
+        let sizes = crate::builders::sizes(inputs, hidden, outputs);
+        Mlp::new(&sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap()
+    }
+
+    fn critics(hidden: &[usize]) -> TwinCritics<Mlp> {
+        TwinCritics::new((0..2).map(|_| [net(hidden, 4, 1), net(hidden, 4, 1)]).collect(), 3).unwrap()
+    }
+
+    /// Of PPO's gradients and of its step.
+    fn of_ppo(hidden: &[usize], rows: usize, shared: bool) -> [usize; 2] {
+        let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
+        let mut policy = if shared {
+            PolicyNetworks::shared(net(hidden, 4, 3), distribution).unwrap()
+        } else {
+            PolicyNetworks::new(net(hidden, 4, 2), net(hidden, 4, 1), distribution).unwrap()
+        };
+        let (obs, actions, numbers) = (vec![0.5; rows * 4], vec![1; rows], vec![-0.5; rows]);
+        let batch = Minibatch {
+            obs: &obs,
+            actions: Actions::Discrete(&actions),
+            masks: None,
+            log_probs: &numbers,
+            values: &numbers,
+            advantages: &numbers,
+            returns: &numbers,
+        };
+        let clipped = PolicyLoss::Clipped { clip_coef: 0.2 };
+        let loss = ActorCriticLoss { policy: clipped, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.0 };
+        policy.evaluate(&batch, &loss).unwrap();
+        [forks(|| policy.backward()), forks(|| policy.step(&ADAM, None))]
+    }
+
+    #[test]
+    fn actor_and_critic_are_computed_at_once_by_all_their_parameters() {
+        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. Who has learned steps, too, however little that
+        // is.
+        assert_eq!(of_ppo(&[64, 64], 32, false), [0, 0]);
+        assert_eq!(of_ppo(&[64, 64], 64, false), [1, 1]);
+        // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458.
+        assert_eq!(of_ppo(&[512], 32, false), [0, 0]);
+        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 1]);
+        // A common trunk has no other network beside it: if it is large, its rows are shared, then its parameters.
+        assert_eq!(of_ppo(&[256, 256], 64, true), [0, 0]);
+        assert_eq!(of_ppo(&[256, 256], 256, true), [2, 1]);
+    }
+
+    #[test]
+    fn critics_are_computed_at_once() {
+        let of = |hidden: &[usize], rows: usize| {
+            let (obs, actions, targets) = (vec![0.5; rows * 3], vec![0.5; rows], vec![1.0; rows]);
+            let batch = ValuedActions { obs: &obs, actions: &actions, targets: &targets, weights: None };
+            let (mut critics, mut values, mut slopes) = (critics(hidden), vec![0.0; rows], vec![0.0; rows]);
+            [
+                forks(|| critics.target_values(&obs, &actions, &mut values)),
+                forks(|| critics.backward(&batch, 0.5)),
+                forks(|| critics.step(&ADAM, None)),
+                forks(|| critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)),
+                forks(|| critics.action_gradients(&obs, &actions, Critics::First, &mut values, &mut slopes)),
+                forks(|| critics.track(0.5)),
+            ]
+        };
+        assert_eq!(of(&[64, 64], 32), [0; 6]);
+        // What two threads have learned they step and track.
+        assert_eq!(of(&[64, 64], 100), [0, 1, 1, 1, 0, 1]);
+        // Each critic's rows are one thread's, but where a large one alone is asked.
+        assert_eq!(of(&[256, 256], 64), [1, 1, 1, 2, 0, 1]);
+        assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn rows_and_parameters_of_large_actors_are_shared() {
+        let of = |hidden: &[usize], rows: usize| {
+            let (obs, mut actions, mut log_probs) = (vec![0.5; rows * 3], vec![0.5; rows], vec![0.0; rows]);
+            let (mut critics, mut rng) = (critics(hidden), Pcg64::seed_from(2));
+            let mut sac = SquashedPolicy::new(net(hidden, 3, 2), 1).unwrap();
+            let mut td3 = DeterministicActor::new(net(hidden, 3, 1), net(hidden, 3, 1)).unwrap();
+            [
+                forks(|| sac.sample(&obs, &mut rng, &mut actions, &mut log_probs)),
+                forks(|| sac.rsample(&obs, &mut rng, &mut actions, &mut log_probs)),
+                // Two of them are the critics'.
+                forks(|| sac.update(&obs, &mut critics, 0.1, &ADAM, None)),
+                forks(|| td3.update(&obs, &mut critics, &ADAM, None)),
+            ]
+        };
+        assert_eq!(of(&[64, 64], 64), [0; 4]);
+        assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
+        // Forward, rows and parameters of backward, and the step; of TD3's critic its rows both ways.
+        assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
+    }
+
+    #[test]
+    fn few_rows_of_a_huge_network_are_not_shared() {
+        let of = |rows: usize| {
+            let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
+            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
+        };
+        assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
+        assert_eq!(of(24), [1; 2]);
+    }
+
+    #[test]
+    fn the_two_networks_of_dqn_are_computed_at_once() {
+        let of = |hidden: &[usize], rows: usize| {
+            let mut q = QNetworks::new(net(hidden, 4, 2), net(hidden, 4, 2)).unwrap();
+            let (obs, actions, rewards, terminated) =
+                (vec![0.5; rows * 4], vec![1; rows], vec![1.0; rows], vec![false; rows]);
+            let batch = Transitions {
+                obs: &obs,
+                actions: &actions,
+                rewards: &rewards,
+                next_obs: &obs,
+                terminated: &terminated,
+                discount: DISCOUNT,
+                weights: None,
+                next_masks: None,
+            };
+            let loss = QLoss { distance: TdLoss::Huber, double: false };
+            [forks(|| q.evaluate(&batch, loss)), forks(|| q.backward()), forks(|| q.step(&ADAM, None))]
+        };
+        assert_eq!(of(&[64, 64], 64), [0; 3]);
+        assert_eq!(of(&[256, 256], 64), [1, 0, 0]);
+        assert_eq!(of(&[256, 256], 256), [1, 2, 1]);
+    }
+
+    #[test]
+    fn pieces_of_a_piece_are_done_alone() {
+        let rows = 256;
+        let (net, x) = (net(&[256, 256], 4, 1), vec![0.5; rows * 4]);
+        let infer = || {
+            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            net.infer(&x, rows, &mut y, &mut scratch).map(|()| FORKS.get())
+        };
+        assert_eq!(forks(infer), 1);
+        FORKS.set(0);
+        let (here, there) = at_once(SHARED_FROM, infer, infer).unwrap();
+        // Where the other thread came too late, this one does both.
+        assert!(here <= 1 && there <= 1, "{here} {there}");
+        // A piece that fails or panics ends, too.
+        let failed: Result<((), ())> = at_once(SHARED_FROM, || Err(rlox_core::Error::Interrupted), || Ok(()));
+        assert!(failed.is_err());
+        let panicked =
+            std::panic::catch_unwind(|| at_once(SHARED_FROM, || -> Result<()> { panic!("here") }, || Ok(())));
+        assert!(panicked.is_err());
+        assert_eq!(forks(infer), 1);
+    }
+}

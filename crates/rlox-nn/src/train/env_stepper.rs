@@ -1,0 +1,401 @@
+//! The steps of off-policy methods in their environments, whoever makes them: actions are chosen, and what happens is
+//! normalised, counted and stored in the replay buffer.
+
+use rlox_core::{
+    Actions, ActionsMut, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
+    check_len, masked_actions, profile,
+};
+
+use super::algorithm::Algorithm;
+use super::replay::{Experience, Gathering, Stepped, Surroundings};
+use super::{IterationStreams, check_counts};
+use crate::ActionScaling;
+use crate::alloc::{filled, resize};
+use crate::validate::check_finite;
+
+/// What a step of all environments led to, elsewhere than in [`OffPolicyAgent::iterate`](super::OffPolicyAgent::iterate).
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'a> {
+    /// The observations before any reset, `[N, d]`: where an episode ended its last.
+    pub next_obs: &'a [f32],
+    /// Those to act on next, `[N, d]`.
+    pub obs: &'a [f32],
+    /// The rewards, `[N]`.
+    pub rewards: &'a [f64],
+    /// The task itself ended, `[N]`.
+    pub terminated: &'a [bool],
+    /// The episode was cut, `[N]`.
+    pub truncated: &'a [bool],
+    /// Which environments made a step, `[N]`; the others only reset. `None` if all did.
+    pub valid: Option<&'a [bool]>,
+    /// What is allowed at `obs`, `[N, n]`; of [`Surroundings`] that are masked.
+    pub masks: Option<&'a [bool]>,
+    /// The action masks of the last states of truncated episodes, `[N, n]`; no action where the mask is not known. Other
+    /// rows hold anything. Read only where an episode was truncated and not terminated.
+    pub final_masks: Option<&'a [bool]>,
+}
+
+/// The actions of a step.
+#[derive(Debug)]
+struct Chosen {
+    /// Counted from 0, `[N]`; empty for a Box.
+    discrete: Vec<i64>,
+    /// Between -1 and 1, `[N, a]`; empty for integers.
+    continuous: Vec<f32>,
+    /// The same as environments take them.
+    sent: (Vec<i64>, Vec<f32>),
+    /// Of a Box.
+    scaling: Option<ActionScaling>,
+    space: Space,
+}
+
+impl Chosen {
+    fn new(space: &Space, num_envs: usize) -> Result<Self> {
+        let scaling = matches!(space, Space::Box { .. }).then(|| ActionScaling::new(space)).transpose()?;
+        let (mut discrete, mut continuous) = (Vec::new(), Vec::new());
+        let numbers = num_envs.saturating_mul(space.dim());
+        if scaling.is_some() {
+            resize("num_envs", &mut continuous, numbers, 0.0)?;
+        } else {
+            resize("num_envs", &mut discrete, numbers, 0)?;
+        }
+        let sent = (discrete.clone(), continuous.clone());
+        Ok(Self { discrete, continuous, sent, scaling, space: space.clone() })
+    }
+
+    fn all_mut(&mut self) -> ActionsMut<'_> {
+        if self.scaling.is_some() {
+            ActionsMut::Continuous(&mut self.continuous)
+        } else {
+            ActionsMut::Discrete(&mut self.discrete)
+        }
+    }
+
+    fn all(&self) -> Actions<'_> {
+        if self.scaling.is_some() { Actions::Continuous(&self.continuous) } else { Actions::Discrete(&self.discrete) }
+    }
+
+    /// Those of a Box within its bounds, others counted from 0.
+    fn counted(&mut self) -> Result<Actions<'_>> {
+        let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
+        self.sent.1.copy_from_slice(&self.continuous);
+        scaling.scale(&mut self.sent.1)?;
+        Ok(Actions::Continuous(&self.sent.1))
+    }
+
+    /// As environments take them.
+    fn send(&mut self) -> Result<Actions<'_>> {
+        let (discrete, continuous) = &mut self.sent;
+        let actions = if let Some(scaling) = &self.scaling {
+            continuous.copy_from_slice(&self.continuous);
+            scaling.scale(continuous)?;
+            ActionsMut::Continuous(continuous)
+        } else {
+            discrete.copy_from_slice(&self.discrete);
+            ActionsMut::Discrete(discrete)
+        };
+        Ok(actions.sent(&self.space))
+    }
+}
+
+/// Where the environments stand, what was done in them, and what is drawn from.
+pub(super) struct Gatherer {
+    pub(super) experience: Experience,
+    /// One for each environment's actions.
+    pub(super) actions: Vec<Pcg64>,
+    /// For the choice of minibatches.
+    pub(super) order: Pcg64,
+    /// For what is drawn while learning.
+    pub(super) learning: Pcg64,
+    how: Gathering,
+    idling: bool,
+    random: RandomPolicy,
+    /// Whether `obs` is where the environments stand.
+    pub(super) started: bool,
+    chosen: Chosen,
+    /// What is acted on next, `[N, d]`.
+    obs: Vec<f32>,
+    /// The same, normalised.
+    seen: Vec<f32>,
+    /// What the step led to, before any reset, `[N, d]`.
+    next_obs: Vec<f32>,
+    /// After a reset where an episode ended, `[N, d]`.
+    after: Vec<f32>,
+    rewards: Vec<f64>,
+    stored_rewards: Vec<f32>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    /// Which environments made the step.
+    valid: Vec<bool>,
+    /// What is allowed, `[N, n]`; empty where nothing is ever forbidden.
+    masks: Vec<bool>,
+    /// The action masks of the states that the step led to, before any reset, `[N, n]`.
+    next_masks: Vec<bool>,
+    /// Log-probabilities and values that nobody asks for.
+    unused: [Vec<f32>; 2],
+    /// Transitions stored so far, and since the iteration began.
+    pub(super) timesteps: u64,
+    pub(super) gathered: usize,
+}
+
+impl Gatherer {
+    pub(super) fn new(envs: &Surroundings<'_>, how: Gathering, seeds: [u64; 2]) -> Result<Self> {
+        let (n, spec) = (envs.num_envs, envs.spec);
+        check_counts(&[("num_envs", n)])?;
+        let numbers = n.saturating_mul(spec.observation.dim());
+        let flags = if envs.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
+        // Random actions of a Box are drawn between -1 and 1, as policies give them.
+        let random = match spec.action {
+            Space::Box { .. } => RandomPolicy::new(&Space::uniform_box(-1.0, 1.0, &[spec.action.dim()]))?,
+            _ => RandomPolicy::new(&spec.action)?,
+        };
+        let experience = Experience::new(&how, envs)?;
+        let IterationStreams { actions, order, .. } = IterationStreams::new(seeds[0], n)?;
+        let learning = IterationStreams::new(seeds[1], 0)?.order;
+        let observations = || filled("num_envs", numbers, 0.0);
+        let flag = |len| filled("num_envs", len, false);
+        Ok(Self {
+            experience,
+            actions,
+            order,
+            learning,
+            how,
+            idling: envs.idling,
+            random,
+            started: false,
+            chosen: Chosen::new(&spec.action, n)?,
+            obs: observations()?,
+            seen: observations()?,
+            next_obs: observations()?,
+            after: observations()?,
+            rewards: filled("num_envs", n, 0.0)?,
+            stored_rewards: filled("num_envs", n, 0.0)?,
+            terminated: flag(n)?,
+            truncated: flag(n)?,
+            valid: filled("num_envs", n, true)?,
+            masks: filled("num_envs", flags, true)?,
+            next_masks: filled("num_envs", flags, true)?,
+            unused: [filled("num_envs", n, 0.0)?, filled("num_envs", n, 0.0)?],
+            timesteps: 0,
+            gathered: 0,
+        })
+    }
+
+    /// How many environments there are.
+    pub(super) fn num_envs(&self) -> usize {
+        self.rewards.len()
+    }
+
+    /// Takes where environments stand, with what is allowed there where they say so.
+    pub(super) fn stand(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
+        check_len("obs", obs.len(), self.obs.len())?;
+        check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
+        check_finite("obs", obs, self.obs.len() / self.num_envs())?;
+        self.obs.copy_from_slice(obs);
+        self.masks.copy_from_slice(masks.unwrap_or(&[]));
+        self.started = true;
+        Ok(())
+    }
+
+    /// The same of environments that tell themselves.
+    pub(super) fn look(&mut self, env: &dyn VectorEnv) -> Result<()> {
+        let (mut obs, mut masks) = (std::mem::take(&mut self.after), std::mem::take(&mut self.next_masks));
+        let mut said = env.observe(&mut obs);
+        if said.is_ok() && !masks.is_empty() {
+            said = env.action_masks(&mut masks);
+        }
+        let stood = said.and_then(|()| self.stand(&obs, (!masks.is_empty()).then_some(&masks[..])));
+        (self.after, self.next_masks) = (obs, masks);
+        stood
+    }
+
+    /// Counts the first observations of new episodes everywhere.
+    pub(super) fn begin_episodes<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        if let Some(normalizer) = normalizer {
+            normalizer.forget_returns();
+            normalizer.update_obs(&self.obs)?;
+        }
+        algorithm.end_episodes(&|_| true);
+        Ok(())
+    }
+
+    /// One step of each environment. What fails in the middle of it ends all episodes.
+    pub(super) fn step<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        env: &mut dyn VectorEnv,
+        mut normalizer: Option<&mut Normalizer>,
+        progress: f64,
+        steps: &mut profile::Steps,
+    ) -> Result<()> {
+        self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
+        self.started = false;
+        steps.enter(profile::Phase::EnvStep);
+        self.advance(env)?;
+        steps.enter(profile::Phase::Buffer);
+        self.finish(algorithm, normalizer)
+    }
+
+    /// Chooses actions: in the beginning any, then those of the policy.
+    pub(super) fn choose<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+        progress: f64,
+    ) -> Result<()> {
+        let masks = (!self.masks.is_empty()).then_some(&self.masks[..]);
+        if self.timesteps < self.how.learning_starts && !algorithm.explores_at_warmup() {
+            let [log_probs, values] = &mut self.unused;
+            let out = PolicyOut { actions: self.chosen.all_mut(), log_probs, values };
+            self.random.act(&self.obs, masks, &mut self.actions, out)?;
+        } else {
+            let seen = match normalizer {
+                Some(normalizer) if normalizer.options().obs => {
+                    self.seen.copy_from_slice(&self.obs);
+                    normalizer.normalize_obs(&mut self.seen)?;
+                    &self.seen
+                }
+                _ => &self.obs,
+            };
+            algorithm.explore(seen, masks, &mut self.actions, progress, self.chosen.all_mut())?;
+        }
+        algorithm.perturb(&mut self.actions, self.chosen.all_mut())
+    }
+
+    /// The actions that were chosen, counted from 0 or within a Box's bounds.
+    pub(super) fn chosen(&mut self) -> Result<Actions<'_>> {
+        self.chosen.counted()
+    }
+
+    /// Steps the environments; finds out what the step led to.
+    fn advance(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
+        let out = StepOut {
+            obs: &mut self.after,
+            reward: &mut self.rewards,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+            final_obs: &mut self.next_obs,
+        };
+        env.step(self.chosen.send()?, out)?;
+        let dim = self.after.len() / self.rewards.len();
+        for (env, after) in self.after.chunks_exact(dim).enumerate() {
+            if !(self.terminated[env] || self.truncated[env]) {
+                self.next_obs[env * dim..][..dim].copy_from_slice(after);
+            }
+        }
+        if self.masks.is_empty() {
+            return Ok(());
+        }
+        if self.cuts().any(|cut| cut) {
+            env.final_action_masks(&mut self.next_masks)?;
+        }
+        env.action_masks(&mut self.masks)
+    }
+
+    /// Returns, per environment, `true` if the last step truncated the episode without terminating it.
+    fn cuts(&self) -> impl Iterator<Item = bool> {
+        self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *truncated && !*terminated)
+    }
+
+    /// Takes a step that was made elsewhere.
+    pub(super) fn take(&mut self, outcome: &Outcome<'_>) -> Result<()> {
+        let Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *outcome;
+        let n = self.num_envs();
+        check_len("next_obs", next_obs.len(), self.next_obs.len())?;
+        check_len("obs", obs.len(), self.obs.len())?;
+        check_len("rewards", rewards.len(), n)?;
+        check_len("terminated", terminated.len(), n)?;
+        check_len("truncated", truncated.len(), n)?;
+        check_len("valid", valid.map_or(n, <[bool]>::len), n)?;
+        check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
+        check_len("final_action_masks", final_masks.map_or(self.masks.len(), <[bool]>::len), self.masks.len())?;
+        check_finite("obs", obs, obs.len() / n)?;
+        self.next_obs.copy_from_slice(next_obs);
+        self.after.copy_from_slice(obs);
+        self.rewards.copy_from_slice(rewards);
+        self.terminated.copy_from_slice(terminated);
+        self.truncated.copy_from_slice(truncated);
+        match valid {
+            Some(valid) => self.valid.copy_from_slice(valid),
+            None => self.valid.fill(true),
+        }
+        self.masks.copy_from_slice(masks.unwrap_or(&[]));
+        match final_masks {
+            Some(final_masks) => self.next_masks.copy_from_slice(final_masks),
+            None => self.next_masks.fill(false),
+        }
+        Ok(())
+    }
+
+    /// Stores the step and goes on from where it led.
+    pub(super) fn finish<A: Algorithm + ?Sized>(
+        &mut self,
+        algorithm: &mut A,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
+        self.stored_rewards.iter_mut().zip(&self.rewards).for_each(|(stored, reward)| *stored = *reward as f32);
+        self.complete_next_masks();
+        let stepped = Stepped {
+            obs: &self.obs,
+            actions: self.chosen.all(),
+            rewards: &self.stored_rewards,
+            terminated: &self.terminated,
+            truncated: &self.truncated,
+            next_obs: &self.next_obs,
+            next_masks: &self.next_masks,
+        };
+        self.experience.push(&stepped, self.idling.then_some(&self.valid[..]))?;
+        normalizer.map_or(Ok(()), |normalizer| self.count(normalizer))?;
+        std::mem::swap(&mut self.obs, &mut self.after);
+        self.started = true;
+        let Self { terminated, truncated, valid, .. } = self;
+        // What has only reset has acted for nothing, and begins again.
+        let ended = |env: usize| terminated[env] || truncated[env] || !valid[env];
+        if (0..valid.len()).any(ended) {
+            algorithm.end_episodes(&ended);
+        }
+        let stored = valid.iter().filter(|valid| **valid).count();
+        let before = self.timesteps;
+        self.timesteps += stored as u64;
+        self.gathered += stored;
+        // What only resets is no step.
+        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
+    }
+
+    /// Takes a step into the statistics: what is acted on next, and the rewards.
+    fn count(&mut self, normalizer: &mut Normalizer) -> Result<()> {
+        let Self { after, seen, rewards, terminated, truncated, valid, idling, .. } = self;
+        if *idling {
+            // Nobody acts on an episode's last observation.
+            let dim = after.len() / rewards.len();
+            seen.clear();
+            let acted =
+                after.chunks_exact(dim).zip(terminated.iter().zip(&*truncated)).filter(|(_, (a, b))| !(**a || **b));
+            acted.for_each(|(row, _)| seen.extend_from_slice(row));
+            let counted = normalizer.update_obs(seen);
+            seen.resize(after.len(), 0.0);
+            counted?;
+        } else {
+            normalizer.update_obs(after)?;
+        }
+        normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
+    }
+
+    /// Completes the masks of the next states, of which those of truncated episodes are there.
+    fn complete_next_masks(&mut self) {
+        let Self { masks, next_masks, terminated, truncated, .. } = self;
+        let width = (masks.len() / terminated.len()).max(1);
+        let rows = next_masks.chunks_exact_mut(width).zip(masks.chunks_exact(width));
+        for ((next, now), (terminated, truncated)) in rows.zip(terminated.iter().zip(truncated)) {
+            if *terminated {
+                next.fill(false);
+            } else if !*truncated {
+                next.copy_from_slice(now);
+            }
+        }
+    }
+}

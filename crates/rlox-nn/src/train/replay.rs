@@ -1,0 +1,608 @@
+//! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
+
+use rlox_core::replay::{
+    AnySampler, Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Steps, Uniform,
+};
+use rlox_core::{
+    Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
+    VectorEnv, masked_actions,
+};
+
+use super::{check_counts, check_share};
+use crate::Discount;
+use crate::alloc::{make_room, resize};
+use crate::validate::check_not_negative;
+
+/// The name of the field with the masks of the next states.
+const NEXT_MASKS: &str = "next_masks";
+
+/// Sampling by error ([`Prioritized`]), where the exponent of the importance weights rises to 1 over the run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priorities {
+    /// From uniform (0) to proportional (1); 0.6 is usual.
+    pub alpha: f32,
+    /// The exponent of the weights in the beginning; 0.4 is usual.
+    pub beta: f32,
+}
+
+impl Priorities {
+    /// The exponent of the weights when `progress`, between 0 and 1, of the run is done.
+    fn beta_at(self, progress: f64) -> f32 {
+        (f64::from(self.beta) + (1.0 - f64::from(self.beta)) * progress).clamp(0.0, 1.0) as f32
+    }
+}
+
+/// How off-policy methods collect transitions and sample them: what their settings have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gathering {
+    /// Transitions that are kept.
+    pub buffer_size: usize,
+    /// Environment steps with random actions, before anything is learned.
+    pub learning_starts: u64,
+    /// Transitions in a minibatch.
+    pub batch_size: usize,
+    /// Steps of each environment between updates.
+    pub train_freq: usize,
+    /// Minibatches an update learns from; `None` for as many as transitions were collected.
+    pub gradient_steps: Option<usize>,
+    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    pub utd_ratio: Option<f64>,
+    /// Steps that a transition spans.
+    pub n_steps: usize,
+    /// Discount.
+    pub gamma: f64,
+    /// Normalisation of observations and rewards; `None` for neither.
+    pub normalize: Option<NormalizerOptions>,
+    /// Sampling by error; `None` for uniform sampling.
+    pub prioritized: Option<Priorities>,
+}
+
+/// The [`Gathering`] of settings that have fields of its names. They have them themselves, and not a `Gathering`: a
+/// config is one literal with one `..default()`, flat as the Python package's and Stable-Baselines3's, which it could
+/// not be with a struct inside. What is checked alike is checked in [`Gathering::check`].
+macro_rules! gathering {
+    ($config:expr, $prioritized:expr) => {
+        Gathering {
+            buffer_size: $config.buffer_size,
+            learning_starts: $config.learning_starts,
+            batch_size: $config.batch_size,
+            train_freq: $config.train_freq,
+            gradient_steps: $config.gradient_steps,
+            utd_ratio: $config.utd_ratio,
+            n_steps: $config.n_steps,
+            gamma: $config.gamma,
+            normalize: $config.normalize,
+            prioritized: $prioritized,
+        }
+    };
+}
+pub(super) use gathering;
+
+impl Gathering {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    pub fn check(&self) -> Result<()> {
+        check_counts(&[
+            ("buffer_size", self.buffer_size),
+            ("batch_size", self.batch_size),
+            ("train_freq", self.train_freq),
+            ("gradient_steps", self.gradient_steps.unwrap_or(1)),
+            ("n_steps", self.n_steps),
+        ])?;
+        check_share("gamma", self.gamma)?;
+        self.utd_ratio.map_or(Ok(()), |ratio| check_not_negative("utd_ratio", ratio as f32))?;
+        if let Some(Priorities { alpha, beta }) = self.prioritized {
+            check_share("priority_alpha", f64::from(alpha))?;
+            check_share("priority_beta", f64::from(beta))?;
+        }
+        // Which refuses options that are out of range.
+        self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
+    }
+}
+
+/// Environments that an [`OffPolicyAgent`](super::OffPolicyAgent) is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// What each of them is.
+    pub spec: &'a EnvSpec,
+    /// How many there are.
+    pub num_envs: usize,
+    /// Whether they say which actions are allowed.
+    pub masked: bool,
+    /// Whether some may only reset while others step ([`rlox_core::AutoresetMode::NextStep`]).
+    pub idling: bool,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Those that a batch of environments is.
+    pub fn of(env: &'a dyn VectorEnv) -> Self {
+        let idling = env.autoreset_mode() == rlox_core::AutoresetMode::NextStep;
+        Self { spec: env.spec(), num_envs: env.num_envs(), masked: env.has_action_masks(), idling }
+    }
+}
+
+/// A minibatch of B transitions from replay, normalised. All but the observations, actions and masks are `[B]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Replayed<'a> {
+    /// `[B, d]`.
+    pub obs: &'a [f32],
+    /// Integers counted from 0, `[B]`, or numbers between -1 and 1, `[B, a]`.
+    pub actions: Actions<'a>,
+    /// What they were paid; over several steps the discounted sum.
+    pub rewards: &'a [f32],
+    /// `[B, d]`: where an episode ended its last.
+    pub next_obs: &'a [f32],
+    /// Where nothing comes after; never where the time was over.
+    pub terminated: &'a [bool],
+    /// What the next values count.
+    pub discount: Discount<'a>,
+    /// Importance weights; `None` where every transition was as likely as another.
+    pub weights: Option<&'a [f32]>,
+    /// Action masks of the next states, `[B, n]`. Each has an allowed action unless the state is `terminated`.
+    pub next_masks: Option<&'a [bool]>,
+}
+
+/// One step of all environments, as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stepped<'a> {
+    pub(super) obs: &'a [f32],
+    pub(super) actions: Actions<'a>,
+    pub(super) rewards: &'a [f32],
+    pub(super) terminated: &'a [bool],
+    pub(super) truncated: &'a [bool],
+    pub(super) next_obs: &'a [f32],
+    /// Action masks of the next states; empty without action masks. A row without an allowed action marks a terminated
+    /// state or an unknown mask.
+    pub(super) next_masks: &'a [bool],
+}
+
+/// A replay buffer and the memory of a minibatch.
+#[derive(Debug)]
+pub(super) struct Experience {
+    replay: Replay<AnySampler>,
+    chosen: Chosen,
+    batch_size: usize,
+    gamma: f32,
+    n_steps: usize,
+    priorities: Option<Priorities>,
+    /// What the critics were wrong by, without its sign.
+    errors: Vec<f32>,
+    /// The transitions of the last minibatch that were left out, as the masks of their next states are not known.
+    left_out: Vec<usize>,
+    obs_dim: usize,
+    /// Numbers in an action.
+    action_dim: usize,
+    discrete: bool,
+    /// Flags in a row of masks; 0 where nothing is ever forbidden.
+    mask_width: usize,
+    /// Rows of a step that some environments did not make; without memory where all always do.
+    packed: Packed,
+    obs: Vec<f32>,
+    next_obs: Vec<f32>,
+    /// One of the two is empty.
+    integers: Vec<i64>,
+    numbers: Vec<f32>,
+    rewards: Vec<f32>,
+    terminated: Vec<bool>,
+    next_masks: Vec<bool>,
+    mask_bytes: Vec<u8>,
+}
+
+impl Experience {
+    /// Room for the transitions of environments.
+    pub(super) fn new(how: &Gathering, envs: &Surroundings<'_>) -> Result<Self> {
+        let Surroundings { spec, num_envs, masked, idling } = *envs;
+        let obs = Part::new("obs", &[spec.observation.dim()], DType::F32);
+        let discrete = !matches!(spec.action, Space::Box { .. });
+        let action = if discrete {
+            Part::new("actions", &spec.action.shape(), DType::I64)
+        } else {
+            Part::new("actions", &[spec.action.dim()], DType::F32)
+        };
+        let mut layout = Layout::new(obs, action);
+        let mask_width = if masked { masked_actions(&spec.action) } else { 0 };
+        if masked {
+            layout.extra.push(Part::new(NEXT_MASKS, &[mask_width], DType::Bool));
+        }
+        if idling && num_envs > 1 && how.n_steps > 1 {
+            let (expected, fix) = ("1 with environments of autoreset mode NEXT_STEP", "make them in SAME_STEP mode");
+            return Err(Error::config("n_steps", expected, how.n_steps.to_string(), fix));
+        }
+        // Of environments that do not step together, each transition stands for itself.
+        let streams = if idling { 1 } else { num_envs };
+        let storage = ReplayStorage::new(how.buffer_size, streams, layout)
+            .map_err(|error| error.rename_argument("capacity", "buffer_size"))?;
+        let sampler: AnySampler = match how.prioritized {
+            None => Uniform.into(),
+            Some(Priorities { alpha, beta }) => Prioritized::new(&storage, alpha, beta)
+                .map_err(|error| error.rename_argument("capacity", "buffer_size"))?
+                .into(),
+        };
+        let mut replay = Replay::with(storage, sampler)?;
+        if how.n_steps > 1 {
+            replay = replay.with_n_step(NStep { n: how.n_steps, gamma: how.gamma })?;
+        }
+        Ok(Self {
+            replay,
+            chosen: Chosen::default(),
+            batch_size: how.batch_size,
+            gamma: how.gamma as f32,
+            n_steps: how.n_steps,
+            priorities: how.prioritized,
+            errors: Vec::new(),
+            left_out: Vec::new(),
+            obs_dim: spec.observation.dim(),
+            action_dim: spec.action.dim(),
+            discrete,
+            mask_width,
+            packed: Packed::default(),
+            obs: Vec::new(),
+            next_obs: Vec::new(),
+            integers: Vec::new(),
+            numbers: Vec::new(),
+            rewards: Vec::new(),
+            terminated: Vec::new(),
+            next_masks: Vec::new(),
+            mask_bytes: Vec::new(),
+        })
+    }
+
+    /// Everything that is remembered, as fields ([`Replay::state`]).
+    pub(super) fn state(&self) -> Result<Vec<Field>> {
+        self.replay.state()
+    }
+
+    /// Goes back to it ([`Replay::load_state`]).
+    pub(super) fn load_state(&mut self, state: &[Field]) -> Result<()> {
+        self.replay.load_state(state)
+    }
+
+    /// What holds the transitions.
+    pub(super) fn storage(&self) -> &ReplayStorage {
+        self.replay.storage()
+    }
+
+    /// Stores a step of all environments, or of those that are `valid`.
+    pub(super) fn push(&mut self, step: &Stepped<'_>, valid: Option<&[bool]>) -> Result<()> {
+        let pushed = match valid {
+            Some(valid) if valid.contains(&false) => {
+                let mut packed = std::mem::take(&mut self.packed);
+                let pushed = packed.pack(step, valid).and_then(|()| self.push_all(&packed.stepped(self.discrete)));
+                self.packed = packed;
+                pushed
+            }
+            _ => self.push_all(step),
+        };
+        pushed.map_err(|error| error.rename_argument("capacity", "buffer_size"))
+    }
+
+    fn push_all(&mut self, step: &Stepped<'_>) -> Result<()> {
+        if step.rewards.is_empty() {
+            return Ok(());
+        }
+        let masks = [FieldData::from(step.next_masks)];
+        self.replay.push_batch(&Steps {
+            obs: &[FieldData::F32(step.obs)],
+            actions: match step.actions {
+                Actions::Discrete(actions) => FieldData::I64(actions),
+                Actions::Continuous(actions) => FieldData::F32(actions),
+            },
+            rewards: step.rewards,
+            terminated: step.terminated,
+            truncated: step.truncated,
+            next_obs: Some(&[FieldData::F32(step.next_obs)]),
+            extra: if self.mask_width > 0 { &masks } else { &[] },
+        })
+    }
+
+    /// Tells what sampling goes by how far the run is.
+    pub(super) fn set_progress(&mut self, progress: f64) -> Result<()> {
+        match (self.replay.sampler_mut(), self.priorities) {
+            (AnySampler::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
+    pub(super) fn learned(&mut self, td_errors: &[f32]) -> Result<()> {
+        let Self { replay, chosen, errors, left_out, .. } = self;
+        let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
+        errors.clear();
+        errors.extend(td_errors.iter().map(|error| error.abs()));
+        sampler.update_priorities(storage, chosen.indices(), errors)?;
+        if left_out.is_empty() {
+            return Ok(());
+        }
+        // Transitions that are never learned from would keep the largest priority and fill later minibatches.
+        let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
+        errors.clear();
+        errors.resize(left_out.len(), least);
+        sampler.update_priorities(storage, left_out, errors)
+    }
+
+    /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
+    /// Without those that bootstrap from a state whose action mask is not known; `None` if no others are left.
+    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Option<Replayed<'_>>> {
+        let rows = self.batch_size.min(self.replay.storage().indices().len());
+        if self.read(rows, rng)? == 0 {
+            return Ok(None);
+        }
+        if let Some(normalizer) = normalizer {
+            normalizer.normalize_obs(&mut self.obs)?;
+            normalizer.normalize_obs(&mut self.next_obs)?;
+            normalize_rewards(normalizer, &mut self.rewards);
+        }
+        let actions =
+            if self.discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) };
+        Ok(Some(Replayed {
+            obs: &self.obs,
+            actions,
+            rewards: &self.rewards,
+            next_obs: &self.next_obs,
+            terminated: &self.terminated,
+            discount: if self.n_steps > 1 {
+                Discount::Each(self.chosen.discounts())
+            } else {
+                Discount::Same(self.gamma)
+            },
+            weights: self.priorities.is_some().then(|| self.chosen.weights()),
+            next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
+        }))
+    }
+
+    /// Chooses so many transitions and reads those that can be learned from. Returns their number.
+    fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
+        self.replay.choose(&mut self.chosen, rows, rng)?;
+        self.leave_out_unknown_masks()?;
+        let Self { replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
+        let rows = chosen.indices().len();
+        let storage = replay.storage();
+        resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", next_obs, rows * self.obs_dim, 0.0)?;
+        resize("batch_size", rewards, rows, 0.0)?;
+        resize("batch_size", terminated, rows, false)?;
+        chosen.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
+        chosen.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
+        chosen.read(storage, Column::Reward, FieldMut::F32(rewards))?;
+        chosen.read_bools(storage, Column::Terminated, terminated)?;
+        if self.discrete {
+            resize("batch_size", integers, rows * self.action_dim, 0)?;
+            chosen.read(storage, Column::Action, FieldMut::I64(integers))?;
+        } else {
+            resize("batch_size", numbers, rows * self.action_dim, 0.0)?;
+            chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
+        }
+        Ok(rows)
+    }
+
+    /// Reads the masks of the next states. Drops the transitions that would need one that is not known.
+    fn leave_out_unknown_masks(&mut self) -> Result<()> {
+        self.left_out.clear();
+        if self.mask_width == 0 {
+            return Ok(());
+        }
+        self.read_next_masks()?;
+        let rows = self.next_masks.chunks_exact(self.mask_width).zip(&self.terminated);
+        let known = rows.map(|(mask, terminated)| *terminated || mask.contains(&true));
+        if known.clone().all(|known| known) {
+            return Ok(());
+        }
+        let known: Vec<_> = known.collect();
+        let left_out = self.chosen.indices().iter().zip(&known).filter(|(_, known)| !**known);
+        self.left_out.extend(left_out.map(|(index, _)| *index));
+        self.chosen.retain(&known)?;
+        self.read_next_masks()
+    }
+
+    fn read_next_masks(&mut self) -> Result<()> {
+        let Self { replay, chosen, terminated, next_masks, mask_bytes, mask_width, .. } = self;
+        let (storage, rows) = (replay.storage(), chosen.indices().len());
+        resize("batch_size", terminated, rows, false)?;
+        resize("batch_size", next_masks, rows * *mask_width, false)?;
+        resize("batch_size", mask_bytes, next_masks.len(), 0)?;
+        chosen.read_bools(storage, Column::Terminated, terminated)?;
+        chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
+        next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
+        Ok(())
+    }
+}
+
+/// Rewards by the deviation of the running discounted return, clipped. Sums over several steps are clipped as one.
+fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
+    let options = normalizer.options();
+    if !options.reward {
+        return;
+    }
+    let deviation = (normalizer.reward().var()[0] + options.epsilon).sqrt();
+    let clip = options.clip_reward;
+    for reward in rewards {
+        *reward = (f64::from(*reward) / deviation).clamp(-clip, clip) as f32;
+    }
+}
+
+/// Memory of rows of a step.
+#[derive(Debug, Default)]
+struct Packed {
+    obs: Vec<f32>,
+    next_obs: Vec<f32>,
+    /// One of the two is empty.
+    integers: Vec<i64>,
+    numbers: Vec<f32>,
+    rewards: Vec<f32>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    next_masks: Vec<bool>,
+}
+
+impl Packed {
+    /// Takes the rows that are valid.
+    fn pack(&mut self, step: &Stepped<'_>, valid: &[bool]) -> Result<()> {
+        take(&mut self.obs, step.obs, valid)?;
+        take(&mut self.next_obs, step.next_obs, valid)?;
+        match step.actions {
+            Actions::Discrete(actions) => take(&mut self.integers, actions, valid)?,
+            Actions::Continuous(actions) => take(&mut self.numbers, actions, valid)?,
+        }
+        take(&mut self.rewards, step.rewards, valid)?;
+        take(&mut self.terminated, step.terminated, valid)?;
+        take(&mut self.truncated, step.truncated, valid)?;
+        take(&mut self.next_masks, step.next_masks, valid)
+    }
+
+    /// What was taken.
+    fn stepped(&self, discrete: bool) -> Stepped<'_> {
+        Stepped {
+            obs: &self.obs,
+            actions: if discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) },
+            rewards: &self.rewards,
+            terminated: &self.terminated,
+            truncated: &self.truncated,
+            next_obs: &self.next_obs,
+            next_masks: &self.next_masks,
+        }
+    }
+}
+
+/// The rows of `all` that are valid, in the place of what was there.
+fn take<T: Copy>(rows: &mut Vec<T>, all: &[T], valid: &[bool]) -> Result<()> {
+    rows.clear();
+    make_room("num_envs", rows, all.len())?;
+    let width = (all.len() / valid.len().max(1)).max(1);
+    for (row, _) in all.chunks_exact(width).zip(valid).filter(|(_, valid)| **valid) {
+        rows.extend_from_slice(row);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rlox_core::{AutoresetMode, Env, ResetOptions, Step, VecEnv};
+
+    use super::*;
+    use crate::train::{Dqn, DqnConfig};
+    use crate::{Activation, Optimizer, QFunction, QNetworks};
+
+    /// Pays -1 in every step. Action 1 is never allowed.
+    #[derive(Clone)]
+    struct Endless {
+        spec: EnvSpec,
+    }
+
+    impl Endless {
+        fn new(limit: u32) -> Self {
+            let (id, observation, action) = ("Endless".into(), Space::uniform_box(0.0, 1.0, &[1]), Space::discrete(2));
+            Self { spec: EnvSpec { id, observation, action, max_episode_steps: Some(limit) } }
+        }
+    }
+
+    impl Env for Endless {
+        type Action = i64;
+        fn spec(&self) -> &EnvSpec {
+            &self.spec
+        }
+        fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
+            obs[0] = 1.0;
+        }
+        fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
+            assert_eq!(*action, 0);
+            obs[0] = 1.0;
+            Step { reward: -1.0, terminated: false, truncated: false }
+        }
+        fn has_action_mask(&self) -> bool {
+            true
+        }
+        fn action_mask(&self, mask: &mut [bool]) {
+            mask.copy_from_slice(&[true, false]);
+        }
+    }
+
+    #[test]
+    fn truncated_episodes_bootstrap_from_allowed_actions_only() {
+        for (limit, n_steps) in [(1000, 1), (5, 1), (1, 1), (5, 3)] {
+            let env = VecEnv::new(2, None, AutoresetMode::SameStep, || Endless::new(limit)).unwrap();
+            let config = DqnConfig {
+                gamma: 0.9,
+                learning_starts: 8,
+                batch_size: 16,
+                train_freq: 1,
+                tau: 0.2,
+                target_update_interval: 1,
+                n_steps,
+                optimizer: Optimizer::adam(0.1),
+                ..DqnConfig::default()
+            };
+            let make = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[], Activation::Relu, rng);
+            let mut dqn = Dqn::new(Box::new(env), make, config, 0).unwrap();
+            dqn.train(800, |_| true).unwrap();
+            let mut values = [0.0; 2];
+            dqn.learner_mut().q_function_mut().values(&[1.0], &mut values).unwrap();
+            assert!((values[0] + 10.0).abs() < 0.1, "{values:?} with episodes of {limit} steps");
+        }
+    }
+
+    /// Four steps of one environment; the third and the fourth end episodes, and the mask after the third is not known.
+    fn experience(n_steps: usize) -> Experience {
+        let how = Gathering {
+            buffer_size: 8,
+            learning_starts: 0,
+            batch_size: 64,
+            train_freq: 1,
+            gradient_steps: Some(1),
+            utd_ratio: None,
+            n_steps,
+            gamma: 0.5,
+            normalize: None,
+            prioritized: Some(Priorities { alpha: 0.5, beta: 1.0 }),
+        };
+        let env = Endless::new(1);
+        let envs = Surroundings { spec: env.spec(), num_envs: 1, masked: true, idling: false };
+        let mut experience = Experience::new(&how, &envs).unwrap();
+        for i in 0..4_u8 {
+            let (obs, next_obs) = ([f32::from(i)], [f32::from(i) + 1.0]);
+            experience
+                .push_all(&Stepped {
+                    obs: &obs,
+                    actions: Actions::Discrete(&[0]),
+                    rewards: &[1.0],
+                    terminated: &[i == 3],
+                    truncated: &[i == 2],
+                    next_obs: &next_obs,
+                    next_masks: &[i < 2, false],
+                })
+                .unwrap();
+        }
+        experience
+    }
+
+    #[test]
+    fn transitions_into_states_of_unknown_masks_are_left_out() {
+        // Over two steps, the second transition reaches the third one's end, too.
+        for (n_steps, left) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
+            let (mut experience, mut rng) = (experience(n_steps), Pcg64::seed_from(0));
+            // As many as are stored: few enough to miss some, so that several minibatches are taken.
+            let mut seen = Vec::new();
+            for _ in 0..50 {
+                let Some(batch) = experience.sample(None, &mut rng).unwrap() else { continue };
+                let rows = batch.obs.len();
+                assert!(batch.rewards.len() == rows && batch.weights.is_some_and(|weights| weights.len() == rows));
+                assert!(batch.next_masks.is_some_and(|masks| masks.len() == 2 * rows));
+                for (row, obs) in batch.obs.iter().enumerate() {
+                    let steps = if n_steps == 2 && *obs < 3.0 { 2.0 } else { 1.0 };
+                    assert_eq!(batch.next_obs[row], obs + steps);
+                    assert_eq!(batch.terminated[row], *obs == 3.0);
+                }
+                seen.extend_from_slice(batch.obs);
+                experience.learned(&vec![0.25; rows]).unwrap();
+            }
+            seen.sort_by(f32::total_cmp);
+            seen.dedup();
+            assert_eq!(seen, left);
+            let priorities =
+                experience.state().unwrap().into_iter().find(|field| field.name() == "priorities").unwrap();
+            let FieldData::F32(priorities) = priorities.data() else { unreachable!() };
+            assert!(priorities.iter().all(|priority| (priority - 0.5).abs() < 1e-4), "{priorities:?}");
+        }
+    }
+}

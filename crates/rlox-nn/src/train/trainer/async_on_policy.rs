@@ -1,0 +1,416 @@
+//! On-policy methods whose environments are stepped in other threads while they learn.
+
+use std::collections::VecDeque;
+
+use rlox_core::{
+    ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, Pcg64, PipelineStats, Result,
+    Rollout, RolloutBuffer, Seeds, VectorEnv, Watch,
+};
+
+use super::Run;
+use super::on_policy::{Algorithm, Collection, collect_transitions};
+use crate::alloc::check_free;
+use crate::train::streams::{IterationStreams, Streams};
+use crate::train::{Encoding, Episodes, Metrics, Minibatches, check_share, evaluate_policy};
+use crate::{ActorCritic, NamedTensors};
+
+/// The trainer of an on-policy method with the settings `A`, whose actors are threads with environments and a copy of the
+/// policy each: [`Impala`](crate::train::Impala), or PPO and A2C with rollouts that are a bounded number of updates old.
+///
+/// In lockstep without lag, one actor and a learner do what [`OnPolicy`](crate::train::OnPolicy) does, number by number.
+pub struct AsyncOnPolicy<A, P> {
+    pub(in crate::train) policy: P,
+    pub(in crate::train) config: A,
+    pub(in crate::train) collector: AsyncCollector<NamedTensors, Rollout>,
+    minibatches: Minibatches,
+    /// What the environments of every actor are, how many each has, and whether they mask actions.
+    pub(in crate::train) envs: (EnvSpec, usize, bool),
+    pub(in crate::train) num_actors: usize,
+    pub(in crate::train) ahead: Ahead,
+    pub(in crate::train) seed: u64,
+    /// That of iterations is the collector's.
+    pub(in crate::train) streams: Streams,
+    /// Those of this iteration.
+    iteration: IterationStreams,
+    pub(in crate::train) episodes: Episodes,
+    pub(in crate::train) timesteps: u64,
+    pub(in crate::train) updates: u64,
+    pub(in crate::train) lag: u64,
+    pub(in crate::train) run: Run,
+    watch: Watch,
+}
+
+/// What an actor has to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActorPlan {
+    /// Its place among the others.
+    pub number: usize,
+    /// The base seed of the first reset of its environments.
+    pub reset: u64,
+    /// Steps of each environment in a rollout.
+    pub n_steps: usize,
+    /// How rollouts are collected.
+    pub how: Collection,
+}
+
+impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut told = f.debug_struct("AsyncOnPolicy");
+        told.field("config", &self.config).field("timesteps", &self.timesteps).finish_non_exhaustive()
+    }
+}
+
+impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
+    /// A learner, and an actor for each vector of environments, which are alike; `make` makes the policy of each. The
+    /// seed decides everything random but the order in which threads get on, which matters unless `ahead` says lockstep.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming a setting that is out of range, and those of `make` and of [`AsyncCollector::new`].
+    pub fn new(
+        envs: Vec<Box<dyn VectorEnv>>,
+        mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,
+        config: A,
+        ahead: Ahead,
+        seed: u64,
+    ) -> Result<Self> {
+        ahead.check(envs.len())?;
+        let largest = envs.iter().map(|env| env.num_envs()).max().unwrap_or(0);
+        let sizes_differ = envs.iter().any(|env| env.num_envs() != largest);
+        if sizes_differ {
+            let (expected, got) = ("as many environments for each actor", "others");
+            return Err(Error::config("envs", expected, got, "share them evenly"));
+        }
+        let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
+        if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
+            let say = |spec: &EnvSpec, masks: bool| {
+                let (observation, action) = (spec.observation.to_json(), spec.action.to_json());
+                let limit = spec.max_episode_steps.map_or("no limit".to_owned(), |limit| format!("a limit of {limit}"));
+                let masks = if masks { "with" } else { "without" };
+                format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)
+            };
+            let (expected, got) = (say(&spec, masks), say(other.spec(), other.has_action_masks()));
+            return Err(Error::config("envs", expected, got, "make all of them alike"));
+        }
+        let (count, mut envs) = (envs.len(), envs.into_iter());
+        let policy = |rng: &mut Pcg64| make(&spec, rng);
+        Self::with_actors((&spec, largest, masks), count, policy, config, ahead, seed, |make, plan| {
+            let Some(env) = envs.next() else { return Err(Error::Interrupted) };
+            // What they begin with is replaced.
+            let policy = make(&mut Pcg64::seed_from(0))?;
+            Ok(Box::new(PolicyActor::new(env, policy, plan)?))
+        })
+    }
+
+    /// As [`AsyncOnPolicy::new`], with actors of any kind: `actor` makes each of `num_actors` as its plan says, of which
+    /// all have environments as `envs` says: what they are, how many, and whether they mask actions.
+    ///
+    /// # Errors
+    /// Those of [`AsyncOnPolicy::new`] and of `actor`.
+    pub fn with_actors<M: FnMut(&mut Pcg64) -> Result<P>>(
+        envs: (&EnvSpec, usize, bool),
+        num_actors: usize,
+        mut make: M,
+        config: A,
+        ahead: Ahead,
+        seed: u64,
+        mut actor: impl FnMut(&mut M, &ActorPlan) -> Result<Box<dyn Collect<NamedTensors, Rollout>>>,
+    ) -> Result<Self> {
+        let (spec, num_envs, masks) = envs;
+        ahead.check(num_actors)?;
+        config.check_for(num_envs)?;
+        let mut streams = Streams::new(seed);
+        let policy = make(&mut streams.policy)?;
+        let (n_steps, normalize, how) = config.collection();
+        if normalize.is_some_and(|options| options.obs || options.reward) {
+            let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
+            return Err(Error::config("normalize", "none where actors are threads", "some", fix));
+        }
+        let dim = spec.observation.dim();
+        // Observations, the widest actions there are, and what is always beside them.
+        let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
+        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (ahead.max_lag as u128 + 1);
+        check_free("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", ahead.max_lag))?;
+        let mut buffers = Vec::new();
+        for _ in 0..=ahead.max_lag {
+            buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
+        }
+        let (mut reset, mut actors) = (streams.reset(), Vec::new());
+        for number in 0..num_actors {
+            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, how })?);
+            reset += num_envs as u64;
+        }
+        let buffer = || buffers.pop().ok_or(Error::Interrupted);
+        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations.clone(), buffer)?;
+        Ok(Self {
+            policy,
+            config,
+            collector,
+            minibatches: Minibatches::new(Encoding::Numbers(dim)),
+            envs: (spec.clone(), num_envs, masks),
+            num_actors,
+            ahead,
+            seed,
+            streams,
+            iteration: IterationStreams::new(0, 0)?,
+            episodes: Episodes::new(0, VecDeque::new()),
+            timesteps: 0,
+            updates: 0,
+            lag: 0,
+            run: Run::default(),
+            watch: Watch::default(),
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Environment steps learned from so far.
+    pub fn timesteps(&self) -> u64 {
+        self.timesteps
+    }
+
+    /// How old the last rollout's policy was, in updates.
+    pub fn lag(&self) -> u64 {
+        self.lag
+    }
+
+    /// What was counted and timed of actors and learner.
+    ///
+    /// # Errors
+    /// Those of [`AsyncCollector::stats`].
+    pub fn stats(&self) -> Result<PipelineStats> {
+        self.collector.stats()
+    }
+
+    /// The returns of whole greedy episodes of other environments ([`evaluate_policy`]).
+    ///
+    /// # Errors
+    /// Those of [`evaluate_policy`].
+    pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
+        evaluate_policy(&mut self.policy, env, episodes, seed, None)
+    }
+
+    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
+    /// is called after each iteration.
+    ///
+    /// # Errors
+    /// Those of [`AsyncOnPolicy::iterate`].
+    pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        self.run = Run::new(self.timesteps, total_timesteps);
+        self.resume(progress)
+    }
+
+    /// Goes on with a run that `progress` ended early, to where [`AsyncOnPolicy::train`] was to end.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such run, and those of [`AsyncOnPolicy::iterate`].
+    pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
+        loop {
+            let metrics = self.iterate(self.run.progress(self.timesteps)?)?;
+            if !progress(&metrics) || self.timesteps >= self.run.target {
+                return Ok(metrics);
+            }
+        }
+    }
+
+    /// Learns from the next rollout of an actor, which is waited for. Schedules go by `progress`, between 0 and 1.
+    ///
+    /// # Errors
+    /// As [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
+    pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
+        check_share("progress", progress)?;
+        let Self { policy, config, collector, minibatches, iteration, episodes, watch, .. } = self;
+        watch.check()?;
+        let timesteps = self.timesteps;
+        let taken = collector.next().map_err(|error| error.at_timestep(timesteps))?;
+        let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
+        iteration.renew(turn.seed, 0)?;
+        episodes.take(*ended, returns, lengths);
+        let mut stopped = Ok(());
+        let mut stop = || {
+            stopped = watch.check();
+            stopped.is_err()
+        };
+        let learned = config
+            .update(policy, steps, minibatches, &mut iteration.order, progress, &mut stop)
+            .map_err(|error| error.at_timestep(timesteps))?;
+        let transitions = steps.transitions() as u64;
+        if learned.updates > 0 {
+            self.updates += learned.updates;
+            self.timesteps += transitions;
+            self.lag = lag;
+            collector.publish(policy.tensors())?;
+        }
+        stopped?;
+        let Episodes { mean_return, mean_length, total, .. } = self.episodes;
+        let (timesteps, updates) = (self.timesteps, self.updates);
+        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, learned, updates })
+    }
+
+    /// Ends the actors; see [`AsyncCollector::stop`].
+    ///
+    /// # Errors
+    /// Those of [`AsyncCollector::stop`].
+    pub fn stop(self) -> Result<P> {
+        self.collector.stop()?;
+        Ok(self.policy)
+    }
+}
+
+/// Environments, and a copy of the policy that acts in them.
+struct PolicyActor<P> {
+    env: Box<dyn VectorEnv>,
+    policy: P,
+    how: Collection,
+    streams: IterationStreams,
+    version: Option<u64>,
+    /// The base seed of the first reset.
+    reset: Option<u64>,
+    /// How many episodes the environments had finished.
+    known: u64,
+}
+
+impl<P> PolicyActor<P> {
+    fn new(mut env: Box<dyn VectorEnv>, policy: P, plan: &ActorPlan) -> Result<Self> {
+        let streams = IterationStreams::new(0, env.num_envs())?;
+        // Episodes that were finished before are not ours.
+        env.episodes().drain(&mut Vec::new(), &mut Vec::new());
+        let known = env.episodes().total();
+        Ok(Self { env, policy, how: plan.how, streams, version: None, reset: Some(plan.reset), known })
+    }
+}
+
+impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
+    fn state(&mut self) -> Option<ActorState<'_>> {
+        let Self { env, reset, .. } = self;
+        Some(ActorState { env: env.as_mut(), reset })
+    }
+
+    fn forget_weights(&mut self) {
+        self.version = None;
+    }
+
+    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Self { env, policy, how, streams, version, reset, known } = self;
+        if *version != Some(begun.turn.version) {
+            policy.load(&begun.weights)?;
+            *version = Some(begun.turn.version);
+        }
+        let rollout = &mut begun.buffer;
+        if let Some(seed) = reset.take() {
+            rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
+        }
+        streams.renew(begun.turn.seed, env.num_envs())?;
+        let actions = &mut streams.actions;
+        let done = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *how, &mut || stop());
+        rollout.drain(env.as_mut(), known);
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rlox_core::testing::assert_rejects;
+    use rlox_core::{AutoresetMode, Turn, VecEnv, envs::CartPole};
+
+    use super::*;
+    use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
+    use crate::{Activation, Mlp, PolicyNetworks};
+
+    const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
+
+    fn env() -> Box<dyn VectorEnv> {
+        Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap())
+    }
+
+    fn make(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
+        PolicyNetworks::mlp(spec, &[16], Activation::Tanh, rng)
+    }
+
+    fn allocations(f: impl FnOnce()) -> u64 {
+        allocation_counter::measure(f).count_total
+    }
+
+    #[test]
+    fn an_actor_allocates_nothing_for_a_step() {
+        let counted = |n_steps| {
+            let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+            let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
+            let weights = Arc::new(policy.tensors());
+            let buffer = Rollout::around(RolloutBuffer::for_env(n_steps, env.as_ref()).unwrap());
+            let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, how }).unwrap();
+            let turn = Turn { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
+            let mut begun = Begun { turn, weights, buffer };
+            // Every rollout with weights of its own.
+            let mut collect = |rollouts: std::ops::Range<u64>| {
+                for number in rollouts {
+                    (begun.turn.number, begun.turn.version, begun.turn.seed) = (number, number, number);
+                    actor.collect(&mut begun, &|| false).unwrap();
+                }
+            };
+            collect(0..100);
+            allocations(|| collect(100..150))
+        };
+        assert_eq!(counted(16), counted(64));
+    }
+
+    fn of_learner<A: Algorithm + Clone>(config: impl Fn(usize) -> A) -> [u64; 2] {
+        [8, 32].map(|n_steps| {
+            let mut trainer = AsyncOnPolicy::new(vec![env()], make, config(n_steps), IN_TURN, 1).unwrap();
+            let mut iterate = || {
+                for _ in 0..50 {
+                    trainer.iterate(0.0).unwrap();
+                }
+            };
+            iterate();
+            allocations(iterate)
+        })
+    }
+
+    #[test]
+    fn a_learner_allocates_nothing_for_a_transition() {
+        for [short, long] in [
+            of_learner(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
+            of_learner(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
+            // As many minibatches of either.
+            of_learner(|n_steps| PpoConfig { n_steps, batch_size: 2 * n_steps, n_epochs: 2, ..PpoConfig::default() }),
+        ] {
+            assert_eq!(short, long);
+        }
+    }
+
+    #[test]
+    fn environments_that_differ_are_refused() {
+        let other = |limit| {
+            let options = rlox_core::envs::MakeOptions {
+                num_envs: 4,
+                seed: None,
+                autoreset_mode: AutoresetMode::SameStep,
+                max_episode_steps: Some(limit),
+                arguments: &[],
+            };
+            rlox_core::envs::make("CartPole-v1", &options).unwrap()
+        };
+        let envs = vec![other(Some(500)), other(Some(9))];
+        let result = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1);
+        let rejected = assert_rejects(result, Error::Config, "envs");
+        for (text, limit) in
+            [(&rejected.expected, "a limit of 500"), (&rejected.got, "a limit of 9, without action masks")]
+        {
+            assert!(text.starts_with("CartPole-v1 with ") && text.contains(limit), "{rejected}");
+        }
+    }
+
+    #[test]
+    fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
+        for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
+            let ahead = Ahead { max_lag, lockstep: true };
+            let result = Impala::new(vec![env()], make, ImpalaConfig::default(), ahead, 1);
+            assert_rejects(result, Error::Memory, "max_lag");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A trainer that is killed while it saves, or finds the disk full, leaves a whole checkpoint.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rlox_core::{AutoresetMode, Error, NormalizerOptions, Pcg64, VecEnv, envs};
+use rlox_nn::train::{Ppo, PpoConfig};
+use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks};
+
+fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
+    let env = VecEnv::new(3, None, AutoresetMode::SameStep, envs::Pendulum::default).unwrap();
+    let config = PpoConfig {
+        n_steps: 16,
+        batch_size: 24,
+        n_epochs: 2,
+        normalize: Some(NormalizerOptions::default()),
+        ..PpoConfig::default()
+    };
+    let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp_with_sde(spec, &[8], Activation::Tanh, -1.0, rng);
+    Ppo::new(Box::new(env), make, config, seed).unwrap()
+}
+
+/// What a child does until it is killed: learn and save, and save again.
+#[test]
+#[ignore = "the child of the tests below"]
+fn saves_until_it_is_killed() {
+    let Some(path) = std::env::var_os("RLOX_SAVE_TO") else { return };
+    let path = PathBuf::from(path);
+    let mut learner = trainer(1);
+    learner.load(&path).unwrap();
+    loop {
+        learner.iterate(0.0).unwrap();
+        match learner.save(&path) {
+            Err(error) => return assert!(matches!(error, Error::Io { .. }), "{error}"),
+            Ok(()) => assert!(std::env::var_os("RLOX_DISK_FULL").is_none(), "there was room"),
+        }
+    }
+}
+
+fn child(program: &mut Command, path: &Path) -> Child {
+    let arguments = ["--exact", "checkpoint::kill::saves_until_it_is_killed", "--ignored"];
+    program.args(arguments).env("RLOX_SAVE_TO", path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn kill_often(times: u32) {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
+    let mut rng = Pcg64::seed_from(times.into());
+    trainer(1).save(&path).unwrap();
+    let mut learner = trainer(1);
+    let (mut steps, mut between) = (0, 0);
+    for _ in 0..times {
+        let mut running = child(&mut Command::new(std::env::current_exe().unwrap()), &path);
+        std::thread::sleep(Duration::from_micros(rng.integers(1_000, 120_000) as u64));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        between += u32::from(!path.exists() || scratch.path().join(".saved.partial").exists());
+        learner.load(&path).unwrap();
+        assert!(learner.timesteps() >= steps, "{} steps after {steps}", learner.timesteps());
+        steps = learner.timesteps();
+        learner.iterate(0.0).unwrap();
+    }
+    assert!(steps > 0, "no child lived long enough to save");
+    eprintln!("{times} kills, {between} of them in the middle of a save, after {steps} steps in all");
+    learner.save(&path).unwrap();
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
+}
+
+#[test]
+fn a_kill_at_any_time_leaves_a_whole_checkpoint() {
+    kill_often(20);
+}
+
+#[test]
+#[ignore = "takes a quarter of a minute"]
+fn two_hundred_kills_leave_whole_checkpoints() {
+    kill_often(200);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_the_former_checkpoint() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("saved");
+    let learner = trainer(1);
+    learner.save(&path).unwrap();
+    // No file may be longer than one block: writing it fails as on a full disk.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    let done = child(shell.env("RLOX_DISK_FULL", "1"), &path).wait().unwrap();
+    assert!(done.success(), "{done}");
+    let mut read = trainer(2);
+    read.load(&path).unwrap();
+    assert_eq!((read.timesteps(), read.policy().tensors()), (0, learner.policy().tensors()));
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
+}

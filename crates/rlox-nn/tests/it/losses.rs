@@ -1,0 +1,4 @@
+//! The losses of all algorithms.
+
+mod off_policy;
+mod on_policy;
