@@ -181,7 +181,7 @@ class Layout:
     def decode(self, rows: Array) -> Any:
         """Rows of NumPy as `unpack` gives them, but with integers as the spaces count them.
 
-        >>> Layout(spaces.Discrete(3, start=5)).told(np.array([0, 2]))
+        >>> Layout(spaces.Discrete(3, start=5)).decode(np.array([0, 2]))
         array([5, 7])
         """
         if not self.packed:

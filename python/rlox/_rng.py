@@ -88,8 +88,8 @@ class SeedTracker:
         num_envs: How many environments.
 
     >>> seeds = SeedTracker(0, num_envs=3)
-    >>> seeds.give([7, None, 9], np.array([True, True, False]))
-    >>> seeds.each
+    >>> seeds.record([7, None, 9], np.array([True, True, False]))
+    >>> seeds.seeds
     (7, 1, 2)
     """
 

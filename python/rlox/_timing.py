@@ -39,9 +39,9 @@ class EveryNSteps:
     Raises:
         TypeError, ValueError: `every` is no integer of at least 1.
 
-    >>> every = Every(100)
+    >>> every = EveryNSteps(100)
     >>> every.start(timesteps=0)
-    >>> [every.due(steps) for steps in (64, 128, 192, 256, 512)]
+    >>> [every.ready(steps) for steps in (64, 128, 192, 256, 512)]
     [False, True, False, True, True]
     """
 

@@ -27,9 +27,9 @@ def check_int(
         TypeError: It is no integer; floats, whole or not, True and False are none.
         ValueError: It is too small.
 
-    >>> whole("n_steps", np.int64(8), low=1)
+    >>> check_int("n_steps", np.int64(8), low=1)
     8
-    >>> whole("total_timesteps", 1e5, low=1)
+    >>> check_int("total_timesteps", 1e5, low=1)
     Traceback (most recent call last):
     rlox.ArgumentTypeError: total_timesteps: expected an integer of at least 1, got 100000.0; \
 pass 100000
@@ -56,7 +56,7 @@ def check_float(
         TypeError: It is no number; True and False are none.
         ValueError: It is outside, NaN or infinite.
 
-    >>> number("gamma", np.float32(0.5), 0, 1)
+    >>> check_float("gamma", np.float32(0.5), 0, 1)
     0.5
     """
     expected = "a finite number"
@@ -190,7 +190,7 @@ def get_bool_fields(config: object) -> list[str]:
 def short_repr(value: object) -> str:
     """What came, for a message: its `repr`, cut short; its type where it has none.
 
-    >>> shown(10**5000)
+    >>> short_repr(10**5000)
     "a <class 'int'>"
     """
     try:

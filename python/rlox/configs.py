@@ -14,9 +14,9 @@ def local_config(config: Any, num_envs: int) -> Any:
     """Return the settings of a learner that collects by itself as one actor does.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
-    >>> from rlox.learners._actors import in_turn
-    >>> one = alone(PPOConfig(num_envs=8, num_actors=2, async_collect=True), 4)
-    >>> one.num_envs, in_turn(one), in_turn(alone(IMPALAConfig(), 8))
+    >>> from rlox.learners._actors import is_synchronous
+    >>> one = local_config(PPOConfig(num_envs=8, num_actors=2, async_collect=True), 4)
+    >>> one.num_envs, is_synchronous(one), is_synchronous(local_config(IMPALAConfig(), 8))
     (4, True, True)
     """
     changes: dict[str, Any] = {

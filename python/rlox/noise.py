@@ -118,9 +118,9 @@ def as_noise(name: str, value: Any) -> ActionNoise:
 def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
     """The same noise with one sigma, if that is all it has: no mean, and no other beginning.
 
-    >>> alike(GaussianNoise([0.2, 0.2]))
+    >>> as_scalar_noise(GaussianNoise([0.2, 0.2]))
     GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
-    >>> alike(GaussianNoise([0.2, 0.3])) is None
+    >>> as_scalar_noise(GaussianNoise([0.2, 0.3])) is None
     True
     """
     sigma = np.unique(noise.sigma)

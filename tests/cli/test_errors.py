@@ -94,7 +94,7 @@ ERRORS = [
     ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
     ("train --config seeds.yaml", 2, ["--seeds: expected no --seed"]),
     ("train --config number.yaml", 2, ["ENV: expected an environment's id", "3"]),
-    ("train --config own.yaml", 2, ["--config, has_custom_policy: expected", "train it in Python"]),
+    ("train --config own.yaml", 2, ["--config, custom_policy: expected", "train it in Python"]),
     ("train --config kwargs.yaml", 2, ["--config, env_kwargs: expected keys and values", "3"]),
     # Runs.
     ("eval", 2, ["Missing", "RUN"]),

@@ -348,7 +348,7 @@ def test_collect_n_steps_rejects_disabled_mode():
         env.collect_n_steps(3)
 
 
-def test_drain_episodes_returns_each_episode_once():
+def test_pop_episodes_returns_each_episode_once():
     env = VecEnv(2, seed=0, max_episode_steps=3)
     env.reset()
     for _ in range(4):

@@ -162,7 +162,7 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
         ({"processes": 2}, ArgumentError, "pass True or False"),
         ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "pass lambda: [EvalCallback("),
         ({"loggers": [object()]}, ArgumentTypeError, "pass 'jsonl'"),
-        ({"tell": 3}, ArgumentTypeError, "pass print"),
+        ({"on_result": 3}, ArgumentTypeError, "pass print"),
         ({"gama": 0.9}, ArgumentTypeError, "did you mean 'gamma'"),
         ({"processes": True, "callbacks": lambda: [print]}, ArgumentTypeError, "of a module"),
     ],

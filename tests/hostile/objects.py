@@ -394,7 +394,8 @@ def vector_env_calls(name):
     yield call(f"{name}.begin_rollout", **ROLLOUT, seed=7)
     yield call(f"{name}.step_rollout", **ROLLOUT, **DECISIONS)
     yield call(f"{name}.set_state", state=vector(1).get_state())
-    for method in ("drain_episodes", "get_state", "close"):
+    drain = "pop_episodes" if name == "VecEnv" else "drain_episodes"
+    for method in (drain, "get_state", "close"):
         yield call(f"{name}.{method}", at=1)
 
 
@@ -457,7 +458,7 @@ CALLS += [
     call("GymVecEnv.step", actions=PUSHES),
     call("GymVecEnv.begin_rollout", **ROLLOUT, seed=7),
     call("GymVecEnv.step_rollout", **ROLLOUT, **DECISIONS),
-    *(call(f"GymVecEnv.{method}") for method in ("drain_episodes", "render", "close")),
+    *(call(f"GymVecEnv.{method}") for method in ("pop_episodes", "render", "close")),
     *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
     *map(call, ("start_phases", "phase_seconds", "stop_phases")),
     call("enter_phase", phase="inference"),

@@ -34,11 +34,11 @@ NOT_CALLED = {
         "Trainer GoalReplayBuffer"
     ),
     "internal to learners: test_policies.py, test_mask_source.py, test_env_plugin.py": (
-        "make_policy acting get_evaluate_fn greedy sampled SdePolicy.reset_noise "
-        "*.final_action_masks"
+        "make_policy get_act_fn get_evaluate_fn greedy_actions sample_actions "
+        "SdePolicy.reset_noise *.final_action_masks"
     ),
     "internal to callbacks and their checkpoints: tests/callbacks": (
-        "Every.start Every.due get_env_maker check_env_maker *.on_* *Callback.state "
+        "EveryNSteps.start EveryNSteps.ready get_env_maker check_env_maker *.on_* *Callback.state "
         "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.interrupt_requested"
     ),
     "internal to GymVecEnv: test_foreign.py": "check_normalizer check_step",

@@ -361,7 +361,7 @@ SUBJECTS |= {
         lambda _: EarlyStoppingCallback(), lambda x: [x.patience, x.min_delta]
     ),
     "TimingCallback": Subject(lambda _: TimingCallback(), lambda x: x.seconds),
-    "Every": Subject(every, lambda every: every.steps),
+    "EveryNSteps": Subject(every, lambda every: every.steps),
 }
 # A file contains the dtype of an array, and other bytes have another checksum.
 EXACT = moved(floats(0.5, 2), ANY, "f2", ">f2", "f4", ">f4", "g")
@@ -388,7 +388,7 @@ CALLS += [
     call("Callback"),
     call("ProgressBar", every=0.5),
     call("TimingCallback", every=9),
-    call("Every", every=9),
+    call("EveryNSteps", every=9),
     call(
         "EvalCallback",
         every=9,

@@ -361,7 +361,7 @@ def test_processes_that_do_not_answer_hold_nobody_up():
         assert time.monotonic() - start < 8
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
     learner = NativeIMPALA(make_vec(Breaking, 2, how="sleep"), config, 0)
-    threading.Timer(3.0, setattr, (learner, "stopping", True)).start()
+    threading.Timer(3.0, setattr, (learner, "stop_requested", True)).start()
     while learner.iterate():
         pass
     assert learner.timesteps == 30  # 19 steps before the one that lasts are three whole rollouts

@@ -379,7 +379,7 @@ def test_other_modules_are_rejected_and_change_nothing(module, error, argument, 
 
 def test_a_learner_can_be_stopped_from_another_thread():
     learner = ppo(n_steps=10_000, n_epochs=10_000)
-    timer = threading.Timer(0.5, lambda: setattr(learner, "stopping", True))
+    timer = threading.Timer(0.5, lambda: setattr(learner, "stop_requested", True))
     timer.start()
     learner.iterate()  # hours, else
     timer.join()
@@ -397,7 +397,7 @@ def test_a_stopped_update_changes_nothing(algorithm):
         learner = ppo(**sizes, batch_size=16 * 20_000, n_epochs=1, target_kl=kl)
     assert learner.collect()
     before = learner.policy.tensors(), learner.policy.optimizer_state()
-    timer = threading.Timer(0.1, lambda: setattr(learner, "stopping", True))
+    timer = threading.Timer(0.1, lambda: setattr(learner, "stop_requested", True))
     timer.start()
     assert learner.update(1.0) == {}  # which takes a second, else
     assert learner.updates == 0

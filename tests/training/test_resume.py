@@ -30,7 +30,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env, use_sde, backend):
     first.train(640, callbacks=[halt])
     first.save(tmp_path / "half")
     second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
-    for name in ("config", "seed", "sources"):
+    for name in ("config", "seed", "config_sources"):
         assert getattr(second, name) == getattr(first, name)
     expect_equal_states(second.learner.state(), first.learner.state())
     result = second.train(callbacks=[lambda _, metrics: again.append(metrics)])

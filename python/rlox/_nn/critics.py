@@ -124,7 +124,7 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     What else they keep, such as the statistics of batch normalisation, is copied.
 
     >>> online, target = nn.Linear(1, 1), nn.Linear(1, 1)
-    >>> follow(target, online, tau=1.0)
+    >>> polyak_update(target, online, tau=1.0)
     >>> bool(online.weight == target.weight)
     True
     """

@@ -109,7 +109,7 @@ def apply_mask(logits: Tensor, flags: Tensor) -> Tensor:
         logits: (N, n) of categorical distributions, or (N, k) of `Bernoulli`.
         flags: (N, n), or (N, 2 * k) for the 0 and 1 of each component; True is allowed.
 
-    >>> masked(torch.zeros(1, 2), torch.tensor([[True, False, True, True]])).sigmoid()
+    >>> apply_mask(torch.zeros(1, 2), torch.tensor([[True, False, True, True]])).sigmoid()
     tensor([[0.0000, 0.5000]])
     """
     # The smallest number, not -inf: 0 * log 0 shall be 0 in the entropy.

@@ -34,8 +34,9 @@ def make_layer(
         generator: Decides the weights; None: torch's global one.
         **how: The layer's other arguments.
 
-    >>> made = [layer(nn.Linear, 2, 3, generator=torch.Generator().manual_seed(0)) for _ in "ab"]
-    >>> bool((made[0].weight == made[1].weight).all())
+    >>> generators = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    >>> first, second = (make_layer(nn.Linear, 2, 3, generator=each) for each in generators)
+    >>> bool((first.weight == second.weight).all())
     True
     """
     # As `nn.utils.skip_init`, which would load much of torch for it.
@@ -101,7 +102,7 @@ def fuse_mlps(
 
     >>> nets = [mlp([3, 8, 8, n], nn.Tanh, 1.0, ortho_init=True) for n in (2, 1)]
     >>> obs = torch.ones(5, 3)
-    >>> all(torch.allclose(a, n(obs), atol=1e-6) for a, n in zip(paired(*nets)(obs), nets))
+    >>> all(torch.allclose(a, n(obs), atol=1e-6) for a, n in zip(fuse_mlps(*nets)(obs), nets))
     True
     """
     first_parts, second_parts = _plain(first), _plain(second)

@@ -37,7 +37,7 @@ class StepRecorder:
         masked: Read the action masks of each state.
 
     >>> from rlox import VecEnv
-    >>> stepper = Stepper(VecEnv(n=2, env_id="Pendulum-v1"))
+    >>> stepper = StepRecorder(VecEnv(n=2, env_id="Pendulum-v1"))
     >>> stepper.start(seed=0)
     >>> stepper.step(np.zeros((2, 1), np.float32)).next_obs.shape, stepper.obs.shape
     ((2, 3), (2, 3))

@@ -373,7 +373,7 @@ def _describe_env(env_id: str) -> dict[str, Any]:
             "observation_space": _short(env.single_observation_space),
             "action_space": _short(env.single_action_space),
             "max_episode_steps": None if env.spec is None else env.spec.max_episode_steps,
-            "presets": [name for name, known in tuned.names().items() if env_id in known],
+            "presets": sorted(name for name, known in tuned.names().items() if env_id in known),
         }
 
 

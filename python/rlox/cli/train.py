@@ -236,7 +236,7 @@ def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int
     arguments |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
     if options.progress or not options.json:
         to = sys.stderr if options.json else sys.stdout
-        arguments["tell"] = lambda number, outcome: _report_seed(seeds[number], outcome, to)
+        arguments["on_result"] = lambda index, outcome: _report_seed(seeds[index], outcome, to)
     outcomes: list[Any]
     try:
         outcomes = [

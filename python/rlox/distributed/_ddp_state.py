@@ -51,7 +51,7 @@ def shard_config(
 
     >>> from rlox.configs import PPOConfig
     >>> settings = PPOConfig(num_envs=4, n_steps=8, batch_size=16)
-    >>> shard_config(settings, 2, own_envs=False, device=None)[1]
+    >>> shard_config(settings, 2, has_local_envs=False, device=None)[1]
     PPOConfig(num_envs=2, n_steps=8, ..., batch_size=8, ...)
     """
     if device is not None and config.device.partition(":")[0] == "cuda":

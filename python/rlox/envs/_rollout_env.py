@@ -121,7 +121,7 @@ def check_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any)
 def to_float_array(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
     """Return an array with one number for each environment.
 
-    >>> numbers("values", [1, 0.5], num_envs=2)
+    >>> to_float_array("values", [1, 0.5], num_envs=2)
     array([1. , 0.5], dtype=float32)
     """
     try:

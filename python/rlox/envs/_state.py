@@ -98,12 +98,12 @@ def get_state(env: Single) -> Arrays | str:
 
     >>> env = gym.make("CartPole-v1")
     >>> _ = env.reset(seed=0)
-    >>> saved = snapshot(env)
+    >>> saved = get_state(env)
     >>> obs = env.step(1)[0]
-    >>> restore(env, saved)
+    >>> set_state(env, saved)
     >>> bool((env.step(1)[0] == obs).all())
     True
-    >>> snapshot(gym.make("FrozenLake-v1"))
+    >>> get_state(gym.make("FrozenLake-v1"))
     'FrozenLakeEnv has no get_state() and set_state(state)'
     """
     for layer in _layers(env):

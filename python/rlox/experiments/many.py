@@ -123,8 +123,7 @@ def train_many(
         callbacks: Makes the callbacks of a run; called for each, in the thread or process that
             trains it, and once before, to see that it does.
         loggers: Names, as for `Trainer.train`; each run has loggers of its own.
-        tell: Called with the number of each run that has ended, counted from 0, and its result, or
-            its error.
+        on_result: Called with the index of each run that has ended and its result or error.
         **common: What all trainers are made with: settings, `env_kwargs`, `policy` and others.
 
     Returns:
@@ -155,7 +154,9 @@ def train_many(
         **common,
     )
     if on_result is not None and not callable(on_result):
-        raise ArgumentTypeError("tell", "a function or None", short_repr(on_result), "pass print")
+        raise ArgumentTypeError(
+            "on_result", "a function or None", short_repr(on_result), "pass print"
+        )
     return checked.train(on_result)
 
 

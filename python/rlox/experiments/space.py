@@ -17,7 +17,7 @@ _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
 class Range:
     """Numbers from `low` to `high`, both included; integers where both are.
 
-    >>> Range(1e-5, 1e-2, log=True).whole
+    >>> Range(1e-5, 1e-2, log=True).is_integer
     False
     """
 

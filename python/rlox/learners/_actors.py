@@ -38,9 +38,9 @@ def is_synchronous(config: Any) -> bool:
     """Whether one thread collects and learns, by turns: there are no actors then.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
-    >>> in_turn(A2CConfig()), in_turn(A2CConfig(async_collect=True)), in_turn(IMPALAConfig())
-    (True, False, False)
-    >>> in_turn(IMPALAConfig(lockstep=True, max_lag=0))
+    >>> is_synchronous(A2CConfig()), is_synchronous(A2CConfig(async_collect=True))
+    (True, False)
+    >>> is_synchronous(IMPALAConfig(lockstep=True, max_lag=0))
     True
     """
     if not getattr(config, "async_collect", hasattr(config, "num_actors")):

@@ -108,7 +108,7 @@ def resolve_backend(backend: str, reason: TorchReason | None) -> str:
 
     >>> resolve_backend("auto", None)
     'native'
-    >>> resolve_backend("native", Need("device", "'cpu'", "'cuda'", "device is 'cuda'"))
+    >>> resolve_backend("native", TorchReason("device", "'cpu'", "'cuda'", "device is 'cuda'"))
     Traceback (most recent call last):
     rlox.ArgumentError: device: expected 'cpu' on the native backend, got 'cuda'; pass \
 backend="torch"

@@ -132,7 +132,7 @@ def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
 def find_duplicate(loggers: Iterable[Any]) -> str | None:
     """The first name that comes a second time; None where each comes once.
 
-    >>> twice(["csv", "jsonl", "csv"])
+    >>> find_duplicate(["csv", "jsonl", "csv"])
     'csv'
     """
     names = set()

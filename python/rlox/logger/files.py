@@ -48,7 +48,8 @@ class ConsoleLogger(IntervalLogger):
 def format_table(metrics: Mapping[str, float]) -> str:
     """Metrics as lines of text, without those that are NaN.
 
-    >>> print(table({"time/fps": 1000.0, "train/loss": 0.5, "time/total_timesteps": 25600}), end="")
+    >>> metrics = {"time/fps": 1000.0, "train/loss": 0.5, "time/total_timesteps": 25600}
+    >>> print(format_table(metrics), end="")
     | time/fps             |  1000 |
     | time/total_timesteps | 25600 |
     | train/loss           |   0.5 |
