@@ -35,6 +35,15 @@ def local_config(config: Any, num_envs: int) -> Any:
     return replace(config, **changes)
 
 
+def scheduled(value: float, schedule: str, progress: float) -> float:
+    """Return a scheduled setting: `value`, or for "linear" `value * (1 - progress)`.
+
+    >>> scheduled(0.5, "linear", progress=0.25), scheduled(0.5, "constant", progress=0.25)
+    (0.375, 0.5)
+    """
+    return value * (1.0 - progress) if schedule == "linear" else value
+
+
 __all__ = [
     "ACTIVATIONS",
     "ALPHA",
@@ -48,6 +57,7 @@ __all__ = [
     "SACConfig",
     "TD3Config",
     "make_config",
+    "scheduled",
     "setting_docs",
 ]
 # Decays of Adam's running means and of RMSprop's, as in PyTorch; epsilon as in Stable-Baselines3.

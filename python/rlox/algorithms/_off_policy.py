@@ -28,6 +28,7 @@ from rlox.buffers._steps import Step, StepRecorder
 from rlox.buffers.hindsight import goal_functions
 from rlox.buffers.replay import check_frame_stack
 from rlox.buffers.rollout import make_buffer
+from rlox.configs import scheduled
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
@@ -426,8 +427,8 @@ class OffPolicyLearner(OffPolicyCollector):
         progress = _validation.check_float(
             "progress", progress, 0, 1, fix="pass the share that is done"
         )
-        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * schedules[config.lr_schedule]
+        config = self.config
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         with self.seeded():
             with torch.no_grad(), runtime.evaluating(self.policy):
                 n_transitions = self.collect(progress)

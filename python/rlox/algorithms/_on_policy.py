@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlox import _rng, _spaces, _types, learners, policies
+from rlox import _finite, _rng, _spaces, _types, _validation, learners, policies
 from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.optim import VectorOptimizer
 from rlox._rlox import RolloutBuffer
+from rlox._rlox import enter_phase as enter
 from rlox.configs import SHAPE_SETTINGS
 from rlox.envs import _state
 from rlox.envs._masks import as_masks
@@ -152,8 +153,76 @@ class TorchLearner(OnPolicyLearner):
         with self.seeded(), runtime.evaluating(self.policy):
             return self.collect()
 
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collect `n_steps` steps of each environment and learn from them; see `Learner`."""
+        fix = "pass the fraction of the run that is done"
+        progress = _validation.check_float("progress", progress, 0, 1, fix=fix)
+        with self.seeded():
+            with runtime.evaluating(self.policy):
+                is_full = self.collect() if self.is_synchronous else self._next_rollout()
+            return self._finish_iteration(self.update(progress) if is_full else {})
+
+    @torch.no_grad()
     def collect(self) -> bool:
-        """Fills the buffer; False if `stop_requested` was set meanwhile."""
+        """Fill the buffer with one rollout; return False if `stop_requested` was set meanwhile.
+
+        In NEXT_STEP mode, a rollout may consist of resets only; another one is collected then.
+        """
+        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
+        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
+        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
+        n_transitions = 0
+        while n_transitions == 0:
+            enter("env_step")
+            env.begin_rollout(buffer, self.normalizer, self.first_seed())
+            self.env_initialized = True
+            for t in range(config.n_steps):
+                enter("inference")
+                if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
+                    policy.reset_noise(config.num_envs)
+                outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
+                try:
+                    outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
+                    actions, log_probs, values = outputs
+                    enter("env_step")
+                    env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
+                except ValueError:
+                    # The environment rejects NaN actions; name the tensor of the policy instead.
+                    arrays = runtime.module_arrays(policy)
+                    _finite.check_finite_policy(outputs, arrays, first_step + t)
+                    raise
+                if self.stop_requested:
+                    return False
+            self.finish_rollout(first_step)
+            n_transitions = buffer.n_transitions
+        return True
+
+    def finish_rollout(self, first_step: int) -> None:
+        """Bootstrap the ends of the rollout and compute GAE advantages and returns.
+
+        The last state of a truncated episode has the value of the policy; the value after a
+        terminated episode is 0.
+        """
+        buffer, config = self.buffer, self.config
+        enter("inference")
+        final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
+        last_values = self.values(buffer.last_obs)
+        enter("gae_compute")
+        _finite.check_finite_rollout(buffer, last_values, final_values, first_step)
+        buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
+
+    def update(self, progress: float) -> dict[str, float]:
+        """Learn from the rollout in the buffer.
+
+        Args:
+            progress: Fraction of the run that is done, in [0, 1], for schedules.
+
+        Returns:
+            Metrics; empty if `stop_requested` was set before the first minibatch.
+
+        Raises:
+            NonFiniteError: A loss or a gradient is NaN or infinite.
+        """
         raise NotImplementedError
 
     def _prepare(self, rollout: Rollout) -> None:

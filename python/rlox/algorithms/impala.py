@@ -7,22 +7,19 @@ V-trace corrects for the updates that came between. `lockstep=True` with `max_la
 and learner take turns, for any environment and any policy.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import _finite, _validation, learners, policies
+from rlox import _finite, learners, policies
 from rlox._nn import runtime
 from rlox._nn.optim import clip_norm_
 from rlox._rlox import compute_vtrace
 from rlox._rlox import enter_phase as enter
 from rlox.algorithms._on_policy import TorchLearner
 from rlox.algorithms.a2c import make_optimizer
-from rlox.configs import IMPALAConfig
+from rlox.configs import IMPALAConfig, scheduled
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
 
@@ -91,44 +88,8 @@ class IMPALA(TorchLearner):
             self.optimizer = make_optimizer(config, self.policy)
         self._make_storage()
 
-    def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Learns from the next rollout of `n_steps` steps; see `Learner`."""
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the share that is done"
-        )
-        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * schedules[config.lr_schedule]
-        with self.seeded():
-            with runtime.evaluating(self.policy):
-                is_full = self.collect() if self.is_synchronous else self._next_rollout()
-            return self._finish_iteration(self.update(learning_rate) if is_full else {})
-
-    @torch.no_grad()
-    def collect(self) -> bool:
-        """Fills the buffer; False if `stop_requested` was set meanwhile."""
-        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
-        enter("env_step")
-        env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.env_initialized = True
-        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
-        for t in range(config.n_steps):
-            enter("inference")
-            if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
-                policy.reset_noise(config.num_envs)
-            outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
-            try:
-                outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
-                actions, log_probs, values = outputs
-                enter("env_step")
-                env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
-            except ValueError:
-                # NaN from the policy is refused by what meets it first; here it gets its name.
-                _finite.check_finite_policy(outputs, runtime.module_arrays(policy), first_step + t)
-                raise
-            if self.stop_requested:
-                return False
-        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
+    def finish_rollout(self, first_step: int) -> None:
+        """Do nothing: V-trace estimates advantages with the policy of the update."""
 
     def collect_for_remote(self, seed: int) -> bool:
         """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
@@ -168,13 +129,10 @@ class IMPALA(TorchLearner):
         )
         return [torch.from_numpy(x).flatten().to(device) for x in targets]
 
-    def update(self, learning_rate: float) -> dict[str, float]:
-        """One gradient step on the rollout.
-
-        Raises:
-            FloatingPointError: A loss or the gradient is NaN or infinite; nothing has moved then.
-        """
+    def update(self, progress: float) -> dict[str, float]:
+        """Make one gradient step on the rollout."""
         config, policy, buffer = self.config, self.policy, self.buffer
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         enter("gradient_update")
         rows = self.unpack_batch(self.rows.to(self.device))
         log_probs, entropy, values = self.evaluate(rows.obs, rows.actions, rows.masks)

@@ -7,17 +7,16 @@ shares with Rust, estimates advantages (GAE), and takes `n_epochs` passes over i
 from collections.abc import Iterator
 from typing import Any
 
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import _finite, _validation, learners, policies
+from rlox import _finite, learners, policies
 from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
 from rlox._rlox import enter_phase as enter
 from rlox.algorithms._on_policy import Batch, TorchLearner
-from rlox.configs import PPOConfig
+from rlox.configs import PPOConfig, scheduled
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
 
@@ -92,53 +91,6 @@ class PPO(TorchLearner):
         self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
         self._make_storage()
 
-    def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the share that is done"
-        )
-        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
-        learning_rate = config.learning_rate * schedules[config.lr_schedule]
-        clip_coef = config.clip_coef * schedules[config.clip_schedule]
-        with self.seeded():
-            with runtime.evaluating(self.policy):
-                is_full = self.collect() if self.is_synchronous else self._next_rollout()
-            return self._finish_iteration(self.update(learning_rate, clip_coef) if is_full else {})
-
-    @torch.no_grad()
-    def collect(self) -> bool:
-        """Fills the buffer; False if `stop_requested` was set meanwhile."""
-        env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
-        act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
-        enter("env_step")
-        env.begin_rollout(buffer, self.normalizer, self.first_seed())
-        self.env_initialized = True
-        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
-        for t in range(config.n_steps):
-            enter("inference")
-            if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
-                policy.reset_noise(config.num_envs)
-            outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
-            try:
-                outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
-                actions, log_probs, values = outputs
-                enter("env_step")
-                env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
-            except ValueError:
-                # NaN from the policy is refused by what meets it first; here it gets its name.
-                _finite.check_finite_policy(outputs, runtime.module_arrays(policy), first_step + t)
-                raise
-            if self.stop_requested:
-                return False
-        enter("inference")
-        # Where an episode was cut, what would have followed is worth the value of its last state.
-        final_values = self.values(buffer.final_obs) if len(buffer.final_index) else None
-        last_values = self.values(buffer.last_obs)
-        enter("gae_compute")
-        _finite.check_finite_rollout(buffer, last_values, final_values, first_step)
-        buffer.finish(last_values, config.gamma, config.gae_lambda, final_values)
-        return buffer.n_transitions > 0 or self.collect()  # again if all that happened was resets
-
     def batches(self, rows: Batch) -> Iterator[Batch]:
         """All steps in minibatches, in a new random order."""
         total, size = len(rows.obs), self.config.batch_size
@@ -152,48 +104,47 @@ class PPO(TorchLearner):
             enter("gradient_update")
             yield batch
 
-    def update(self, learning_rate: float, clip_coef: float) -> dict[str, float]:
-        """Epochs of minibatches over the rollout, until `target_kl` or `stop_requested` ends them.
-
-        Returns:
-            Metrics; empty if it was stopped before the first minibatch.
-        """
+    def update(self, progress: float) -> dict[str, float]:
+        """Run `n_epochs` of minibatches; `target_kl` and `stop_requested` end them early."""
         config, optimizer = self.config, self.optimizer
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
+        clip_coef = scheduled(config.clip_coef, config.clip_schedule, progress)
         enter("gradient_update")
         rows = self.rows.to(self.device)
         if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         parts, log_ratios = list[Tensor](), list[Tensor]()
-        norms, stop_early = torch.zeros((), device=self.device), False
-        # A compiled function is compiled anew for each value of a float, but not of a tensor.
+        norms = torch.zeros((), device=self.device)
+        # torch.compile specialises on the value of a float, but not of a tensor.
         clip: Any = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
+        stop, epoch_start = False, 0
         for _ in range(config.n_epochs):
-            before = len(log_ratios)
+            epoch_start = len(log_ratios)
             for batch in self.batches(rows):
-                if self.stop_requested:
+                if stop := self.stop_requested:
                     break
                 loss, log_ratio, part = self.loss(self.evaluate, batch, config, clip)
                 parts.append(part)
                 log_ratios.append(log_ratio)
                 if config.target_kl is not None:
-                    stop_early = self.divergence(log_ratio) > 1.5 * config.target_kl
-                if stop_early:
+                    stop = self.divergence(log_ratio) > 1.5 * config.target_kl
+                if stop:
                     break
                 gradient = optimizer.gradient(loss)
                 norms += clip_norm_(gradient, config.max_grad_norm)
-                non_finite = ~norms.isfinite()
+                is_non_finite = ~norms.isfinite()
                 if self.device.type != "cpu":
-                    # Looking would wait for all work before it: `metrics` does, once.
-                    gradient.masked_fill_(non_finite, 0.0)
-                elif stop_early := bool(non_finite):
+                    # Reading the flag here would wait for the device; `metrics` reads it once.
+                    gradient.masked_fill_(is_non_finite, 0.0)
+                elif stop := bool(is_non_finite):
                     break
                 optimizer.step(gradient, learning_rate)
-            self.updates += len(log_ratios) > before
-            if stop_early or self.stop_requested:
+            self.updates += len(log_ratios) > epoch_start
+            if stop:
                 break
         if not parts:
             return {}
-        last = torch.cat(log_ratios[before:] or log_ratios[-1:])  # the last epoch's
+        last = torch.cat(log_ratios[epoch_start:] or log_ratios[-1:])  # of the last epoch
         return {
             **self.metrics(rows, torch.stack(parts), torch.cat(log_ratios), norms, clip_coef),
             "train/approx_kl": approx_kl(last).item(),

@@ -17,6 +17,7 @@ from rlox._rng import state_for_native
 from rlox._spaces import check_supported_actions
 from rlox.buffers._steps import StepRecorder
 from rlox.buffers.replay import NativeReplay
+from rlox.configs import scheduled
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
@@ -185,7 +186,7 @@ class NativeOffPolicy(BaseLearner):
 
     def _metrics(self, values: dict[str, float], progress: float) -> dict[str, float]:
         """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
-        config, schedules = self.config, {"constant": 1.0, "linear": 1.0 - progress}
+        config = self.config
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
             "rollout/ep_len_mean": self.episodes.mean_length,
@@ -194,7 +195,7 @@ class NativeOffPolicy(BaseLearner):
                 metric: values.get(name, math.nan)
                 for name, metric in ALGORITHMS[self.algorithm].update_metrics.items()
             },
-            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
+            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
             "train/n_updates": self.updates,
         }
 

@@ -11,7 +11,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy
 from rlox._rlox import enter_phase as enter
 from rlox._rng import state_for_native
-from rlox.configs import EPS
+from rlox.configs import EPS, scheduled
 from rlox.envs import _state
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
@@ -81,7 +81,7 @@ class NativeLearner(OnPolicyLearner):
         with self._exclusive():
             is_full = self.collect() if self.is_synchronous else self._next_rollout()
             enter("gradient_update")
-            return self._finish_iteration(self.update(1.0 - progress) if is_full else {})
+            return self._finish_iteration(self.update(progress) if is_full else {})
 
     def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
         """The weights, as actors take them."""
@@ -152,12 +152,15 @@ class NativeLearner(OnPolicyLearner):
             outputs
         )  # again after mere resets
 
-    def update(self, remaining: float) -> dict[str, float]:
-        """Learns from the rollout; `remaining` is the share of the run that is not done yet.
+    def update(self, progress: float) -> dict[str, float]:
+        """Learn from the rollout in the buffer.
+
+        Args:
+            progress: Fraction of the run that is done, in [0, 1], for schedules.
 
         Raises:
-            FloatingPointError: A gradient is NaN or infinite, and the weights have not moved then;
-                or a step has made a weight so: only a checkpoint helps.
+            NonFiniteError: A gradient is NaN or infinite (the weights have not changed), or the
+                optimizer step made a weight non-finite (only a checkpoint helps).
         """
         raise NotImplementedError
 
@@ -287,11 +290,11 @@ class NativePPO(NativeLearner):
 
     algorithm = "ppo"
 
-    def update(self, remaining: float) -> dict[str, float]:
+    def update(self, progress: float) -> dict[str, float]:
         """Epochs of minibatches over the rollout; see `NativeLearner.update`."""
-        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
-        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
-        clip_coef = _single(config.clip_coef) * schedules[config.clip_schedule]
+        config = self.config
+        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
+        clip_coef = scheduled(_single(config.clip_coef), config.clip_schedule, progress)
         names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
         rest = ("normalize_advantage", "max_grad_norm")
         settings = {name: getattr(config, name) for name in (*names, *rest)}
@@ -311,8 +314,8 @@ class NativePPO(NativeLearner):
             "train/explained_variance": metrics["explained_variance"],
             **_std_metric(metrics),
             "train/approx_kl": metrics["approx_kl"],
-            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
-            "train/clip_range": config.clip_coef * schedules[config.clip_schedule],
+            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
+            "train/clip_range": scheduled(config.clip_coef, config.clip_schedule, progress),
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
             "train/n_updates": self.updates,
         }
@@ -330,10 +333,10 @@ class NativeA2C(NativeLearner):
 
     algorithm = "a2c"
 
-    def update(self, remaining: float) -> dict[str, float]:
+    def update(self, progress: float) -> dict[str, float]:
         """One gradient step on the rollout; see `NativeLearner.update`."""
-        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
-        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
+        config = self.config
+        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
         settings = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
         metrics = self.learn(self.policy.a2c, settings | {"learning_rate": learning_rate})
@@ -346,7 +349,7 @@ class NativeA2C(NativeLearner):
             "train/entropy_loss": metrics["entropy_loss"],
             "train/loss": metrics["loss"],
             "train/explained_variance": metrics["explained_variance"],
-            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
+            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
             "train/n_updates": self.updates,
             **_std_metric(metrics),
         }
@@ -367,10 +370,10 @@ class NativeIMPALA(NativeLearner):
 
     algorithm = "impala"
 
-    def update(self, remaining: float) -> dict[str, float]:
+    def update(self, progress: float) -> dict[str, float]:
         """One gradient step on a rollout; see `NativeLearner.update`."""
-        config, schedules = self.config, {"constant": 1.0, "linear": remaining}
-        learning_rate = _single(config.learning_rate) * schedules[config.lr_schedule]
+        config = self.config
+        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")
         rest = ("ent_coef", "vf_coef", "max_grad_norm")
         settings = {name: getattr(config, name) for name in (*names, *rest)}
@@ -386,7 +389,7 @@ class NativeIMPALA(NativeLearner):
             "train/approx_kl": metrics["approx_kl"],
             "train/clip_fraction": metrics["clip_fraction"],
             "train/explained_variance": metrics["explained_variance"],
-            "train/learning_rate": config.learning_rate * schedules[config.lr_schedule],
+            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
             "train/n_updates": self.updates,
             **_std_metric(metrics),
         }
