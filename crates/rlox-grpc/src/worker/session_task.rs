@@ -1,4 +1,4 @@
-//! Sessions: a task that reads requests, and a thread that answers them.
+//! The task that reads the requests of a session, and the thread that answers them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::connections::{Carrying, Peer};
-use super::room::{Answer, Asked, Held, Replies, Room, keep};
+use super::budget::{Answer, Asked, Held, Replies, Room, keep};
+use super::connection::{Carrying, Peer};
+use super::metrics::Counters;
+use super::options::{Limits, Make};
 use super::session::Session;
-use super::{Counters, Limits, Make};
-use crate::v1::{self, failure::Kind, reply::What, request};
-use crate::wire;
+use crate::codec;
+use crate::proto::{self, failure::Kind, reply::What, request};
 
 /// How long a stream may be there without its first request.
 const OPENING: Duration = Duration::from_secs(2);
@@ -55,10 +56,13 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl v1::worker_server::Worker for Service {
+impl proto::worker_server::Worker for Service {
     type SessionStream = Replies;
 
-    async fn session(&self, request: Request<Streaming<v1::Request>>) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(
+        &self,
+        request: Request<Streaming<proto::Request>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
         // Nothing of a stream is read that waits.
         let opening = tokio::time::timeout(WAITING, Arc::clone(&self.opening).acquire_owned()).await;
         let Ok(Ok(opening)) = opening else {
@@ -91,7 +95,7 @@ struct Life {
 }
 
 impl Life {
-    async fn begin(mut self, mut incoming: Streaming<v1::Request>, opening: OwnedSemaphorePermit) {
+    async fn begin(mut self, mut incoming: Streaming<proto::Request>, opening: OwnedSemaphorePermit) {
         if let Err(status) = self.first(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
             // Who is gone is not told.
@@ -102,7 +106,7 @@ impl Life {
     /// Takes the first request, and then all others to the thread that answers them.
     async fn first(
         &mut self,
-        incoming: &mut Streaming<v1::Request>,
+        incoming: &mut Streaming<proto::Request>,
         opening: OwnedSemaphorePermit,
     ) -> Result<(), Status> {
         let first = tokio::time::timeout(OPENING, incoming.message()).await;
@@ -153,8 +157,8 @@ impl Life {
 
     async fn forward(
         &mut self,
-        incoming: &mut Streaming<v1::Request>,
-        requests: &mpsc::UnboundedSender<(v1::Request, Asked)>,
+        incoming: &mut Streaming<proto::Request>,
+        requests: &mpsc::UnboundedSender<(proto::Request, Asked)>,
         room: &Room,
         mut sequence: u64,
     ) -> Result<(), Status> {
@@ -191,13 +195,13 @@ impl Life {
 }
 
 /// Lets a small request go from what it was read into, which may be as large as messages are; others keep all their room.
-fn small(request: v1::Request, most: usize, room: &mut OwnedSemaphorePermit) -> Result<v1::Request, Status> {
+fn small(request: proto::Request, most: usize, room: &mut OwnedSemaphorePermit) -> Result<proto::Request, Status> {
     let bytes = request.encoded_len();
     if bytes > most / 64 {
         return Ok(request);
     }
     keep(room, bytes);
-    v1::Request::decode(Bytes::from(request.encode_to_vec())).map_err(|error| Status::internal(error.to_string()))
+    proto::Request::decode(Bytes::from(request.encode_to_vec())).map_err(|error| Status::internal(error.to_string()))
 }
 
 /// The thread of a session.
@@ -217,7 +221,13 @@ struct Answering {
 }
 
 impl Answering {
-    fn run(self, open: v1::Open, sequence: u64, asked: Asked, mut work: mpsc::UnboundedReceiver<(v1::Request, Asked)>) {
+    fn run(
+        self,
+        open: proto::Open,
+        sequence: u64,
+        asked: Asked,
+        mut work: mpsc::UnboundedReceiver<(proto::Request, Asked)>,
+    ) {
         let opened = catch_unwind(AssertUnwindSafe(|| {
             Session::open(&open, &self.make, &self.limits, &self.held, Arc::clone(&self.counters))
         }));
@@ -229,7 +239,7 @@ impl Answering {
             }
             Ok(Err(error)) => {
                 self.counters.refused.fetch_add(1, Relaxed);
-                self.send(sequence, What::Failure(wire::failure_to(error)), None, asked);
+                self.send(sequence, What::Failure(codec::failure_to(error)), None, asked);
                 return;
             }
             Err(panic) => return self.panicked(sequence, panic, asked),
@@ -249,18 +259,18 @@ impl Answering {
     }
 
     /// Whether the session goes on.
-    fn answer(&self, session: &mut Session, request: v1::Request, asked: Asked) -> bool {
+    fn answer(&self, session: &mut Session, request: proto::Request, asked: Asked) -> bool {
         // For the reply, and before it for what is made of the request.
         let Some(room) = self.room(session.largest().max(asked.bytes.num_permits())) else { return false };
         let sequence = request.sequence;
         let Some(what) = request.what else {
             let error = Error::config("request", "one that this worker knows", "another", "use the same version");
-            return self.send(sequence, What::Failure(wire::failure_to(error)), Some(room), asked);
+            return self.send(sequence, What::Failure(codec::failure_to(error)), Some(room), asked);
         };
         let stop = || self.gone.load(Relaxed);
         match catch_unwind(AssertUnwindSafe(|| session.answer(what, &stop))) {
             Ok(answer) => {
-                let reply = answer.unwrap_or_else(|error| What::Failure(wire::failure_to(error)));
+                let reply = answer.unwrap_or_else(|error| What::Failure(codec::failure_to(error)));
                 self.send(sequence, reply, Some(room), asked)
             }
             Err(panic) => {
@@ -292,9 +302,9 @@ impl Answering {
 
     /// Whether the reply will be taken.
     fn send(&self, sequence: u64, what: What, room: Option<OwnedSemaphorePermit>, asked: Asked) -> bool {
-        let mut reply = v1::Reply { sequence, what: Some(what) };
+        let mut reply = proto::Reply { sequence, what: Some(what) };
         if let Err(error) = self.limits.check_message("max_message_bytes", reply.encoded_len()) {
-            reply.what = Some(What::Failure(wire::failure_to(error)));
+            reply.what = Some(What::Failure(codec::failure_to(error)));
         }
         let bytes = reply.encoded_len();
         let room = match room {
@@ -317,7 +327,7 @@ impl Answering {
         // What a panic carries may panic when it is dropped.
         std::mem::forget(panic);
         let got = said.unwrap_or_else(|| "no message".into());
-        let failure = v1::Failure { kind: Kind::Panic.into(), got, ..v1::Failure::default() };
+        let failure = proto::Failure { kind: Kind::Panic.into(), got, ..proto::Failure::default() };
         self.send(sequence, What::Failure(failure), None, asked);
     }
 }

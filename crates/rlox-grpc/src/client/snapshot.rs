@@ -1,12 +1,13 @@
-//! Where remote environments stand: asked, changed here, and told.
+//! Snapshots of remote environments: fetched from workers, changed here and sent back.
 
 use std::sync::PoisonError;
 
 use rlox_core::{AutoresetMode, Error, Pcg64, Progress, Result, Standing, check_len, stream_words, streams_of};
 
-use super::{Remote, RemoteVecEnv};
-use crate::v1::{reply, request};
-use crate::{v1, wire};
+use super::env::{Remote, RemoteVecEnv};
+use super::failover::Shard;
+use crate::proto::{reply, request};
+use crate::{codec, proto};
 
 impl Remote {
     /// Where all environments stand; `None` where they cannot tell.
@@ -20,12 +21,12 @@ impl Remote {
 
     /// Leaves what was not waited for.
     fn abandon(&mut self) {
-        self.shards.iter_mut().for_each(super::Shard::abandon);
+        self.shards.iter_mut().for_each(Shard::abandon);
     }
 
     /// Where all environments stand, from their workers.
     fn asked(&mut self) -> Result<Option<Standing<'static>>> {
-        self.shards.iter_mut().for_each(|shard| shard.ask(request::What::Snapshot(v1::Snapshot {}), false));
+        self.shards.iter_mut().for_each(|shard| shard.ask(request::What::Snapshot(proto::Snapshot {}), false));
         let (mut all, mut untold) = (None::<Standing<'static>>, false);
         for shard in &mut self.shards {
             let n = shard.num_envs();
@@ -37,7 +38,7 @@ impl Remote {
                 untold = true;
                 continue;
             }
-            let part = wire::standing_from(&part, n)?;
+            let part = codec::standing_from(&part, n)?;
             match &mut all {
                 None => all = Some(part),
                 Some(all) => all.append(&part),
@@ -56,8 +57,8 @@ impl Remote {
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            let standing = Some(wire::standing_to(&known.rows(rows)));
-            shard.ask(request::What::Restore(v1::Restore { standing, only_check: false }), true);
+            let standing = Some(codec::standing_to(&known.rows(rows)));
+            shard.ask(request::What::Restore(proto::Restore { standing, only_check: false }), true);
         }
         let mut first = 0;
         for shard in &mut self.shards {
@@ -81,8 +82,8 @@ impl Remote {
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            let standing = Some(wire::standing_to(&standing.rows(rows)));
-            shard.ask(request::What::Restore(v1::Restore { standing, only_check: true }), false);
+            let standing = Some(codec::standing_to(&standing.rows(rows)));
+            shard.ask(request::What::Restore(proto::Restore { standing, only_check: true }), false);
         }
         // The first error: what the others say is not needed then.
         let said = self.shards.iter_mut().try_for_each(|shard| shard.answer(&|| false).map(drop));

@@ -1,4 +1,4 @@
-//! Connections: how many there are, how much they carry, and how long they may be silent or without a session.
+//! Connections: their number, their sessions, and the time that they may be silent or without a session.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use super::Counters;
+use super::metrics::Counters;
 
 /// How long a connection is kept that is of no use.
 #[derive(Clone, Copy)]

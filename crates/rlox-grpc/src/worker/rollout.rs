@@ -1,4 +1,4 @@
-//! Rollouts that a worker collects with a policy it was given.
+//! Rollouts that a worker collects with the policy of a learner.
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
 use rlox_nn::train::{Collection, IterationStreams, collect_transitions};
@@ -6,10 +6,10 @@ use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetwork
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Limits;
-use super::room::Held;
-use crate::v1;
-use crate::wire::{self, Slab};
+use super::budget::Held;
+use super::options::Limits;
+use crate::codec::{self, Slab};
+use crate::proto;
 
 /// Hidden layers of a policy.
 const MOST_LAYERS: usize = 64;
@@ -26,7 +26,7 @@ pub(super) struct Rollouts {
 }
 
 impl Rollouts {
-    pub(super) fn new(asked: &v1::Policy, env: &dyn VectorEnv, limits: &Limits, held: &Held) -> Result<Self> {
+    pub(super) fn new(asked: &proto::Policy, env: &dyn VectorEnv, limits: &Limits, held: &Held) -> Result<Self> {
         let n_steps = asked.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
@@ -67,10 +67,10 @@ impl Rollouts {
     pub(super) fn collect(
         &mut self,
         env: &mut dyn VectorEnv,
-        asked: &v1::Collect,
+        asked: &proto::Collect,
         limits: &Limits,
         stop: &dyn Fn() -> bool,
-    ) -> Result<v1::Rollout> {
+    ) -> Result<proto::Rollout> {
         let Self { policy, how, rollout, streams, version, known, .. } = self;
         if !asked.weights.is_empty() {
             policy.load(&NamedTensors::from_safetensors(&asked.weights)?)?;
@@ -93,9 +93,9 @@ impl Rollouts {
         let mut slab = Vec::new();
         rollout.steps.write_whole(&mut slab)?;
         let mut episodes = Vec::with_capacity(rollout.returns.len() * 12);
-        wire::put(&mut episodes, &rollout.returns);
-        wire::put(&mut episodes, &rollout.lengths);
-        Ok(v1::Rollout {
+        codec::put(&mut episodes, &rollout.returns);
+        codec::put(&mut episodes, &rollout.lengths);
+        Ok(proto::Rollout {
             version: asked.version,
             steps: slab.into(),
             episodes: episodes.into(),
@@ -117,7 +117,7 @@ fn weight_bytes(spec: &EnvSpec, hidden: &[usize], shared: bool) -> usize {
 
 /// Bytes of networks: parameters as they lie, as gradients, as two means and transposed; and of what they give for all
 /// environments, and the noise of gSDE.
-fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &v1::Policy, num_envs: usize) -> usize {
+fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy, num_envs: usize) -> usize {
     let padded = |width: usize| width.saturating_add(15) / 16 * 64;
     let outputs = match &spec.action {
         Space::Discrete { n, .. } => *n as usize,
@@ -138,7 +138,7 @@ fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &v1::Policy, num_envs:
 }
 
 /// The widths of the hidden layers.
-fn hidden(asked: &v1::Policy) -> Result<Vec<usize>> {
+fn hidden(asked: &proto::Policy) -> Result<Vec<usize>> {
     let layers = asked.hidden.len() / 4;
     if layers > MOST_LAYERS {
         let expected = format!("at most {MOST_LAYERS} layers");
@@ -151,7 +151,7 @@ fn hidden(asked: &v1::Policy) -> Result<Vec<usize>> {
 }
 
 /// The built-in networks of a shape, whose weights are to be replaced.
-fn policy(spec: &EnvSpec, hidden: &[usize], asked: &v1::Policy) -> Result<Box<dyn ActorCritic>> {
+fn policy(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
     let activation: Activation = asked.activation.parse()?;
     let distribution = if asked.use_sde {
         Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?

@@ -1,4 +1,4 @@
-//! What messages and the types of `rlox-core` have to do with each other.
+//! Conversion between the types of `rlox-core` and the messages of the protocol.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
 use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
 
-use crate::v1;
+use crate::proto;
 
 /// Arguments of environments, and options of a reset.
 const MOST_ARGUMENTS: usize = 64;
@@ -105,7 +105,7 @@ pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl It
     flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
 }
 
-pub(crate) fn standing_to(standing: &Standing<'_>) -> v1::Standing {
+pub(crate) fn standing_to(standing: &Standing<'_>) -> proto::Standing {
     let n = standing.finished.len();
     let mut slab = Vec::with_capacity(8 * (standing.states.len() + n * (2 + Pcg64::WORDS)) + n);
     put(&mut slab, &standing.states);
@@ -113,10 +113,10 @@ pub(crate) fn standing_to(standing: &Standing<'_>) -> v1::Standing {
     put(&mut slab, &standing.episode_steps);
     put(&mut slab, flags(&standing.finished));
     put(&mut slab, &standing.streams);
-    v1::Standing { width: (standing.states.len() / n.max(1)) as u32, slab: slab.into() }
+    proto::Standing { width: (standing.states.len() / n.max(1)) as u32, slab: slab.into() }
 }
 
-pub(crate) fn standing_from(standing: &v1::Standing, num_envs: usize) -> Result<Standing<'static>> {
+pub(crate) fn standing_from(standing: &proto::Standing, num_envs: usize) -> Result<Standing<'static>> {
     let mut slab = Slab::new("standing", &standing.slab);
     let mut finished = vec![false; num_envs];
     let made = Standing {
@@ -133,45 +133,45 @@ pub(crate) fn standing_from(standing: &v1::Standing, num_envs: usize) -> Result<
     Ok(made)
 }
 
-pub(crate) fn mode_to(mode: AutoresetMode) -> v1::AutoresetMode {
+pub(crate) fn mode_to(mode: AutoresetMode) -> proto::AutoresetMode {
     match mode {
-        AutoresetMode::NextStep => v1::AutoresetMode::NextStep,
-        AutoresetMode::SameStep => v1::AutoresetMode::SameStep,
-        AutoresetMode::Disabled => v1::AutoresetMode::Disabled,
+        AutoresetMode::NextStep => proto::AutoresetMode::NextStep,
+        AutoresetMode::SameStep => proto::AutoresetMode::SameStep,
+        AutoresetMode::Disabled => proto::AutoresetMode::Disabled,
     }
 }
 
 pub(crate) fn mode_from(mode: i32) -> Result<AutoresetMode> {
-    match v1::AutoresetMode::try_from(mode) {
-        Ok(v1::AutoresetMode::NextStep) => Ok(AutoresetMode::NextStep),
-        Ok(v1::AutoresetMode::SameStep) => Ok(AutoresetMode::SameStep),
-        Ok(v1::AutoresetMode::Disabled) => Ok(AutoresetMode::Disabled),
+    match proto::AutoresetMode::try_from(mode) {
+        Ok(proto::AutoresetMode::NextStep) => Ok(AutoresetMode::NextStep),
+        Ok(proto::AutoresetMode::SameStep) => Ok(AutoresetMode::SameStep),
+        Ok(proto::AutoresetMode::Disabled) => Ok(AutoresetMode::Disabled),
         Err(_) => Err(Error::config("autoreset_mode", "0, 1 or 2", mode.to_string(), "use the same version of rlox")),
     }
 }
 
-pub(crate) fn space_to(space: &Space) -> v1::Space {
-    use v1::space::Kind;
-    let made = v1::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..v1::Space::default() };
+pub(crate) fn space_to(space: &Space) -> proto::Space {
+    use proto::space::Kind;
+    let made = proto::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..proto::Space::default() };
     match space {
-        Space::Discrete { n, start } => v1::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..made },
-        Space::MultiDiscrete { nvec } => v1::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..made },
-        Space::MultiBinary { n } => v1::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..made },
+        Space::Discrete { n, start } => proto::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..made },
+        Space::MultiDiscrete { nvec } => proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..made },
+        Space::MultiBinary { n } => proto::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..made },
         Space::Box { low, high, .. } => {
             let bound = |numbers: &[f32]| {
                 let mut bytes = Vec::with_capacity(numbers.len() * 4);
                 put(&mut bytes, numbers);
                 Bytes::from(bytes)
             };
-            v1::Space { kind: Kind::Box.into(), low: bound(low), high: bound(high), ..made }
+            proto::Space { kind: Kind::Box.into(), low: bound(low), high: bound(high), ..made }
         }
     }
 }
 
-fn space_from(space: Option<v1::Space>, name: &'static str) -> Result<Space> {
-    use v1::space::Kind;
+fn space_from(space: Option<proto::Space>, name: &'static str) -> Result<Space> {
+    use proto::space::Kind;
     let absent = || Error::space(name, "a space", "none", "use the same version of rlox on both sides");
-    let v1::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(absent)?;
+    let proto::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(absent)?;
     let made = match Kind::try_from(kind).map_err(|_| absent())? {
         Kind::Discrete => Space::Discrete { n, start },
         Kind::MultiDiscrete => Space::MultiDiscrete { nvec },
@@ -187,7 +187,7 @@ fn space_from(space: Option<v1::Space>, name: &'static str) -> Result<Space> {
 }
 
 /// What a worker's environments are.
-pub(crate) fn spec_from(opened: v1::Opened) -> Result<EnvSpec> {
+pub(crate) fn spec_from(opened: proto::Opened) -> Result<EnvSpec> {
     let action = space_from(opened.action, "action space")?;
     let flags = masked_actions(&action);
     if opened.mask != 0 && opened.mask as usize != flags {
@@ -255,8 +255,8 @@ pub(crate) fn seeds_from(bytes: &[u8], num_envs: usize) -> Result<Vec<Option<u64
     Ok(numbers.into_iter().zip(there).map(|(seed, there)| Some(seed).filter(|_| there != 0)).collect())
 }
 
-pub(crate) fn failure_to(error: Error) -> v1::Failure {
-    use v1::failure::Kind;
+pub(crate) fn failure_to(error: Error) -> proto::Failure {
+    use proto::failure::Kind;
     let (kind, wrong) = match error {
         Error::Shape(wrong) => (Kind::Shape, wrong),
         Error::Action(wrong) => (Kind::Action, wrong),
@@ -268,11 +268,11 @@ pub(crate) fn failure_to(error: Error) -> v1::Failure {
         Error::Closed(wrong) => (Kind::Closed, wrong),
         other => {
             let got = other.to_string();
-            return v1::Failure { kind: Kind::Backend.into(), got, ..v1::Failure::default() };
+            return proto::Failure { kind: Kind::Backend.into(), got, ..proto::Failure::default() };
         }
     };
     let Mismatch { argument, expected, got, hint, at } = *wrong;
-    v1::Failure {
+    proto::Failure {
         kind: kind.into(),
         argument: argument.into_owned(),
         expected,
@@ -288,9 +288,9 @@ pub(crate) fn failure_to(error: Error) -> v1::Failure {
 }
 
 /// Returns the error of a worker, with its address; `first_env` is the index of the worker's first environment.
-pub(crate) fn failure_from(failure: v1::Failure, address: &str, first_env: usize) -> Error {
-    use v1::failure::Kind;
-    let v1::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;
+pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: usize) -> Error {
+    use proto::failure::Kind;
+    let proto::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;
     let make = match Kind::try_from(kind).unwrap_or(Kind::Backend) {
         Kind::Backend => return Error::Backend(format!("worker {address}: {got}")),
         Kind::Panic => return Error::Backend(format!("worker {address}: the environment panicked: {got}")),
@@ -388,8 +388,8 @@ mod tests {
             let _ = arguments_from("arguments", &bytes);
             let _ = seeds_from(&bytes, num_envs as usize);
             let slab = bytes.clone().into();
-            let _ = standing_from(&v1::Standing { width, slab }, num_envs as usize);
-            let _ = prost::Message::decode(&bytes[..]).map(|_: v1::Request| ());
+            let _ = standing_from(&proto::Standing { width, slab }, num_envs as usize);
+            let _ = prost::Message::decode(&bytes[..]).map(|_: proto::Request| ());
         }
     }
 }

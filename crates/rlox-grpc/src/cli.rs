@@ -1,4 +1,4 @@
-//! The program `rlox-worker`.
+//! The command line of `rlox-worker`.
 
 use std::io::{Write, stdout};
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Room for messages and for what sessions hold, counted in bytes.
+//! Budgets in bytes, of messages and of the memory that sessions hold.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::v1;
+use crate::proto;
 
 /// Bytes that messages of a session may take. Room for the largest is taken before one is read or made, and what it does
 /// not need is given back then.
@@ -46,7 +46,7 @@ pub(super) struct Asked {
 
 /// A reply that waits for the client to take it, with the room that it and its request have until then.
 pub(super) struct Answer {
-    pub(super) reply: std::result::Result<v1::Reply, Status>,
+    pub(super) reply: std::result::Result<proto::Reply, Status>,
     pub(super) room: Option<OwnedSemaphorePermit>,
     pub(super) asked: Option<Asked>,
 }
@@ -65,7 +65,7 @@ impl Replies {
 }
 
 impl Stream for Replies {
-    type Item = std::result::Result<v1::Reply, Status>;
+    type Item = std::result::Result<proto::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.at_hand.clear();

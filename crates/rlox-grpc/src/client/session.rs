@@ -1,4 +1,4 @@
-//! One session with one worker.
+//! A session with one worker: the connection, requests and replies.
 
 use std::error::Error as _;
 use std::io::ErrorKind;
@@ -16,9 +16,9 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status};
 
-use super::ClientOptions;
-use crate::v1::{self, reply, request, worker_client::WorkerClient};
-use crate::wire;
+use super::options::ClientOptions;
+use crate::codec;
+use crate::proto::{self, reply, request, worker_client::WorkerClient};
 use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
 
 /// How often a wait looks whether to end.
@@ -46,11 +46,11 @@ pub(super) struct Link {
     pub(super) address: String,
     /// Index of the first environment of the session in the environments of all workers.
     first_env: usize,
-    pub(super) opened: v1::Opened,
+    pub(super) opened: proto::Opened,
     /// Of the weights that the worker has.
     pub(super) version: Option<u64>,
-    requests: Option<mpsc::UnboundedSender<v1::Request>>,
-    replies: Receiver<std::result::Result<v1::Reply, Trouble>>,
+    requests: Option<mpsc::UnboundedSender<proto::Request>>,
+    replies: Receiver<std::result::Result<proto::Reply, Trouble>>,
     /// Number of requests sent.
     sent: Arc<AtomicU64>,
     received: u64,
@@ -75,7 +75,7 @@ impl Link {
     pub(super) fn open(
         runtime: &Handle,
         address: &str,
-        open: v1::Open,
+        open: proto::Open,
         first_env: usize,
         options: &ClientOptions,
         deadline: Instant,
@@ -92,7 +92,7 @@ impl Link {
                 let _ = incoming.send(Err(trouble));
             }
         });
-        let (address, opened, process) = (address.to_owned(), v1::Opened::default(), std::process::id());
+        let (address, opened, process) = (address.to_owned(), proto::Opened::default(), std::process::id());
         let (requests, task) = (Some(requests), Some(task));
         let (version, received) = (None, 0);
         let mut made = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
@@ -108,7 +108,7 @@ impl Link {
     /// Sends a request.
     pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
         let sequence = self.sent.fetch_add(1, Relaxed) + 1;
-        let request = v1::Request { sequence, what: Some(what) };
+        let request = proto::Request { sequence, what: Some(what) };
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl Link {
                     }
                     return match reply.what {
                         Some(reply::What::Failure(failure)) => {
-                            Err(wire::failure_from(failure, &self.address, self.first_env).into())
+                            Err(codec::failure_from(failure, &self.address, self.first_env).into())
                         }
                         Some(what) => Ok(what),
                         None => Err(self.unexpected("an answer that it knows")),
@@ -231,9 +231,9 @@ fn is_loopback(host: Option<&str>) -> bool {
 async fn converse(
     endpoint: Endpoint,
     token: Option<String>,
-    requests: mpsc::UnboundedReceiver<v1::Request>,
+    requests: mpsc::UnboundedReceiver<proto::Request>,
     asked: &AtomicU64,
-    replies: &Sender<std::result::Result<v1::Reply, Trouble>>,
+    replies: &Sender<std::result::Result<proto::Reply, Trouble>>,
     address: &str,
 ) -> std::result::Result<(), Trouble> {
     let lost = |error: &(dyn std::error::Error + 'static)| {

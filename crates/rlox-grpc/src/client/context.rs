@@ -1,4 +1,4 @@
-//! What the sessions of a client have in common.
+//! State that all sessions of a client share: addresses, options, fault counts and the runtime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rlox_core::{Error, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::ClientOptions;
+use super::options::ClientOptions;
 
 /// What went wrong with workers so far, and was made good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

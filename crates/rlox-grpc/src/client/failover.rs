@@ -1,13 +1,13 @@
-//! The environments of one session, which outlive it: where they stood, and what was done since.
+//! Environments that outlive their session: the last snapshot and the requests since, replayed on another worker.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rlox_core::{Error, Result};
 
-use super::fleet::Fleet;
-use super::link::{Link, Trouble};
-use crate::v1::{self, reply, request};
+use super::context::Fleet;
+use super::session::{Link, Trouble};
+use crate::proto::{self, reply, request};
 
 /// Between two rounds over all addresses, at first and at most.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
@@ -21,12 +21,12 @@ pub(super) struct Shard {
     /// Where they are or were last, among the addresses.
     at: usize,
     link: Option<Link>,
-    open: v1::Open,
+    open: proto::Open,
     /// Index of the first environment in the environments of all workers.
     first_env: usize,
     /// The first worker's word, which that of others must equal.
-    opened: v1::Opened,
-    standing: Option<v1::Standing>,
+    opened: proto::Opened,
+    standing: Option<proto::Standing>,
     /// Requests since then that have changed something, in order.
     log: Vec<request::What>,
     log_bytes: usize,
@@ -46,7 +46,7 @@ struct Pending {
 
 impl Shard {
     /// Opens the first session, at the address of this number, for environments from `first_env` on.
-    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: v1::Open, first_env: usize) -> Result<Self> {
+    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: proto::Open, first_env: usize) -> Result<Self> {
         let (at, stop) = (at % fleet.addresses.len(), || stopped(fleet));
         let (deadline, mut pause) = (Instant::now() + fleet.options.connect_timeout, BACKOFF[0]);
         let link = loop {
@@ -80,7 +80,7 @@ impl Shard {
         })
     }
 
-    pub(super) fn opened(&self) -> &v1::Opened {
+    pub(super) fn opened(&self) -> &proto::Opened {
         &self.opened
     }
 
@@ -222,7 +222,7 @@ impl Shard {
     /// A session on a worker in which everything was done that is remembered.
     fn replayed(&self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
         let deadline = self.fleet.deadline();
-        let open = v1::Open { standing: self.standing.clone(), ..self.open.clone() };
+        let open = proto::Open { standing: self.standing.clone(), ..self.open.clone() };
         let mut link = connect(&self.fleet, at, open, self.first_env, deadline, stop)?;
         if !alike(&link.opened, &self.opened) {
             let (expected, fix) = (
@@ -285,8 +285,8 @@ impl Shard {
 }
 
 /// Returns whether two workers report equal environments; their limits may differ.
-pub(super) fn alike(a: &v1::Opened, b: &v1::Opened) -> bool {
-    let made = |opened: &v1::Opened| v1::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
+pub(super) fn alike(a: &proto::Opened, b: &proto::Opened) -> bool {
+    let made = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
     made(a) == made(b)
 }
 
@@ -297,7 +297,7 @@ fn stopped(fleet: &Fleet) -> bool {
 fn connect(
     fleet: &Fleet,
     at: usize,
-    open: v1::Open,
+    open: proto::Open,
     first_env: usize,
     deadline: Instant,
     stop: &dyn Fn() -> bool,

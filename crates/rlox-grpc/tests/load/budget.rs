@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::support::process::Process;
 use crate::support::raw::{Session, channel, networks, open, request, runtime, session, step};
 use rlox_core::{Pcg64, Space};
-use rlox_grpc::v1::{self, reply, request};
+use rlox_grpc::proto::{self, reply, request};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
 use tonic::Code;
@@ -15,14 +15,14 @@ use tonic::transport::Endpoint;
 const LARGE: usize = (4 << 20) - 64;
 
 /// The rollouts of one session are as large as the share of all that it may hold.
-fn rollouts() -> (v1::Open, request::What) {
+fn rollouts() -> (proto::Open, request::What) {
     let observation = Space::uniform_box(-1.0, 1.0, &[4]);
     let spec = rlox_core::EnvSpec { id: "x".into(), observation, action: Space::discrete(2), max_episode_steps: None };
     let made = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
     let weights = made.tensors().to_safetensors().into();
-    let policy = v1::Policy { n_steps: 10, ..networks("tanh", &[8]) };
-    let open = v1::Open { num_envs: 4096, policy: Some(policy), ..open() };
-    (open, request::What::Collect(v1::Collect { weights, reset: Some(1), ..v1::Collect::default() }))
+    let policy = proto::Policy { n_steps: 10, ..networks("tanh", &[8]) };
+    let open = proto::Open { num_envs: 4096, policy: Some(policy), ..open() };
+    (open, request::What::Collect(proto::Collect { weights, reset: Some(1), ..proto::Collect::default() }))
 }
 
 #[test]
@@ -49,7 +49,7 @@ async fn take_all(worker: &Process, sessions: usize) -> Vec<Session> {
         let (sender, mut replies) = session(&channel(&worker.address).await).await.unwrap();
         let (open, collect) = rollouts();
         // Half of them have large replies, and half have large requests.
-        let open = if i % 2 == 0 { open } else { v1::Open { policy: None, ..open } };
+        let open = if i % 2 == 0 { open } else { proto::Open { policy: None, ..open } };
         sender.send(request(1, request::What::Open(open))).await.unwrap();
         let opened = replies.message().await.unwrap().unwrap();
         assert!(matches!(opened.what, Some(reply::What::Opened(_))), "{i}: {opened:?}");
@@ -82,10 +82,10 @@ fn requests_that_wait_for_room_are_answered_in_order() {
     let runtime = runtime();
     runtime.block_on(async {
         let (sender, mut replies) = session(&channel(&worker.address).await).await.unwrap();
-        sender.send(request(1, request::What::Open(v1::Open { num_envs: 500, ..open() }))).await.unwrap();
+        sender.send(request(1, request::What::Open(proto::Open { num_envs: 500, ..open() }))).await.unwrap();
         // Each is small, or takes all the room that there is; so do the replies.
         for sequence in 2..60 {
-            let reset = request::What::Reset(v1::Reset { snapshot: true, ..v1::Reset::default() });
+            let reset = request::What::Reset(proto::Reset { snapshot: true, ..proto::Reset::default() });
             let what = if sequence % 3 == 0 { step(&vec![0; 60_000]) } else { reset };
             sender.send(request(sequence, what)).await.unwrap();
         }
@@ -105,11 +105,11 @@ fn requests_count_until_their_replies_are_taken() {
         for (count, ended) in [(4, false), (5, true)] {
             let endpoint = Endpoint::from_shared(worker.address.clone()).unwrap().initial_stream_window_size(1 << 10);
             let (sender, mut replies) = session(&endpoint.connect().await.unwrap()).await.unwrap();
-            sender.send(request(1, request::What::Open(v1::Open { num_envs: 4096, ..open() }))).await.unwrap();
+            sender.send(request(1, request::What::Open(proto::Open { num_envs: 4096, ..open() }))).await.unwrap();
             replies.message().await.unwrap().unwrap();
             // The first reply is on its way, the next at hand, two wait, and one more is asked for or not.
             for sequence in 2..2 + count {
-                sender.send(request(sequence, request::What::Reset(v1::Reset::default()))).await.unwrap();
+                sender.send(request(sequence, request::What::Reset(proto::Reset::default()))).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             for _ in 0..4 {
@@ -119,7 +119,7 @@ fn requests_count_until_their_replies_are_taken() {
                 let status = replies.message().await.unwrap_err();
                 assert!(status.message().contains("credits: expected at most 2"), "{status}");
             } else {
-                sender.send(request(2 + count, request::What::Reset(v1::Reset::default()))).await.unwrap();
+                sender.send(request(2 + count, request::What::Reset(proto::Reset::default()))).await.unwrap();
                 assert_eq!(replies.message().await.unwrap().unwrap().sequence, 2 + count);
             }
         }
@@ -139,7 +139,7 @@ fn streams_that_begin_with_the_most_are_bounded() {
                     let channel = channel.clone();
                     streams.push(tokio::spawn(async move {
                         let (sender, mut replies) = session(&channel).await?;
-                        let open = v1::Open { env_id: "x".repeat(LARGE), ..open() };
+                        let open = proto::Open { env_id: "x".repeat(LARGE), ..open() };
                         // It may have ended.
                         let _ = sender.send(request(1, request::What::Open(open))).await;
                         replies.message().await

@@ -8,7 +8,7 @@ use crate::support::process::Process;
 use crate::support::raw::{channel, open, request, runtime, session};
 use rlox_core::envs::MakeOptions;
 use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Seeds, Space, Step, VectorEnv};
-use rlox_grpc::v1::{self, request};
+use rlox_grpc::proto::{self, request};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 use tonic::Streaming;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -124,7 +124,7 @@ fn who_takes_no_replies_does_not_hold_it() {
         sender.send(request(1, request::What::Open(open()))).await.unwrap();
         replies.message().await.unwrap().unwrap();
         for sequence in 2..6 {
-            sender.send(request(sequence, request::What::Reset(v1::Reset::default()))).await.unwrap();
+            sender.send(request(sequence, request::What::Reset(proto::Reset::default()))).await.unwrap();
         }
         (sender, replies)
     });
