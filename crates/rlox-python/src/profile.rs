@@ -1,11 +1,11 @@
-//! Where a thread's time goes.
+//! The clock of a thread: seconds in each phase.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use rlox_core::phases::{self, Phase};
 
+use crate::convert::scalar::text;
 use crate::error::value_error;
-use crate::scalar::text;
 
 /// Starts this thread's clock, in the phase "other"; if it runs, it goes on until it was stopped as often.
 ///

@@ -6,11 +6,13 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::argument::{REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, shown};
-use crate::array::{FromArray, result};
-use crate::detach::{alone, detached};
+use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::convert::args::{
+    REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, shown,
+};
+use crate::convert::array::{FromArray, result};
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::sync::gil::{alone, detached};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;

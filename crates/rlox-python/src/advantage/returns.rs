@@ -9,11 +9,11 @@ use rlox_core::{
     compute_returns as one, compute_returns_time_major as time_major,
 };
 
-use crate::argument::{Input, REAL, argument, argument_like, asarray, is_single, numbers};
-use crate::array::{FromArray, result};
-use crate::detach::{alone, detached};
+use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, like};
+use crate::convert::args::{Input, REAL, argument, argument_like, asarray, is_single, numbers};
+use crate::convert::array::{FromArray, result};
 use crate::error::to_py;
-use crate::trajectory::{EndsArgument, LastValue, Layout, like};
+use crate::sync::gil::{alone, detached};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;

@@ -1,4 +1,4 @@
-//! What kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
+//! Arguments that kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
 
 use num_traits::AsPrimitive;
 use numpy::{Element, PyUntypedArray};
@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use rlox_core::{Ends, Float};
 
-use crate::argument::{Argument, Input, Like, REAL, argument_like, expect_like};
-use crate::array::FromArray;
+use crate::convert::args::{Argument, Input, Like, REAL, argument_like, expect_like};
+use crate::convert::array::FromArray;
+use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::{type_error, value_error};
-use crate::flags::{FlagArgument, Flags, flag_argument_like};
 
 /// The shape that the other arrays have, too.
 pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {

@@ -6,11 +6,11 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, Vtrace, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
-use crate::argument::{REAL, argument, argument_like, asarray, is_single, numbers};
-use crate::array::{FromArray, result};
-use crate::detach::{alone, detached};
+use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::convert::args::{REAL, argument, argument_like, asarray, is_single, numbers};
+use crate::convert::array::{FromArray, result};
 use crate::error::to_py;
-use crate::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::sync::gil::{alone, detached};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 1024;

@@ -8,26 +8,33 @@ use std::ops::Range;
 use numpy::{
     Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 use rlox_core::Watch;
 
-use crate::array::{
-    Elements, FromArray, Kind, Output, Reading, Unfit, call, check_signals, expect_axes, new_dict, no_copy, slice,
-    typed,
-};
-pub(crate) use crate::asarray::{asarray, is_subclassed};
-use crate::detach::times_others_ran;
-use crate::error::{to_py, type_error, value_error};
-use crate::recycling::mapped;
-pub(crate) use crate::scalar::{
+use crate::alloc::mapped;
+use crate::convert::array::{FieldMemory, FromArray, expect_axes, new_dict, no_copy, slice};
+pub(crate) use crate::convert::scalar::{
     attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, positive,
     sequence, shape, shown, size, sizes, switch, switches, text,
 };
-use crate::scalar::{call_standard, text_of};
+use crate::convert::scalar::{call_standard, text_of};
+use crate::error::{blamed, ordinary, to_py, type_error, value_error};
+use crate::sync::borrow::{Elements, Kind, Output, Reading, Unfit, typed};
+use crate::sync::gil::{call, check_signals, times_others_ran};
 
 /// From how many elements on a conversion may take more than 5 us.
 const LONG: usize = 8192;
+/// Up to how many objects of a list are converted at once.
+const MANY: usize = 1 << 18;
+
+// Looking functions up takes as long as a short call.
+static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
     format!("dtype {}", text_of(array.dtype().as_any(), "str"))
@@ -344,13 +351,19 @@ impl<T: Element + 'static> Input<'_, T> {
 }
 
 impl<T: Element + Copy + 'static> Input<'_, T> {
+    /// The input, or a copy of it where it lies in one of the fields of a buffer, to which the call writes.
+    pub(crate) fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
+        let inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
+        if inside { self.into_copy() } else { Ok(self) }
+    }
+
     /// Whether any of the elements lies at these addresses.
-    pub(crate) fn overlaps(&self, addresses: &Range<usize>) -> bool {
+    fn overlaps(&self, addresses: &Range<usize>) -> bool {
         let here = self.slice().as_ptr_range();
         here.start.addr() < addresses.end && addresses.start < here.end.addr()
     }
 
-    pub(crate) fn into_copy(self) -> PyResult<Self> {
+    fn into_copy(self) -> PyResult<Self> {
         Ok(Self::Own(mapped(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
     }
 }
@@ -371,4 +384,96 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
         Unfit::Scattered => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
         Unfit::Shared(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
     })
+}
+
+/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
+/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
+pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        expect_axes(argument, array)?;
+        expect_unmasked(argument, object)?;
+        return Ok(array.clone());
+    }
+    if let Some(array) = from_tensor(object)? {
+        expect_axes(argument, &array)?;
+        return Ok(array);
+    }
+    let py = object.py();
+    let convert = ASARRAY.import(py, "numpy", "asarray")?;
+    let made = match object.cast_exact::<PyList>() {
+        Ok(list) if list.len() > MANY => from_list(convert, list),
+        _ => call(convert, &PyTuple::new(py, [object])?, None),
+    };
+    let made = made.or_else(|error| call(convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
+    let array = made.map_err(|error| {
+        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
+        // Tensors that require gradients, or are on another device.
+        let fix = if has(object, "detach").unwrap_or(false) {
+            "pass it as .detach().cpu()"
+        } else {
+            "pass what np.asarray takes"
+        };
+        blamed(py, error, || value_error(argument, "an array", &got, fix))
+    })?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    expect_axes(argument, &array)?;
+    Ok(array)
+}
+
+/// Whether an object is an instance of a subclass of NumPy's arrays: a masked array may be one.
+pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
+    !array.is_exact_instance_of::<PyUntypedArray>()
+}
+
+/// Refuses arrays of which numbers are masked, as nothing here knows of masks.
+fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = array.py();
+    // By its type: an object may say with code of its own what its class is.
+    if !is_subclassed(array) || !array.get_type().is_subclass(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
+        return Ok(());
+    }
+    let is_masked = call(&py.import("numpy.ma")?.getattr("is_masked")?, &PyTuple::new(py, [array])?, None);
+    if is_masked?.is_truthy()? {
+        let fix = "fill it first, as with .filled(0)";
+        return Err(type_error(argument, "an array without a mask", "one with masked elements", fix));
+    }
+    Ok(())
+}
+
+/// What a tensor's own `numpy()` gives, which takes half as long as `np.asarray` does; None where there is none, or it
+/// refuses.
+fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+    let py = object.py();
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFloat>() {
+        return Ok(None);
+    }
+    let arguments = (object, intern!(py, "numpy"), py.None()).into_pyobject(py)?;
+    let method = call(GETATTR.import(py, "builtins", "getattr")?, &arguments, None)?;
+    if method.is_none() {
+        return Ok(None);
+    }
+    match call(&method, &PyTuple::empty(py), None) {
+        Ok(array) => Ok(array.cast_into().ok()),
+        Err(error) if ordinary(py, &error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What `np.asarray` makes of a long list, part by part, so that Ctrl-C ends it.
+fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    let (py, parts) = (list.py(), PyList::empty(list.py()));
+    for from in (0..list.len()).step_by(MANY) {
+        parts.append(call(convert, &PyTuple::new(py, [list.get_slice(from, from + MANY)])?, None)?)?;
+        check_signals(py)?;
+    }
+    call(&py.import("numpy")?.getattr("concatenate")?, &PyTuple::new(py, [parts])?, None)
+}
+
+/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
+fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
+    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
+        return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
+    }
+    Err(error)
 }

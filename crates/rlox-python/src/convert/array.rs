@@ -1,14 +1,6 @@
-//! NumPy's memory, Python's calls, other modules' capsules. This file and those below it alone hold `unsafe`.
-#![expect(
-    unsafe_code,
-    reason = "memory shared with NumPy or other modules, and calls into Python that may never come back"
-)]
+//! Arrays of NumPy: conversion of their elements, new arrays for results, views of buffers; capsules of other modules.
+#![expect(unsafe_code, reason = "memory shared with NumPy or other modules")]
 
-mod guard;
-mod stretches;
-mod unguarded;
-
-use std::ffi::c_int;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -16,74 +8,15 @@ use num_traits::AsPrimitive;
 use numpy::ndarray::{ArrayView, IxDyn};
 use numpy::npyffi::{PY_ARRAY_API, npy_intp};
 use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyMemoryError;
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
-use guard::Guard;
-pub(crate) use guard::{Output, Reading, Unfit, forget_other_threads, guards_any};
-use stretches::{found, mapped};
-pub(crate) use unguarded::{Apart, Elements};
-
-use crate::detach::others_may_run;
+use crate::alloc;
 use crate::error::{memory_error, value_error};
-use crate::recycling;
-
-type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
-type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
-
-// PyO3 declares these as functions that never unwind, and the compiler would leave out what cleans up after them as soon
-// as it knew which functions are called. It may assume nothing of what a volatile read gives.
-// SAFETY: the same functions, of which no more is assumed.
-static CALL: Call = unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) };
-// SAFETY: as above.
-static CHECK_SIGNALS: CheckSignals =
-    unsafe { std::mem::transmute::<*const (), CheckSignals>(ffi::PyErr_CheckSignals as *const ()) };
-
-/// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
-struct Hang;
-
-impl Drop for Hang {
-    fn drop(&mut self) {
-        loop {
-            std::thread::park();
-        }
-    }
-}
-
-/// Calls Python code, as every call must that may run bytecode or let the GIL go: before CPython 3.14, a daemon thread
-/// that asks for the GIL while the interpreter ends is unwound where it stands, which would abort the process. Here it
-/// stays where it is, until the process ends.
-pub(crate) fn call<'py>(
-    callable: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    kwargs: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: a static.
-    let run = unsafe { std::ptr::read_volatile(&raw const CALL) };
-    others_may_run();
-    let hang = Hang;
-    // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
-    let result = unsafe { run(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
-    std::mem::forget(hang);
-    // SAFETY: a new reference, or null with an exception set.
-    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
-}
-
-/// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
-pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
-    // SAFETY: a static.
-    let check = unsafe { std::ptr::read_volatile(&raw const CHECK_SIGNALS) };
-    others_may_run();
-    let hang = Hang;
-    // SAFETY: the GIL is held.
-    let result = unsafe { check() };
-    std::mem::forget(hang);
-    if result == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
-}
+use crate::sync::borrow::{Guard, Kind, found, mapped, private, typed};
 
 /// An empty dict; PyO3's own panics where there is no memory for it.
 pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -98,49 +31,6 @@ pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> 
     unsafe {
         let part = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
         Bound::from_owned_ptr_or_err(sequence.py(), part)
-    }
-}
-
-/// NumPy's own dtypes have numbers below this.
-const OWN_DTYPES: i32 = 24;
-
-/// A kind of number that NumPy has too, by `dtype.kind`.
-pub(crate) trait Kind: Element + Copy + Send + 'static {
-    const KIND: u8;
-}
-
-macro_rules! kinds {
-    ($($number:ty: $kind:literal),*) => { $(impl Kind for $number { const KIND: u8 = $kind; })* };
-}
-kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
-
-/// The object as an array of `T`, if it is one.
-pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
-    let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
-    let same = dtype.kind() == T::KIND
-        && dtype.itemsize() == size_of::<T>()
-        && dtype.num() < OWN_DTYPES
-        && dtype.is_native_byteorder() != Some(false);
-    // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
-    // costs as much as the rest of a short call.
-    same.then(|| unsafe { object.cast_unchecked() })
-}
-
-/// The same memory as an array that nobody else has: its dtype, shape and strides stay as they are.
-pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
-    let py = array.py();
-    // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
-    unsafe {
-        let kind = PyUntypedArray::type_object_raw(py);
-        let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), std::ptr::null_mut(), kind);
-        Ok(Bound::from_owned_ptr_or_err(py, view)?.cast_into_unchecked())
-    }
-}
-
-/// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
-fn make_bytes_valid(bytes: &mut [u8]) {
-    for byte in bytes {
-        *byte = u8::from(*byte != 0);
     }
 }
 
@@ -308,10 +198,10 @@ pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
 /// fetching fresh pages from the system costs several times what a kernel does to them.
 pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
-    if bytes < recycling::SMALLEST {
+    if bytes < alloc::SMALLEST {
         return fresh(py, shape);
     }
-    let owner = Bound::new(py, recycling::Block::take(bytes)?)?;
+    let owner = Bound::new(py, alloc::Block::take(bytes)?)?;
     let start = owner.get().start().cast::<T>();
     // SAFETY: the block is large enough, aligned for any number, initialised, and lives as long as `owner`.
     Ok(New(unsafe { view_at(start, shape, owner.into_any()) }))

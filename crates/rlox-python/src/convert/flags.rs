@@ -4,11 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use rlox_core::{Float, flags_from_numbers};
 
-use crate::argument::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
-use crate::array::{FromArray, typed};
-use crate::detach::detached;
+use crate::alloc::Scratch;
+use crate::convert::args::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
+use crate::convert::array::FromArray;
 use crate::error::{to_py, value_error};
-use crate::recycling::Scratch;
+use crate::sync::borrow::typed;
+use crate::sync::gil::detached;
 
 /// From how many numbers on their conversion may take more than 5 us.
 const LONG: usize = 16_384;

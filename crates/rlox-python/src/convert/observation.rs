@@ -5,12 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 use rlox_core::{DType, FieldData, Result, Watch};
 
-use crate::argument::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
-use crate::array::call;
+use crate::alloc::reserved;
+use crate::convert::args::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
+use crate::convert::array::FieldMemory;
+use crate::convert::scalar::text_of;
 use crate::error::{blamed, type_error, value_error};
-use crate::recycling::reserved;
-use crate::rollout::RolloutBuffer;
-use crate::scalar::text_of;
+use crate::sync::gil::call;
 
 /// A text that is longer is the name of no dtype of numbers.
 const LONGEST: usize = 16;
@@ -92,14 +92,14 @@ impl<'py> ObsArgument<'py> {
         })
     }
 
-    /// The observations, which are to be stored in `buffer`.
-    pub(crate) fn read_for(self, buffer: &RolloutBuffer) -> PyResult<ObsInput<'py>> {
+    /// The observations, which are to be stored in a buffer of these fields.
+    pub(crate) fn read_for(self, fields: &[(String, FieldMemory)]) -> PyResult<ObsInput<'py>> {
         Ok(match self {
-            Self::F32(obs) => ObsInput::F32(buffer.apart(obs.read(false)?)?),
-            Self::F64(obs) => ObsInput::F64(buffer.apart(obs.read(false)?)?),
-            Self::I64(obs) => ObsInput::I64(buffer.apart(obs.read(false)?)?),
-            Self::U8(obs) => ObsInput::U8(buffer.apart(obs.read(false)?)?),
-            Self::Bool(obs) => ObsInput::Bool(buffer.apart(obs.read(false)?)?),
+            Self::F32(obs) => ObsInput::F32(obs.read(false)?.apart_from(fields)?),
+            Self::F64(obs) => ObsInput::F64(obs.read(false)?.apart_from(fields)?),
+            Self::I64(obs) => ObsInput::I64(obs.read(false)?.apart_from(fields)?),
+            Self::U8(obs) => ObsInput::U8(obs.read(false)?.apart_from(fields)?),
+            Self::Bool(obs) => ObsInput::Bool(obs.read(false)?.apart_from(fields)?),
         })
     }
 }

@@ -1,17 +1,15 @@
-//! What environments and rollouts are made with: limits, options, arguments, fields; and what spaces look like in Python.
+//! Options as arguments: time limits, texts, reset options, keywords of environments, further fields of a buffer.
 
-use numpy::PyArray1;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use rlox_core::{DType, ResetOptions, Space, Watch};
+use rlox_core::{DType, ResetOptions, Watch};
 
-use crate::argument::{float, integer, no_number, shape, shown};
-use crate::array::new_dict;
+use crate::alloc::{collected, no_memory, reserved};
+use crate::convert::args::{float, integer, no_number, shape, shown};
+use crate::convert::observation::{dtype_of, says_dtype};
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::interrupt::look;
-use crate::observation::{dtype_of, says_dtype};
-use crate::recycling::{collected, no_memory, reserved};
+use crate::sync::interrupt::look;
 
 /// A time limit: None for -1.
 pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
@@ -109,30 +107,4 @@ pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String
         }
         Ok((name, shape("extra", &row)?, dtype_of("extra", &dtype)?))
     })
-}
-
-pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
-    let dict = new_dict(py)?;
-    match space {
-        Space::Discrete { n, start } => {
-            dict.set_item("kind", "discrete")?;
-            dict.set_item("n", n)?;
-            dict.set_item("start", start)?;
-        }
-        Space::MultiDiscrete { nvec } => {
-            dict.set_item("kind", "multi_discrete")?;
-            dict.set_item("nvec", nvec)?;
-        }
-        Space::MultiBinary { n } => {
-            dict.set_item("kind", "multi_binary")?;
-            dict.set_item("n", n)?;
-        }
-        Space::Box { shape, low, high } => {
-            dict.set_item("kind", "box")?;
-            dict.set_item("shape", shape)?;
-            dict.set_item("low", PyArray1::from_slice(py, low))?;
-            dict.set_item("high", PyArray1::from_slice(py, high))?;
-        }
-    }
-    Ok(dict)
 }

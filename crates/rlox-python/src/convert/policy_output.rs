@@ -1,13 +1,12 @@
-//! What a policy said - actions, log-probabilities, values - as arguments of calls.
+//! The output of a policy - actions, log-probabilities, values - as arguments of calls.
 
 use pyo3::prelude::*;
 use rlox_core::{Actions, PolicySaid};
 
-use crate::argument::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape, index, instance};
-use crate::array::{Apart, beyond_f32, no_copy, typed};
+use crate::convert::args::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
+use crate::convert::array::{FieldMemory, beyond_f32, no_copy};
 use crate::error::value_error;
-use crate::normalize::normalizer_of;
-use crate::rollout::RolloutBuffer;
+use crate::sync::borrow::{Apart, typed};
 
 /// Actions whose Python code has run.
 pub(crate) enum ActionArgument<'py> {
@@ -78,10 +77,10 @@ impl ActionInput<'_> {
         }
     }
 
-    fn apart_from(self, buffer: &RolloutBuffer) -> PyResult<Self> {
+    fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
         Ok(match self {
-            Self::Discrete(array) => Self::Discrete(buffer.apart(array)?),
-            Self::Continuous(array) => Self::Continuous(buffer.apart(array)?),
+            Self::Discrete(array) => Self::Discrete(array.apart_from(fields)?),
+            Self::Continuous(array) => Self::Continuous(array.apart_from(fields)?),
         })
     }
 }
@@ -105,16 +104,16 @@ impl<'py> SaidArgument<'py> {
         Ok(Self { actions, log_probs, values })
     }
 
-    /// What is to be stored in `buffer`.
+    /// What is to be stored in a buffer of these fields.
     pub(crate) fn read(
         self,
-        buffer: &RolloutBuffer,
+        fields: &[(String, FieldMemory)],
         num_envs: usize,
         action_shape: &[usize],
     ) -> PyResult<SaidInput<'py>> {
-        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(buffer)?;
-        let log_probs = buffer.apart(self.log_probs.read(false)?)?;
-        let values = buffer.apart(self.values.read(false)?)?;
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(fields)?;
+        let log_probs = self.log_probs.read(false)?.apart_from(fields)?;
+        let values = self.values.read(false)?.apart_from(fields)?;
         expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
         expect_shape("values", values.shape(), num_envs, &[])?;
         Ok(SaidInput { actions, log_probs, values })
@@ -132,38 +131,4 @@ impl SaidInput<'_> {
     pub(crate) fn get(&self) -> PolicySaid<'_> {
         PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
     }
-}
-
-/// Refuses a normaliser that `buffer.begin` and `buffer.record` would refuse.
-#[pyfunction]
-pub(crate) fn check_normalizer(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    normalizer: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
-    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
-    let Some(normalizer) = normalizer_of(normalizer)? else { return Ok(()) };
-    buffer
-        .inner
-        .with(py, false, |buffer| normalizer.inner.enter(|normalizer| buffer.check_normalizer(Some(normalizer))))
-}
-
-/// Refuses what `buffer.record` would refuse of a step before it is made.
-#[pyfunction]
-pub(crate) fn check_step(
-    py: Python<'_>,
-    buffer: &Bound<'_, PyAny>,
-    t: &Bound<'_, PyAny>,
-    actions: &Bound<'_, PyAny>,
-    log_probs: &Bound<'_, PyAny>,
-    values: &Bound<'_, PyAny>,
-    normalizer: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
-    check_normalizer(py, buffer, normalizer)?;
-    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
-    let t = index("t", t)?;
-    let said = SaidArgument::new(actions, log_probs, values, buffer.discrete)?;
-    let said = said.read(buffer, buffer.num_envs, &buffer.action_shape)?;
-    let said = said.get();
-    buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, said, None))
 }

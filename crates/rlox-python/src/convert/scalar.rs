@@ -5,8 +5,9 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
-use crate::array::{call, slice};
+use crate::convert::array::slice;
 use crate::error::{blamed, memory_error, type_error, value_error};
+use crate::sync::gil::call;
 
 /// A function of Python's standard library, called with these arguments.
 pub(crate) fn call_standard<'py>(

@@ -5,11 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rlox_core::{Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
 
-use crate::argument::{has, integer, sequence, shown};
-use crate::detach::detached;
+use crate::alloc::{collected, reserved};
+use crate::convert::args::{has, integer, sequence, shown};
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::interrupt::look;
-use crate::recycling::{collected, reserved};
+use crate::sync::gil::detached;
+use crate::sync::interrupt::look;
 
 const EXPECTED: &str = "an integer of at least 0";
 const FIX: &str = "pass a non-negative integer or None";

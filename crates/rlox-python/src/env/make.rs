@@ -5,12 +5,12 @@ use pyo3::types::{PyCapsule, PyDict, PyString};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{AutoresetMode, EnvPlugin, Error, VectorEnv};
 
-use crate::argument::{count, shown, text};
-use crate::array::plugin_in;
-use crate::detach::detached;
+use crate::convert::args::{count, shown, text};
+use crate::convert::array::plugin_in;
+use crate::convert::options::{arguments_of, limit_of};
+use crate::convert::seed::{base_of, streams_from};
 use crate::error::{to_py, type_error, value_error};
-use crate::seeds::{base_of, streams_from};
-use crate::settings::{arguments_of, limit_of};
+use crate::sync::gil::detached;
 
 enum Source<'a> {
     Id(String),

@@ -1,15 +1,15 @@
-//! What environments remember, as arrays, for checkpoints: a copy goes on exactly as the original would.
+//! State of environments as arrays, for checkpoints: a copy goes on exactly as the original would.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Pcg64, Standing, check_len};
 
-use crate::argument::{INTEGER, REAL, argument, expect_shape, item};
-use crate::array::{fresh, new_dict, result};
-use crate::flags::flag_argument;
-use crate::recycling::mapped;
-use crate::shared::Shared;
-use crate::vector::Inner;
+use super::{Inner, untold};
+use crate::alloc::mapped;
+use crate::convert::args::{INTEGER, REAL, argument, expect_shape, item};
+use crate::convert::array::{fresh, new_dict, result};
+use crate::convert::flags::flag_argument;
+use crate::sync::cell::Shared;
 
 const FIX: &str = "pass what get_state() gave";
 
@@ -42,11 +42,6 @@ pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize)
 
 /// Words of a stream.
 pub(crate) const WORDS: usize = Pcg64::WORDS;
-
-/// The error of environments that do not tell where they stand.
-pub(crate) fn untold() -> Error {
-    Error::config("states", "environments that tell their state", "others", "do without")
-}
 
 /// Restores what [`take`] returned; `name` gives an error the names that the caller knows.
 pub(crate) fn put(

@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use rlox_core::StepOut;
 
-use crate::argument::{expect_shape, output};
-use crate::array::{Apart, Output, guards_any};
-use crate::said::ActionArgument;
+use crate::convert::args::{expect_shape, output};
+use crate::convert::policy_output::ActionArgument;
+use crate::sync::borrow::{Apart, Output, guards_any};
 
 /// The arguments of `step_into`.
 pub(crate) struct StepArrays<'a, 'py> {

@@ -1,31 +1,30 @@
 //! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
 
-mod lend;
-
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Error, Result, Seeds, Space, Standing, StepOut, VectorEnv, Watch, check_len,
-    masked_actions, stream_words, streams_of,
+    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
 };
 
-use crate::argument::{INTEGER, argument, expect_shape, index, instance, output};
-use crate::array::{fresh, new_dict, result};
-use crate::detach::{alone, detached};
+use super::Inner;
+use super::snapshot::{self, WORDS};
+use crate::alloc::{reserved, zeroed};
+use crate::convert::args::{INTEGER, argument, expect_shape, index, instance, output};
+use crate::convert::array::{fresh, new_dict, result};
+use crate::convert::flags::{Flags, flag_argument};
+use crate::convert::options::options_of;
+use crate::convert::policy_output::{ActionArgument, SaidArgument};
+use crate::convert::seed::{Seeding, seed_of};
+use crate::convert::space::space_dict;
+use crate::env::make::make;
+use crate::env::step_arrays::StepArrays;
 use crate::error::to_py;
-use crate::flags::{Flags, flag_argument};
-use crate::interrupt::look;
-use crate::make::make;
-use crate::normalize::normalizer_of;
-use crate::recycling::{reserved, zeroed};
+use crate::normalize::{Normalizer, normalizer_of};
 use crate::rollout::RolloutBuffer;
-use crate::said::{ActionArgument, SaidArgument};
-use crate::seeds::{Seeding, seed_of};
-use crate::settings::{options_of, space_dict};
-use crate::shared::Shared;
-use crate::state::{self, WORDS};
-use crate::step_arrays::StepArrays;
+use crate::sync::cell::Shared;
+use crate::sync::gil::{alone, detached};
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const LONG: usize = 128;
@@ -37,50 +36,6 @@ const ROOM: usize = 72;
 
 /// After so many steps of single environments it is time to look for Ctrl-C.
 const SHORT: usize = 1024;
-
-pub(crate) struct Inner {
-    pub(crate) env: Box<dyn VectorEnv>,
-    final_obs: Vec<f32>,
-    drained: u64,
-    dropped: u64,
-}
-
-impl Inner {
-    /// How many numbers an environment's state has. Refuses before the first reset, in the name of `call`.
-    pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
-        let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
-        self.env.observe(&mut obs).map_err(|error| error.rename_argument("observe", call))?;
-        let standing = Standing::of(self.env.as_ref())?.ok_or_else(state::untold)?;
-        Ok(standing.states.len() / self.env.num_envs())
-    }
-
-    /// What every environment remembers, `width` numbers each.
-    pub(crate) fn states(&self, width: usize, rows: &mut [f64]) -> Result<()> {
-        let mut watch = Watch::default();
-        for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
-            look(&mut watch, i)?;
-            let state = self.state(i)?;
-            check_len("states", state.len(), width)?;
-            row.copy_from_slice(&state);
-        }
-        Ok(())
-    }
-
-    /// Puts the episodes that ended since the last time after what is there: returns and lengths of the newest, and how
-    /// many there were besides.
-    pub(crate) fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) -> u64 {
-        let log = self.env.episodes();
-        let (told, total) = (log.len() as u64, log.total());
-        log.drain(returns, lengths);
-        let dropped = total - self.drained - told;
-        (self.drained, self.dropped) = (total, dropped);
-        dropped
-    }
-
-    fn state(&self, index: usize) -> Result<Vec<f64>> {
-        self.env.state(index).ok_or_else(state::untold)
-    }
-}
 
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeVectorEnv {
@@ -134,6 +89,36 @@ impl NativeVectorEnv {
 
     fn discrete(&self) -> bool {
         !matches!(self.spec.action, Space::Box { .. })
+    }
+
+    /// Enters environment, buffer and normaliser, in this order.
+    pub(crate) fn roll(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        buffer: &RolloutBuffer,
+        normalizer: Option<&Normalizer>,
+        f: impl FnOnce(&mut dyn VectorEnv, &mut Core, Option<&mut CoreNormalizer>) -> Result<()> + Send,
+    ) -> PyResult<()> {
+        self.inner.with(py, long, |inner| {
+            buffer.inner.enter(|buffer| match normalizer {
+                Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, buffer, Some(normalizer))),
+                None => f(&mut *inner.env, buffer, None),
+            })
+        })
+    }
+
+    /// Enters environment and normaliser, in this order, without the GIL.
+    pub(crate) fn lend<R: Send>(
+        &self,
+        py: Python<'_>,
+        normalizer: Option<&Normalizer>,
+        f: impl FnOnce(&mut dyn VectorEnv, Option<&mut CoreNormalizer>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        self.inner.with(py, true, |inner| match normalizer {
+            Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, Some(normalizer))),
+            None => f(&mut *inner.env, None),
+        })
     }
 }
 
@@ -340,7 +325,7 @@ impl NativeVectorEnv {
         let normalizer = normalizer_of(normalizer)?;
         let t = index("t", t)?;
         let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
-        let said = said.read(buffer, self.num_envs, &self.action_shape)?;
+        let said = said.read(&buffer.fields, self.num_envs, &self.action_shape)?;
         let said = said.get();
         self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
     }
@@ -403,12 +388,12 @@ impl NativeVectorEnv {
     }
 
     fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        state::take(py, &self.inner, self.num_envs)
+        snapshot::take(py, &self.inner, self.num_envs)
     }
 
     fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
-        state::put(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
+        snapshot::put(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
     /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.

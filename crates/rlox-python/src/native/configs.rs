@@ -1,14 +1,17 @@
-//! Settings of methods, by their names in rlox's configs.
+//! Configs of the algorithms from settings, by their names in rlox's configs.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::Error;
 use rlox_nn::Optimizer;
+use rlox_nn::train::{
+    A2cConfig, ActionNoise, DqnConfig, EntCoef, ImpalaConfig, PpoConfig, Priorities, SacConfig, Schedule, Td3Config,
+};
 
-use crate::argument::{count, index, item_of, number, shown, switch, text};
+use crate::convert::args::{count, index, instance, item_of, number, shown, switch, text};
 use crate::error::{to_py, value_error};
 
-const FIX: &str = "pass what rlox.learners.native_on_policy makes";
+pub(super) const FIX: &str = "pass what rlox.learners.native_on_policy makes";
 
 /// Settings by their names in rlox's configs; schedules have been applied.
 pub(super) struct Settings<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
@@ -73,4 +76,153 @@ impl<'py> Settings<'_, 'py> {
         let given = self.get(name)?;
         if given.is_none() { Ok(None) } else { count(name, &given).map(Some) }
     }
+}
+
+pub(super) fn ppo(settings: &Settings<'_, '_>) -> PyResult<PpoConfig> {
+    let config = PpoConfig {
+        batch_size: settings.count("batch_size")?,
+        n_epochs: settings.count("n_epochs")?,
+        optimizer: settings.optimizer()?,
+        clip_coef: settings.number("clip_coef")?,
+        clip_coef_vf: settings.some("clip_coef_vf")?,
+        normalize_advantage: settings.switch("normalize_advantage")?,
+        ent_coef: settings.number("ent_coef")?,
+        vf_coef: settings.number("vf_coef")?,
+        max_grad_norm: settings.number("max_grad_norm")?,
+        target_kl: settings.some("target_kl")?,
+        ..PpoConfig::default()
+    };
+    config.check().map_err(to_py)?;
+    Ok(config)
+}
+
+pub(super) fn a2c(settings: &Settings<'_, '_>) -> PyResult<A2cConfig> {
+    let config = A2cConfig {
+        optimizer: settings.optimizer()?,
+        normalize_advantage: settings.switch("normalize_advantage")?,
+        ent_coef: settings.number("ent_coef")?,
+        vf_coef: settings.number("vf_coef")?,
+        max_grad_norm: settings.number("max_grad_norm")?,
+        ..A2cConfig::default()
+    };
+    config.check().map_err(to_py)?;
+    Ok(config)
+}
+
+pub(super) fn impala(settings: &Settings<'_, '_>) -> PyResult<ImpalaConfig> {
+    let config = ImpalaConfig {
+        optimizer: settings.optimizer()?,
+        gamma: settings.double("gamma")?,
+        vtrace_lambda: settings.double("vtrace_lambda")?,
+        rho_bar: settings.double("rho_bar")?,
+        c_bar: settings.double("c_bar")?,
+        lr_schedule: Schedule::Constant,
+        ent_coef: settings.number("ent_coef")?,
+        vf_coef: settings.number("vf_coef")?,
+        max_grad_norm: settings.number("max_grad_norm")?,
+        ..ImpalaConfig::default()
+    };
+    config.check().map_err(to_py)?;
+    Ok(config)
+}
+
+/// What all three have in common, over a method's own settings.
+macro_rules! replaying {
+    ($settings:expr, $config:ident { $($field:ident: $value:expr),* $(,)? }) => {{
+        let settings = $settings;
+        $config {
+            buffer_size: settings.count("buffer_size")?,
+            learning_starts: settings.index("learning_starts")? as u64,
+            batch_size: settings.count("batch_size")?,
+            train_freq: settings.count("train_freq")?,
+            gradient_steps: settings.count_or_none("gradient_steps")?,
+            utd_ratio: settings.double_or_none("utd_ratio")?,
+            n_steps: settings.count("n_steps")?,
+            gamma: settings.double("gamma")?,
+            tau: settings.number("tau")?,
+            optimizer: Optimizer::adam(settings.number("learning_rate")?),
+            lr_schedule: schedule(settings)?,
+            $($field: $value,)*
+            ..$config::default()
+        }
+    }};
+}
+
+pub(super) fn dqn(settings: &Settings<'_, '_>) -> PyResult<DqnConfig> {
+    let prioritized = if settings.switch("prioritized")? {
+        Some(Priorities { alpha: settings.number("priority_alpha")?, beta: settings.number("priority_beta")? })
+    } else {
+        None
+    };
+    Ok(replaying!(
+        settings,
+        DqnConfig {
+            target_update_interval: settings.count("target_update_interval")? as u64,
+            double: settings.switch("double")?,
+            max_grad_norm: settings.number("max_grad_norm")?,
+            exploration_fraction: settings.double("exploration_fraction")?,
+            exploration_initial_eps: settings.number("exploration_initial_eps")?,
+            exploration_final_eps: settings.number("exploration_final_eps")?,
+            prioritized: prioritized,
+        }
+    ))
+}
+
+pub(super) fn sac(settings: &Settings<'_, '_>) -> PyResult<SacConfig> {
+    let initial = settings.number("ent_coef")?;
+    let ent_coef = if settings.switch("ent_coef_auto")? {
+        EntCoef::Auto { initial, target_entropy: settings.some("target_entropy")? }
+    } else {
+        EntCoef::Fixed(initial)
+    };
+    Ok(replaying!(
+        settings,
+        SacConfig {
+            target_update_interval: settings.count("target_update_interval")?,
+            ent_coef: ent_coef,
+            action_noise: noise(settings)?,
+            use_sde: settings.switch("use_sde")?,
+            sde_sample_freq: settings.index("sde_sample_freq")?,
+            use_sde_at_warmup: settings.switch("use_sde_at_warmup")?,
+            log_std_init: settings.number("log_std_init")?,
+        }
+    ))
+}
+
+pub(super) fn td3(settings: &Settings<'_, '_>) -> PyResult<Td3Config> {
+    Ok(replaying!(
+        settings,
+        Td3Config {
+            policy_delay: settings.count("policy_delay")?,
+            target_policy_noise: settings.number("target_policy_noise")?,
+            target_noise_clip: settings.number("target_noise_clip")?,
+            action_noise: noise(settings)?,
+        }
+    ))
+}
+
+fn schedule(settings: &Settings<'_, '_>) -> PyResult<Schedule> {
+    match &*text("lr_schedule", &settings.get("lr_schedule")?)? {
+        "constant" => Ok(Schedule::Constant),
+        "linear" => Ok(Schedule::Linear),
+        other => Err(value_error("lr_schedule", "constant or linear", other, FIX)),
+    }
+}
+
+fn noise(settings: &Settings<'_, '_>) -> PyResult<Option<ActionNoise>> {
+    let given = settings.get("action_noise")?;
+    if given.is_none() {
+        return Ok(None);
+    }
+    let parts = Settings(instance("action_noise", &given, "dict, or None")?);
+    let sigma = parts.number("sigma")?;
+    Ok(Some(match &*text("kind", &parts.get("kind")?)? {
+        "gaussian" => ActionNoise::Gaussian { sigma },
+        "ornstein_uhlenbeck" => {
+            ActionNoise::OrnsteinUhlenbeck { sigma, theta: parts.number("theta")?, dt: parts.number("dt")? }
+        }
+        other => {
+            return Err(value_error("action_noise", "gaussian or ornstein_uhlenbeck", other, FIX));
+        }
+    }))
 }

@@ -1,16 +1,15 @@
-//! What a replay buffer's transitions are made of, and rows of them as arguments.
+//! The schema of a replay buffer's transitions, and rows of them as arguments.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rlox_core::replay::{Layout, Part};
 
-use super::few::Few;
-use crate::argument::{item_of, shown, sizes};
-use crate::array::call;
+use crate::alloc::collected;
+use crate::convert::args::{item_of, shown, sizes};
+use crate::convert::observation::{ObsArgument, ObsInput, dtype_of, says_dtype};
+use crate::convert::options::{extra_of, from_items, text_in};
 use crate::error::{type_error, value_error};
-use crate::observation::{ObsArgument, ObsInput, dtype_of, says_dtype};
-use crate::recycling::collected;
-use crate::settings::{extra_of, from_items, text_in};
+use crate::sync::gil::call;
 
 /// What is put before the names of a Dict observation's parts.
 const OBS: &str = "obs";
@@ -145,8 +144,8 @@ fn expect_rows(name: &str, part: &Part, got: &[usize], rows: Option<usize>) -> P
 /// Two 64-bit words that a NumPy generator draws.
 pub(crate) fn words_from(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
     let py = generator.py();
-    let draw = crate::argument::attribute(generator, "integers")?;
-    let how = crate::array::new_dict(py)?;
+    let draw = crate::convert::args::attribute(generator, "integers")?;
+    let how = crate::convert::array::new_dict(py)?;
     how.set_item("dtype", "uint64")?;
     let draw = || call(&draw, &(0, u128::from(u64::MAX) + 1).into_pyobject(py)?, Some(&how))?.extract::<u64>();
     let drawn: PyResult<_> = (|| Ok([draw()?, draw()?]))();
@@ -155,4 +154,41 @@ pub(crate) fn words_from(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
             type_error("seed", "an integer or a numpy.random.Generator", &shown(generator), "pass one of them")
         })
     })
+}
+
+/// One thing or several, of which one takes no memory of its own.
+pub(crate) enum Few<T> {
+    One([T; 1]),
+    Many(Vec<T>),
+}
+
+impl<T> Few<T> {
+    pub(crate) fn one(thing: T) -> Self {
+        Self::One([thing])
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+
+    /// What is made of each.
+    pub(crate) fn map<R>(self, mut make: impl FnMut(usize, T) -> PyResult<R>) -> PyResult<Few<R>> {
+        Ok(match self {
+            Self::One([one]) => Few::one(make(0, one)?),
+            Self::Many(many) => {
+                Few::Many(collected(many.len(), many.into_iter().enumerate().map(|(i, thing)| make(i, thing)))?)
+            }
+        })
+    }
+
+    /// What is made of each, which cannot fail.
+    pub(crate) fn each<'a, R>(&'a self, make: impl Fn(&'a T) -> R) -> Few<R> {
+        match self {
+            Self::One([one]) => Few::one(make(one)),
+            Self::Many(many) => Few::Many(many.iter().map(make).collect()),
+        }
+    }
 }

@@ -1,9 +1,9 @@
-//! Whole rollouts as bytes, on their way between processes.
+//! Rollouts as bytes, on their way between processes.
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 
-use crate::argument::{INTEGER, argument, expect_shape, instance};
+use crate::convert::args::{INTEGER, argument, expect_shape, instance};
 use crate::rollout::RolloutBuffer;
 
 /// A finished rollout as bytes, which `read_rollout` takes.

@@ -1,6 +1,5 @@
 //! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rlox_core::{Error, Result, Watch};
 
-use crate::detach::{alone, detached, may_handle_signals, may_wait, this_process, this_thread};
 use crate::error::to_py;
+use crate::sync::gil::{Short, alone, detached, may_handle_signals, may_wait, this_process, this_thread};
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
 const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
@@ -38,31 +37,6 @@ pub(crate) fn locked_as<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool
     }
     let _short = Short::new();
     f(false).map_err(to_py)
-}
-
-thread_local! {
-    static SHORT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// While it lives, a call has a lock and the GIL: it must not let the GIL go, as whoever gets it may want the lock.
-struct Short;
-
-impl Short {
-    fn new() -> Self {
-        SHORT.set(true);
-        Self
-    }
-}
-
-impl Drop for Short {
-    fn drop(&mut self) {
-        SHORT.set(false);
-    }
-}
-
-/// Whether this thread may look for signals, whose handlers let others run.
-pub(crate) fn may_look() -> bool {
-    !SHORT.get()
 }
 
 /// What is known of a lock beside the lock itself.

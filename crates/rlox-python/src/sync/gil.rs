@@ -1,11 +1,13 @@
-//! Calls without the GIL, and how to tell whether there were any.
+//! Calls without the GIL, calls into Python, and counts of both.
+#![expect(unsafe_code, reason = "calls into Python that may never come back")]
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
-
-use crate::array::forget_other_threads;
+use pyo3::types::{PyDict, PyTuple};
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
@@ -83,13 +85,11 @@ pub(crate) fn may_wait() -> bool {
 
 /// In a forked child, the calls of its parent's other threads do not run; those of this thread do, where a signal handler
 /// inside of one of them has forked.
-#[pyfunction]
 pub(crate) fn after_fork() {
     RUNNING.store(HERE.get(), Ordering::SeqCst);
     FORKS.fetch_add(1, Ordering::Relaxed);
     // Whichever thread has forked is the child's main one.
     MAIN.store(this_thread(), Ordering::Relaxed);
-    forget_other_threads();
 }
 
 /// A number that tells this process from those that it was forked from, as Python forks.
@@ -105,4 +105,82 @@ pub(crate) fn others_may_run() {
 /// How often Python code may have run so far: as long as it stays the same, no array has changed its dtype or shape.
 pub(crate) fn times_others_ran() -> usize {
     TIMES.load(Ordering::Relaxed)
+}
+
+thread_local! {
+    static SHORT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, a call has a lock and the GIL: it must not let the GIL go, as whoever gets it may want the lock.
+pub(crate) struct Short;
+
+impl Short {
+    pub(crate) fn new() -> Self {
+        SHORT.set(true);
+        Self
+    }
+}
+
+impl Drop for Short {
+    fn drop(&mut self) {
+        SHORT.set(false);
+    }
+}
+
+/// Whether this thread may look for signals, whose handlers let others run.
+pub(crate) fn may_look() -> bool {
+    !SHORT.get()
+}
+
+type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
+
+// PyO3 declares these as functions that never unwind, and the compiler would leave out what cleans up after them as soon
+// as it knew which functions are called. It may assume nothing of what a volatile read gives.
+// SAFETY: the same functions, of which no more is assumed.
+static CALL: Call = unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) };
+// SAFETY: as above.
+static CHECK_SIGNALS: CheckSignals =
+    unsafe { std::mem::transmute::<*const (), CheckSignals>(ffi::PyErr_CheckSignals as *const ()) };
+
+/// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
+struct Hang;
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Calls Python code, as every call must that may run bytecode or let the GIL go: before CPython 3.14, a daemon thread
+/// that asks for the GIL while the interpreter ends is unwound where it stands, which would abort the process. Here it
+/// stays where it is, until the process ends.
+pub(crate) fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: a static.
+    let run = unsafe { std::ptr::read_volatile(&raw const CALL) };
+    others_may_run();
+    let hang = Hang;
+    // SAFETY: the objects live, the GIL is held, and null stands for no keywords.
+    let result = unsafe { run(callable.as_ptr(), args.as_ptr(), kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr)) };
+    std::mem::forget(hang);
+    // SAFETY: a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+}
+
+/// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
+pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
+    // SAFETY: a static.
+    let check = unsafe { std::ptr::read_volatile(&raw const CHECK_SIGNALS) };
+    others_may_run();
+    let hang = Hang;
+    // SAFETY: the GIL is held.
+    let result = unsafe { check() };
+    std::mem::forget(hang);
+    if result == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
 }

@@ -6,9 +6,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use rlox_core::Watch;
 
-use crate::array::check_signals;
-use crate::detach::may_handle_signals;
-use crate::shared::may_look;
+use crate::sync::gil::{check_signals, may_handle_signals, may_look};
 
 thread_local! {
     /// What a signal handler raised in this thread's call.

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use pyo3::prelude::*;
 use rlox_core::Result;
 
-use crate::detach::{detached, this_thread};
 use crate::error::to_py;
-use crate::shared::{Gate, free, locked_as};
+use crate::sync::cell::{Gate, free, locked_as};
+use crate::sync::gil::{detached, this_thread};
 
 pub(crate) struct Readable<T> {
     value: RwLock<Option<T>>,
@@ -118,7 +118,7 @@ impl<T: Send + Sync> Readable<T> {
         Self { value: RwLock::new(Some(value)), gate: Gate::new(name, reopen), queue: Queue::default() }
     }
 
-    /// Calls `f` on the value, which others may read at the same time; `long` as [`crate::shared::Shared::with`] has it.
+    /// Calls `f` on the value, which others may read at the same time; `long` as [`super::cell::Shared::with`] has it.
     pub(crate) fn read<R: Send>(
         &self,
         py: Python<'_>,
