@@ -18,7 +18,7 @@ use rlox_core::{
     Actions, AutoresetMode, Begun, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, Seeds, Space,
     Step, StepOut, Turn, VectorEnv,
 };
-use rlox_grpc::v1::{self, reply, request, worker_client::WorkerClient};
+use rlox_grpc::proto::{self, reply, request, worker_client::WorkerClient};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteVecEnv, RolloutSettings};
 use rlox_grpc::{Worker, WorkerOptions};
 use rlox_nn::train::Collection;
@@ -85,15 +85,15 @@ fn asked_ahead(address: &str, bytes: usize, count: usize) -> Duration {
         // As Open has arguments: the name's length, the name, the number.
         let dim = (bytes / 4) as f64;
         let arguments = [&[3][..], b"dim", &dim.to_le_bytes()].concat().into();
-        let (env_id, autoreset_mode) = ("Load-v0".into(), v1::AutoresetMode::SameStep.into());
+        let (env_id, autoreset_mode) = ("Load-v0".into(), proto::AutoresetMode::SameStep.into());
         let open =
-            v1::Open { protocol: PROTOCOL, env_id, num_envs: 1, arguments, autoreset_mode, ..Default::default() };
+            proto::Open { protocol: PROTOCOL, env_id, num_envs: 1, arguments, autoreset_mode, ..Default::default() };
         let step = |sequence: u64| {
-            let step = v1::Step { actions: vec![0; 8].into(), snapshot: false };
-            v1::Request { sequence, what: Some(request::What::Step(step)) }
+            let step = proto::Step { actions: vec![0; 8].into(), snapshot: false };
+            proto::Request { sequence, what: Some(request::What::Step(step)) }
         };
-        for (what, sequence) in [(request::What::Open(open), 1), (request::What::Reset(v1::Reset::default()), 2)] {
-            sender.send(v1::Request { sequence, what: Some(what) }).await.expect("a session");
+        for (what, sequence) in [(request::What::Open(open), 1), (request::What::Reset(proto::Reset::default()), 2)] {
+            sender.send(proto::Request { sequence, what: Some(what) }).await.expect("a session");
             replies.message().await.expect("an answer");
         }
         let (mut sent, start) = (0, Instant::now());

@@ -1,13 +1,14 @@
-//! The other end: environments and rollouts of workers, and what happens when one is lost.
+//! The client: environments and rollouts of workers, and recovery from the loss of a worker.
 
 mod actor;
+mod context;
 mod env;
-mod fleet;
-mod link;
+mod failover;
 mod options;
-mod shard;
+mod session;
+mod snapshot;
 
 pub use actor::{RemoteActor, RolloutSettings, asynchronous};
+pub use context::{FaultCounts, Faults};
 pub use env::RemoteVecEnv;
-pub use fleet::{FaultCounts, Faults};
 pub use options::{ClientOptions, EnvOptions, Stop};

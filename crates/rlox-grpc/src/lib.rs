@@ -27,22 +27,22 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 
+mod cli;
 mod client;
-mod program;
-mod wire;
+mod codec;
 mod worker;
 
 /// The protocol's messages, as `proto/rlox/v1/worker.proto` has them.
-#[expect(missing_docs, reason = "generated")]
 #[allow(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]
-pub mod v1 {
+#[doc(hidden)]
+pub mod proto {
     include!("generated/rlox.v1.rs");
 }
 
+pub use cli::serve;
 pub use client::{
     ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous,
 };
-pub use program::serve;
 pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
 
 /// The version of the protocol that this crate speaks.

@@ -1,12 +1,12 @@
 //! The server: sessions in threads, limits, and how it begins and ends.
 
-mod connections;
+mod budget;
+mod connection;
 mod metrics;
 mod options;
-mod rollouts;
-mod room;
-mod serve;
+mod rollout;
 mod session;
+mod session_task;
 
 use std::iter::successors;
 use std::net::SocketAddr;
@@ -25,12 +25,13 @@ use tonic::{Request, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use connections::{Patience, Peer};
+use connection::{Patience, Peer};
 pub use metrics::Counters;
+use options::{FRAME_IN, THREADS, WINDOW};
 pub use options::{Identity, Limits, Make, WorkerOptions};
-use serve::Service;
+use session_task::Service;
 
-use crate::v1::worker_server::WorkerServer;
+use crate::proto::worker_server::WorkerServer;
 
 /// How long sessions are given to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -38,13 +39,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(1);
 /// Silent peers are asked after so long, and left after as long again.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Unread bytes of a stream, and of a connection.
-const WINDOW: u32 = 256 << 10;
-/// Bytes of a frame that comes.
-const FRAME_IN: u32 = 64 << 10;
-/// Those of the server, at most; sessions have their own.
-const THREADS: usize = 4;
-/// Those of a question for the worker's health.
+/// Bytes of a question for the worker's health.
 const LARGEST_HEALTH: usize = 1 << 10;
 const LARGEST_HEADERS: u32 = 8 << 10;
 
@@ -135,7 +130,7 @@ impl Worker {
         let (health, health_service) = tonic_health::server::health_reporter();
         let health_service = health_service.max_decoding_message_size(LARGEST_HEALTH);
         runtime.block_on(health.set_serving::<WorkerServer<Service>>());
-        let incoming = connections::accept(
+        let incoming = connection::accept(
             listener,
             limits.max_connections,
             Patience::default(),

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{Error, Location, Mismatch};
 
-use crate::interrupt::raised;
+use crate::sync::interrupt::raised;
 
 /// The classes of `rlox._errors`.
 mod classes {

@@ -7,46 +7,35 @@
     reason = "the documentation is Python's docstrings, and signatures follow Python's keywords and tuples"
 )]
 
-mod argument;
-mod array;
-mod asarray;
-mod detach;
+mod advantage;
+mod alloc;
+mod convert;
+mod env;
 mod error;
-mod flags;
-mod gae;
-mod interrupt;
 mod llm;
-mod machine;
-mod make;
 mod native;
 mod normalize;
-mod observation;
-mod phases;
-mod readable;
-mod recycling;
+mod profile;
 #[cfg(feature = "grpc")]
 mod remote;
 mod replay;
-mod returns;
 mod rollout;
-mod said;
-mod scalar;
-mod seeds;
-mod settings;
-mod shared;
-mod state;
-mod step_arrays;
-mod trajectory;
-mod vector;
-mod vtrace;
-mod whole;
+mod sync;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _rlox {
     #[pymodule_export]
-    use crate::gae::{compute_gae, compute_gae_batched};
+    use crate::advantage::gae::{compute_gae, compute_gae_batched};
+    #[pymodule_export]
+    use crate::advantage::returns::{compute_lambda_returns, compute_returns};
+    #[pymodule_export]
+    use crate::advantage::vtrace::compute_vtrace;
+    #[pymodule_export]
+    use crate::env::make::{available_memory, env_ids};
+    #[pymodule_export]
+    use crate::env::vec_env::NativeVectorEnv;
     #[pymodule_export]
     use crate::llm::advantage::{compute_batch_group_advantages, compute_group_advantages};
     #[pymodule_export]
@@ -62,32 +51,26 @@ mod _rlox {
         compute_token_kl_schulman_f32,
     };
     #[pymodule_export]
-    use crate::machine::{isa, num_threads};
-    #[pymodule_export]
-    use crate::make::{available_memory, env_ids};
-    #[pymodule_export]
     use crate::native::{NativeActors, NativeAgent, NativePolicy, network_backends};
     #[pymodule_export]
     use crate::normalize::{Normalizer, RunningMeanStd};
     #[pymodule_export]
-    use crate::phases::{enter_phase, phase_seconds, start_phases, stop_phases};
+    use crate::profile::{enter_phase, phase_seconds, start_phases, stop_phases};
     #[cfg(feature = "grpc")]
     #[pymodule_export]
     use crate::remote::{remote_actors, remote_env, run_worker};
     #[pymodule_export]
-    use crate::replay::{GoalReplayBuffer, MmapReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer};
+    use crate::replay::hindsight::GoalReplayBuffer;
     #[pymodule_export]
-    use crate::returns::{compute_lambda_returns, compute_returns};
+    use crate::replay::prioritized::PrioritizedReplayBuffer;
     #[pymodule_export]
-    use crate::rollout::RolloutBuffer;
+    use crate::replay::{MmapReplayBuffer, ReplayBuffer};
     #[pymodule_export]
-    use crate::said::{check_normalizer, check_step};
+    use crate::rollout::bytes::{read_rollout, write_rollout};
     #[pymodule_export]
-    use crate::vector::NativeVectorEnv;
+    use crate::rollout::{RolloutBuffer, check_normalizer, check_step};
     #[pymodule_export]
-    use crate::vtrace::compute_vtrace;
-    #[pymodule_export]
-    use crate::whole::{read_rollout, write_rollout};
+    use crate::{isa, num_threads};
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
@@ -105,13 +88,35 @@ mod _rlox {
             let text = std::ffi::CString::new(error.to_string())?;
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
-        rlox_core::set_interrupt_check(crate::interrupt::interrupted);
-        crate::detach::find_main(module.py())?;
+        rlox_core::set_interrupt_check(crate::sync::interrupt::interrupted);
+        crate::sync::gil::find_main(module.py())?;
         if let Ok(register) = module.py().import("os")?.getattr("register_at_fork") {
             let keywords = PyDict::new(module.py());
-            keywords.set_item("after_in_child", wrap_pyfunction!(crate::detach::after_fork, module)?)?;
+            keywords.set_item("after_in_child", wrap_pyfunction!(crate::sync::after_fork, module)?)?;
             register.call((), Some(&keywords))?;
         }
         Ok(())
     }
+}
+
+/// The instruction set that native code runs on in this process: "avx512", "avx2" or "portable", the best that the CPU
+/// has, or less if the environment variable RLOX_SIMD says so.
+///
+/// >>> from rlox import _rlox
+/// >>> _rlox.isa() in ("avx512", "avx2", "portable")
+/// True
+#[pyfunction]
+pub(crate) fn isa() -> &'static str {
+    rlox_core::simd::isa().name()
+}
+
+/// How many threads native code shares its work between: as many as the process may run on, or as the environment
+/// variable RLOX_NUM_THREADS says when they are first needed; at least 1.
+///
+/// >>> from rlox import _rlox
+/// >>> _rlox.num_threads() >= 1
+/// True
+#[pyfunction]
+pub(crate) fn num_threads() -> usize {
+    rlox_core::num_threads()
 }

@@ -5,12 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, Watch};
 
-use crate::argument::{Input, REAL, argument, count, instance, item, numbers, shape, switches};
-use crate::array::{new_dict, result};
-use crate::detach::alone;
+use crate::alloc::mapped;
+use crate::convert::args::{Input, REAL, argument, count, instance, item, numbers, shape, switches};
+use crate::convert::array::{new_dict, result};
 use crate::error::{to_py, value_error};
-use crate::recycling::mapped;
-use crate::shared::Shared;
+use crate::sync::cell::Shared;
+use crate::sync::gil::alone;
 
 /// From how many numbers on a call may take more than 5 us.
 const LONG: usize = 2048;
@@ -204,7 +204,7 @@ impl RunningMeanStd {
     #[new]
     #[pyo3(signature = (shape=None))]
     fn new(shape: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::argument::shape("shape", object))?;
+        let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::convert::args::shape("shape", object))?;
         let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         let statistics = Statistics::try_new(dim).map_err(to_py)?;
         Ok(Self { inner: Shared::new("RunningMeanStd", statistics), shape })

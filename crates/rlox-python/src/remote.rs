@@ -9,17 +9,17 @@ use rlox_core::{Ahead, Begun, Collect, Error, Result, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteVecEnv, RolloutSettings};
 use rlox_nn::train::Collection;
 
-use crate::argument::{count, number, sequence, shown, switches, text};
-use crate::array::new_dict;
-use crate::detach::{detached, without_gil};
+use crate::convert::args::{count, number, sequence, shown, switches, text};
+use crate::convert::array::new_dict;
+use crate::convert::options::{arguments_of, limit_of};
+use crate::convert::seed::{base_of, streams_from};
+use crate::env::make::{id_of, mode_of};
+use crate::env::vec_env::NativeVectorEnv;
 use crate::error::{blamed, to_py, type_error, value_error};
-use crate::make::{id_of, mode_of};
 use crate::native::NativePolicy;
 use crate::native::actors::{Filled, NativeActors, Weights, each, seeds_of};
 use crate::rollout::RolloutBuffer;
-use crate::seeds::{base_of, streams_from};
-use crate::settings::{arguments_of, limit_of};
-use crate::vector::NativeVectorEnv;
+use crate::sync::gil::{detached, without_gil};
 
 /// Environments of workers, as `rlox.distributed.remote.RemoteVecEnv` makes them.
 ///
@@ -154,10 +154,10 @@ pub(crate) fn remote_actors(
         let (expected, got) = (format!("{}, max_lag + 1", ahead.max_lag as u64 + 1), buffers.len().to_string());
         return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
     }
-    let learner = crate::argument::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
+    let learner = crate::convert::args::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
     let (spec, masks) = (learner.spec.clone(), learner.masks);
     let (num_envs, n_steps) = buffers.first().map_or((1, 1), |one| (one.get().num_envs, one.get().n_steps));
-    let first = crate::argument::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
+    let first = crate::convert::args::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
     let (tensors, shape) = first.lent(py)?;
     let seed = base_of(seed)?.unwrap_or(0);
     let env = EnvOptions {

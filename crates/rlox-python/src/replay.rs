@@ -1,28 +1,22 @@
 //! `ReplayBuffer` and `PrioritizedReplayBuffer`, the core's replay storage with a sampler, and `MmapReplayBuffer`.
 
-mod arrays;
 mod buffer;
-mod few;
-mod hindsight;
+pub(crate) mod hindsight;
 mod mmap;
-mod parts;
-mod prioritized;
+pub(crate) mod prioritized;
 mod sample;
 mod saving;
+mod schema;
 mod sequences;
-mod shown;
 mod source;
-mod spare;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{Replay, Uniform};
 
-use crate::argument::{numbers, switches};
+use crate::convert::args::{numbers, switches};
 use buffer::{Buffer, Settings, Transition, made};
-pub(crate) use hindsight::GoalReplayBuffer;
 pub(crate) use mmap::MmapReplayBuffer;
-pub(crate) use prioritized::PrioritizedReplayBuffer;
 pub(crate) use saving::{arrays_of, fields_of};
 use sequences::Asked;
 

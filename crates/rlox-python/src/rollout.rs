@@ -1,21 +1,25 @@
-//! `RolloutBuffer`: the core's storage with NumPy views of its fields.
+//! `RolloutBuffer`: the core's storage with NumPy views of its fields, and checks of what it would refuse.
 
-use numpy::{Element, IntoPyArray, PyArray1};
+pub(crate) mod bytes;
+
+use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition, Watch};
 
-use crate::argument::{Input, REAL, argument, count, expect_shape, index, numbers, shape, shown, switches, text};
-use crate::array::FieldMemory;
-use crate::detach::detached;
+use crate::alloc::{collected, mapped};
+use crate::convert::args::{
+    Input, REAL, argument, count, expect_shape, index, instance, numbers, shape, shown, switches, text,
+};
+use crate::convert::array::FieldMemory;
+use crate::convert::flags::{Flags, flag_argument};
+use crate::convert::observation::{ObsArgument, ObsInput, Owned, dtype_of};
+use crate::convert::options::{copied, extra_of};
+use crate::convert::policy_output::SaidArgument;
 use crate::error::{to_py, value_error};
-use crate::flags::{Flags, flag_argument};
-use crate::interrupt::look;
 use crate::normalize::normalizer_of;
-use crate::observation::{ObsArgument, ObsInput, Owned, dtype_of};
-use crate::recycling::{collected, mapped};
-use crate::said::SaidArgument;
-use crate::settings::{copied, extra_of};
-use crate::shared::Shared;
+use crate::sync::cell::Shared;
+use crate::sync::gil::detached;
+use crate::sync::interrupt::look;
 
 /// From how many numbers in a step on a call may take more than 5 us.
 const LONG: usize = 2048;
@@ -73,7 +77,7 @@ pub(crate) struct RolloutBuffer {
     pub(crate) action_shape: Vec<usize>,
     pub(crate) discrete: bool,
     obs_dtype: DType,
-    fields: Vec<(String, FieldMemory)>,
+    pub(crate) fields: Vec<(String, FieldMemory)>,
     pub(crate) long: bool,
 }
 
@@ -97,12 +101,6 @@ impl RolloutBuffer {
         let unknown =
             || value_error("name", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
         self.fields.iter().find(|(field, _)| field == name).map(|(_, memory)| memory).ok_or_else(unknown)
-    }
-
-    /// The call's input, or a copy of it where it lies in a field, to which the call writes.
-    pub(crate) fn apart<'py, T: Element + Copy + 'static>(&self, input: Input<'py, T>) -> PyResult<Input<'py, T>> {
-        let inside = self.fields.iter().any(|(_, memory)| input.overlaps(&memory.range()));
-        if inside { input.into_copy() } else { Ok(input) }
     }
 }
 
@@ -290,7 +288,7 @@ impl RolloutBuffer {
         let normalizer = normalizer_of(normalizer)?;
         let obs = ObsArgument::new("obs", obs, self.obs_dtype)?;
         let ended = ended.map(|flags| flag_argument("ended", flags)).transpose()?;
-        let obs = obs.read_for(self)?;
+        let obs = obs.read_for(&self.fields)?;
         let ended = ended.map(|flags| flags.read(py, false)).transpose()?;
         expect_shape("obs", obs.shape(), self.num_envs, &self.obs_shape)?;
         if let Some(ended) = &ended {
@@ -344,13 +342,13 @@ impl RolloutBuffer {
         let truncated = flag_argument("truncated", truncated)?;
         let final_obs = final_obs.map(|array| ObsArgument::new("final_obs", array, self.obs_dtype)).transpose()?;
 
-        let said = said.read(self, self.num_envs, &self.action_shape)?;
+        let said = said.read(&self.fields, self.num_envs, &self.action_shape)?;
         let said = said.get();
-        let next_obs = next_obs.read_for(self)?;
-        let rewards = self.apart(rewards.read(false)?)?;
+        let next_obs = next_obs.read_for(&self.fields)?;
+        let rewards = rewards.read(false)?.apart_from(&self.fields)?;
         let terminated = terminated.read(py, false)?;
         let truncated = truncated.read(py, false)?;
-        let final_obs = final_obs.map(|array| array.read_for(self)).transpose()?;
+        let final_obs = final_obs.map(|array| array.read_for(&self.fields)).transpose()?;
         expect_shape("next_obs", next_obs.shape(), self.num_envs, &self.obs_shape)?;
         expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
         expect_shape("terminated", terminated.shape(), self.num_envs, &[])?;
@@ -391,10 +389,44 @@ impl RolloutBuffer {
     ) -> PyResult<()> {
         let last = argument::<f32>("last_values", last_values, &REAL)?;
         let finals = final_values.map(|values| argument::<f32>("final_values", values, &REAL)).transpose()?;
-        let last = self.apart(last.read(false)?)?;
-        let finals = finals.map(|values| self.apart(values.read(false)?)).transpose()?;
+        let last = last.read(false)?.apart_from(&self.fields)?;
+        let finals = finals.map(|values| values.read(false)?.apart_from(&self.fields)).transpose()?;
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
         self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))
     }
+}
+
+/// Refuses a normaliser that `buffer.begin` and `buffer.record` would refuse.
+#[pyfunction]
+pub(crate) fn check_normalizer(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    normalizer: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let Some(normalizer) = normalizer_of(normalizer)? else { return Ok(()) };
+    buffer
+        .inner
+        .with(py, false, |buffer| normalizer.inner.enter(|normalizer| buffer.check_normalizer(Some(normalizer))))
+}
+
+/// Refuses what `buffer.record` would refuse of a step before it is made.
+#[pyfunction]
+pub(crate) fn check_step(
+    py: Python<'_>,
+    buffer: &Bound<'_, PyAny>,
+    t: &Bound<'_, PyAny>,
+    actions: &Bound<'_, PyAny>,
+    log_probs: &Bound<'_, PyAny>,
+    values: &Bound<'_, PyAny>,
+    normalizer: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    check_normalizer(py, buffer, normalizer)?;
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let t = index("t", t)?;
+    let said = SaidArgument::new(actions, log_probs, values, buffer.discrete)?;
+    let said = said.read(&buffer.fields, buffer.num_envs, &buffer.action_shape)?;
+    let said = said.get();
+    buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, said, None))
 }

@@ -7,11 +7,11 @@ use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout, RolloutB
 use rlox_nn::train::{AsyncOnPolicy, Collection, OnPolicyAlgorithm};
 use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
 
-use super::fleet::Fleet;
-use super::shard::Shard;
-use super::{ClientOptions, EnvOptions, FaultCounts, Faults};
-use crate::v1::{self, reply, request};
-use crate::wire::{self, Slab};
+use super::context::{FaultCounts, Faults, Fleet};
+use super::failover::Shard;
+use super::options::{ClientOptions, EnvOptions};
+use crate::codec::{self, Slab};
+use crate::proto::{self, reply, request};
 
 /// How a worker collects rollouts.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +58,8 @@ impl RemoteActor {
     ) -> Result<Self> {
         let fleet = Arc::new(Fleet::new(addresses, options)?);
         let policy = Some(settings.policy()?);
-        let shard = Shard::new(&fleet, at, v1::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
-        let spec = wire::spec_from(shard.opened().clone())?;
+        let shard = Shard::new(&fleet, at, proto::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
+        let spec = codec::spec_from(shard.opened().clone())?;
         Ok(Self { shard, fleet, spec, reset: Some(settings.reset), sent: (None, Bytes::new()) })
     }
 
@@ -105,7 +105,7 @@ impl RemoteActor {
 }
 
 impl RolloutSettings {
-    fn policy(&self) -> Result<v1::Policy> {
+    fn policy(&self) -> Result<proto::Policy> {
         let PolicyShape { policy, value, activation, shared_trunk, use_sde } = &self.shape;
         let (true, Some(activation)) = (policy == value, activation) else {
             let got = format!("{policy:?} for the policy and {value:?} for values");
@@ -118,8 +118,8 @@ impl RolloutSettings {
         };
         let widths: Vec<_> = policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?;
         let mut hidden = Vec::with_capacity(widths.len() * 4);
-        wire::put(&mut hidden, &widths);
-        Ok(v1::Policy {
+        codec::put(&mut hidden, &widths);
+        Ok(proto::Policy {
             hidden: hidden.into(),
             activation: activation.name().into(),
             shared_trunk: *shared_trunk,
@@ -152,7 +152,7 @@ impl RemoteActor {
         if self.sent.0 != Some(version) {
             self.sent = (Some(version), weights.to_safetensors_without_checksum().into());
         }
-        let collect = v1::Collect { seed, version, weights: self.sent.1.clone(), reset };
+        let collect = proto::Collect { seed, version, weights: self.sent.1.clone(), reset };
         self.shard.ask(request::What::Collect(collect), true);
         let answer = self.shard.answer(stop);
         self.shard.abandon(); // where it was not waited for
@@ -225,7 +225,7 @@ pub fn asynchronous<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'stati
     let fleet = Arc::new(Fleet::new(addresses, options)?);
     let opened = Shard::new(&fleet, 0, env.open(0, env.num_envs)?, 0)?.opened().clone();
     let masks = opened.mask > 0;
-    let spec = wire::spec_from(opened)?;
+    let spec = codec::spec_from(opened)?;
     let shape = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.shape().ok_or_else(|| {
         let (expected, got) = ("networks whose shape is known", "others");
         Error::config("policy", expected, got, "use the built-in network with one net_arch")

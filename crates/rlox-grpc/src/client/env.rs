@@ -1,8 +1,6 @@
-//! Environments of several workers behind core's trait.
+//! [`RemoteVecEnv`]: environments of several workers behind the trait of the core.
 
-mod parts;
-mod state;
-
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rlox_core::{
@@ -10,12 +8,12 @@ use rlox_core::{
     Standing, StepOut, VectorEnv, check_len,
 };
 
-use super::fleet::Fleet;
-use super::shard::{Shard, alike};
-use super::{ClientOptions, EnvOptions, FaultCounts, Faults};
-use crate::v1::request;
-use crate::{v1, wire};
-use parts::Seen;
+use super::context::{FaultCounts, Faults, Fleet};
+use super::failover::{Shard, alike};
+use super::options::{ClientOptions, EnvOptions};
+use crate::codec::{self, Slab};
+use crate::proto::{self, reply, request};
+use crate::worker::LARGEST_MESSAGE;
 
 /// Environments that workers step, as if they were here: the same seeds give the same trajectories.
 ///
@@ -23,35 +21,35 @@ use parts::Seen;
 /// back, goes on from the last snapshot and repeats what was done since: nothing is lost or doubled. What an interruption
 /// left unanswered is waited for by the next call, whatever that asks.
 pub struct RemoteVecEnv {
-    spec: EnvSpec,
-    num_envs: usize,
-    mode: AutoresetMode,
+    pub(super) spec: EnvSpec,
+    pub(super) num_envs: usize,
+    pub(super) mode: AutoresetMode,
     mask: usize,
     fleet: Arc<Fleet>,
     /// Behind a lock, as questions do not need an exclusive reference.
-    remote: Mutex<Remote>,
+    pub(super) remote: Mutex<Remote>,
 }
 
-struct Remote {
-    shards: Vec<Shard>,
+pub(super) struct Remote {
+    pub(super) shards: Vec<Shard>,
     mode: AutoresetMode,
-    seen: Seen,
+    pub(super) seen: Seen,
     /// Where environments wait for a reset.
-    finished: Vec<bool>,
+    pub(super) finished: Vec<bool>,
     /// Which have been reset, or put somewhere.
-    born: Vec<bool>,
+    pub(super) born: Vec<bool>,
     /// What `born` and `finished` were before the reset that is under way.
     before: Option<(Vec<bool>, Vec<bool>)>,
     /// Where all of them stand, as long as nothing has moved.
-    known: Option<Standing<'static>>,
+    pub(super) known: Option<Standing<'static>>,
     /// Whether that was changed here, and is to be told.
-    changed: bool,
+    pub(super) changed: bool,
     /// The states of all in which workers last said that environments could be put.
-    allowed: Vec<f64>,
+    pub(super) allowed: Vec<f64>,
     /// Whether what is asked for are steps.
     stepping: bool,
     /// Why nothing goes on.
-    broken: Option<String>,
+    pub(super) broken: Option<String>,
 }
 
 impl std::fmt::Debug for RemoteVecEnv {
@@ -89,7 +87,7 @@ impl RemoteVecEnv {
         }
         let opened = shards[0].opened().clone();
         let (n, mode, mask) = (env.num_envs, env.autoreset_mode, opened.mask as usize);
-        let spec = wire::spec_from(opened)?;
+        let spec = codec::spec_from(opened)?;
         let seen = Seen::new(n, &spec, mode, mask)?;
         let remote = Remote {
             shards,
@@ -117,7 +115,7 @@ impl RemoteVecEnv {
         self.fleet.fault_counts()
     }
 
-    fn remote(&self) -> MutexGuard<'_, Remote> {
+    pub(super) fn remote(&self) -> MutexGuard<'_, Remote> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,7 +135,7 @@ impl Remote {
     }
 
     /// Before anything else is asked: takes in what an interrupted call has left.
-    fn settle(&mut self) -> Result<()> {
+    pub(super) fn settle(&mut self) -> Result<()> {
         self.check()?;
         if self.shards.iter().any(Shard::is_asked) { self.take() } else { Ok(()) }
     }
@@ -218,16 +216,16 @@ impl VectorEnv for RemoteVecEnv {
             remote.check_started("reset_mask")?;
         }
         remote.known = None;
-        let (mut first, options) = (0, wire::arguments_to("options", options.pairs())?);
+        let (mut first, options) = (0, codec::arguments_to("options", options.pairs())?);
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
-            let reset = v1::Reset {
+            let reset = proto::Reset {
                 base: if let Seeds::Base(base) = seeds { Some(base + first as u64) } else { None },
                 seeds: match seeds {
-                    Seeds::Each(seeds) => wire::seeds_to(&seeds[rows.clone()]),
+                    Seeds::Each(seeds) => codec::seeds_to(&seeds[rows.clone()]),
                     Seeds::Keep | Seeds::Base(_) => bytes::Bytes::new(),
                 },
-                mask: mask.map(|mask| wire::flags(&mask[rows.clone()]).to_vec().into()).unwrap_or_default(),
+                mask: mask.map(|mask| codec::flags(&mask[rows.clone()]).to_vec().into()).unwrap_or_default(),
                 options: options.clone(),
                 snapshot: true,
             };
@@ -276,11 +274,11 @@ impl VectorEnv for RemoteVecEnv {
             first += shard.num_envs();
             let mut slab = Vec::with_capacity(numbers.len() * 8);
             match actions {
-                Actions::Discrete(actions) => wire::put(&mut slab, &actions[numbers]),
-                Actions::Continuous(actions) => wire::put(&mut slab, &actions[numbers]),
+                Actions::Discrete(actions) => codec::put(&mut slab, &actions[numbers]),
+                Actions::Continuous(actions) => codec::put(&mut slab, &actions[numbers]),
             }
             let snapshot = shard.wants_snapshot();
-            shard.ask(request::What::Step(v1::Step { actions: slab.into(), snapshot }), true);
+            shard.ask(request::What::Step(proto::Step { actions: slab.into(), snapshot }), true);
         }
         remote.stepping = true;
         remote.take()?;
@@ -371,6 +369,95 @@ impl VectorEnv for RemoteVecEnv {
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
         self.set_streams(rngs)
+    }
+}
+
+/// What was seen last of all environments.
+pub(super) struct Seen {
+    dim: usize,
+    mask: usize,
+    mode: AutoresetMode,
+    obs: Vec<f32>,
+    masks: Vec<bool>,
+    final_masks: Vec<bool>,
+    reward: Vec<f64>,
+    terminated: Vec<bool>,
+    truncated: Vec<bool>,
+    final_obs: Vec<f32>,
+    episodes: EpisodeLog,
+}
+
+impl Seen {
+    /// Room for that, where a worker could send it.
+    fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
+        let dim = spec.observation.dim();
+        let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(2 * mask));
+        if bytes > LARGEST_MESSAGE {
+            let expected = format!("observations and masks of at most {LARGEST_MESSAGE} bytes");
+            let fix = "ask for fewer environments, or name more workers";
+            return Err(Error::config("num_envs", expected, format!("{bytes} bytes of {n}"), fix));
+        }
+        Ok(Self {
+            dim,
+            mask,
+            mode,
+            obs: vec![0.0; n * dim],
+            masks: vec![true; n * mask],
+            final_masks: vec![false; n * mask],
+            reward: vec![0.0; n],
+            terminated: vec![false; n],
+            truncated: vec![false; n],
+            final_obs: vec![0.0; n * dim],
+            episodes: EpisodeLog::default(),
+        })
+    }
+
+    /// Whose episodes the last step ended.
+    fn ends(&self) -> impl Iterator<Item = bool> {
+        self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *terminated || *truncated)
+    }
+
+    /// Takes in what a worker says of its rows; `stepped` says whether it is the answer to a step.
+    pub(super) fn take(&mut self, rows: Range<usize>, what: reply::What, stepped: bool) -> Result<()> {
+        let reply::What::Stepped(said) = what else {
+            let fix = "install the same version of rlox on both sides";
+            return Err(Error::config("reply", "observations", "another answer", fix));
+        };
+        let mut slab = Slab::new("a worker's reply", &said.slab);
+        slab.read(&mut self.obs[rows.start * self.dim..rows.end * self.dim])?;
+        if stepped {
+            slab.read(&mut self.reward[rows.clone()])?;
+            slab.flags(&mut self.terminated[rows.clone()])?;
+            slab.flags(&mut self.truncated[rows.clone()])?;
+            self.finals(rows.clone(), said.finals, &mut slab)?;
+            let returns: Vec<f64> = slab.vec(said.episodes as usize)?;
+            let lengths: Vec<u32> = slab.vec(said.episodes as usize)?;
+            returns.iter().zip(&lengths).for_each(|(total, length)| self.episodes.push(*total, *length));
+        }
+        slab.flags(&mut self.masks[rows.start * self.mask..rows.end * self.mask])?;
+        if stepped {
+            for row in codec::truncated_rows(&self.terminated[rows.clone()], &self.truncated[rows.clone()]) {
+                slab.flags(&mut self.final_masks[(rows.start + row) * self.mask..][..self.mask])?;
+            }
+        }
+        slab.end()
+    }
+
+    /// The last observations of the episodes that ended.
+    fn finals(&mut self, rows: Range<usize>, said: u32, slab: &mut Slab<'_>) -> Result<()> {
+        let ended = |row: &usize| self.terminated[*row] || self.truncated[*row];
+        let ends = if self.mode == AutoresetMode::SameStep { rows.clone().filter(ended).count() } else { 0 };
+        if said as usize != ends {
+            let (expected, got) = (format!("{ends}, of the episodes that ended"), said.to_string());
+            let fix = "install the same version of rlox on both sides";
+            return Err(Error::corrupt("last observations", expected, got, fix));
+        }
+        for row in rows {
+            if ends > 0 && (self.terminated[row] || self.truncated[row]) {
+                slab.read(&mut self.final_obs[row * self.dim..(row + 1) * self.dim])?;
+            }
+        }
+        Ok(())
     }
 }
 

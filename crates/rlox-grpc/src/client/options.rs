@@ -1,11 +1,11 @@
-//! What clients are made with.
+//! Options of clients and of the environments that workers make.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rlox_core::{AutoresetMode, Error, Result};
 
-use crate::{PROTOCOL, v1, wire};
+use crate::{PROTOCOL, codec, proto};
 
 /// Says whether to end a wait.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -40,7 +40,7 @@ impl EnvOptions {
     }
 
     /// The request for `count` of them, from the one numbered `first` on.
-    pub(super) fn open(&self, first: usize, count: usize) -> Result<v1::Open> {
+    pub(super) fn open(&self, first: usize, count: usize) -> Result<proto::Open> {
         let seed = self.seed.checked_add(first as u64).ok_or_else(|| {
             Error::config("seed", "at most 2**64 - num_envs", self.seed.to_string(), "pass a smaller one")
         })?;
@@ -48,13 +48,13 @@ impl EnvOptions {
             return Err(Error::config("max_episode_steps", "at least 1", "0", "pass a positive number, or no limit"));
         }
         let too_many = |_| Error::config("num_envs", "less than 2**32", count.to_string(), "ask for fewer");
-        Ok(v1::Open {
+        Ok(proto::Open {
             protocol: PROTOCOL,
             env_id: self.id.clone(),
             num_envs: u32::try_from(count).map_err(too_many)?,
             seed,
-            arguments: wire::arguments_to("arguments", &self.arguments)?,
-            autoreset_mode: wire::mode_to(self.autoreset_mode).into(),
+            arguments: codec::arguments_to("arguments", &self.arguments)?,
+            autoreset_mode: codec::mode_to(self.autoreset_mode).into(),
             max_episode_steps: self.max_episode_steps.map(|limit| limit.unwrap_or(0)),
             standing: None,
             policy: None,

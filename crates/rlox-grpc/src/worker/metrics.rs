@@ -1,4 +1,4 @@
-//! What a worker counts, and where it tells it.
+//! Counters of a worker, and the HTTP endpoint that serves them.
 
 use std::fmt::Write;
 use std::sync::Arc;

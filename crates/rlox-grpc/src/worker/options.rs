@@ -1,4 +1,4 @@
-//! What a worker is started with.
+//! Options and limits of a worker.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -6,8 +6,12 @@ use std::sync::Arc;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Error, Result, VectorEnv};
 
-use super::{FRAME_IN, THREADS, WINDOW};
-
+/// Unread bytes of a stream, and of a connection.
+pub(super) const WINDOW: u32 = 256 << 10;
+/// Bytes of a frame that comes.
+pub(super) const FRAME_IN: u32 = 64 << 10;
+/// Threads of the server, at most; sessions have their own.
+pub(super) const THREADS: usize = 4;
 /// What HTTP/2 still has of a reply when it takes the next one, in bytes: hyper's default.
 const ON_ITS_WAY: usize = 400 << 10;
 /// Sessions or connections.

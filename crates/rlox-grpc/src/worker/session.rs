@@ -1,4 +1,4 @@
-//! What a session does, request by request, in a thread of its own.
+//! A session of a worker: its environments and the replies to its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,12 +10,13 @@ use rlox_core::{
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::rollouts::Rollouts;
-use super::room::Held;
-use super::{Counters, Limits, Make};
+use super::budget::Held;
+use super::metrics::Counters;
+use super::options::{Limits, Make};
+use super::rollout::Rollouts;
 use crate::PROTOCOL;
-use crate::v1::{self, reply::What, request};
-use crate::wire::{self, Slab};
+use crate::codec::{self, Slab};
+use crate::proto::{self, reply::What, request};
 
 const LONGEST_ID: usize = 256;
 
@@ -45,12 +46,12 @@ pub(super) struct Session {
 impl Session {
     /// Makes the environments that a first request asks for.
     pub(super) fn open(
-        open: &v1::Open,
+        open: &proto::Open,
         make: &Make,
         limits: &Limits,
         held: &Held,
         counters: Arc<Counters>,
-    ) -> Result<(Self, v1::Opened)> {
+    ) -> Result<(Self, proto::Opened)> {
         if open.protocol != PROTOCOL {
             let (expected, got) = (format!("version {PROTOCOL}"), format!("version {}", open.protocol));
             return Err(Error::config("protocol", expected, got, "install the same version of rlox on both sides"));
@@ -64,17 +65,17 @@ impl Session {
             let (expected, got) = (format!("at most {}", limits.max_envs), num_envs.to_string());
             return Err(Error::config("num_envs", expected, got, "ask for fewer, or start the worker with --max-envs"));
         }
-        let arguments = wire::arguments_from("arguments", &open.arguments)?;
+        let arguments = codec::arguments_from("arguments", &open.arguments)?;
         let options = MakeOptions {
             num_envs,
             seed: Some(open.seed),
-            autoreset_mode: wire::mode_from(open.autoreset_mode)?,
+            autoreset_mode: codec::mode_from(open.autoreset_mode)?,
             max_episode_steps: open.max_episode_steps.map(|limit| Some(limit).filter(|limit| *limit > 0)),
             arguments: &arguments,
         };
         let mut env = make(&open.env_id, &options)?;
         if let Some(standing) = &open.standing {
-            wire::standing_from(standing, num_envs)?.put(env.as_mut())?;
+            codec::standing_from(standing, num_envs)?.put(env.as_mut())?;
         }
         let dim = env.spec().observation.dim();
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
@@ -126,7 +127,7 @@ impl Session {
             }
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
-            request::What::Snapshot(v1::Snapshot {}) => self.standing(0).map(What::Standing),
+            request::What::Snapshot(proto::Snapshot {}) => self.standing(0).map(What::Standing),
             request::What::Restore(restore) => self.restore(&restore),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
@@ -136,14 +137,14 @@ impl Session {
                 let rollout = rollouts.collect(self.env.as_mut(), &collect, &self.limits, stop)?;
                 self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
                 let standing = Some(self.standing(rollout.steps.len() + rollout.episodes.len())?);
-                Ok(What::Rollout(v1::Rollout { standing, ..rollout }))
+                Ok(What::Rollout(proto::Rollout { standing, ..rollout }))
             }
         }
     }
 
-    fn reset(&mut self, reset: &v1::Reset) -> Result<v1::Stepped> {
+    fn reset(&mut self, reset: &proto::Reset) -> Result<proto::Stepped> {
         let n = self.env.num_envs();
-        let each = if reset.seeds.is_empty() { Vec::new() } else { wire::seeds_from(&reset.seeds, n)? };
+        let each = if reset.seeds.is_empty() { Vec::new() } else { codec::seeds_from(&reset.seeds, n)? };
         let seeds = match reset.base {
             Some(base) => Seeds::Base(base),
             None if each.is_empty() => Seeds::Keep,
@@ -156,18 +157,18 @@ impl Session {
             slab.end()?;
         }
         let mask = (!reset.mask.is_empty()).then_some(&mask[..]);
-        let options = ResetOptions::new(wire::arguments_from("options", &reset.options)?);
+        let options = ResetOptions::new(codec::arguments_from("options", &reset.options)?);
         self.env.reset(seeds, mask, &options, &mut self.obs)?;
         self.told(reset.snapshot)
     }
 
-    fn restore(&mut self, restore: &v1::Restore) -> Result<What> {
+    fn restore(&mut self, restore: &proto::Restore) -> Result<What> {
         let none = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
         let given = restore.standing.as_ref().ok_or_else(none)?;
-        let given = wire::standing_from(given, self.env.num_envs())?;
+        let given = codec::standing_from(given, self.env.num_envs())?;
         if restore.only_check {
             given.check(self.env.as_ref())?;
-            return Ok(What::Done(v1::Done {}));
+            return Ok(What::Done(proto::Done {}));
         }
         given.put(self.env.as_mut())?;
         drop(given);
@@ -176,33 +177,33 @@ impl Session {
     }
 
     /// The observations, and what is allowed.
-    fn told(&mut self, snapshot: bool) -> Result<v1::Stepped> {
+    fn told(&mut self, snapshot: bool) -> Result<proto::Stepped> {
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
-        wire::put(&mut slab, &self.obs);
+        codec::put(&mut slab, &self.obs);
         self.put_masks(&mut slab)?;
         let standing = if snapshot { Some(self.standing(slab.len())?) } else { None };
-        Ok(v1::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing })
+        Ok(proto::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing })
     }
 
     fn put_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
         if self.mask > 0 {
             self.env.action_masks(&mut self.masks)?;
-            wire::put(slab, wire::flags(&self.masks));
+            codec::put(slab, codec::flags(&self.masks));
         }
         Ok(())
     }
 
     fn put_final_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
-        let mut rows = wire::truncated_rows(&self.terminated, &self.truncated).peekable();
+        let mut rows = codec::truncated_rows(&self.terminated, &self.truncated).peekable();
         if self.mask == 0 || rows.peek().is_none() {
             return Ok(());
         }
         self.env.final_action_masks(&mut self.final_masks)?;
-        rows.for_each(|row| wire::put(slab, wire::flags(&self.final_masks[row * self.mask..][..self.mask])));
+        rows.for_each(|row| codec::put(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask])));
         Ok(())
     }
 
-    fn step(&mut self, step: &v1::Step) -> Result<v1::Stepped> {
+    fn step(&mut self, step: &proto::Step) -> Result<proto::Stepped> {
         let mut slab = Slab::new("actions", &step.actions);
         let actions = if self.actions.is_empty() {
             slab.read(&mut self.continuous)?;
@@ -223,37 +224,37 @@ impl Session {
         let n = self.reward.len();
         self.counters.steps.fetch_add(n as u64, Relaxed);
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + n * 10 + self.masks.len());
-        wire::put(&mut slab, &self.obs);
-        wire::put(&mut slab, &self.reward);
-        wire::put(&mut slab, wire::flags(&self.terminated));
-        wire::put(&mut slab, wire::flags(&self.truncated));
+        codec::put(&mut slab, &self.obs);
+        codec::put(&mut slab, &self.reward);
+        codec::put(&mut slab, codec::flags(&self.terminated));
+        codec::put(&mut slab, codec::flags(&self.truncated));
         let mut finals = 0;
         if self.env.autoreset_mode() == rlox_core::AutoresetMode::SameStep {
             let dim = self.obs.len() / n;
             let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
             for (row, _) in self.final_obs.chunks_exact(dim).zip(ends).filter(|(_, ended)| *ended) {
-                wire::put(&mut slab, row);
+                codec::put(&mut slab, row);
                 finals += 1;
             }
         }
         self.returns.clear();
         self.lengths.clear();
         self.env.episodes().drain(&mut self.returns, &mut self.lengths);
-        wire::put(&mut slab, &self.returns);
-        wire::put(&mut slab, &self.lengths);
+        codec::put(&mut slab, &self.returns);
+        codec::put(&mut slab, &self.lengths);
         self.put_masks(&mut slab)?;
         self.put_final_masks(&mut slab)?;
         let standing = if step.snapshot { Some(self.standing(slab.len())?) } else { None };
-        Ok(v1::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
+        Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
     }
 
     /// Where the environments stand; empty where they cannot tell, or it does not fit beside so many bytes of a reply.
-    fn standing(&self, beside: usize) -> Result<v1::Standing> {
+    fn standing(&self, beside: usize) -> Result<proto::Standing> {
         let env = self.env.as_ref();
         if !standing_bytes(env).is_some_and(|bytes| self.limits.fits(beside.saturating_add(bytes))) {
-            return Ok(v1::Standing::default());
+            return Ok(proto::Standing::default());
         }
-        Ok(Standing::of(env)?.as_ref().map(wire::standing_to).unwrap_or_default())
+        Ok(Standing::of(env)?.as_ref().map(codec::standing_to).unwrap_or_default())
     }
 }
 
@@ -263,12 +264,12 @@ fn standing_bytes(env: &dyn VectorEnv) -> Option<usize> {
     Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::WORDS) + 1))
 }
 
-fn opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> v1::Opened {
-    v1::Opened {
+fn opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> proto::Opened {
+    proto::Opened {
         credits: limits.credits,
         env_id: spec.id.clone(),
-        observation: Some(wire::space_to(&spec.observation)),
-        action: Some(wire::space_to(&spec.action)),
+        observation: Some(codec::space_to(&spec.observation)),
+        action: Some(codec::space_to(&spec.action)),
         max_episode_steps: spec.max_episode_steps.unwrap_or(0),
         mask: mask as u32,
         max_message_bytes: limits.max_message_bytes as u64,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, Error, ResetOptions, Seeds, StepOut, VectorEnv};
-use rlox_grpc::v1::worker_server::{Worker, WorkerServer};
-use rlox_grpc::v1::{self, reply, request, space::Kind};
+use rlox_grpc::proto::worker_server::{Worker, WorkerServer};
+use rlox_grpc::proto::{self, reply, request, space::Kind};
 use rlox_grpc::{ClientOptions, EnvOptions, PROTOCOL, RemoteVecEnv};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -22,16 +22,19 @@ struct Liar(Answer, usize, Arc<AtomicUsize>);
 
 #[tonic::async_trait]
 impl Worker for Liar {
-    type SessionStream = ReceiverStream<Result<v1::Reply, Status>>;
+    type SessionStream = ReceiverStream<Result<proto::Reply, Status>>;
 
-    async fn session(&self, request: Request<Streaming<v1::Request>>) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(
+        &self,
+        request: Request<Streaming<proto::Request>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
         let (sender, replies) = tokio::sync::mpsc::channel(4);
         let (mut requests, answer) = (request.into_inner(), Arc::clone(&self.0));
         let (more, taken) = (self.1, Arc::clone(&self.2));
         tokio::spawn(async move {
-            while let Some(Ok(v1::Request { sequence, what: Some(what) })) = requests.next().await {
+            while let Some(Ok(proto::Request { sequence, what: Some(what) })) = requests.next().await {
                 let more = if matches!(what, request::What::Step(_)) { more } else { 0 };
-                let reply = v1::Reply { sequence, what: Some(answer(what)) };
+                let reply = proto::Reply { sequence, what: Some(answer(what)) };
                 let _ = sender.send(Ok(reply.clone())).await;
                 for _ in 0..more {
                     if sender.send(Ok(reply.clone())).await.is_err() {
@@ -46,21 +49,21 @@ impl Worker for Liar {
 }
 
 /// One CartPole without a limit, told by hand.
-fn opened() -> v1::Opened {
+fn opened() -> proto::Opened {
     let bound = |x: f32| x.to_le_bytes().repeat(4).into();
     let (kind, low, high) = (Kind::Box.into(), bound(-1.0), bound(1.0));
-    v1::Opened {
+    proto::Opened {
         credits: 4,
         env_id: "CartPole-v1".into(),
-        observation: Some(v1::Space { kind, shape: vec![4], low, high, ..v1::Space::default() }),
-        action: Some(v1::Space { kind: Kind::Discrete.into(), n: 2, ..v1::Space::default() }),
+        observation: Some(proto::Space { kind, shape: vec![4], low, high, ..proto::Space::default() }),
+        action: Some(proto::Space { kind: Kind::Discrete.into(), n: 2, ..proto::Space::default() }),
         max_message_bytes: 1 << 20,
-        ..v1::Opened::default()
+        ..proto::Opened::default()
     }
 }
 
 fn stepped(bytes: usize, finals: u32) -> reply::What {
-    reply::What::Stepped(v1::Stepped { slab: vec![0; bytes].into(), finals, ..v1::Stepped::default() })
+    reply::What::Stepped(proto::Stepped { slab: vec![0; bytes].into(), finals, ..proto::Stepped::default() })
 }
 
 fn served(liar: Liar) -> (Runtime, String) {
@@ -73,10 +76,10 @@ fn served(liar: Liar) -> (Runtime, String) {
 }
 
 /// The error of opening, resetting and stepping one environment there.
-fn tried(first: v1::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
+fn tried(first: proto::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
     let answer = move |what| match what {
         request::What::Open(open) => {
-            let v1::Open { protocol, .. } = open;
+            let proto::Open { protocol, .. } = open;
             assert_eq!(protocol, PROTOCOL);
             reply::What::Opened(first.clone())
         }
@@ -108,7 +111,7 @@ fn what_fits_is_believed() {
 
 #[test]
 fn spaces_that_cannot_be_are_refused() {
-    let rejects = |argument, change: fn(&mut v1::Opened)| {
+    let rejects = |argument, change: fn(&mut proto::Opened)| {
         let mut first = opened();
         change(&mut first);
         assert_rejects(tried(first, stepped(16, 0), stepped(STEP, 0)), Error::Space, argument)
@@ -119,7 +122,7 @@ fn spaces_that_cannot_be_are_refused() {
     rejects("observation space", |first| first.observation.as_mut().unwrap().shape = vec![u64::MAX, 2]);
     rejects("observation space", |first| first.observation.as_mut().unwrap().kind = 99);
     rejects("action space", |first| first.action.as_mut().unwrap().n = -1);
-    rejects("action space", |first| *first = v1::Opened::default());
+    rejects("action space", |first| *first = proto::Opened::default());
 }
 
 #[test]
@@ -136,10 +139,10 @@ fn replies_of_other_sizes_are_refused() {
         rejects(Error::Shape, "a worker's reply", stepped(16, 0), stepped(bytes, 0), &got);
     }
     rejects(Error::Corrupt, "last observations", stepped(16, 0), stepped(STEP + 16, 1), "1");
-    let many = v1::Stepped { slab: vec![0; STEP].into(), episodes: u32::MAX, ..v1::Stepped::default() };
+    let many = proto::Stepped { slab: vec![0; STEP].into(), episodes: u32::MAX, ..proto::Stepped::default() };
     let got = STEP.to_string();
     rejects(Error::Shape, "a worker's reply", stepped(16, 0), reply::What::Stepped(many), &got);
-    rejects(Error::Config, "reply", reply::What::Done(v1::Done {}), stepped(STEP, 0), "another answer");
+    rejects(Error::Config, "reply", reply::What::Done(proto::Done {}), stepped(STEP, 0), "another answer");
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn rollouts_of_another_version_are_refused() {
     use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::Collection};
 
     let first = opened();
-    let rollout = v1::Rollout { version: 9, ..v1::Rollout::default() };
+    let rollout = proto::Rollout { version: 9, ..proto::Rollout::default() };
     let answer = move |what| match what {
         request::What::Open(_) => reply::What::Opened(first.clone()),
         _ => reply::What::Rollout(rollout.clone()),

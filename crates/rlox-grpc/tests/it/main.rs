@@ -1,13 +1,13 @@
 //! The integration tests of the crate in one binary.
 
+mod actor;
 mod closed;
-mod ending;
-mod faults;
-mod generated;
+mod env;
+mod failover;
 mod liars;
-mod refused;
-mod rollouts;
+mod proto;
+mod rollout;
+mod session;
 #[path = "../support/mod.rs"]
 mod support;
-mod trajectories;
-mod unusual;
+mod worker;

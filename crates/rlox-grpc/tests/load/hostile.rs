@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::process::Process;
 use crate::support::raw::{channel, open, request, runtime, session};
 use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
-use rlox_grpc::v1::{self, reply, request};
+use rlox_grpc::proto::{self, reply, request};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, RemoteVecEnv};
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -99,9 +99,9 @@ fn who_asks_without_taking_answers_is_ended() {
         let mut held = Vec::new();
         for _ in 0..7 {
             let (sender, replies) = session(&channel).await.unwrap();
-            sender.send(request(1, request::What::Open(v1::Open { num_envs: 4096, ..open() }))).await.unwrap();
+            sender.send(request(1, request::What::Open(proto::Open { num_envs: 4096, ..open() }))).await.unwrap();
             for sequence in 2..1500 {
-                let reset = request::What::Reset(v1::Reset { snapshot: true, ..v1::Reset::default() });
+                let reset = request::What::Reset(proto::Reset { snapshot: true, ..proto::Reset::default() });
                 // It may have ended.
                 let _ = sender.send(request(sequence, reset)).await;
             }
@@ -131,7 +131,7 @@ fn messages_of_64_mb_are_refused() {
                     let channel = Endpoint::from_shared(worker).unwrap().connect().await.unwrap();
                     let (sender, mut replies) = session(&channel).await.unwrap();
                     sender.send(request(1, request::What::Open(open()))).await.unwrap();
-                    let step = request::What::Step(v1::Step { actions: large(), snapshot: false });
+                    let step = request::What::Step(proto::Step { actions: large(), snapshot: false });
                     sender.send(request(2, step)).await.unwrap();
                     loop {
                         match replies.message().await {

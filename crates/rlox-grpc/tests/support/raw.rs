@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlox_grpc::PROTOCOL;
-use rlox_grpc::v1::{self, reply, request, worker_client::WorkerClient};
+use rlox_grpc::proto::{self, reply, request, worker_client::WorkerClient};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -18,12 +18,12 @@ pub(crate) async fn channel(address: &str) -> Channel {
     endpoint.initial_stream_window_size(1 << 24).connect().await.unwrap()
 }
 
-pub(crate) fn open() -> v1::Open {
-    let (env_id, autoreset_mode) = ("CartPole-v1".into(), v1::AutoresetMode::SameStep.into());
-    v1::Open { protocol: PROTOCOL, env_id, num_envs: 1, autoreset_mode, ..v1::Open::default() }
+pub(crate) fn open() -> proto::Open {
+    let (env_id, autoreset_mode) = ("CartPole-v1".into(), proto::AutoresetMode::SameStep.into());
+    proto::Open { protocol: PROTOCOL, env_id, num_envs: 1, autoreset_mode, ..proto::Open::default() }
 }
 
-pub(crate) type Session = (mpsc::Sender<v1::Request>, Streaming<v1::Reply>);
+pub(crate) type Session = (mpsc::Sender<proto::Request>, Streaming<proto::Reply>);
 
 pub(crate) async fn session(channel: &Channel) -> Result<Session, Status> {
     let (sender, receiver) = mpsc::channel(2048);
@@ -31,12 +31,12 @@ pub(crate) async fn session(channel: &Channel) -> Result<Session, Status> {
     Ok((sender, client.session(ReceiverStream::new(receiver)).await?.into_inner()))
 }
 
-pub(crate) fn request(sequence: u64, what: request::What) -> v1::Request {
-    v1::Request { sequence, what: Some(what) }
+pub(crate) fn request(sequence: u64, what: request::What) -> proto::Request {
+    proto::Request { sequence, what: Some(what) }
 }
 
 /// What a session of these requests ends with.
-pub(crate) fn end(address: &str, requests: Vec<v1::Request>) -> Result<Vec<reply::What>, Status> {
+pub(crate) fn end(address: &str, requests: Vec<proto::Request>) -> Result<Vec<reply::What>, Status> {
     runtime().block_on(async {
         let (sender, mut replies) = session(&channel(address).await).await?;
         let count = requests.len();
@@ -68,20 +68,20 @@ pub(crate) fn converse(address: &str, what: Vec<request::What>) -> Result<Vec<re
     })
 }
 
-pub(crate) fn failure(said: &reply::What) -> &v1::Failure {
+pub(crate) fn failure(said: &reply::What) -> &proto::Failure {
     let reply::What::Failure(failure) = said else { panic!("{said:?}") };
     failure
 }
 
-pub(crate) fn networks(activation: &str, widths: &[u32]) -> v1::Policy {
+pub(crate) fn networks(activation: &str, widths: &[u32]) -> proto::Policy {
     let hidden = widths.iter().flat_map(|width| width.to_le_bytes()).collect();
-    v1::Policy { activation: activation.into(), n_steps: 1, hidden, ..v1::Policy::default() }
+    proto::Policy { activation: activation.into(), n_steps: 1, hidden, ..proto::Policy::default() }
 }
 
 pub(crate) fn step(actions: &[u8]) -> request::What {
-    request::What::Step(v1::Step { actions: actions.to_vec().into(), snapshot: false })
+    request::What::Step(proto::Step { actions: actions.to_vec().into(), snapshot: false })
 }
 
 pub(crate) fn snapshot() -> request::What {
-    request::What::Snapshot(v1::Snapshot {})
+    request::What::Snapshot(proto::Snapshot {})
 }

@@ -7,15 +7,15 @@ use pyo3::types::PyTuple;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
 use rlox_core::{Float, Watch};
 
-use crate::argument::{
+use crate::alloc::{collected, zeroed};
+use crate::convert::args::{
     Argument, Input, Like, REAL, argument, argument_like, asarray, attribute, count, float, is_single, no_number,
     positive, sequence,
 };
-use crate::array::{FromArray, call, check_signals, result};
-use crate::detach::{alone, detached};
+use crate::convert::array::{FromArray, result};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
-use crate::recycling::{collected, zeroed};
+use crate::sync::gil::{alone, call, check_signals, detached};
 
 /// From how many elements on a call may take more than 5 us.
 const LONG: usize = 4096;

@@ -6,12 +6,12 @@ use pyo3::types::PyFloat;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
 
-use crate::argument::{asarray, is_single};
-use crate::array::{FromArray, result};
-use crate::detach::detached;
+use crate::convert::args::{asarray, is_single};
+use crate::convert::array::{FromArray, result};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
+use crate::sync::gil::detached;
 
 /// The divergence of a policy from a reference: KL(policy || ref), estimated from tokens that the policy sampled.
 ///

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::argument::{number, shown, switch};
+use crate::convert::args::{number, shown, switch};
 use crate::error::type_error;
 
 macro_rules! texts {

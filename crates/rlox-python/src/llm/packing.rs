@@ -10,13 +10,14 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
 use rlox_core::{Result, Watch};
 
-use crate::argument::{Argument, INTEGER, argument, asarray, count, sequence, shown};
-use crate::array::{FromArray, Kind, check_signals, new_dict, result, slice, typed};
-use crate::detach::{alone, detached};
+use crate::alloc::{collected, mapped, reserved, zeroed};
+use crate::convert::args::{Argument, INTEGER, argument, asarray, count, sequence, shown};
+use crate::convert::array::{FromArray, new_dict, result, slice};
 use crate::error::{to_py, type_error, value_error, value_error_at};
-use crate::interrupt::look;
 use crate::llm::options;
-use crate::recycling::{collected, mapped, reserved, zeroed};
+use crate::sync::borrow::{Kind, typed};
+use crate::sync::gil::{alone, check_signals, detached};
+use crate::sync::interrupt::look;
 
 /// How long a call works before other threads have a turn.
 const TURN: Duration = Duration::from_millis(5);

@@ -6,12 +6,12 @@ use pyo3::types::PyDict;
 use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
-use crate::argument::{Input, REAL, argument, asarray, is_single, number};
-use crate::array::{FromArray, new_dict, result};
-use crate::detach::detached;
+use crate::convert::args::{Input, REAL, argument, asarray, is_single, number};
+use crate::convert::array::{FromArray, new_dict, result};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::llm::tokens::Arguments;
+use crate::sync::gil::detached;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction};
 
-use crate::argument::positive;
-use crate::array::FromArray;
+use crate::convert::args::positive;
+use crate::convert::array::FromArray;
 use crate::error::value_error;
 use crate::llm::kl::{many, named, one};
 use crate::llm::options;

@@ -3,11 +3,11 @@
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::argument::{Argument, Input, Like, REAL, argument, argument_like, asarray, expect_like};
-use crate::array::FromArray;
-use crate::detach::alone;
+use crate::convert::args::{Argument, Input, Like, REAL, argument, argument_like, asarray, expect_like};
+use crate::convert::array::FromArray;
+use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::value_error;
-use crate::flags::{FlagArgument, Flags, flag_argument_like};
+use crate::sync::gil::alone;
 
 /// From how many tokens on a call may take more than 5 us.
 const LONG: usize = 8192;

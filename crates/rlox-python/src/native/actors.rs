@@ -1,27 +1,29 @@
-//! `NativeActors`: native environments that are stepped in threads, which never have the GIL.
+//! `NativeActors`: actors that fill rollouts while a learner learns, in threads without the GIL or in Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use numpy::{IntoPyArray, PyArray1};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::PyTypeCheck;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Ahead, AsyncCollector, Begun, Collect, Pcg64, PipelineStats, Result, VectorEnv};
+use rlox_core::{Ahead, AsyncCollector, Begun, Collect, Error, Pcg64, PipelineStats, Result, VectorEnv};
 use rlox_nn::NamedTensors;
 use rlox_nn::train::{Collection, collect_transitions};
 
-use super::called::Called;
-use super::{Inner, NativePolicy, tensors};
-use crate::argument::{INTEGER, argument, count, expect_shape, instance, number, sequence, shown, switches};
-use crate::array::new_dict;
-use crate::detach::{detached, without_gil};
+use super::policy::{Inner, NativePolicy, tensors_of};
+use crate::convert::args::{INTEGER, argument, count, expect_shape, instance, number, sequence, shown, switches};
+use crate::convert::array::new_dict;
+use crate::env::snapshot::WORDS;
+use crate::env::vec_env::NativeVectorEnv;
 use crate::error::{blamed, to_py, type_error, value_error};
 use crate::normalize::{Columns, Normalizer, columns, told};
 use crate::rollout::RolloutBuffer;
-use crate::shared::Shared;
-use crate::state::WORDS;
-use crate::vector::NativeVectorEnv;
+use crate::sync::cell::Shared;
+use crate::sync::gil::{detached, without_gil};
+
+/// How long one waits at a time, in seconds, before it is looked whether it shall end.
+const LOOK: f64 = 0.1;
 
 /// Which buffer was filled, and the episodes that ended meanwhile.
 #[derive(Default)]
@@ -104,6 +106,58 @@ impl Actor {
             let actions = &mut streams.actions;
             collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, *how, &mut || stop())
         })
+    }
+}
+
+/// A Python object that fills rollouts, and where its error goes.
+struct Called {
+    actor: Py<PyAny>,
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+/// Returns, lengths, and how many more episodes there were.
+type Told<'py> = (PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, i64>, u64);
+
+impl Called {
+    fn new(actor: Py<PyAny>, raised: Arc<Mutex<Option<PyErr>>>) -> Self {
+        Self { actor, raised }
+    }
+
+    /// Calls with the GIL; the first error of all actors is kept for the learner.
+    fn attached<R>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<R>) -> Result<R> {
+        // Where Python ends, so do its actors.
+        let called = Python::try_attach(|py| call(self.actor.bind(py))).ok_or(Error::Interrupted)?;
+        called.map_err(|error| {
+            self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            Error::Backend("an actor in Python raised".to_owned())
+        })
+    }
+}
+
+impl Collect<Weights, Filled> for Called {
+    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Weights::Object(weights) = &*begun.weights else {
+            return Err(Error::Backend("expected weights for actors in Python, got tensors".to_owned()));
+        };
+        let (buffer, turn) = (begun.buffer.buffer, begun.turn);
+        self.attached(|actor| actor.call_method1("begin", (buffer, turn.version, turn.seed, weights)).map(drop))?;
+        while !stop() {
+            let filled = self.attached(|actor| {
+                let said = actor.call_method1("wait", (LOOK,))?;
+                if said.is_none() {
+                    return Ok(None);
+                }
+                let (returns, lengths, dropped): Told<'_> = said.extract()?;
+                let lengths =
+                    lengths.as_array().iter().map(|length| u32::try_from(*length).unwrap_or(u32::MAX)).collect();
+                Ok(Some((returns.as_array().to_vec(), lengths, dropped)))
+            })?;
+            if let Some((returns, lengths, dropped)) = filled {
+                begun.buffer = Filled { buffer, returns, lengths, dropped, ..Filled::default() };
+                return Ok(());
+            }
+        }
+        Err(Error::Interrupted)
     }
 }
 
@@ -265,7 +319,7 @@ impl NativeActors {
 
     /// As `publish`, of weights by name.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.lend(py, Weights::Tensors(tensors::named("tensors", tensors)?))
+        self.lend(py, Weights::Tensors(tensors_of("tensors", tensors)?))
     }
 
     /// As `publish`, of what actors in Python are called with.

@@ -1,27 +1,42 @@
-//! `NativeAgent`: off-policy methods that act, remember and learn without Python.
-
-mod learned;
-mod make;
-mod stepwise;
+//! `NativeAgent`: off-policy algorithms that act, remember and learn without Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Space, Watch, stream_words, streams_of};
-use rlox_nn::train::{Encoding, OffPolicyAgent, OffPolicyAlgorithm, predict_with};
+use rlox_core::{
+    Actions, EnvSpec, Normalizer as CoreNormalizer, Pcg64, Result, Space, Watch, stream_words, streams_of,
+};
+use rlox_nn::train::{
+    DqnConfig, DqnLearner, Encoding, Gathering, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyLearned, OffPolicyMethod,
+    Outcome, SacConfig, SacLearner, Surroundings, Td3Config, Td3Learner, predict_with,
+};
+use rlox_nn::{Activation, DeterministicActor, Init, Mlp, Network, QNetworks, SquashedPolicy, TwinCritics};
 
-use super::predict::{self, Asked};
-use super::{of_masks, tensors};
-use crate::argument::{INTEGER, REAL, argument, expect_shape, index, instance, number, switches};
-use crate::array::new_dict;
-use crate::error::to_py;
+use super::configs::{self, FIX, Settings};
+use super::policy::{
+    Asked, Chosen, NativePolicy, Observed, Rows, backend_of, encoding_of, of_masks, predict, spec_of, tensors_dict,
+    tensors_of,
+};
+use crate::alloc::mapped;
+use crate::convert::args::{
+    INTEGER, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, switches, text,
+};
+use crate::convert::array::new_dict;
+use crate::convert::flags::{Flags, flag_argument};
+use crate::convert::space::space_of;
+use crate::env::snapshot::WORDS;
+use crate::env::vec_env::NativeVectorEnv;
+use crate::error::{to_py, value_error};
 use crate::normalize::normalizer_of;
 use crate::replay::{arrays_of, fields_of};
-use crate::shared::Shared;
-use crate::state::WORDS;
-use crate::vector::NativeVectorEnv;
+use crate::sync::cell::Shared;
+use crate::sync::gil::detached;
+
+/// What all algorithms tell, and what some do.
+const NAMES: [&str; 7] =
+    ["critic_loss", "mean_value", "grad_norm", "learning_rate", "actor_loss", "ent_coef", "ent_coef_loss"];
 
 /// An off-policy method with its networks and its replay buffer. `rlox.learners.native_off_policy` makes it for its learners.
 ///
@@ -34,7 +49,7 @@ use crate::vector::NativeVectorEnv;
 ///     idling: Whether some may only reset while others step, as in autoreset mode NEXT_STEP.
 ///     stream: int64 (6,), the words of the random stream that the initial weights come from.
 ///     seeds: int64 (2,): of the actions and minibatches, and of what is drawn while learning.
-///     settings: The config's fields; see `agent::make`.
+///     settings: The config's fields; see `native/configs.rs`.
 ///     backend: One of `network_backends()`.
 ///
 /// Raises:
@@ -58,14 +73,26 @@ struct Inner {
     inputs: [Vec<f32>; 2],
 }
 
-/// How far one transition takes the run: not at all unless told.
-fn growth_of(growth: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
-    growth.map_or(Ok(0.0), |growth| number("growth", growth))
-}
-
 impl NativeAgent {
+    /// Calls `f` on the agent, and on the normaliser if there is one.
+    fn enter<R: Send>(
+        &self,
+        py: Python<'_>,
+        normalizer: Option<&Bound<'_, PyAny>>,
+        f: impl FnOnce(&mut Inner, Option<&mut CoreNormalizer>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        match normalizer_of(normalizer)? {
+            Some(it) => it.inner.with(py, true, |it| self.inner.enter(|inner| f(inner, Some(it)))),
+            None => self.inner.with(py, true, |inner| f(inner, None)),
+        }
+    }
+
+    fn expect_rows(&self, name: &'static str, rows: &Rows<'_>) -> PyResult<()> {
+        expect_shape(name, rows.shape(), self.num_envs, &self.obs_shape)
+    }
+
     /// What ends an iteration early: `stopping`, or a signal handler that raised something.
-    fn pause(&self) -> impl FnMut() -> rlox_core::Result<bool> + '_ {
+    fn pause(&self) -> impl FnMut() -> Result<bool> + '_ {
         let mut watch = Watch::default();
         move || watch.check().map(|()| self.stop.load(Ordering::Relaxed))
     }
@@ -88,8 +115,8 @@ impl NativeAgent {
         settings: &Bound<'_, PyDict>,
         backend: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let envs = make::Told { observation, action, num_envs, masked, idling };
-        make::agent(py, algorithm, &envs, (stream, seeds), settings, backend)
+        let envs = Told { observation, action, num_envs, masked, idling };
+        make_agent(py, algorithm, &envs, (stream, seeds), settings, backend)
     }
 
     /// Whether an iteration shall end early; stays set until it is cleared.
@@ -168,7 +195,7 @@ impl NativeAgent {
         let dict = new_dict(py)?;
         dict.set_item("timesteps", timesteps)?;
         dict.set_item("updates", updates)?;
-        let of = |it: Option<rlox_nn::train::OffPolicyLearned>| {
+        let of = |it: Option<OffPolicyLearned>| {
             it.map(|it| [Some(it.critic_loss), Some(it.mean_value), it.actor_loss, it.ent_coef, it.ent_coef_loss])
         };
         let names = ["critic_loss", "mean_value", "actor_loss", "ent_coef", "ent_coef_loss"];
@@ -181,7 +208,7 @@ impl NativeAgent {
         Ok(dict)
     }
 
-    /// Actions for observations as rollouts store them, of one or of a batch; see `predict::predict`.
+    /// Actions for observations as rollouts store them, of one or of a batch; see `predict` of the policy.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -193,7 +220,7 @@ impl NativeAgent {
     ) -> PyResult<Bound<'py, PyAny>> {
         let Self { encoding, obs_shape, action, .. } = self;
         let asked = Asked { encoding, obs_shape, action };
-        predict::predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
+        predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
             self.inner.enter(|inner| {
                 let Inner { agent, inputs: [inputs, _] } = inner;
                 predict_with(agent, obs, seed, action, inputs, chosen.all()).map_err(of_masks)
@@ -204,7 +231,7 @@ impl NativeAgent {
     /// All parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().tensors()))?;
-        tensors::dict(py, named)
+        tensors_dict(py, named)
     }
 
     /// Checks that `load` takes these parameters.
@@ -212,7 +239,7 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: As `load`.
     fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
-        let named = tensors::named("tensors", tensors)?;
+        let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_tensors(&named))
     }
 
@@ -221,14 +248,14 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
-        let named = tensors::named("tensors", tensors)?;
+        let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
     }
 
     /// What the optimisers keep, by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().optimizer_state()))?;
-        tensors::dict(py, named)
+        tensors_dict(py, named)
     }
 
     /// Checks that `load_optimizer_state` takes this state.
@@ -236,7 +263,7 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: As `load`.
     fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
-        let named = tensors::named("state", state)?;
+        let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_optimizer_state(&named))
     }
 
@@ -245,7 +272,7 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: As `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
-        let named = tensors::named("state", state)?;
+        let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load_optimizer_state(&named))
     }
 
@@ -328,7 +355,7 @@ impl NativeAgent {
     /// Means over the minibatches of the last iteration that learned, by name, with None for what nobody told; None before
     /// the first.
     fn learned<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        learned::told(py, self.inner.with(py, false, |inner| Ok(inner.agent.learned()))?)
+        learned_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.learned()))?)
     }
 
     /// Tells in `said` what `learned` gave before `set_standing`, which forgets it.
@@ -336,14 +363,14 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError, TypeError: It is something else; nothing has changed then.
     fn set_learned(&self, py: Python<'_>, learned: &Bound<'_, PyAny>) -> PyResult<()> {
-        let learned = learned::taken(learned)?;
+        let learned = learned_of(learned)?;
         self.inner.with(py, false, |inner| {
             inner.agent.set_learned(learned);
             Ok(())
         })
     }
 
-    // What is for environments that Python steps, see `stepwise`.
+    // Environments that Python steps.
 
     /// Takes where environments stand, (N, *obs_shape) as rollouts store it: at the beginning of episodes if `fresh`.
     #[pyo3(signature = (obs, fresh, action_masks=None, normalizer=None))]
@@ -355,7 +382,16 @@ impl NativeAgent {
         action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        stepwise::start_at(self, py, obs, fresh, action_masks, normalizer)
+        let obs = Observed::new("obs", &self.encoding, obs)?;
+        let masks = NativePolicy::masks(py, action_masks)?;
+        let obs = obs.read()?;
+        self.expect_rows("obs", &obs)?;
+        let (obs, masks) = (obs.data(), masks.as_ref().map(Flags::slice));
+        self.enter(py, normalizer, |inner, normalizer| {
+            let Inner { agent, inputs: [inputs, _] } = inner;
+            self.encoding.encode(obs, 0..self.num_envs, inputs)?;
+            if fresh { agent.start_at(inputs, masks, normalizer) } else { agent.go_on_at(inputs, masks) }
+        })
     }
 
     /// Begins an iteration that is made step by step; `growth` as for `iterate`.
@@ -371,7 +407,13 @@ impl NativeAgent {
     /// What to do next, (N, *action_shape): integers counted from 0, or numbers within a Box's bounds.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        stepwise::act(self, py, normalizer)
+        let chosen = self.enter(py, normalizer, |inner, normalizer| {
+            Ok(match inner.agent.act(normalizer).map_err(of_masks)? {
+                Actions::Discrete(actions) => Chosen::Discrete(mapped(actions, |x| x)?),
+                Actions::Continuous(actions) => Chosen::Continuous(mapped(actions, |x| x)?),
+            })
+        })?;
+        chosen.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
     }
 
     /// Remembers what came of it; see `rlox_nn::train::Outcome` for the arrays, all (N, ...).
@@ -389,9 +431,33 @@ impl NativeAgent {
         final_action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let masks = [action_masks, final_action_masks];
-        let stepped = stepwise::Stepped { next_obs, obs, rewards, terminated, truncated, valid, masks };
-        stepwise::observe(self, py, &stepped, normalizer)
+        let next_obs = Observed::new("next_obs", &self.encoding, next_obs)?;
+        let obs = Observed::new("obs", &self.encoding, obs)?;
+        let rewards = argument::<f64>("rewards", rewards, &REAL)?;
+        let terminated = flag_argument("terminated", terminated)?;
+        let truncated = flag_argument("truncated", truncated)?;
+        let valid = valid.map(|valid| flag_argument("valid", valid)).transpose()?;
+        let masks = action_masks.map(|masks| flag_argument("action_masks", masks)).transpose()?;
+        let final_masks = final_action_masks.map(|masks| flag_argument("final_action_masks", masks)).transpose()?;
+        let (next_obs, obs, rewards) = (next_obs.read()?, obs.read()?, rewards.read(false)?);
+        let (terminated, truncated) = (terminated.read(py, false)?, truncated.read(py, false)?);
+        let valid = valid.map(|valid| valid.read(py, false)).transpose()?;
+        let masks = masks.map(|masks| masks.read(py, false)).transpose()?;
+        let final_masks = final_masks.map(|masks| masks.read(py, false)).transpose()?;
+        self.expect_rows("next_obs", &next_obs)?;
+        self.expect_rows("obs", &obs)?;
+        expect_shape("rewards", rewards.shape(), self.num_envs, &[])?;
+        let (next_obs, obs, rewards) = (next_obs.data(), obs.data(), rewards.slice());
+        let (terminated, truncated) = (terminated.slice(), truncated.slice());
+        let [valid, masks, final_masks] = [&valid, &masks, &final_masks].map(|flags| flags.as_ref().map(Flags::slice));
+        self.enter(py, normalizer, |inner, normalizer| {
+            let Inner { agent, inputs: [inputs, next_inputs] } = inner;
+            self.encoding.encode(obs, 0..self.num_envs, inputs)?;
+            self.encoding.encode(next_obs, 0..self.num_envs, next_inputs)?;
+            let (next_obs, obs) = (&*next_inputs, &*inputs);
+            let outcome = Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks };
+            agent.observe(&outcome, normalizer)
+        })
     }
 
     /// Learns as much as is meant after the steps since `begin`; False if `stopping` ended it early.
@@ -400,6 +466,189 @@ impl NativeAgent {
     ///     FloatingPointError: What was computed is NaN or infinite.
     #[pyo3(signature = (normalizer=None))]
     fn learn(&self, py: Python<'_>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-        stepwise::learn(self, py, normalizer)
+        let done = self.enter(py, normalizer, |inner, normalizer| {
+            Ok(inner.agent.learn(normalizer.as_deref(), &mut self.pause()))
+        })?;
+        done.map_err(to_py)
     }
+}
+
+/// How far one transition takes the run: not at all unless told.
+fn growth_of(growth: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    growth.map_or(Ok(0.0), |growth| number("growth", growth))
+}
+
+/// What Python says of the environments.
+struct Told<'a, 'py> {
+    observation: &'a Bound<'py, PyDict>,
+    action: &'a Bound<'py, PyDict>,
+    num_envs: &'a Bound<'py, PyAny>,
+    masked: bool,
+    idling: bool,
+}
+
+/// An agent of what Python says of the environments and settings.
+fn make_agent(
+    py: Python<'_>,
+    algorithm: &Bound<'_, PyAny>,
+    envs: &Told<'_, '_>,
+    (stream, seeds): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+    settings: &Bound<'_, PyDict>,
+    backend: &Bound<'_, PyAny>,
+) -> PyResult<NativeAgent> {
+    let (encoding, obs_shape) = encoding_of(envs.observation)?;
+    let space = space_of(envs.action)?;
+    let num_envs = count("num_envs", envs.num_envs)?;
+    let settings = Settings(settings);
+    let method = Method::of(&text("algorithm", algorithm)?, &settings)?;
+    let net_arch = shape("net_arch", &settings.get("net_arch")?)?;
+    let activation = text("activation", &settings.get("activation")?)?.parse().map_err(to_py)?;
+    let backend = backend_of(backend)?;
+    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    let seeds = argument::<i64>("seeds", seeds, &INTEGER)?.read(false)?;
+    expect_shape("stream", words.shape(), WORDS, &[])?;
+    expect_shape("seeds", seeds.shape(), 2, &[])?;
+    let (words, seeds) = (words.slice(), [seeds.slice()[0], seeds.slice()[1]].map(i64::cast_unsigned));
+    let spec = spec_of(&encoding, &space);
+    let (masked, idling, shape) = (envs.masked, envs.idling, Shape { net_arch, activation });
+    let made = detached(py, || -> Result<_> {
+        let mut rng = Pcg64::from_words(words)?;
+        let (learner, how) = method.on(&backend, &shape, (&spec, num_envs), &mut rng)?;
+        OffPolicyAgent::new(learner, how, &Surroundings { spec: &spec, num_envs, masked, idling }, seeds)
+    });
+    let agent = made.map_err(|error| {
+        to_py(
+            error
+                .rename_argument("sizes", "net_arch")
+                .rename_argument("hidden", "net_arch")
+                .rename_argument("lr", "learning_rate"),
+        )
+    })?;
+    let action = match space {
+        Space::Discrete { n, .. } => Space::discrete(n),
+        space => space,
+    };
+    let inner = Shared::new("NativeAgent", Inner { agent, inputs: Default::default() });
+    Ok(NativeAgent { inner, stop: AtomicBool::new(false), encoding, obs_shape, action, num_envs })
+}
+
+/// The settings of a method, and what its networks are made of.
+enum Method {
+    Dqn { config: DqnConfig, dueling: bool },
+    Sac(SacConfig),
+    Td3(Td3Config),
+}
+
+struct Shape {
+    net_arch: Vec<usize>,
+    activation: Activation,
+}
+
+type Learner = Box<dyn OffPolicyAlgorithm>;
+/// A learner, and how it gathers.
+type Made = (Learner, Gathering);
+
+impl Method {
+    fn of(algorithm: &str, settings: &Settings<'_, '_>) -> PyResult<Self> {
+        match algorithm {
+            "dqn" => Ok(Self::Dqn { config: configs::dqn(settings)?, dueling: settings.switch("dueling")? }),
+            "sac" => Ok(Self::Sac(configs::sac(settings)?)),
+            "td3" => Ok(Self::Td3(configs::td3(settings)?)),
+            other => Err(value_error("algorithm", "dqn, sac or td3", other, FIX)),
+        }
+    }
+
+    /// The learner with networks that `make` makes.
+    fn learner<N: Network + 'static>(
+        self,
+        shape: &Shape,
+        (spec, num_envs): (&EnvSpec, usize),
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
+    ) -> Result<Made> {
+        fn done<M: OffPolicyMethod + 'static>(
+            config: M::Config,
+            networks: impl FnOnce(&M::Config) -> Result<M::Networks>,
+            spec: &EnvSpec,
+            num_envs: usize,
+        ) -> Result<Made> {
+            let how = M::gathering(&config, spec)?;
+            let networks = networks(&config)?;
+            Ok((Box::new(M::new(config, networks, spec, num_envs)?), how))
+        }
+        let hidden = &shape.net_arch[..];
+        match self {
+            Self::Dqn { config, dueling: false } => {
+                done::<DqnLearner<_>>(config, |_| QNetworks::with(spec, hidden, rng, make), spec, num_envs)
+            }
+            Self::Dqn { config, dueling: true } => {
+                done::<DqnLearner<_>>(config, |_| QNetworks::dueling_with(spec, hidden, rng, make), spec, num_envs)
+            }
+            Self::Sac(config) => {
+                let networks = |config: &SacConfig| {
+                    let log_std = config.use_sde.then_some(config.log_std_init);
+                    let policy = SquashedPolicy::with(spec, hidden, log_std, rng, &mut make)?;
+                    Ok((policy, TwinCritics::with(spec, hidden, 2, rng, make)?))
+                };
+                done::<SacLearner<_, _>>(config, networks, spec, num_envs)
+            }
+            Self::Td3(config) => {
+                let networks = |_: &Td3Config| {
+                    let policy = DeterministicActor::with(spec, hidden, rng, &mut make)?;
+                    Ok((policy, TwinCritics::with(spec, hidden, 2, rng, make)?))
+                };
+                done::<Td3Learner<_, _>>(config, networks, spec, num_envs)
+            }
+        }
+    }
+
+    /// The learner on a backend.
+    fn on(self, backend: &str, shape: &Shape, envs: (&EnvSpec, usize), rng: &mut Pcg64) -> Result<Made> {
+        let activation = shape.activation;
+        match backend {
+            #[cfg(feature = "candle")]
+            "candle" => self.learner(shape, envs, rng, |sizes, rng| {
+                rlox_candle::CandleMlp::new(sizes, activation, Init::Kaiming, rng)
+            }),
+            #[cfg(feature = "burn")]
+            "burn" => self
+                .learner(shape, envs, rng, |sizes, rng| rlox_burn::BurnMlp::new(sizes, activation, Init::Kaiming, rng)),
+            _ => self.learner(shape, envs, rng, |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)),
+        }
+    }
+}
+
+/// Means of what was learned, as a dict by name, with None for what nobody told.
+fn learned_dict(py: Python<'_>, learned: Option<OffPolicyLearned>) -> PyResult<Option<Bound<'_, PyDict>>> {
+    let Some(learned) = learned else { return Ok(None) };
+    let dict = new_dict(py)?;
+    let OffPolicyLearned { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
+        learned;
+    let always = [critic_loss, mean_value, grad_norm, learning_rate].map(Some);
+    for (name, mean) in NAMES.into_iter().zip(always.into_iter().chain([actor_loss, ent_coef, ent_coef_loss])) {
+        dict.set_item(name, mean.map(f64::from))?;
+    }
+    Ok(Some(dict))
+}
+
+/// Means that [`learned_dict`] gave.
+fn learned_of(given: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyLearned>> {
+    if given.is_none() {
+        return Ok(None);
+    }
+    let said = Settings(instance("learned", given, "dict, or None")?);
+    for name in NAMES {
+        item_of("learned", given, name, "pass what learned gave")?;
+    }
+    let mean = |name| said.double(name).map(|mean| mean as f32);
+    let some = |name| said.double_or_none(name).map(|mean| mean.map(|mean| mean as f32));
+    Ok(Some(OffPolicyLearned {
+        critic_loss: mean("critic_loss")?,
+        mean_value: mean("mean_value")?,
+        grad_norm: mean("grad_norm")?,
+        actor_loss: some("actor_loss")?,
+        ent_coef: some("ent_coef")?,
+        ent_coef_loss: some("ent_coef_loss")?,
+        learning_rate: mean("learning_rate")?,
+    }))
 }

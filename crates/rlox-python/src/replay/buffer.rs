@@ -1,31 +1,32 @@
-//! What all replay buffers do.
+//! `Buffer`: pushes, samples and memory that all replay buffers share.
 
 use std::borrow::Cow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use numpy::{Element, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
     AnySampler, Chosen, ChosenSequences, Column, Layout, NStep, Part, Replay, ReplayStorage, Steps,
 };
-use rlox_core::{Error, Field, Pcg64, Result, SeedSequence, Watch};
+use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence, Watch};
 
-use super::few::Few;
-use super::parts::{PartsArgument, layout_of, words_from};
 use super::sample::{Beside, Columns, Place, Target, places_of};
-use super::saving::stream_field;
+use super::schema::{Few, PartsArgument, key_of, layout_of, words_from};
 use super::source::Source;
-use super::spare::Spare;
-use crate::argument::{REAL, argument, expect_shape_or, has, number, shown, size};
-use crate::detach::{alone, detached};
+use crate::convert::args::{REAL, argument, expect_shape_or, has, is_subclassed, number, shown, size};
+use crate::convert::flags::{flag, flag_argument};
+use crate::convert::observation::ObsInput;
+use crate::convert::seed::seed_of;
 use crate::error::{to_py, type_error};
-use crate::flags::{flag, flag_argument};
-use crate::observation::ObsInput;
-use crate::readable::Readable;
-use crate::seeds::seed_of;
-use crate::shared::Shared;
+use crate::sync::borrow::{Elements, Kind, typed};
+use crate::sync::cell::{Shared, free};
+use crate::sync::gil::{alone, detached};
+use crate::sync::rwlock::Readable;
 
 /// From how many elements on a push may take more than 5 us.
-pub(super) const LONG: usize = 8192;
+const LONG: usize = 8192;
 
 /// What rewards and flags are to be.
 const EACH: &str = "pass one for each row of obs, in one axis";
@@ -33,11 +34,16 @@ const EACH: &str = "pass one for each row of obs, in one axis";
 /// From how many transitions or elements on a sample may take more than 5 us.
 const MANY: (usize, usize) = (128, 16_384);
 
+/// Number of finished calls whose memory is kept: so many calls at once find memory that is there already.
+const KEPT: usize = 8;
+/// Bytes that all of them have at most: what a larger call has used goes back to the system.
+const BYTES: usize = 8 << 20;
+
 /// What all replay buffers do.
 pub(super) struct Buffer<B = Replay<AnySampler>> {
     pub(super) inner: Readable<B>,
     /// What samples without a seed draw from. Entered inside of the buffer, and only to draw: others may wait for it.
-    rng: Shared<Pcg64>,
+    pub(super) rng: Shared<Pcg64>,
     chosen: Spare<Chosen>,
     pub(super) sequences: Spare<ChosenSequences>,
     pub(super) layout: Layout,
@@ -176,6 +182,62 @@ impl<B: Source> Buffer<B> {
         self.inner.write(py, !hold, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error)))
     }
 
+    /// `push` of float32 arrays of the right shapes beside a float and two bools; none of anything else.
+    fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
+        let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
+        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
+        if self.width > LONG || !alone(py) {
+            return None;
+        }
+        let (obs, action) = (row(given.obs, part, None)?, row(given.action, action, None)?);
+        let next_obs = given.next_obs.map(|next| row(next, part, None).ok_or(())).transpose().ok()?;
+        let flag = |flag: &Bound<'_, PyAny>| flag.cast::<PyBool>().map(PyBoolMethods::is_true).ok();
+        let rewards = [given.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
+        let (terminated, truncated) = ([flag(given.terminated)?], [flag(given.truncated)?]);
+        let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
+        let steps = Steps {
+            obs: &[FieldData::F32(obs.slice())],
+            actions: FieldData::F32(action.slice()),
+            rewards: &rewards,
+            terminated: &terminated,
+            truncated: &truncated,
+            next_obs: next_obs.as_ref().map(|next| &next[..]),
+            extra: &[],
+        };
+        Some(
+            self.inner
+                .write(py, false, |buffer| buffer.push(&steps, false).map_err(|error| self.name(of_action(error)))),
+        )
+    }
+
+    /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
+    fn push_array_batch(&self, py: Python<'_>, given: &Transition<'_, '_>, in_order: bool) -> Option<PyResult<()>> {
+        let Layout { obs: parts, action, extra, .. } = &self.layout;
+        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
+        let rewards = flat::<f32>(given.reward)?;
+        let rows = rewards.slice().len();
+        if rows.saturating_mul(self.width) > LONG || !alone(py) {
+            return None;
+        }
+        let (obs, actions) = (row(given.obs, part, Some(rows))?, row(given.action, action, Some(rows))?);
+        let next_obs = given.next_obs.map(|next| row(next, part, Some(rows)).ok_or(())).transpose().ok()?;
+        let (terminated, truncated) = (flat::<bool>(given.terminated)?, flat::<bool>(given.truncated)?);
+        if terminated.slice().len() != rows || truncated.slice().len() != rows {
+            return None;
+        }
+        let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
+        let steps = Steps {
+            obs: &[FieldData::F32(obs.slice())],
+            actions: FieldData::F32(actions.slice()),
+            rewards: rewards.slice(),
+            terminated: terminated.slice(),
+            truncated: truncated.slice(),
+            next_obs: next_obs.as_ref().map(|next| &next[..]),
+            extra: &[],
+        };
+        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error))))
+    }
+
     /// Whether pushing so many rows waits for a disk.
     fn is_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
         if B::WAITS { self.inner.read(py, false, |buffer| Ok(buffer.is_due(rows))) } else { Ok(false) }
@@ -287,11 +349,6 @@ impl<B: Source> Buffer<B> {
         done
     }
 
-    /// The buffer's own stream, as a field.
-    pub(super) fn stream(&self) -> Result<Field> {
-        self.rng.enter(|rng| stream_field(rng))
-    }
-
     pub(super) fn set_stream(&self, stream: Pcg64) -> Result<()> {
         self.rng.enter(|rng| {
             *rng = stream;
@@ -301,6 +358,29 @@ impl<B: Source> Buffer<B> {
 
     pub(super) fn len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.read(py, false, |buffer| Ok(buffer.len()))
+    }
+
+    /// Its class, how much it can hold and holds, of what, and what else there is to say.
+    pub(super) fn told(&self, py: Python<'_>, class: &str, beside: &[(&str, String)]) -> String {
+        // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
+        let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
+        let obs = match &*self.layout.obs {
+            [part] if key_of(part).is_none() => row_text(part),
+            parts => {
+                let each = |part| format!("{}: {}", key_of(part).unwrap_or_default(), row_text(part));
+                format!("{{{}}}", parts.iter().map(each).collect::<Vec<_>>().join(", "))
+            }
+        };
+        let mut told = Vec::new();
+        if let Some((capacity, len)) = counts {
+            told.extend([format!("capacity={capacity}"), format!("len={len}")]);
+        }
+        told.extend([format!("obs={obs}"), format!("actions={}", row_text(&self.layout.action))]);
+        if self.num_envs > 1 {
+            told.push(format!("num_envs={}", self.num_envs));
+        }
+        told.extend(beside.iter().map(|(name, value)| format!("{name}={value}")));
+        format!("{class}({})", told.join(", "))
     }
 
     /// Bytes of memory, of which what it samples from has so many.
@@ -329,7 +409,7 @@ pub(super) struct Transition<'a, 'py> {
 }
 
 /// An error in the words of a single push.
-pub(super) fn of_action(error: Error) -> Error {
+fn of_action(error: Error) -> Error {
     error.rename_argument("actions", "action").rename_argument("rewards", "reward")
 }
 
@@ -386,4 +466,101 @@ pub(super) struct Settings<'a, 'py> {
     pub(super) seed: Option<&'a Bound<'py, PyAny>>,
     /// Name of the argument `capacity` in errors; it is not part of the documented signature.
     pub(super) capacity_name: Option<&'a str>,
+}
+
+/// The numbers of an array of the part's dtype and shape, or of so many rows of it, float32, as they lie; none of any other
+/// object.
+fn row<'py>(object: &Bound<'py, PyAny>, part: &Part, rows: Option<usize>) -> Option<Elements<'py, f32>> {
+    let usual = |_: &&_| part.dtype == DType::F32 && key_of(part).is_none() && !is_subclassed(object);
+    let array = typed::<f32>(object).filter(usual)?;
+    // Compared in place: a call for a few numbers takes longer than they do.
+    array.shape().iter().eq(rows.iter().chain(&part.shape)).then(|| Elements::of(array)).flatten()
+}
+
+/// What an array of one axis holds, as it lies; none of any other object.
+fn flat<'py, T: Kind + Element + 'static>(object: &Bound<'py, PyAny>) -> Option<Elements<'py, T>> {
+    let array = typed::<T>(object).filter(|_| !is_subclassed(object))?;
+    (array.ndim() == 1).then(|| Elements::of(array)).flatten()
+}
+
+/// What a row of a part is, as in "uint8[4, 84, 84]".
+fn row_text(part: &Part) -> String {
+    let dtype = match part.dtype {
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+        DType::Bool => "bool",
+    };
+    format!("{dtype}{:?}", part.shape)
+}
+
+/// What can be kept.
+pub(super) trait Kept: Default {
+    /// Bytes of memory.
+    fn bytes(&self) -> usize;
+}
+
+impl Kept for Chosen {
+    fn bytes(&self) -> usize {
+        self.memory()
+    }
+}
+
+impl Kept for ChosenSequences {
+    fn bytes(&self) -> usize {
+        self.memory()
+    }
+}
+
+/// Memory of calls that are over, for later ones. Nobody ever waits for it. The bytes change under its lock.
+pub(super) struct Spare<T> {
+    /// None once it is closed.
+    kept: Mutex<Option<Vec<T>>>,
+    bytes: AtomicUsize,
+}
+
+impl<T: Kept> Spare<T> {
+    pub(super) fn new() -> Self {
+        Self { kept: Mutex::new(Some(Vec::new())), bytes: AtomicUsize::new(0) }
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What another call has left, or something new.
+    pub(super) fn take(&self) -> T {
+        let thing = free(self.kept.try_lock()).and_then(|mut kept| {
+            let thing = kept.as_mut()?.pop()?;
+            self.bytes.store(self.bytes() - thing.bytes(), Ordering::Relaxed);
+            Some(thing)
+        });
+        thing.unwrap_or_default()
+    }
+
+    /// Leaves it to others, if there is room.
+    pub(super) fn leave(&self, thing: T) {
+        if let Some(mut guard) = free(self.kept.try_lock())
+            && let Some(kept) = guard.as_mut()
+            && kept.len() < KEPT
+            && self.bytes().saturating_add(thing.bytes()) <= BYTES
+        {
+            self.bytes.store(self.bytes() + thing.bytes(), Ordering::Relaxed);
+            kept.push(thing);
+        }
+    }
+
+    /// Lets everything go, and keeps nothing any more.
+    pub(super) fn close(&self) {
+        // Others have it for no longer than it takes to push or pop; after a fork its holder may not be there.
+        for _ in 0..1000 {
+            if let Some(mut kept) = free(self.kept.try_lock()) {
+                self.bytes.store(0, Ordering::Relaxed);
+                return drop(kept.take());
+            }
+            std::thread::yield_now();
+        }
+    }
 }

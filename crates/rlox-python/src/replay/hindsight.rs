@@ -5,8 +5,8 @@ use rlox_core::replay::{Hindsight, Strategy};
 
 use super::ReplayBuffer;
 use super::buffer::{Buffer, Settings, made};
-use super::parts::key_of;
-use crate::argument::{count, text};
+use super::schema::key_of;
+use crate::convert::args::{count, text};
 use crate::error::{to_py, value_error};
 
 /// Replay buffer whose samples have goals in hindsight, and the rewards of those that were meant;

@@ -1,17 +1,15 @@
 //! `MmapReplayBuffer`.
 
-use std::path::PathBuf;
-
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::MmapReplayBuffer as Core;
 
 use super::buffer::{Buffer, Transition, own_rng};
-use super::parts::layout_of;
-use super::saving::{arrays_of, fields_in};
-use crate::argument::{shown, size};
-use crate::detach::detached;
-use crate::error::{blamed, to_py, type_error};
+use super::saving::{arrays_of, fields_in, path_of};
+use super::schema::layout_of;
+use crate::convert::args::size;
+use crate::error::to_py;
+use crate::sync::gil::detached;
 
 /// Replay buffer that is larger than memory and outlives its process, with uniform sampling.
 ///
@@ -59,14 +57,6 @@ impl Drop for MmapReplayBuffer {
         // interpreter has ended, it is tried once more as fields are dropped.
         let _ = Python::try_attach(|py| self.buffer.close(py, |_| Ok(())));
     }
-}
-
-/// Where a file is.
-pub(super) fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
-    object.extract().map_err(|error| {
-        let got = || type_error(argument, "a str or an os.PathLike", &shown(object), "pass where the file is");
-        blamed(object.py(), error, got)
-    })
 }
 
 /// What is not None, which the core refuses in its own words.

@@ -4,15 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::{AnySampler, Prioritized, Replay, ReplayStorage};
+use rlox_core::replay::{AnySampler, Prioritized, Replay};
 use rlox_core::{Error, Result};
 
 use super::ReplayBuffer;
 use super::buffer::{Buffer, Settings, made};
-use crate::argument::{INTEGER, REAL, argument, expect_shape_or, number, numbers};
-use crate::detach::alone;
+use super::source::{none, parts};
+use crate::alloc::collected;
+use crate::convert::args::{INTEGER, REAL, argument, expect_shape_or, number, numbers};
 use crate::error::{to_py, value_error};
-use crate::recycling::collected;
+use crate::sync::gil::alone;
 
 /// From how many transitions on new priorities may take more than 5 us.
 const MANY: usize = 128;
@@ -62,14 +63,6 @@ impl PrioritizedReplayBuffer {
     }
 }
 
-/// The storage, and the sampler of a buffer that has priorities.
-pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
-    match buffer.parts_mut() {
-        (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
-        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => Err(none()),
-    }
-}
-
 /// The sampler of a buffer that has priorities.
 fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
     match buffer.sampler() {
@@ -85,10 +78,6 @@ fn too_large(given: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
     let number = read.slice().get(at).filter(|number| number.is_finite() && **number > 0.0)?;
     let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e}"));
     Some(to_py(Error::config("priorities", expected, got, "clip them").at_row(at)))
-}
-
-fn none() -> Error {
-    Error::config("buffer", "one with priorities", "one without", "make another")
 }
 
 #[pymethods]

@@ -7,10 +7,11 @@ use rlox_core::replay::{Chosen, Column, Layout};
 use rlox_core::{DType, FieldMut, Result};
 
 use super::source::Source;
-use crate::argument::{expect_shape_or, item_of, output};
-use crate::array::{Kind, New, Output, fresh, new_dict, result};
+use crate::alloc::mapped;
+use crate::convert::args::{expect_shape_or, item_of, output};
+use crate::convert::array::{New, fresh, new_dict, result};
 use crate::error::to_py;
-use crate::recycling::mapped;
+use crate::sync::borrow::{Kind, Output};
 
 /// A column's place in a result.
 pub(crate) struct Place {
@@ -77,7 +78,10 @@ impl<'py> Memory<'py> {
 
     /// The caller's array.
     pub(crate) fn given(object: &Bound<'py, PyAny>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
-        fn array<'py, T: crate::array::Kind>(object: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<Output<'py, T>> {
+        fn array<'py, T: crate::sync::borrow::Kind>(
+            object: &Bound<'py, PyAny>,
+            shape: &[usize],
+        ) -> PyResult<Output<'py, T>> {
             let array = output("out", object)?;
             let (rows, row) = shape.split_first().map_or((0, shape), |(rows, row)| (*rows, row));
             expect_shape_or("out", array.shape(), (rows, row), FIX)?;

@@ -1,18 +1,21 @@
 //! Replay buffers as arrays, and as folders.
 
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
 use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result, Watch};
 
 use super::buffer::Buffer;
-use super::mmap::path_of;
-use crate::argument::{FLAG, INTEGER, Input, REAL, argument, shown};
-use crate::array::{Kind, new_dict, typed};
-use crate::detach::detached;
-use crate::error::{to_py, type_error, value_error};
-use crate::interrupt::copy;
-use crate::observation::Owned;
+use super::source::Source;
+use crate::convert::args::{FLAG, INTEGER, Input, REAL, argument, shown};
+use crate::convert::array::new_dict;
+use crate::convert::observation::Owned;
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::sync::borrow::{Kind, typed};
+use crate::sync::gil::detached;
+use crate::sync::interrupt::copy;
 
 /// The array of a buffer's own random stream.
 const STREAM: &str = "stream";
@@ -81,6 +84,21 @@ impl Buffer {
     }
 }
 
+impl<B: Source> Buffer<B> {
+    /// The buffer's own stream, as a field.
+    pub(super) fn stream(&self) -> Result<Field> {
+        self.rng.enter(|rng| stream_field(rng))
+    }
+}
+
+/// Where a file is.
+pub(super) fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    object.extract().map_err(|error| {
+        let got = || type_error(argument, "a str or an os.PathLike", &shown(object), "pass where the file is");
+        blamed(object.py(), error, got)
+    })
+}
+
 /// Fields as arrays by name.
 pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
@@ -115,7 +133,7 @@ pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
 }
 
 /// A random stream as a field.
-pub(super) fn stream_field(rng: &Pcg64) -> Result<Field> {
+fn stream_field(rng: &Pcg64) -> Result<Field> {
     let mut field = Field::new(STREAM, Pcg64::WORDS, &[], DType::I64)?;
     if let FieldMut::I64(words) = field.data_mut() {
         words.copy_from_slice(&rng.to_words());

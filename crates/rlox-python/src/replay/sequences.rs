@@ -7,8 +7,8 @@ use rlox_core::{DType, Result, Watch};
 
 use super::buffer::{Buffer, out_of, rng_of};
 use super::sample::{Beside, Columns, Memory, Target, at_name};
-use crate::argument::{count, size};
-use crate::interrupt::copy;
+use crate::convert::args::{count, size};
+use crate::sync::interrupt::copy;
 
 /// What a caller asked for.
 pub(super) struct Asked<'a, 'py> {

@@ -1,10 +1,11 @@
-//! What transitions are pushed to and sampled from.
+//! `Source`: the storage that transitions are pushed to and sampled from.
 
-use rlox_core::replay::{AnySampler, Chosen, Column, Layout, MmapReplayBuffer, Replay, Steps};
-use rlox_core::{FieldMut, Pcg64, Result};
+use rlox_core::replay::{
+    AnySampler, Chosen, Column, Layout, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, Steps,
+};
+use rlox_core::{Error, FieldMut, Pcg64, Result};
 
-use super::prioritized::parts;
-use crate::shared::ANEW;
+use crate::sync::cell::ANEW;
 
 pub(super) trait Source: Send + Sync {
     /// Whether sampling may wait for a disk.
@@ -138,4 +139,17 @@ impl Source for MmapReplayBuffer {
     fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()> {
         self.read_bools(chosen, column, out)
     }
+}
+
+/// The storage, and the sampler of a buffer that has priorities.
+pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
+    match buffer.parts_mut() {
+        (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
+        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => Err(none()),
+    }
+}
+
+/// The error of a buffer without priorities.
+pub(super) fn none() -> Error {
+    Error::config("buffer", "one with priorities", "one without", "make another")
 }

@@ -1,0 +1,133 @@
+//! The command line of `rlox-worker`.
+
+use std::io::{Write, stdout};
+use std::str::FromStr;
+
+use rlox_core::{Error, Result};
+use tokio::signal;
+
+use crate::{Identity, Worker, WorkerOptions};
+
+const USAGE: &str = "\
+rlox-worker steps environments and collects rollouts for rlox on other machines.
+
+It prints its address and serves until it gets SIGTERM or Ctrl-C; requests that have come are answered then.
+
+  --bind ADDRESS            where to listen, 127.0.0.1:0 by default: port 0 is a free one. Any address but loopback
+                            needs --tls-cert, --tls-key and a token
+  --tls-cert FILE           certificate chain as PEM
+  --tls-key FILE            its private key as PEM
+  --token-file FILE         a file with the token that clients must have; or the variable RLOX_WORKER_TOKEN
+  --metrics ADDRESS         where /metrics is told for Prometheus, on loopback
+  --max-sessions N          sessions at a time, each with a thread (8)
+  --max-connections N       connections at a time (64)
+  --max-envs N              environments of a session (4096)
+  --max-message-bytes N     bytes of a message in both directions (4194304)
+  --credits N               unanswered requests of a session (4)
+  --help, --version
+";
+
+/// What the program `rlox-worker` does with these words on its command line: it tells its address, and serves until the
+/// process gets SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// [`Error::Config`] naming a flag that makes no sense, or what must not be served; [`Error::Io`] for files, an address in
+/// use, and signals.
+///
+/// ```
+/// let words = ["--bind".to_owned(), "0.0.0.0:0".to_owned()];
+/// let error = rlox_grpc::serve(&words).unwrap_err().to_string();
+/// assert!(error.starts_with("bind: expected a loopback address"));
+/// ```
+pub fn serve(words: &[String]) -> Result<()> {
+    for (flag, text) in
+        [("--help", USAGE), ("-h", USAGE), ("--version", concat!("rlox-worker ", env!("CARGO_PKG_VERSION"), "\n"))]
+    {
+        if words.iter().any(|word| word == flag) {
+            return say(text);
+        }
+    }
+    let options = options(words)?;
+    let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let signals = signals.map_err(|source| Error::Io { path: "signals".into(), source })?;
+    let _inside = signals.enter();
+    let end = end_of_service()?;
+    let worker = Worker::start(options)?;
+    let metrics = worker.metrics_address().map(|address| format!(", metrics on http://{address}/metrics"));
+    say(&format!("rlox-worker listens on {}{}\n", worker.address(), metrics.unwrap_or_default()))?;
+    signals.block_on(end);
+    worker.stop()
+}
+
+/// Listens for the signals from now on; what it gives is ready when one has come.
+fn end_of_service() -> Result<impl Future<Output = ()>> {
+    let refused = |source| Error::Io { path: "signals".into(), source };
+    #[cfg(unix)]
+    let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate()).map_err(refused)?;
+    #[cfg(unix)]
+    let mut interrupt = signal::unix::signal(signal::unix::SignalKind::interrupt()).map_err(refused)?;
+    #[cfg(unix)]
+    return Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    });
+    #[cfg(not(unix))]
+    return Ok(async move { drop(signal::ctrl_c().await.map_err(refused)) });
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|source| Error::Io { path: "standard output".into(), source })
+}
+
+fn options(words: &[String]) -> Result<WorkerOptions> {
+    let mut options = WorkerOptions::default();
+    let (mut certificate, mut key, mut token_file) = (None, None, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let (flag, inline) = word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
+        let mut value = || {
+            let absent = || Error::config(flag.to_owned(), "a value", "nothing", "write it after the flag");
+            inline.or_else(|| words.next().map(String::as_str)).ok_or_else(absent)
+        };
+        match flag {
+            "--bind" => options.bind = parsed(flag, value()?, "an address with a port, such as 127.0.0.1:50051")?,
+            "--metrics" => options.metrics = Some(parsed(flag, value()?, "an address such as 127.0.0.1:9100")?),
+            "--tls-cert" => certificate = Some(read(value()?)?),
+            "--tls-key" => key = Some(read(value()?)?),
+            "--token-file" => token_file = Some(read(value()?)?),
+            "--max-sessions" => options.limits.max_sessions = number(flag, value()?)?,
+            "--max-connections" => options.limits.max_connections = number(flag, value()?)?,
+            "--max-envs" => options.limits.max_envs = number(flag, value()?)?,
+            "--max-message-bytes" => options.limits.max_message_bytes = number(flag, value()?)?,
+            "--credits" => options.limits.credits = number(flag, value()?)?,
+            _ => return Err(Error::config("arguments", "a flag of rlox-worker", flag, "see rlox-worker --help")),
+        }
+    }
+    options.identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
+        (None, None) => None,
+        (certificate, _) => {
+            let got = if certificate.is_some() { "--tls-cert alone" } else { "--tls-key alone" };
+            return Err(Error::config("--tls-cert, --tls-key", "both or none", got, "pass the other one, too"));
+        }
+    };
+    let token = token_file.or_else(|| std::env::var("RLOX_WORKER_TOKEN").ok());
+    options.token = token.map(|token| token.trim().to_owned());
+    Ok(options)
+}
+
+fn parsed<T: FromStr>(flag: &str, word: &str, expected: &str) -> Result<T> {
+    word.parse().map_err(|_| Error::config(flag.to_owned(), expected, format!("{word:?}"), "correct it"))
+}
+
+fn number<T: FromStr>(flag: &str, word: &str) -> Result<T> {
+    parsed(flag, word, "a positive number")
+}
+
+fn read(path: &str) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })
+}

@@ -1,0 +1,312 @@
+//! A session with one worker: the connection, requests and replies.
+
+use std::error::Error as _;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rlox_core::{Error, Result, Watch};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status};
+
+use super::options::ClientOptions;
+use crate::codec;
+use crate::proto::{self, reply, request, worker_client::WorkerClient};
+use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
+
+/// How often a wait looks whether to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// Unread bytes.
+const WINDOW: u32 = 8 << 20;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Another worker may give one.
+    Lost(String),
+    /// No worker would, or nobody waits any more.
+    Error(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A session. Requests are answered in order.
+pub(super) struct Link {
+    pub(super) address: String,
+    /// Index of the first environment of the session in the environments of all workers.
+    first_env: usize,
+    pub(super) opened: proto::Opened,
+    /// Of the weights that the worker has.
+    pub(super) version: Option<u64>,
+    requests: Option<mpsc::UnboundedSender<proto::Request>>,
+    replies: Receiver<std::result::Result<proto::Reply, Trouble>>,
+    /// Number of requests sent.
+    sent: Arc<AtomicU64>,
+    received: u64,
+    task: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let (requests, task) = (self.requests.take(), self.task.take());
+        if std::process::id() == self.process {
+            task.inspect(JoinHandle::abort);
+        } else {
+            // The locks of threads that a forked process has not may be held for ever.
+            std::mem::forget((requests, task));
+        }
+    }
+}
+
+impl Link {
+    /// Connects and opens a session, until then.
+    pub(super) fn open(
+        runtime: &Handle,
+        address: &str,
+        open: proto::Open,
+        first_env: usize,
+        options: &ClientOptions,
+        deadline: Instant,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<Self, Trouble> {
+        let endpoint = endpoint(address, options)?;
+        let (requests, outgoing) = mpsc::unbounded_channel();
+        let (incoming, replies) = channel();
+        let sent = Arc::new(AtomicU64::new(0));
+        let (token, here, asked) = (options.token.clone(), address.to_owned(), Arc::clone(&sent));
+        let task = runtime.spawn(async move {
+            if let Err(trouble) = converse(endpoint, token, outgoing, &asked, &incoming, &here).await {
+                // Nobody listens any more where this fails.
+                let _ = incoming.send(Err(trouble));
+            }
+        });
+        let (address, opened, process) = (address.to_owned(), proto::Opened::default(), std::process::id());
+        let (requests, task) = (Some(requests), Some(task));
+        let (version, received) = (None, 0);
+        let mut made = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
+        made.send(request::What::Open(open))?;
+        let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
+        match made.receive(patience.min(deadline.saturating_duration_since(Instant::now())), stop)? {
+            reply::What::Opened(opened) => made.opened = opened,
+            _ => return Err(made.unexpected("what was opened")),
+        }
+        Ok(made)
+    }
+
+    /// Sends a request.
+    pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
+        let sequence = self.sent.fetch_add(1, Relaxed) + 1;
+        let request = proto::Request { sequence, what: Some(what) };
+        if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
+            return Ok(());
+        }
+        // Why is in the replies.
+        Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.gone()))
+    }
+
+    /// Whether another request may be sent before an answer comes.
+    pub(super) fn has_credit(&self) -> bool {
+        self.sent.load(Relaxed) - self.received < u64::from(self.opened.credits.max(1))
+    }
+
+    /// The next answer. A request that the worker refused is an error.
+    pub(super) fn receive(
+        &mut self,
+        patience: Duration,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<reply::What, Trouble> {
+        let (start, mut watch) = (Instant::now(), Watch::default());
+        loop {
+            match self.replies.recv_timeout(LOOK.min(patience)) {
+                Ok(Ok(reply)) => {
+                    self.received += 1;
+                    if reply.sequence != self.received {
+                        return Err(Trouble::Lost(format!(
+                            "worker {}: expected the answer to request {}, got that to {}",
+                            self.address, self.received, reply.sequence
+                        )));
+                    }
+                    return match reply.what {
+                        Some(reply::What::Failure(failure)) => {
+                            Err(codec::failure_from(failure, &self.address, self.first_env).into())
+                        }
+                        Some(what) => Ok(what),
+                        None => Err(self.unexpected("an answer that it knows")),
+                    };
+                }
+                Ok(Err(trouble)) => return Err(trouble),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            watch.check()?;
+            if stop() {
+                return Err(Error::Interrupted.into());
+            }
+            if start.elapsed() >= patience {
+                let waited = patience.as_secs_f64();
+                return Err(Trouble::Lost(format!("worker {}: no answer within {waited} s", self.address)));
+            }
+        }
+    }
+
+    /// Says that an answer is of another kind than the request's.
+    pub(super) fn unexpected(&self, expected: &str) -> Trouble {
+        let fix = "install the same version of rlox on both sides";
+        Error::config("reply", expected, "another answer", fix).on_worker(&self.address).into()
+    }
+
+    fn gone(&self) -> Trouble {
+        Trouble::Lost(format!("worker {}: the session has ended", self.address))
+    }
+}
+
+fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
+    let wrong = |got: String| {
+        let fix = "pass one such as http://127.0.0.1:50051, or https:// where the worker has a certificate";
+        Error::config("address", "a worker's", got, fix)
+    };
+    let endpoint =
+        Endpoint::from_shared(address.to_owned()).map_err(|error| wrong(format!("{address:?} ({error})")))?;
+    let scheme = endpoint.uri().scheme_str().map(str::to_owned);
+    if !matches!(scheme.as_deref(), Some("http" | "https")) || endpoint.uri().port().is_none() {
+        return Err(wrong(format!("{address:?}")));
+    }
+    if scheme.as_deref() == Some("http") && options.token.is_some() && !is_loopback(endpoint.uri().host()) {
+        let expected = format!("an address with https, as others could read the token on its way to {address}");
+        return Err(Error::config(
+            "token",
+            expected,
+            "http",
+            "start the worker with a certificate, and write https://",
+        ));
+    }
+    let endpoint = endpoint
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(options.keepalive_timeout / 3)
+        .keep_alive_timeout(options.keepalive_timeout / 3 * 2)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(FRAME);
+    if scheme.as_deref() == Some("http") {
+        return Ok(endpoint);
+    }
+    let Some(ca) = &options.tls_ca else {
+        let fix = "pass the certificate of who signed the worker's";
+        return Err(Error::config("tls_ca", format!("a certificate to know {address} by"), "none", fix));
+    };
+    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    if let Some(domain) = &options.tls_domain {
+        config = config.domain_name(domain);
+    }
+    endpoint.tls_config(config).map_err(|error| {
+        Error::config(
+            "tls_ca",
+            "a certificate as PEM",
+            with_sources(&error),
+            "pass the certificate of who signed the worker's",
+        )
+    })
+}
+
+fn is_loopback(host: Option<&str>) -> bool {
+    let host = host.unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Connects, and carries requests and replies until one side ends.
+async fn converse(
+    endpoint: Endpoint,
+    token: Option<String>,
+    requests: mpsc::UnboundedReceiver<proto::Request>,
+    asked: &AtomicU64,
+    replies: &Sender<std::result::Result<proto::Reply, Trouble>>,
+    address: &str,
+) -> std::result::Result<(), Trouble> {
+    let lost = |error: &(dyn std::error::Error + 'static)| {
+        let hint = match io_error_kind(error) {
+            Some(ErrorKind::ConnectionRefused) => "is it running there?",
+            // A failed TLS handshake, also with a server that closes the connection because it speaks plain HTTP.
+            Some(ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+                if address.starts_with("https") =>
+            {
+                "does its certificate fit the name and the time, and does it speak TLS?"
+            }
+            _ => "is the name right, and can it be reached from here?",
+        };
+        Trouble::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", with_sources(error)))
+    };
+    let has_token = token.is_some();
+    let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
+    let mut client = WorkerClient::new(channel)
+        .max_decoding_message_size(LARGEST_MESSAGE)
+        .max_encoding_message_size(LARGEST_MESSAGE);
+    let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
+    if let Some(token) = token {
+        let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
+    }
+    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address, has_token))?.into_inner();
+    let mut received = 0;
+    loop {
+        match incoming.message().await {
+            Ok(Some(reply)) => {
+                received += 1;
+                if received > asked.load(Relaxed) {
+                    return Err(Trouble::Lost(format!("worker {address}: it answers what nobody has asked")));
+                }
+                if replies.send(Ok(reply)).is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
+            Err(status) => return Err(trouble(&status, address, has_token)),
+        }
+    }
+}
+
+/// Returns the kind of the innermost I/O error among an error and its sources.
+fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind> {
+    let inner = error.source().and_then(io_error_kind);
+    inner.or_else(|| error.downcast_ref::<std::io::Error>().map(std::io::Error::kind))
+}
+
+/// What it means that a session does not begin.
+fn begun(status: &Status, address: &str, has_token: bool) -> Trouble {
+    let Some(cause) = status.source() else { return trouble(status, address, has_token) };
+    let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
+    let text = with_sources(cause);
+    Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
+}
+
+/// Returns the error for a status of a worker, to which a token was sent or not.
+fn trouble(status: &Status, address: &str, has_token: bool) -> Trouble {
+    match status.code() {
+        Code::Unauthenticated => {
+            let got = if has_token { "another one" } else { "none" };
+            let fix = "pass what its --token-file has as token, or from Python in RLOX_WORKER_TOKEN";
+            Error::config("token", format!("that of worker {address}"), got, fix).into()
+        }
+        Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => {
+            Error::Backend(format!("worker {address}: {}", status.message())).into()
+        }
+        Code::Unimplemented => {
+            let got = format!("a server of something else at {address}");
+            Error::config("address", "a worker of rlox", got, "pass the address that rlox-worker printed").into()
+        }
+        code => Trouble::Lost(format!("worker {address}: {} ({code:?})", status.message())),
+    }
+}

@@ -1,0 +1,395 @@
+//! Conversion between the types of `rlox-core` and the messages of the protocol.
+
+use std::borrow::Cow;
+
+use bytemuck::{Pod, Zeroable};
+use bytes::Bytes;
+use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
+
+use crate::proto;
+
+/// Arguments of environments, and options of a reset.
+const MOST_ARGUMENTS: usize = 64;
+
+/// Numbers that slabs are made of.
+pub(crate) trait Number: Pod + Zeroable {
+    fn swapped(self) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Number for $number {
+            fn swapped(self) -> Self {
+                Self::from_le_bytes(self.to_ne_bytes())
+            }
+        })*
+    };
+}
+numbers!(f32, f64, i64, u64, u32, u8);
+
+/// Appends numbers to a slab.
+pub(crate) fn put<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
+    if cfg!(target_endian = "little") {
+        slab.extend_from_slice(bytemuck::cast_slice(numbers));
+    } else {
+        slab.extend(numbers.iter().flat_map(|x| bytemuck::bytes_of(&x.swapped()).to_vec()));
+    }
+}
+
+/// A slab that is read from its front.
+pub(crate) struct Slab<'a> {
+    name: &'static str,
+    len: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Slab<'a> {
+    pub(crate) fn new(name: &'static str, bytes: &'a [u8]) -> Self {
+        Self { name, len: bytes.len(), rest: bytes }
+    }
+
+    /// Fills a slice.
+    pub(crate) fn read<T: Number>(&mut self, into: &mut [T]) -> Result<()> {
+        let bytes = self.take(size_of_val(into))?;
+        bytemuck::cast_slice_mut(into).copy_from_slice(bytes);
+        if cfg!(target_endian = "big") {
+            for x in into {
+                *x = x.swapped();
+            }
+        }
+        Ok(())
+    }
+
+    /// So many numbers.
+    pub(crate) fn vec<T: Number>(&mut self, count: usize) -> Result<Vec<T>> {
+        let needed = count.saturating_mul(size_of::<T>());
+        if needed > self.rest.len() {
+            return Err(self.wrong(needed));
+        }
+        let mut numbers = vec![T::zeroed(); count];
+        self.read(&mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Flags, a byte each.
+    pub(crate) fn flags(&mut self, into: &mut [bool]) -> Result<()> {
+        let bytes = self.take(into.len())?;
+        into.iter_mut().zip(bytes).for_each(|(flag, byte)| *flag = *byte != 0);
+        Ok(())
+    }
+
+    /// Refuses bytes that are left.
+    pub(crate) fn end(self) -> Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(self.wrong(0)) }
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let Some((taken, rest)) = self.rest.split_at_checked(count) else { return Err(self.wrong(count)) };
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn wrong(&self, needed: usize) -> Error {
+        let expected = format!("{} bytes", self.len - self.rest.len() + needed);
+        Error::shape(self.name, expected, self.len.to_string(), "send what the session's spaces and num_envs say")
+    }
+}
+
+pub(crate) fn flags(flags: &[bool]) -> &[u8] {
+    bytemuck::cast_slice(flags)
+}
+
+/// The rows of environments whose episodes were truncated and not terminated.
+pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl Iterator<Item = usize> {
+    let flags = terminated.iter().zip(truncated).enumerate();
+    flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
+}
+
+pub(crate) fn standing_to(standing: &Standing<'_>) -> proto::Standing {
+    let n = standing.finished.len();
+    let mut slab = Vec::with_capacity(8 * (standing.states.len() + n * (2 + Pcg64::WORDS)) + n);
+    put(&mut slab, &standing.states);
+    put(&mut slab, &standing.episode_returns);
+    put(&mut slab, &standing.episode_steps);
+    put(&mut slab, flags(&standing.finished));
+    put(&mut slab, &standing.streams);
+    proto::Standing { width: (standing.states.len() / n.max(1)) as u32, slab: slab.into() }
+}
+
+pub(crate) fn standing_from(standing: &proto::Standing, num_envs: usize) -> Result<Standing<'static>> {
+    let mut slab = Slab::new("standing", &standing.slab);
+    let mut finished = vec![false; num_envs];
+    let made = Standing {
+        states: Cow::Owned(slab.vec(num_envs.saturating_mul(standing.width as usize))?),
+        episode_returns: Cow::Owned(slab.vec(num_envs)?),
+        episode_steps: Cow::Owned(slab.vec(num_envs)?),
+        finished: {
+            slab.flags(&mut finished)?;
+            Cow::Owned(finished)
+        },
+        streams: Cow::Owned(slab.vec(num_envs * Pcg64::WORDS)?),
+    };
+    slab.end()?;
+    Ok(made)
+}
+
+pub(crate) fn mode_to(mode: AutoresetMode) -> proto::AutoresetMode {
+    match mode {
+        AutoresetMode::NextStep => proto::AutoresetMode::NextStep,
+        AutoresetMode::SameStep => proto::AutoresetMode::SameStep,
+        AutoresetMode::Disabled => proto::AutoresetMode::Disabled,
+    }
+}
+
+pub(crate) fn mode_from(mode: i32) -> Result<AutoresetMode> {
+    match proto::AutoresetMode::try_from(mode) {
+        Ok(proto::AutoresetMode::NextStep) => Ok(AutoresetMode::NextStep),
+        Ok(proto::AutoresetMode::SameStep) => Ok(AutoresetMode::SameStep),
+        Ok(proto::AutoresetMode::Disabled) => Ok(AutoresetMode::Disabled),
+        Err(_) => Err(Error::config("autoreset_mode", "0, 1 or 2", mode.to_string(), "use the same version of rlox")),
+    }
+}
+
+pub(crate) fn space_to(space: &Space) -> proto::Space {
+    use proto::space::Kind;
+    let made = proto::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..proto::Space::default() };
+    match space {
+        Space::Discrete { n, start } => proto::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..made },
+        Space::MultiDiscrete { nvec } => proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..made },
+        Space::MultiBinary { n } => proto::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..made },
+        Space::Box { low, high, .. } => {
+            let bound = |numbers: &[f32]| {
+                let mut bytes = Vec::with_capacity(numbers.len() * 4);
+                put(&mut bytes, numbers);
+                Bytes::from(bytes)
+            };
+            proto::Space { kind: Kind::Box.into(), low: bound(low), high: bound(high), ..made }
+        }
+    }
+}
+
+fn space_from(space: Option<proto::Space>, name: &'static str) -> Result<Space> {
+    use proto::space::Kind;
+    let absent = || Error::space(name, "a space", "none", "use the same version of rlox on both sides");
+    let proto::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(absent)?;
+    let made = match Kind::try_from(kind).map_err(|_| absent())? {
+        Kind::Discrete => Space::Discrete { n, start },
+        Kind::MultiDiscrete => Space::MultiDiscrete { nvec },
+        Kind::MultiBinary => Space::MultiBinary { n: usize::try_from(n).unwrap_or(0) },
+        Kind::Box => {
+            let bound = |bytes: &[u8]| Slab::new(name, bytes).vec(bytes.len() / 4);
+            let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
+            Space::Box { shape, low: bound(&low)?, high: bound(&high)? }
+        }
+    };
+    made.validate(name)?;
+    Ok(made)
+}
+
+/// What a worker's environments are.
+pub(crate) fn spec_from(opened: proto::Opened) -> Result<EnvSpec> {
+    let action = space_from(opened.action, "action space")?;
+    let flags = masked_actions(&action);
+    if opened.mask != 0 && opened.mask as usize != flags {
+        let (expected, got) = (format!("none, or one for each of {flags} choices"), opened.mask.to_string());
+        return Err(Error::space("action masks", expected, got, "use the same version of rlox on both sides"));
+    }
+    Ok(EnvSpec {
+        id: opened.env_id,
+        observation: space_from(opened.observation, "observation space")?,
+        action,
+        max_episode_steps: Some(opened.max_episode_steps).filter(|limit| *limit > 0),
+    })
+}
+
+/// Names with numbers as bytes, whatever they mean.
+pub(crate) fn arguments_to(argument: &'static str, arguments: &[(String, f64)]) -> Result<Bytes> {
+    if arguments.len() > MOST_ARGUMENTS {
+        return Err(wrong_arguments(argument, arguments.len().to_string(), "pass fewer"));
+    }
+    let mut bytes = Vec::with_capacity(arguments.iter().map(|(name, _)| name.len() + 9).sum());
+    for (name, value) in arguments {
+        let long = |_| wrong_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
+        bytes.push(u8::try_from(name.len()).map_err(long)?);
+        bytes.extend_from_slice(name.as_bytes());
+        put(&mut bytes, &[*value]);
+    }
+    Ok(bytes.into())
+}
+
+pub(crate) fn arguments_from(argument: &'static str, mut bytes: &[u8]) -> Result<Vec<(String, f64)>> {
+    let wrong = |got: &str| wrong_arguments(argument, got.to_owned(), "use the same version of rlox");
+    let mut made = Vec::new();
+    while let Some((len, rest)) = bytes.split_first() {
+        if made.len() == MOST_ARGUMENTS {
+            return Err(wrong("more"));
+        }
+        let (name, rest) = rest.split_at_checked(*len as usize).ok_or_else(|| wrong("a name that is cut short"))?;
+        let (number, rest) = rest.split_first_chunk().ok_or_else(|| wrong("a number that is cut short"))?;
+        let name = str::from_utf8(name).map_err(|_| wrong("a name in another encoding"))?;
+        made.push((name.to_owned(), f64::from_le_bytes(*number)));
+        bytes = rest;
+    }
+    Ok(made)
+}
+
+fn wrong_arguments(argument: &'static str, got: String, fix: &'static str) -> Error {
+    let expected = format!("at most {MOST_ARGUMENTS} numbers, each with a name of at most 255 bytes in UTF-8");
+    Error::config(argument, expected, got, fix)
+}
+
+/// Environments' seeds as bytes.
+pub(crate) fn seeds_to(seeds: &[Option<u64>]) -> Bytes {
+    let (there, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
+    let mut bytes = Vec::with_capacity(seeds.len() * 9);
+    put(&mut bytes, flags(&there));
+    put(&mut bytes, &numbers);
+    bytes.into()
+}
+
+pub(crate) fn seeds_from(bytes: &[u8], num_envs: usize) -> Result<Vec<Option<u64>>> {
+    let mut slab = Slab::new("seeds", bytes);
+    let there: Vec<u8> = slab.vec(num_envs)?;
+    let numbers = slab.vec(num_envs)?;
+    slab.end()?;
+    Ok(numbers.into_iter().zip(there).map(|(seed, there)| Some(seed).filter(|_| there != 0)).collect())
+}
+
+pub(crate) fn failure_to(error: Error) -> proto::Failure {
+    use proto::failure::Kind;
+    let (kind, wrong) = match error {
+        Error::Shape(wrong) => (Kind::Shape, wrong),
+        Error::Action(wrong) => (Kind::Action, wrong),
+        Error::Space(wrong) => (Kind::Space, wrong),
+        Error::Config(wrong) => (Kind::Config, wrong),
+        Error::NotFinite(wrong) => (Kind::NotFinite, wrong),
+        Error::Memory(wrong) => (Kind::Memory, wrong),
+        Error::Corrupt(wrong) => (Kind::Corrupt, wrong),
+        Error::Closed(wrong) => (Kind::Closed, wrong),
+        other => {
+            let got = other.to_string();
+            return proto::Failure { kind: Kind::Backend.into(), got, ..proto::Failure::default() };
+        }
+    };
+    let Mismatch { argument, expected, got, hint, at } = *wrong;
+    proto::Failure {
+        kind: kind.into(),
+        argument: argument.into_owned(),
+        expected,
+        got,
+        hint: hint.into_owned(),
+        env: at.env.map(|env| env as u64),
+        row: at.row.map(|row| row as u64),
+        step: at.step.map(|step| step as u64),
+        section: at.section,
+        column: at.column.map(|column| column as u64),
+        index: at.index.map(|index| index as u64),
+    }
+}
+
+/// Returns the error of a worker, with its address; `first_env` is the index of the worker's first environment.
+pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: usize) -> Error {
+    use proto::failure::Kind;
+    let proto::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;
+    let make = match Kind::try_from(kind).unwrap_or(Kind::Backend) {
+        Kind::Backend => return Error::Backend(format!("worker {address}: {got}")),
+        Kind::Panic => return Error::Backend(format!("worker {address}: the environment panicked: {got}")),
+        Kind::Shape => Error::shape,
+        Kind::Action => Error::action,
+        Kind::Space => Error::space,
+        Kind::Config => Error::config,
+        Kind::NotFinite => Error::not_finite,
+        Kind::Memory => Error::memory,
+        Kind::Corrupt => Error::corrupt,
+        Kind::Closed => Error::closed,
+    };
+    let mut error = make(argument, expected, got, hint);
+    if let Some(wrong) = error.mismatch_mut() {
+        let number = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
+        wrong.at = Location {
+            env: number(env).and_then(|env| env.checked_add(first_env)),
+            row: number(row),
+            column: number(column),
+            index: number(index),
+            step: number(step),
+            timesteps: None,
+            section,
+            worker: Some(address.to_owned()),
+        };
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use rlox_core::testing::assert_rejects;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_lengths_names_and_numbers() {
+        let arguments = [("g".to_owned(), 9.5), (String::new(), -0.0), ("é".to_owned(), f64::INFINITY)];
+        let bytes = arguments_to("arguments", &arguments).unwrap();
+        assert_eq!(bytes[..10], [1, b'g', 0, 0, 0, 0, 0, 0, 0x23, 0x40]);
+        assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
+        assert_eq!(arguments_from("arguments", &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_by_name() {
+        for (bytes, got) in [
+            (&[3, b'a'][..], "a name that is cut short"),
+            (&[1, b'a', 0, 0], "a number that is cut short"),
+            (&[1, 0xff, 0, 0, 0, 0, 0, 0, 0, 0], "a name in another encoding"),
+            (&[0; 65 * 9], "more"),
+        ] {
+            assert_eq!(assert_rejects(arguments_from("options", bytes), Error::Config, "options").got, got);
+        }
+        assert_eq!(arguments_from("options", &[0; 64 * 9]).unwrap().len(), 64);
+        let long = arguments_to("arguments", &[("x".repeat(256), 0.0)]);
+        assert_eq!(assert_rejects(long, Error::Config, "arguments").got, "a name of 256 bytes");
+        let many = arguments_to("arguments", &vec![(String::new(), 0.0); 65]);
+        assert_eq!(assert_rejects(many, Error::Config, "arguments").got, "65");
+    }
+
+    #[test]
+    fn seeds_are_flags_and_numbers() {
+        let seeds = [Some(258), None, Some(u64::MAX)];
+        let bytes = seeds_to(&seeds);
+        assert_eq!(bytes[..11], [1, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(seeds_from(&bytes, 3).unwrap(), seeds);
+        for wrong in [2, 4, usize::MAX] {
+            assert_rejects(seeds_from(&bytes, wrong), Error::Shape, "seeds");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_arguments_come_back(arguments in prop::collection::vec((".{0,60}", any::<i32>().prop_map(f64::from)), 0..=64)) {
+            let bytes = arguments_to("arguments", &arguments).unwrap();
+            prop_assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
+        }
+
+        /// What is made takes no more than a multiple of what came: 64 names, and 16 bytes for 9.
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
+            if let Ok(arguments) = arguments_from("arguments", &bytes) {
+                prop_assert!(arguments.len() <= MOST_ARGUMENTS);
+                prop_assert_eq!(arguments_to("arguments", &arguments).unwrap(), bytes.clone());
+            }
+            let seeds = seeds_from(&bytes, num_envs).ok().map(|seeds| seeds.len());
+            prop_assert_eq!(seeds, (bytes.len() == num_envs * 9).then_some(num_envs));
+        }
+
+        #[test]
+        fn any_bytes_at_all_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..4000), width: u32, num_envs: u32) {
+            let _ = arguments_from("arguments", &bytes);
+            let _ = seeds_from(&bytes, num_envs as usize);
+            let slab = bytes.clone().into();
+            let _ = standing_from(&proto::Standing { width, slab }, num_envs as usize);
+            let _ = prost::Message::decode(&bytes[..]).map(|_: proto::Request| ());
+        }
+    }
+}

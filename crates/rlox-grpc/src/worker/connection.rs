@@ -1,0 +1,383 @@
+//! Connections: their number, their sessions, and the time that they may be silent or without a session.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+use super::metrics::Counters;
+
+/// How long a connection is kept that is of no use.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Where it has said nothing at all.
+    first_word: Duration,
+    /// Where it says nothing any more, not even to a ping.
+    silence: Duration,
+    /// Where it carries no session.
+    idle: Duration,
+    /// The same where it has asked for the worker's health.
+    health: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let [first_word, silence, idle, health] = [3, 20, 10, 60].map(Duration::from_secs);
+        Self { first_word, silence, idle, health }
+    }
+}
+
+/// How long the place of a connection is waited for that was told to leave.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// What a connection carries: sessions know it as who has asked.
+#[derive(Clone)]
+pub(super) struct Peer(Arc<Mutex<Carried>>);
+
+struct Carried {
+    sessions: usize,
+    /// Since when it is none.
+    since: Instant,
+    asked_health: bool,
+    leave: Option<oneshot::Sender<()>>,
+}
+
+/// A session on a connection, until it is dropped.
+pub(super) struct Carrying(Peer);
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        let mut carried = self.0.carried();
+        carried.sessions -= 1;
+        carried.since = Instant::now();
+    }
+}
+
+impl Peer {
+    fn carried(&self) -> MutexGuard<'_, Carried> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a session that was let in.
+    pub(super) fn carry(&self) -> Carrying {
+        self.carried().sessions += 1;
+        Carrying(self.clone())
+    }
+
+    /// Notes that it asks for the worker's health.
+    pub(super) fn ask_health(&self) {
+        self.carried().asked_health = true;
+    }
+
+    /// When it is to be closed that carries nothing.
+    fn idle_until(&self, patience: &Patience) -> Option<Instant> {
+        let carried = self.carried();
+        let patience = if carried.asked_health { patience.health } else { patience.idle };
+        (carried.sessions == 0).then(|| carried.since + patience)
+    }
+}
+
+/// One of a bounded number of connections.
+pub(super) struct Connection {
+    stream: TcpStream,
+    counters: Arc<Counters>,
+    peer: Peer,
+    patience: Patience,
+    heard: Instant,
+    spoke: bool,
+    silence: Pin<Box<Sleep>>,
+    leave: oneshot::Receiver<()>,
+    left: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, counters: Arc<Counters>, patience: Patience, permit: OwnedSemaphorePermit) -> Self {
+        let now = Instant::now();
+        let (leave, told) = oneshot::channel();
+        let carried = Carried { sessions: 0, since: now, asked_health: false, leave: Some(leave) };
+        counters.connections.fetch_add(1, Relaxed);
+        Self {
+            stream,
+            counters,
+            peer: Peer(Arc::new(Mutex::new(carried))),
+            patience,
+            heard: now,
+            spoke: false,
+            silence: Box::pin(sleep_until(now + patience.first_word)),
+            leave: told,
+            left: false,
+            _permit: permit,
+        }
+    }
+
+    /// When it ends if nothing more comes and no session begins.
+    fn until(&self) -> Instant {
+        let silent = self.heard + if self.spoke { self.patience.silence } else { self.patience.first_word };
+        self.peer.idle_until(&self.patience).map_or(silent, |idle| idle.min(silent))
+    }
+
+    /// Whether it has to leave for another one.
+    fn leaves(&mut self, context: &mut Context<'_>) -> bool {
+        self.left = self.left || Pin::new(&mut self.leave).poll(context).is_ready();
+        self.left
+    }
+
+    /// Counts what was written. Who takes nothing has to leave, too.
+    fn wrote(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Pending if self.leaves(context) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            Poll::Ready(Ok(count)) => {
+                self.counters.sent_bytes.fetch_add(count as u64, Relaxed);
+                Poll::Ready(Ok(count))
+            }
+            other => other,
+        }
+    }
+
+    /// Ready where it is over.
+    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.leaves(context) {
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+        }
+        loop {
+            let until = self.until();
+            if Instant::now() >= until {
+                self.counters.refused.fetch_add(1, Relaxed);
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            if until != self.silence.deadline() && (until < self.silence.deadline() || self.silence.is_elapsed()) {
+                self.silence.as_mut().reset(until);
+            }
+            ready!(self.silence.as_mut().poll(context));
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.counters.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The connections that come. Where there are as many as there may be, one that carries no session has to leave; where all
+/// carry one, the new one is closed at once.
+pub(super) fn accept(
+    listener: TcpListener,
+    limit: usize,
+    patience: Patience,
+    counters: Arc<Counters>,
+    mut stopped: watch::Receiver<bool>,
+) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(1);
+    let room = Arc::new(Semaphore::new(limit));
+    tokio::spawn(async move {
+        let mut peers = Vec::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Such as too many open files: some may be closed meanwhile.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let Some(permit) = place(&room, &peers).await else {
+                counters.refused.fetch_add(1, Relaxed);
+                continue;
+            };
+            // Without it answers are only slower.
+            let _ = stream.set_nodelay(true);
+            let connection = Connection::new(stream, Arc::clone(&counters), patience, permit);
+            // At most as many as there are places for.
+            peers.retain(|peer: &Weak<_>| peer.strong_count() > 0);
+            peers.push(Arc::downgrade(&connection.peer.0));
+            if sender.send(Ok(connection)).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// A place for a connection: a free one, or that of the one that has carried no session for the longest time.
+async fn place(room: &Arc<Semaphore>, peers: &[Weak<Mutex<Carried>>]) -> Option<OwnedSemaphorePermit> {
+    if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
+        return Some(permit);
+    }
+    let there: Vec<_> = peers.iter().filter_map(Weak::upgrade).map(Peer).collect();
+    let idle = there.iter().filter_map(|peer| {
+        let carried = peer.carried();
+        (carried.sessions == 0 && carried.leave.is_some()).then_some((carried.since, peer))
+    });
+    let (_, longest) = idle.min_by_key(|(since, _)| *since)?;
+    let leave = longest.carried().leave.take();
+    // It may have gone meanwhile.
+    leave?.send(()).ok();
+    timeout(LEAVING, Arc::clone(room).acquire_owned()).await.ok()?.ok()
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = into.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        if read.is_ready() {
+            (this.heard, this.spoke) = (Instant::now(), true);
+            this.counters.received_bytes.fetch_add((into.filled().len() - before) as u64, Relaxed);
+        }
+        match this.poll_over(context) {
+            Poll::Ready(error) => Poll::Ready(Err(error)),
+            Poll::Pending => read,
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.wrote(context, written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(context, bytes);
+        this.wrote(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn patience() -> Patience {
+        Patience { first_word: SHORT, silence: LONG, idle: 5 * SHORT, health: 15 * SHORT }
+    }
+
+    struct Served {
+        incoming: ReceiverStream<io::Result<Connection>>,
+        address: std::net::SocketAddr,
+        _stop: watch::Sender<bool>,
+    }
+
+    async fn served(limit: usize) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        Served { incoming: accept(listener, limit, patience(), Arc::default(), stopped), address, _stop: stop }
+    }
+
+    impl Served {
+        /// A client that has said something, and its connection.
+        async fn connect(&mut self) -> (TcpStream, Connection) {
+            let mut client = TcpStream::connect(self.address).await.unwrap();
+            client.write_all(b"x").await.unwrap();
+            let mut connection = self.incoming.next().await.unwrap().unwrap();
+            connection.read_exact(&mut [0]).await.unwrap();
+            (client, connection)
+        }
+    }
+
+    /// When reading ends, and how.
+    async fn ends(connection: &mut Connection) -> (Duration, io::ErrorKind) {
+        let start = Instant::now();
+        let error = timeout(Duration::from_secs(5), connection.read(&mut [0])).await.expect("it goes on").unwrap_err();
+        (start.elapsed(), error.kind())
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn connections_without_a_session_are_closed() {
+        run(async {
+            let mut served = served(8).await;
+            let (_client, mut idle) = served.connect().await;
+            let (took, kind) = ends(&mut idle).await;
+            assert!(kind == io::ErrorKind::TimedOut && took > 4 * SHORT && took < 14 * SHORT, "{took:?} {kind:?}");
+            let (_client, mut asks) = served.connect().await;
+            asks.peer.ask_health();
+            let (took, kind) = ends(&mut asks).await;
+            assert!(kind == io::ErrorKind::TimedOut && took > 14 * SHORT, "{took:?} {kind:?}");
+            let _silent = TcpStream::connect(served.address).await.unwrap();
+            let (took, _) = ends(&mut served.incoming.next().await.unwrap().unwrap()).await;
+            assert!(took < 4 * SHORT, "{took:?}");
+        });
+    }
+
+    #[test]
+    fn a_session_keeps_its_connection_until_it_ends() {
+        run(async {
+            let mut served = served(1).await;
+            let (mut client, mut carries) = served.connect().await;
+            let session = carries.peer.carry();
+            assert!(timeout(8 * SHORT, carries.read(&mut [0])).await.is_err(), "it was closed");
+            // All places carry sessions: the next one is refused.
+            let mut refused = TcpStream::connect(served.address).await.unwrap();
+            assert_eq!(refused.read(&mut [0]).await.unwrap_or(0), 0);
+            drop(session);
+            // Something comes, as answers to pings do.
+            client.write_all(b"x").await.unwrap();
+            carries.read_exact(&mut [0]).await.unwrap();
+            let (took, _) = ends(&mut carries).await;
+            assert!(took > 4 * SHORT && took < 14 * SHORT, "{took:?}");
+        });
+    }
+
+    #[test]
+    fn the_oldest_without_a_session_leaves_for_a_new_one() {
+        run(async {
+            let mut served = served(3).await;
+            let (_a, carries) = served.connect().await;
+            let _session = carries.peer.carry();
+            let (_b, mut oldest) = served.connect().await;
+            let (_c, mut newer) = served.connect().await;
+            let left = tokio::spawn(async move { ends(&mut oldest).await });
+            let (_d, _connection) = served.connect().await;
+            assert_eq!(left.await.unwrap().1, io::ErrorKind::ConnectionAborted);
+            assert!(timeout(SHORT / 2, newer.read(&mut [0])).await.is_err(), "the newer one left");
+        });
+    }
+}

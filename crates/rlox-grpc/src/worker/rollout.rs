@@ -1,0 +1,167 @@
+//! Rollouts that a worker collects with the policy of a learner.
+
+use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
+use rlox_nn::train::{Collection, IterationStreams, collect_transitions};
+use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::budget::Held;
+use super::options::Limits;
+use crate::codec::{self, Slab};
+use crate::proto;
+
+/// Hidden layers of a policy.
+const MOST_LAYERS: usize = 64;
+
+/// A policy, and the rollout that is filled.
+pub(super) struct Rollouts {
+    policy: Box<dyn ActorCritic>,
+    how: Collection,
+    rollout: Rollout,
+    streams: IterationStreams,
+    version: Option<u64>,
+    known: u64,
+    _held: OwnedSemaphorePermit,
+}
+
+impl Rollouts {
+    pub(super) fn new(asked: &proto::Policy, env: &dyn VectorEnv, limits: &Limits, held: &Held) -> Result<Self> {
+        let n_steps = asked.n_steps as usize;
+        let dim = env.spec().observation.dim() + env.spec().action.dim();
+        // Before there is memory for it.
+        let rollout = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
+        limits.check_message("n_steps", rollout)?;
+        let hidden = hidden(asked)?;
+        // Networks whose weights no message could bring.
+        limits.check_message("hidden", weight_bytes(env.spec(), &hidden, asked.shared_trunk))?;
+        for (name, factor) in [("gamma", asked.gamma), ("gae_lambda", asked.gae_lambda)] {
+            if !(0.0..=1.0).contains(&factor) {
+                return Err(Error::config(name, "a number in [0, 1]", factor.to_string(), "correct it"));
+            }
+        }
+        let networks = network_bytes(env.spec(), &hidden, asked, env.num_envs());
+        let room = held.take("n_steps, hidden", rollout.saturating_mul(2).saturating_add(networks))?;
+        let steps = RolloutBuffer::for_env(n_steps, env)?;
+        limits.check_message("n_steps", steps.whole_bytes(0))?;
+        let how = Collection {
+            gamma: asked.gamma,
+            gae_lambda: asked.gae_lambda,
+            sde_sample_freq: asked.sde_sample_freq as usize,
+        };
+        let streams = IterationStreams::new(0, env.num_envs())?;
+        let policy = policy(env.spec(), &hidden, asked)?;
+        Ok(Self { policy, how, rollout: Rollout::around(steps), streams, version: None, known: 0, _held: room })
+    }
+
+    /// Bytes of a rollout without last observations.
+    pub(super) fn bytes(&self) -> usize {
+        self.rollout.steps.whole_bytes(0)
+    }
+
+    /// Transitions of the last rollout.
+    pub(super) fn steps(&self) -> u64 {
+        self.rollout.steps.transitions() as u64
+    }
+
+    pub(super) fn collect(
+        &mut self,
+        env: &mut dyn VectorEnv,
+        asked: &proto::Collect,
+        limits: &Limits,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<proto::Rollout> {
+        let Self { policy, how, rollout, streams, version, known, .. } = self;
+        if !asked.weights.is_empty() {
+            policy.load(&NamedTensors::from_safetensors(&asked.weights)?)?;
+            *version = Some(asked.version);
+        } else if *version != Some(asked.version) {
+            let got = version.map_or_else(|| "none".into(), |version| format!("version {version}"));
+            let expected = format!("weights of version {}", asked.version);
+            return Err(Error::config("weights", expected, got, "send them with the request"));
+        }
+        if let Some(seed) = asked.reset {
+            rollout.drain(env, known); // those are nobody's
+            rollout.steps.begin(env, Seeds::Base(seed), None)?;
+        }
+        streams.renew(asked.seed, env.num_envs())?;
+        let steps = &mut rollout.steps;
+        collect_transitions(env, policy.as_mut(), &mut streams.actions, steps, None, *how, &mut || stop())?;
+        rollout.drain(env, known);
+        // Before there is memory for it.
+        limits.check_message("max_message_bytes", rollout.steps.whole_bytes(rollout.steps.final_index().len()))?;
+        let mut slab = Vec::new();
+        rollout.steps.write_whole(&mut slab)?;
+        let mut episodes = Vec::with_capacity(rollout.returns.len() * 12);
+        codec::put(&mut episodes, &rollout.returns);
+        codec::put(&mut episodes, &rollout.lengths);
+        Ok(proto::Rollout {
+            version: asked.version,
+            steps: slab.into(),
+            episodes: episodes.into(),
+            total_episodes: rollout.episodes,
+            standing: None,
+        })
+    }
+}
+
+/// Bytes of the weights between a policy's observations and its last hidden layer, and of those of its values.
+fn weight_bytes(spec: &EnvSpec, hidden: &[usize], shared: bool) -> usize {
+    let (mut from, mut weights) = (spec.observation.dim(), 0_usize);
+    for width in hidden {
+        weights = weights.saturating_add(width.saturating_mul(from + 1));
+        from = *width;
+    }
+    weights.saturating_mul(if shared { 4 } else { 8 })
+}
+
+/// Bytes of networks: parameters as they lie, as gradients, as two means and transposed; and of what they give for all
+/// environments, and the noise of gSDE.
+fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy, num_envs: usize) -> usize {
+    let padded = |width: usize| width.saturating_add(15) / 16 * 64;
+    let outputs = match &spec.action {
+        Space::Discrete { n, .. } => *n as usize,
+        Space::MultiDiscrete { nvec } => nvec.iter().map(|n| *n as usize).sum(),
+        Space::MultiBinary { .. } | Space::Box { .. } => spec.action.dim(),
+    };
+    let mut widths = vec![spec.observation.dim()];
+    widths.extend(hidden);
+    widths.push(outputs + 1);
+    let pairs = widths.windows(2).map(|pair| {
+        let (rows, columns) = (pair[0].saturating_mul(padded(pair[1])), pair[1].saturating_mul(padded(pair[0])));
+        rows.max(columns).saturating_mul(5).saturating_add(num_envs.saturating_mul(2 * padded(pair[1])))
+    });
+    let one = pairs.fold(0, usize::saturating_add);
+    let noise = if asked.use_sde { hidden.last().copied().unwrap_or(0).saturating_mul(outputs) } else { 0 };
+    let noise = noise.saturating_mul(4).saturating_mul(num_envs.saturating_add(4));
+    one.saturating_mul(if asked.shared_trunk { 1 } else { 2 }).saturating_add(noise)
+}
+
+/// The widths of the hidden layers.
+fn hidden(asked: &proto::Policy) -> Result<Vec<usize>> {
+    let layers = asked.hidden.len() / 4;
+    if layers > MOST_LAYERS {
+        let expected = format!("at most {MOST_LAYERS} layers");
+        return Err(Error::config("hidden", expected, layers.to_string(), "use fewer layers"));
+    }
+    let mut slab = Slab::new("hidden", &asked.hidden);
+    let widths: Vec<u32> = slab.vec(layers)?;
+    slab.end()?;
+    Ok(widths.into_iter().map(|width| width as usize).collect())
+}
+
+/// The built-in networks of a shape, whose weights are to be replaced.
+fn policy(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
+    let activation: Activation = asked.activation.parse()?;
+    let distribution = if asked.use_sde {
+        Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?
+    } else {
+        Distribution::new(&spec.action, 0.0)?
+    };
+    let rng = &mut Pcg64::seed_from(0);
+    Ok(Box::new(if asked.shared_trunk {
+        PolicyNetworks::shared_around(spec, hidden, activation, distribution, rng)?
+    } else {
+        PolicyNetworks::around(spec, hidden, activation, distribution, rng)?
+    }))
+}

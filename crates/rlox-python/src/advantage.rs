@@ -1,0 +1,6 @@
+//! Advantages, returns and V-trace targets of trajectories.
+
+pub(crate) mod gae;
+pub(crate) mod returns;
+mod trajectory;
+pub(crate) mod vtrace;

@@ -1,0 +1,226 @@
+//! `compute_gae` and `compute_gae_batched`.
+
+use bytemuck::Pod;
+use num_traits::AsPrimitive;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
+
+use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::convert::args::{
+    REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, shown,
+};
+use crate::convert::array::{FromArray, result};
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::sync::gil::{alone, detached};
+
+/// From how many elements on a call may take more than 5 us.
+const LONG: usize = 4096;
+
+/// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+///
+/// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
+/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
+/// `next_value_t = final_values_t` where an episode was truncated.
+///
+/// Args:
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
+///     values: V of the state each action was taken in, shape of `rewards`.
+///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     last_value: V of the state after the last step: a number, or (N,).
+///     gamma: Discount factor in [0, 1].
+///     lam: GAE's lambda in [0, 1].
+///     terminated: The task itself ended; takes the place of `dones`.
+///     truncated: The episode was cut, by a time limit for example.
+///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
+///         not terminated.
+///     out: A pair of arrays to write to, of the dtype and shape of the result.
+///
+/// Returns:
+///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
+///
+/// Raises:
+///     TypeError: An array of no numbers, or no ends given.
+///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///
+/// >>> import numpy as np, rlox
+/// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
+/// >>> returns
+/// array([3., 2., 1.])
+#[pyfunction]
+#[pyo3(signature = (rewards, values, dones, last_value, gamma=0.99, lam=0.95, *, terminated=None, truncated=None, final_values=None, out=None))]
+pub(crate) fn compute_gae<'py>(
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: Option<&Bound<'py, PyAny>>,
+    last_value: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
+    terminated: Option<&Bound<'py, PyAny>>,
+    truncated: Option<&Bound<'py, PyAny>>,
+    final_values: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Pair<'py>> {
+    let pair = |out: &Bound<'py, PyAny>| {
+        let pair = sequence(out).and_then(|pair| pair.extract());
+        let wrong = || type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)");
+        pair.map_err(|error| blamed(out.py(), error, wrong))
+    };
+    let out = out.map(pair).transpose()?;
+    let rewards = &asarray("rewards", rewards)?;
+    let single = is_single(rewards.as_any());
+    let call = Call { rewards, values, last_value, final_values, gamma, lam, out };
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
+}
+
+struct Call<'a, 'py> {
+    rewards: &'a Bound<'py, PyUntypedArray>,
+    values: &'a Bound<'py, PyAny>,
+    last_value: &'a Bound<'py, PyAny>,
+    final_values: Option<&'a Bound<'py, PyAny>>,
+    gamma: f64,
+    lam: f64,
+    out: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+}
+
+impl<'py> Call<'_, 'py> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>>
+    where
+        f64: AsPrimitive<T>,
+    {
+        let py = self.rewards.py();
+        let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
+        let like = Some(like(self.rewards));
+        let values = argument_like::<T>("values", self.values, &REAL, like)?;
+        let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+        let last = LastValue::<T>::new("last_value", self.last_value, self.rewards)?;
+
+        let layout = Layout::of(rewards.shape())?;
+        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+        let hold = self.out.is_none() && !long && alone(py);
+        let rewards = rewards.read(hold)?;
+        let layout = Layout::of(rewards.shape())?;
+        let Layout { shape, num_envs } = layout;
+        let values = layout.read(values, hold)?;
+        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let flags = ends.read(py, hold)?;
+        let ends = layout.ends(&flags, final_values.as_ref())?;
+        let last = layout.last(last, hold)?;
+        let (gamma, lam) = (self.gamma, self.lam);
+        let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
+        let work = |advantages: &mut [T], returns: &mut [T]| {
+            let mut kernel = || match num_envs {
+                None => one(rewards, values, ends, last[0], gamma, lam, advantages, returns),
+                Some(n) => time_major(rewards, values, ends, n, last, gamma, lam, advantages, returns),
+            };
+            if long { detached(py, kernel) } else { kernel() }.map_err(to_py)
+        };
+        let Some((advantages, returns)) = self.out else {
+            let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
+            work(advantages.slice(), returns.slice())?;
+            return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
+        };
+        let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
+        layout.same("out[0]", a.shape())?;
+        layout.same("out[1]", r.shape())?;
+        work(a.slice(), r.slice())?;
+        Ok((advantages, returns))
+    }
+}
+
+/// GAE of several trajectories laid end to end: flat and environment-major, `(n_envs * n_steps,)`.
+///
+/// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment.
+///
+/// Args:
+///     rewards, values, gamma, lam: As for `compute_gae`, flat.
+///     dones: Read as terminated; None beside `terminated`.
+///     last_values: (n_envs,), of the states after the last steps.
+///     n_steps: Steps of each environment.
+///     terminated, truncated, final_values: As for `compute_gae`, flat.
+///
+/// Returns:
+///     (advantages, returns), flat as `rewards`; float32 or float64, as those of `compute_gae`.
+///
+/// Raises:
+///     TypeError: An array of no numbers; both `dones` and `terminated`, or neither.
+///     ValueError: Lengths that do not fit, a factor outside [0, 1], a truncated step without its final value.
+///
+/// >>> import numpy as np, rlox
+/// >>> advantages, returns = rlox.compute_gae_batched(
+/// ...     np.ones(4), np.zeros(4), np.zeros(4), np.zeros(2), n_steps=2, gamma=1.0, lam=1.0)
+/// >>> returns
+/// array([2., 1., 2., 1.])
+#[pyfunction]
+#[pyo3(signature = (
+    rewards, values, dones, last_values, n_steps, gamma=0.99, lam=0.95,
+    *, terminated=None, truncated=None, final_values=None
+))]
+pub(crate) fn compute_gae_batched<'py>(
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: Option<&Bound<'py, PyAny>>,
+    last_values: &Bound<'py, PyAny>,
+    n_steps: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
+    terminated: Option<&Bound<'py, PyAny>>,
+    truncated: Option<&Bound<'py, PyAny>>,
+    final_values: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Pair<'py>> {
+    let n_steps = positive("n_steps", n_steps)?;
+    let rewards = &asarray("rewards", rewards)?;
+    let single = is_single(rewards.as_any());
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    let call = Flat { rewards, values, last_values, final_values, n_steps, gamma, lam };
+    if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
+}
+
+struct Flat<'a, 'py> {
+    rewards: &'a Bound<'py, PyUntypedArray>,
+    values: &'a Bound<'py, PyAny>,
+    last_values: &'a Bound<'py, PyAny>,
+    final_values: Option<&'a Bound<'py, PyAny>>,
+    n_steps: usize,
+    gamma: f64,
+    lam: f64,
+}
+
+impl<'py> Flat<'_, 'py> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>> {
+        let (py, n_steps, gamma, lam) = (self.rewards.py(), self.n_steps, self.gamma, self.lam);
+        let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
+        let like = Some(like(self.rewards));
+        let values = argument_like::<T>("values", self.values, &REAL, like)?;
+        let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+        let last = argument::<T>("last_values", self.last_values, &REAL)?;
+
+        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
+        flat("last_values", last.shape())?;
+        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, None)? || last.len() > LONG;
+        let hold = !long && alone(py);
+        let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
+        flat("last_values", last.shape())?;
+        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
+        let values = layout.read(values, hold)?;
+        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let flags = ends.read(py, hold)?;
+        let ends = layout.ends(&flags, final_values.as_ref())?;
+        let (mut advantages, mut returns) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
+        let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
+        let (a, r) = (advantages.slice(), returns.slice());
+        let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
+        if long { detached(py, work) } else { work() }.map_err(to_py)?;
+        Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
+    }
+}
+
+fn flat<'a>(name: &str, shape: &'a [usize]) -> PyResult<&'a [usize]> {
+    if shape.len() == 1 {
+        return Ok(shape);
+    }
+    let (got, fix) = (format!("shape {shape:?}"), "ravel it environment by environment");
+    Err(value_error(name, "a flat array", &got, fix))
+}

@@ -1,0 +1,208 @@
+//! Arguments that kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
+
+use num_traits::AsPrimitive;
+use numpy::{Element, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::types::PyFloat;
+use rlox_core::{Ends, Float};
+
+use crate::convert::args::{Argument, Input, Like, REAL, argument_like, expect_like};
+use crate::convert::array::FromArray;
+use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
+use crate::error::{type_error, value_error};
+
+/// The shape that the other arrays have, too.
+pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {
+    Like { of: "rewards", array: rewards, skipped: 0 }
+}
+
+/// Two results.
+pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// `dones`, or `terminated` and `truncated`, whose Python code has run.
+pub(crate) struct EndsArgument<'py> {
+    /// Name of the first flags: "dones" or "terminated".
+    name: &'static str,
+    terminated: FlagArgument<'py>,
+    truncated: Option<FlagArgument<'py>>,
+}
+
+impl<'py> EndsArgument<'py> {
+    /// Of the shape of the rewards.
+    pub(crate) fn new(
+        dones: Option<&Bound<'py, PyAny>>,
+        terminated: Option<&Bound<'py, PyAny>>,
+        truncated: Option<&Bound<'py, PyAny>>,
+        rewards: &Bound<'py, PyUntypedArray>,
+    ) -> PyResult<Self> {
+        let flag_argument = |name, flags| flag_argument_like(name, flags, Some(like(rewards)));
+        match (dones, terminated, truncated) {
+            (None, Some(terminated), truncated) => Ok(Self {
+                name: "terminated",
+                terminated: flag_argument("terminated", terminated)?,
+                truncated: truncated.map(|flags| flag_argument("truncated", flags)).transpose()?,
+            }),
+            (Some(dones), None, None) => {
+                Ok(Self { name: "dones", terminated: flag_argument("dones", dones)?, truncated: None })
+            }
+            (dones, _, _) => {
+                let got = if dones.is_some() { "both" } else { "neither" };
+                let fix = "pass None as dones beside terminated= and truncated=";
+                Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
+            }
+        }
+    }
+
+    pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<EndFlags<'py>> {
+        let truncated = self.truncated.map(|flags| flags.read(py, hold)).transpose()?;
+        Ok(EndFlags { name: self.name, terminated: self.terminated.read(py, hold)?, truncated })
+    }
+}
+
+pub(crate) struct EndFlags<'py> {
+    name: &'static str,
+    terminated: Flags<'py>,
+    truncated: Option<Flags<'py>>,
+}
+
+/// One number, or one per environment.
+pub(crate) enum LastValue<'py, T> {
+    One(&'static str, T),
+    Each(Argument<'py, T>),
+}
+
+impl<'py, T: FromArray + Float> LastValue<'py, T>
+where
+    f64: AsPrimitive<T>,
+{
+    pub(crate) fn new(
+        name: &'static str,
+        object: &Bound<'py, PyAny>,
+        rewards: &Bound<'py, PyUntypedArray>,
+    ) -> PyResult<Self> {
+        if let Ok(float) = object.cast::<PyFloat>() {
+            return Ok(Self::One(name, float.value().as_()));
+        }
+        let like = Like { of: "one row of rewards", array: rewards, skipped: 1 };
+        Ok(Self::Each(argument_like(name, object, &REAL, Some(like))?))
+    }
+}
+
+impl<T: FromArray> LastValue<'_, T> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::One(..) => 1,
+            Self::Each(argument) => argument.len(),
+        }
+    }
+}
+
+/// The shape of the rewards, which the other arrays share.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) shape: &'a [usize],
+    /// None for one trajectory.
+    pub(crate) num_envs: Option<usize>,
+}
+
+impl<'a> Layout<'a> {
+    pub(crate) fn of(shape: &'a [usize]) -> PyResult<Self> {
+        let num_envs = match shape {
+            [_] => None,
+            [_, num_envs] => Some(*num_envs),
+            _ => return Err(value_error("rewards", "shape (T,) or (T, N)", &format!("{shape:?}"), "reshape it")),
+        };
+        Ok(Self { shape, num_envs })
+    }
+
+    pub(crate) fn same(&self, name: &str, got: &[usize]) -> PyResult<()> {
+        expect_like(name, got, "rewards", self.shape)
+    }
+
+    /// Whether any of a call's arguments has more than `most` elements. Then those of other shapes are refused, before
+    /// any is read; short ones are as they are read.
+    pub(crate) fn long<T: FromArray>(
+        &self,
+        most: usize,
+        arguments: &[Option<&Argument<'_, T>>],
+        ends: &EndsArgument<'_>,
+        last: Option<&LastValue<'_, T>>,
+    ) -> PyResult<bool> {
+        let is_long = |shape: &[usize]| shape.iter().product::<usize>() > most;
+        let long = is_long(self.shape)
+            || arguments.iter().flatten().any(|argument| argument.len() > most)
+            || is_long(ends.terminated.shape())
+            || ends.truncated.as_ref().is_some_and(|truncated| is_long(truncated.shape()))
+            || last.is_some_and(|last| last.len() > most);
+        if long {
+            arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
+            self.same(ends.name, ends.terminated.shape())?;
+            if let Some(truncated) = &ends.truncated {
+                self.same("truncated", truncated.shape())?;
+            }
+            if let Some(LastValue::Each(last)) = last {
+                self.fits_last(last.name(), last.shape())?;
+            }
+        }
+        Ok(long)
+    }
+
+    fn fits_last(&self, name: &str, got: &[usize]) -> PyResult<()> {
+        let fits = self.num_envs.map_or_else(|| got.iter().product::<usize>() == 1, |n| got == [n]);
+        if fits {
+            return Ok(());
+        }
+        let expected = self.num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let got = format!("shape {got:?}");
+        Err(value_error(name, &expected, &got, "pass V of the state after the last step"))
+    }
+
+    /// The elements of an argument that has this shape.
+    pub(crate) fn read<'py, T: FromArray>(&self, argument: Argument<'py, T>, hold: bool) -> PyResult<Input<'py, T>> {
+        let name = argument.name();
+        let input = argument.read(hold)?;
+        self.same(name, input.shape())?;
+        Ok(input)
+    }
+
+    pub(crate) fn ends<'b, T: Element + 'static>(
+        &self,
+        flags: &'b EndFlags<'_>,
+        final_values: Option<&'b Input<'_, T>>,
+    ) -> PyResult<Ends<'b, T>> {
+        self.same(flags.name, flags.terminated.shape())?;
+        if let Some(truncated) = &flags.truncated {
+            self.same("truncated", truncated.shape())?;
+        }
+        Ok(Ends {
+            terminated: flags.terminated.slice(),
+            truncated: flags.truncated.as_ref().map(Flags::slice),
+            final_values: final_values.map(Input::slice),
+        })
+    }
+
+    /// The values behind the last step: one number, or one per environment.
+    pub(crate) fn last<'py, T: FromArray>(&self, last: LastValue<'py, T>, hold: bool) -> PyResult<Last<'py, T>> {
+        let (name, last) = match last {
+            LastValue::One(_, number) if self.num_envs.is_none() => return Ok(Last::One([number])),
+            LastValue::One(name, number) => (name, Input::Own(vec![number], Vec::new())),
+            LastValue::Each(argument) => (argument.name(), argument.read(hold)?),
+        };
+        self.fits_last(name, last.shape())?;
+        Ok(Last::Each(last))
+    }
+}
+
+pub(crate) enum Last<'py, T: Element> {
+    One([T; 1]),
+    Each(Input<'py, T>),
+}
+
+impl<T: Element + 'static> Last<'_, T> {
+    pub(crate) fn slice(&self) -> &[T] {
+        match self {
+            Self::One(number) => number,
+            Self::Each(input) => input.slice(),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `compute_vtrace`.
+
+use bytemuck::Pod;
+use num_traits::AsPrimitive;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use rlox_core::{Float, Vtrace, compute_vtrace as one, compute_vtrace_time_major as time_major};
+
+use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::convert::args::{REAL, argument, argument_like, asarray, is_single, numbers};
+use crate::convert::array::{FromArray, result};
+use crate::error::to_py;
+use crate::sync::gil::{alone, detached};
+
+/// From how many elements on a call may take more than 5 us.
+const LONG: usize = 1024;
+
+/// V-trace targets and policy gradient advantages (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
+///
+/// With `ratio_t = exp(log_rhos_t)`, `rho_t = min(rho_bar, ratio_t)`, `c_t = lam * min(c_bar, ratio_t)` and
+/// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
+/// `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})` and
+/// `pg_advantage_t = min(pg_rho_bar, ratio_t) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, with
+/// `done = terminated | truncated`, and `next_value_t = next_vs_t = final_values_t` where an episode was truncated.
+/// Ratios are computed in the dtype of the results, in float32 within 2 units in the last place, all else in float64.
+///
+/// Args:
+///     log_rhos: Log-probabilities of the actions under the policy that learns, less those under the policy
+///         that acted; shape of `rewards`. Minus infinity is a ratio of zero; NaN gives NaN up to there.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
+///         are float32, of all else float64.
+///     values: V of the state each action was taken in, shape of `rewards`.
+///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     bootstrap_value: V of the state after the last step: a number, or (N,).
+///     gamma: Discount factor in [0, 1].
+///     rho_bar: Largest ratio in the temporal difference, at least 0; infinity sets no limit.
+///     c_bar: Largest ratio in the trace, at least 0; the paper assumes no more than `rho_bar`.
+///     lam: What the traces are multiplied by, in [0, 1].
+///     pg_rho_bar: Largest ratio in the policy gradient's advantages, at least 0.
+///     terminated: The task itself ended; takes the place of `dones`.
+///     truncated: The episode was cut, by a time limit for example.
+///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
+///         not terminated.
+///
+/// Returns:
+///     (vs, pg_advantages), both of the shape of `rewards`: the targets for V, and what the gradient of the
+///     log-probabilities is multiplied by.
+///
+/// Raises:
+///     TypeError: An array of no numbers, or no ends given.
+///     ValueError: Shapes that do not fit, a setting out of range, truncated rows without `final_values`.
+///
+/// >>> import numpy as np, rlox
+/// >>> log_rhos = np.log([0.5, 4.0])
+/// >>> vs, pg_advantages = rlox.compute_vtrace(log_rhos, [1.0, 2.0], [2.0, 1.0], [0, 0], 4.0, gamma=0.5)
+/// >>> vs
+/// array([2.5, 4. ])
+/// >>> pg_advantages
+/// array([0.5, 3. ])
+#[pyfunction]
+#[pyo3(signature = (log_rhos, rewards, values, dones, bootstrap_value, gamma, rho_bar=1.0, c_bar=1.0, *, lam=1.0, pg_rho_bar=1.0, terminated=None, truncated=None, final_values=None))]
+pub(crate) fn compute_vtrace<'py>(
+    log_rhos: &Bound<'py, PyAny>,
+    rewards: &Bound<'py, PyAny>,
+    values: &Bound<'py, PyAny>,
+    dones: Option<&Bound<'py, PyAny>>,
+    bootstrap_value: &Bound<'py, PyAny>,
+    #[pyo3(from_py_with = numbers::gamma)] gamma: f64,
+    #[pyo3(from_py_with = numbers::rho_bar)] rho_bar: f64,
+    #[pyo3(from_py_with = numbers::c_bar)] c_bar: f64,
+    #[pyo3(from_py_with = numbers::lam)] lam: f64,
+    #[pyo3(from_py_with = numbers::pg_rho_bar)] pg_rho_bar: f64,
+    terminated: Option<&Bound<'py, PyAny>>,
+    truncated: Option<&Bound<'py, PyAny>>,
+    final_values: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Pair<'py>> {
+    let rewards = &asarray("rewards", rewards)?;
+    let single = is_single(rewards.as_any());
+    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    let settings = Vtrace { gamma, rho_bar, c_bar, lambda: lam, pg_rho_bar };
+    let arrays = [log_rhos, values, bootstrap_value];
+    if single {
+        run::<f32>(rewards, arrays, final_values, ends, settings)
+    } else {
+        run::<f64>(rewards, arrays, final_values, ends, settings)
+    }
+}
+
+fn run<'py, T: Float + FromArray + Pod>(
+    rewards: &Bound<'py, PyUntypedArray>,
+    [log_rhos, values, bootstrap_value]: [&Bound<'py, PyAny>; 3],
+    final_values: Option<&Bound<'py, PyAny>>,
+    ends: EndsArgument<'py>,
+    settings: Vtrace,
+) -> PyResult<Pair<'py>>
+where
+    f64: AsPrimitive<T>,
+{
+    let py = rewards.py();
+    let like = Some(like(rewards));
+    let log_rhos = argument_like::<T>("log_rhos", log_rhos, &REAL, like)?;
+    let values = argument_like::<T>("values", values, &REAL, like)?;
+    let final_values = final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
+    let last = LastValue::<T>::new("bootstrap_value", bootstrap_value, rewards)?;
+    let rewards = argument::<T>("rewards", rewards, &REAL)?;
+
+    let layout = Layout::of(rewards.shape())?;
+    let long = layout.long(LONG, &[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+    let hold = !long && alone(py);
+    let rewards = rewards.read(hold)?;
+    let layout = Layout::of(rewards.shape())?;
+    let (log_rhos, values) = (layout.read(log_rhos, hold)?, layout.read(values, hold)?);
+    let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+    let flags = ends.read(py, hold)?;
+    let ends = layout.ends(&flags, final_values.as_ref())?;
+    let last = layout.last(last, hold)?;
+    let (mut vs, mut pg_advantages) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
+    let (x, y) = (vs.slice(), pg_advantages.slice());
+    let (log_rhos, rewards, values, last) = (log_rhos.slice(), rewards.slice(), values.slice(), last.slice());
+    let mut work = || match layout.num_envs {
+        None => one(log_rhos, rewards, values, ends, last[0], settings, x, y),
+        Some(n) => time_major(log_rhos, rewards, values, ends, n, last, settings, x, y),
+    };
+    if long { detached(py, work) } else { work() }.map_err(to_py)?;
+    Ok((vs.into_array().into_any(), pg_advantages.into_array().into_any()))
+}

@@ -1,0 +1,479 @@
+//! Arguments: what callers pass, turned into elements once, or refused by name.
+//!
+//! First [`argument`] is called for every argument, which may run Python code; then [`Argument::read`] for each, which
+//! runs none. So nothing that an argument's `__array__` does can change an array that was already looked at.
+
+use std::ops::Range;
+
+use numpy::{
+    Element, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
+use rlox_core::Watch;
+
+use crate::alloc::mapped;
+use crate::convert::array::{FieldMemory, FromArray, expect_axes, new_dict, no_copy, slice};
+pub(crate) use crate::convert::scalar::{
+    attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, positive,
+    sequence, shape, shown, size, sizes, switch, switches, text,
+};
+use crate::convert::scalar::{call_standard, text_of};
+use crate::error::{blamed, ordinary, to_py, type_error, value_error};
+use crate::sync::borrow::{Elements, Kind, Output, Reading, Unfit, typed};
+use crate::sync::gil::{call, check_signals, times_others_ran};
+
+/// From how many elements on a conversion may take more than 5 us.
+const LONG: usize = 8192;
+/// Up to how many objects of a list are converted at once.
+const MANY: usize = 1 << 18;
+
+// Looking functions up takes as long as a short call.
+static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
+    format!("dtype {}", text_of(array.dtype().as_any(), "str"))
+}
+
+/// Checks the whole shape of an array that has a row for each environment.
+pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
+    expect_shape_or(argument, got, (first, rest), "pass one row per environment")
+}
+
+/// Checks an array's whole shape, so that nothing transposed passes for its length's sake; `fix` is told of others.
+pub(crate) fn expect_shape_or(
+    argument: &str,
+    got: &[usize],
+    (first, rest): (usize, &[usize]),
+    fix: &str,
+) -> PyResult<()> {
+    // Comparing slices calls a function, which takes longer than the few numbers do.
+    if got.split_first().is_some_and(|(n, tail)| *n == first && tail.iter().eq(rest)) {
+        return Ok(());
+    }
+    let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
+    let got = format!("shape {got:?}");
+    Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
+}
+
+/// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
+pub(crate) struct Kinds {
+    accepted: &'static str,
+    described: &'static str,
+}
+
+pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real numbers" };
+pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
+pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
+
+/// Whether results for these numbers are float32: they are float32, or float16, of which it has all.
+pub(crate) fn is_single(numbers: &Bound<'_, PyAny>) -> bool {
+    let half = |array: &Bound<'_, PyUntypedArray>| (array.dtype().kind(), array.dtype().itemsize()) == (b'f', 2);
+    typed::<f32>(numbers).is_some() || numbers.cast::<PyUntypedArray>().is_ok_and(half)
+}
+
+/// The first of a list's integers that NumPy made other numbers of, as int64 does not hold it.
+fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<String>> {
+    if object.cast::<PyUntypedArray>().is_ok() || !matches!(array.dtype().kind(), b'f' | b'O') {
+        return Ok(None);
+    }
+    let py = object.py();
+    let items = call(
+        &py.import("numpy")?.getattr("array")?,
+        &PyTuple::new(py, [object, "O".into_pyobject(py)?.as_any()])?,
+        None,
+    )?;
+    let items = sequence(&call(&attribute(&items, "ravel")?, &PyTuple::empty(py), None)?)?;
+    let large = |item: &Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>() && item.extract::<i64>().is_err();
+    Ok(items.iter().find(large).map(|item| shown(&item)))
+}
+
+/// A copy in a dtype as NumPy converts it, C-contiguous and aligned: of many numbers part by part, so that Ctrl-C ends it.
+fn in_dtype<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    dtype: &Bound<'py, PyArrayDescr>,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    let numpy = py.import("numpy")?;
+    let shape = attribute(array, "shape")?;
+    let made = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
+    let (copy, how) = (numpy.getattr("copyto")?, new_dict(py)?);
+    how.set_item("casting", "unsafe")?;
+    // Signal handlers, which run meanwhile, may change its own.
+    let shape = array.shape().to_vec();
+    copy_parts(&copy, &how, [&made, array.as_any()], &shape)?;
+    Ok(made.cast_into()?)
+}
+
+/// Copies numbers of a shape, at most so many at once as take a few milliseconds.
+fn copy_parts<'py>(
+    copy: &Bound<'py, PyAny>,
+    how: &Bound<'py, PyDict>,
+    [to, from]: [&Bound<'py, PyAny>; 2],
+    shape: &[usize],
+) -> PyResult<()> {
+    let py = copy.py();
+    let (rows, row) = shape.split_first().map_or((1, shape), |(rows, row)| (*rows, row));
+    if shape.iter().product::<usize>() <= Watch::STRETCH / 4 {
+        return call(copy, &PyTuple::new(py, [to, from])?, Some(how)).map(drop);
+    }
+    if rows == 1 {
+        let first = |array: &Bound<'py, PyAny>| call_standard("operator", "getitem", &(array, 0).into_pyobject(py)?);
+        return copy_parts(copy, how, [&first(to)?, &first(from)?], row);
+    }
+    for part in [0..rows / 2, rows / 2..rows] {
+        let shape = [&[part.len()], row].concat();
+        copy_parts(copy, how, [&slice(to, &part)?, &slice(from, &part)?], &shape)?;
+        check_signals(py)?;
+    }
+    Ok(())
+}
+
+/// An argument whose Python code has run.
+pub(crate) struct Argument<'py, T> {
+    name: &'static str,
+    found: Found<'py, T>,
+}
+
+enum Found<'py, T> {
+    /// An array of `T`, when Python code had run so many times.
+    Typed(Bound<'py, PyArrayDyn<T>>, usize),
+    /// Other numbers, to be converted.
+    Other(Bound<'py, PyUntypedArray>),
+    /// Many other numbers, converted already, and their shape.
+    Converted(Vec<T>, Vec<usize>),
+}
+
+/// The only shape that is right: that of an array, `of` whom is told, without its first axes. Python code may still change
+/// it.
+#[derive(Clone, Copy)]
+pub(crate) struct Like<'a, 'py> {
+    pub(crate) of: &'a str,
+    pub(crate) array: &'a Bound<'py, PyUntypedArray>,
+    pub(crate) skipped: usize,
+}
+
+impl Like<'_, '_> {
+    /// Refuses large arrays of other shapes before they are converted.
+    fn check_large(&self, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+        if array.len() <= LONG {
+            return Ok(());
+        }
+        expect_like(name, array.shape(), self.of, self.array.shape().get(self.skipped..).unwrap_or_default())
+    }
+}
+
+/// Checks that a shape is that of another argument.
+pub(crate) fn expect_like(name: &str, got: &[usize], of: &str, shape: &[usize]) -> PyResult<()> {
+    if got == shape {
+        return Ok(());
+    }
+    let expected = format!("the shape of {of}, {shape:?}");
+    Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+}
+
+/// Takes whatever `np.asarray` takes, of numbers of these kinds. May run Python code.
+///
+/// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input.
+pub(crate) fn argument<'py, T: FromArray>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+) -> PyResult<Argument<'py, T>> {
+    argument_like(name, object, kinds, None)
+}
+
+/// The same of an argument for which only one shape is right. Whoever reads it still has to check that: only what takes
+/// long to convert is refused here.
+pub(crate) fn argument_like<'py, T: FromArray>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    kinds: &Kinds,
+    like: Option<Like<'_, 'py>>,
+) -> PyResult<Argument<'py, T>> {
+    if let Some(array) = typed::<T>(object)
+        && array.is_aligned()
+        && !is_subclassed(object)
+    {
+        expect_axes(name, array.as_untyped())?;
+        return Ok(Argument { name, found: Found::Typed(array.clone(), times_others_ran()) });
+    }
+    let mut array = asarray(name, object)?;
+    like.map_or(Ok(()), |like| like.check_large(name, &array))?;
+    let py = object.py();
+    let dtype = array.dtype();
+    let kind = char::from(dtype.kind());
+    let wrong = !kinds.accepted.contains(kind);
+    // An empty list is one of floats, whatever it was to be.
+    if wrong && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
+        if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
+            return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
+        }
+        let expected = format!("an array of {}", kinds.described);
+        return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
+    }
+    let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
+    // Their own type can hold them: NumPy warns of floats that overflow, and wraps unsigned integers silently.
+    let unsigned = kind == 'u' && dtype.itemsize() == 8;
+    let double = kind == 'f' && dtype.itemsize() >= 8 && !wrong;
+    if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
+        let wanted = match (unsigned, double) {
+            (true, _) => numpy::dtype::<u64>(py),
+            (_, true) => numpy::dtype::<f64>(py),
+            _ => numpy::dtype::<T>(py),
+        };
+        array = in_dtype(&array, &wanted).map_err(|error| no_copy(name, &array, error))?;
+    }
+    let outside = T::outside(&array).map_err(|error| no_copy(name, &array, error))?;
+    if let Some(number) = outside {
+        let (least, most) = T::RANGE.unwrap_or_default();
+        let expected = format!("integers in [{least}, {most}]");
+        return Err(value_error(name, &expected, &number.to_string(), "correct it"));
+    }
+    let found = if let Some(array) = typed::<T>(array.as_any()) {
+        Found::Typed(array.clone(), times_others_ran())
+    } else if array.len() > LONG
+        && let Some(numbers) = T::from_array(&array, true).transpose().map_err(|error| no_copy(name, &array, error))?
+    {
+        Found::Converted(numbers, array.shape().to_vec())
+    } else {
+        Found::Other(array)
+    };
+    Ok(Argument { name, found })
+}
+
+impl<'py, T: FromArray> Argument<'py, T> {
+    /// The elements, C-contiguous: borrowed where they were that already, else copied; booleans are always copied. Runs no
+    /// Python code.
+    ///
+    /// With `hold`, all elements are borrowed without the guard against writers, whose book-keeping costs as much as a
+    /// short call's work: for calls that write to no array of others, keep the GIL, and found no others running.
+    ///
+    /// Raises `ValueError` for an array that is being written to.
+    pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
+        let copied = |array: &Bound<'py, PyUntypedArray>| {
+            // What Python made of the array since is refused, not converted: that would run Python again.
+            let got = "one that changed while the arguments were read";
+            let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
+            expect_axes(self.name, array)?;
+            let numbers = T::from_array(array, !hold && array.len() > LONG).ok_or_else(changed)?;
+            let numbers = numbers.map_err(|error| no_copy(self.name, array, error))?;
+            Ok(Input::Own(numbers, array.shape().to_vec()))
+        };
+        let array = match self.found {
+            Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),
+            Found::Other(array) => return copied(&array),
+            Found::Typed(array, times) => {
+                if times != times_others_ran() {
+                    if typed::<T>(array.as_any()).is_none() {
+                        return copied(array.as_untyped());
+                    }
+                    expect_axes(self.name, array.as_untyped())?;
+                }
+                array
+            }
+        };
+        if hold {
+            return Elements::of(&array)
+                .map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Held(elements)));
+        }
+        // Python may write any bytes to booleans while the GIL is let go.
+        if !array.is_c_contiguous() || T::KIND == b'b' {
+            return copied(array.as_untyped());
+        }
+        let busy = |user: String| value_error(self.name, "an array that nobody writes to", &user, "pass a copy");
+        let guarded = Reading::of(self.name, &array)?.map_err(busy)?;
+        guarded.map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Guarded(elements)))
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Where elements lie that are borrowed; everywhere, if they are copied.
+    pub(crate) fn borrowed(&self) -> (*const T, usize) {
+        match &self.found {
+            Found::Typed(array, _) if !array.is_c_contiguous() => (std::ptr::null(), usize::MAX),
+            Found::Typed(array, _) => (array.data(), array.len()),
+            Found::Other(_) | Found::Converted(..) => (std::ptr::null(), 0),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        match &self.found {
+            Found::Typed(array, _) => array.shape(),
+            Found::Other(array) => array.shape(),
+            Found::Converted(_, shape) => shape,
+        }
+    }
+
+    /// The length of the first axis; 0 for a number.
+    pub(crate) fn rows(&self) -> usize {
+        self.shape().first().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+}
+
+/// An argument's elements.
+pub(crate) enum Input<'py, T: Element> {
+    /// Guarded against other calls of this module that would write to it.
+    Guarded(Reading<'py, T>),
+    /// As [`Argument::read`] says.
+    Held(Elements<'py, T>),
+    /// A copy, and its shape.
+    Own(Vec<T>, Vec<usize>),
+}
+
+impl<T: Element + 'static> Input<'_, T> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Guarded(reading) => reading.elements().shape(),
+            Self::Held(elements) => elements.shape(),
+            Self::Own(_, shape) => shape,
+        }
+    }
+
+    pub(crate) fn slice(&self) -> &[T] {
+        match self {
+            Self::Guarded(reading) => reading.elements().slice(),
+            Self::Held(elements) => elements.slice(),
+            Self::Own(numbers, _) => numbers,
+        }
+    }
+}
+
+impl<T: Element + Copy + 'static> Input<'_, T> {
+    /// The input, or a copy of it where it lies in one of the fields of a buffer, to which the call writes.
+    pub(crate) fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
+        let inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
+        if inside { self.into_copy() } else { Ok(self) }
+    }
+
+    /// Whether any of the elements lies at these addresses.
+    fn overlaps(&self, addresses: &Range<usize>) -> bool {
+        let here = self.slice().as_ptr_range();
+        here.start.addr() < addresses.end && addresses.start < here.end.addr()
+    }
+
+    fn into_copy(self) -> PyResult<Self> {
+        Ok(Self::Own(mapped(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
+    }
+}
+
+/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable, and no memory that another
+/// argument or call uses.
+pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Output<'py, T>> {
+    // Built only when something is wrong: naming a dtype costs more than a step.
+    let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
+    let wanted = || format!("a writeable C-contiguous array of {}", dtype());
+    let fix = "allocate it with np.empty of that dtype";
+    let Some(array) = typed::<T>(object) else {
+        let got = object.cast::<PyUntypedArray>().map(dtype_of);
+        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| shown(object.get_type().as_any())), fix));
+    };
+    Output::of(argument, array)?.map_err(|unfit| match unfit {
+        Unfit::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
+        Unfit::Scattered => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
+        Unfit::Shared(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
+    })
+}
+
+/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
+/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
+pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = object.cast::<PyUntypedArray>() {
+        expect_axes(argument, array)?;
+        expect_unmasked(argument, object)?;
+        return Ok(array.clone());
+    }
+    if let Some(array) = from_tensor(object)? {
+        expect_axes(argument, &array)?;
+        return Ok(array);
+    }
+    let py = object.py();
+    let convert = ASARRAY.import(py, "numpy", "asarray")?;
+    let made = match object.cast_exact::<PyList>() {
+        Ok(list) if list.len() > MANY => from_list(convert, list),
+        _ => call(convert, &PyTuple::new(py, [object])?, None),
+    };
+    let made = made.or_else(|error| call(convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
+    let array = made.map_err(|error| {
+        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
+        // Tensors that require gradients, or are on another device.
+        let fix = if has(object, "detach").unwrap_or(false) {
+            "pass it as .detach().cpu()"
+        } else {
+            "pass what np.asarray takes"
+        };
+        blamed(py, error, || value_error(argument, "an array", &got, fix))
+    })?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    expect_axes(argument, &array)?;
+    Ok(array)
+}
+
+/// Whether an object is an instance of a subclass of NumPy's arrays: a masked array may be one.
+pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
+    !array.is_exact_instance_of::<PyUntypedArray>()
+}
+
+/// Refuses arrays of which numbers are masked, as nothing here knows of masks.
+fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = array.py();
+    // By its type: an object may say with code of its own what its class is.
+    if !is_subclassed(array) || !array.get_type().is_subclass(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
+        return Ok(());
+    }
+    let is_masked = call(&py.import("numpy.ma")?.getattr("is_masked")?, &PyTuple::new(py, [array])?, None);
+    if is_masked?.is_truthy()? {
+        let fix = "fill it first, as with .filled(0)";
+        return Err(type_error(argument, "an array without a mask", "one with masked elements", fix));
+    }
+    Ok(())
+}
+
+/// What a tensor's own `numpy()` gives, which takes half as long as `np.asarray` does; None where there is none, or it
+/// refuses.
+fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+    let py = object.py();
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFloat>() {
+        return Ok(None);
+    }
+    let arguments = (object, intern!(py, "numpy"), py.None()).into_pyobject(py)?;
+    let method = call(GETATTR.import(py, "builtins", "getattr")?, &arguments, None)?;
+    if method.is_none() {
+        return Ok(None);
+    }
+    match call(&method, &PyTuple::empty(py), None) {
+        Ok(array) => Ok(array.cast_into().ok()),
+        Err(error) if ordinary(py, &error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What `np.asarray` makes of a long list, part by part, so that Ctrl-C ends it.
+fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    let (py, parts) = (list.py(), PyList::empty(list.py()));
+    for from in (0..list.len()).step_by(MANY) {
+        parts.append(call(convert, &PyTuple::new(py, [list.get_slice(from, from + MANY)])?, None)?)?;
+        check_signals(py)?;
+    }
+    call(&py.import("numpy")?.getattr("concatenate")?, &PyTuple::new(py, [parts])?, None)
+}
+
+/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
+fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
+    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
+        return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
+    }
+    Err(error)
+}

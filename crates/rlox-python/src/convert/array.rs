@@ -1,0 +1,287 @@
+//! Arrays of NumPy: conversion of their elements, new arrays for results, views of buffers; capsules of other modules.
+#![expect(unsafe_code, reason = "memory shared with NumPy or other modules")]
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use num_traits::AsPrimitive;
+use numpy::ndarray::{ArrayView, IxDyn};
+use numpy::npyffi::{PY_ARRAY_API, npy_intp};
+use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
+
+use crate::alloc;
+use crate::error::{memory_error, value_error};
+use crate::sync::borrow::{Guard, Kind, found, mapped, private, typed};
+
+/// An empty dict; PyO3's own panics where there is no memory for it.
+pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    // SAFETY: a new reference to a dict, or null with an exception set.
+    unsafe { Ok(Bound::from_owned_ptr_or_err(py, ffi::PyDict_New())?.cast_into_unchecked()) }
+}
+
+/// `sequence[range]`; PyO3's own slices panic where there is no memory for them.
+pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> PyResult<Bound<'py, PyAny>> {
+    let (start, end) = (range.start as isize, range.end as isize);
+    // SAFETY: a live object; a new reference, or null with an exception set.
+    unsafe {
+        let part = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
+        Bound::from_owned_ptr_or_err(sequence.py(), part)
+    }
+}
+
+/// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
+pub(crate) trait FromArray: Kind {
+    /// The least and the largest number, where some of other dtypes are none of `Self`.
+    const RANGE: Option<(i128, i128)>;
+
+    /// An integer of the array outside of the range.
+    fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>>;
+
+    /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
+    fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
+}
+
+/// Against those of our own calls that write without the GIL.
+fn while_read<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
+    let busy = |user: String| value_error("array", "one that no thread writes to", &user, "pass a copy");
+    Guard::take("an argument to be converted", array, false).map_err(busy)
+}
+
+fn collected<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
+where
+    S: Element + Copy + Sync,
+    T: Send,
+{
+    let array = &private(array)?;
+    let _guard = while_read(array)?;
+    // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
+    mapped(array.py(), unsafe { array.as_array() }, long, number)
+}
+
+macro_rules! from_array {
+    ($target:ty, $range:expr, [$($wider:ty)*]: $($source:ty)*) => {
+        impl FromArray for $target {
+            const RANGE: Option<(i128, i128)> = $range;
+
+            fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>> {
+                $(
+                    if let Some(array) = typed::<$wider>(array.as_any()) {
+                        let found = strange(array, |x: $wider| <$target>::try_from(x).is_err())?;
+                        return Ok(found.map(i128::from));
+                    }
+                )*
+                let _ = array;
+                Ok(None)
+            }
+
+            fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
+                if !array.is_aligned() {
+                    return None;
+                }
+                $(
+                    if let Some(array) = typed::<$source>(array.as_any()) {
+                        return Some(collected(array, long, |x: $source| x.as_()));
+                    }
+                )*
+                Some(from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long, |x| u8::from(x).as_()))
+            }
+        }
+    };
+}
+from_array!(f32, None, []: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(f64, None, []: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
+from_array!(u8, Some((0, 255)), [i64 i32 i16 i8 u64 u32 u16]: u8 i64 i32 i16 i8 u64 u32 u16);
+from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i16 i8 u64 u32 u16);
+// Only as they are: token ids are packed in the dtype they come in.
+from_array!(i32, None, []: i32);
+from_array!(u32, None, []: u32);
+
+/// The first number that is strange; a misaligned array is converted first by the caller. May let the GIL go.
+fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool + Sync) -> PyResult<Option<S>>
+where
+    S: Element + Copy + Sync + Send,
+{
+    if !array.is_aligned() {
+        return Ok(None);
+    }
+    let array = &private(array)?;
+    let _guard = while_read(array)?;
+    // SAFETY: as in `collected`.
+    found(array.py(), unsafe { array.as_array() }, is_strange)
+}
+
+/// The first float64 of an array that is finite, and is not in float32.
+pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    let Some(array) = typed::<f64>(array) else { return Ok(None) };
+    strange(array, |x| x.is_finite() && (x as f32).is_infinite())
+}
+
+impl FromArray for bool {
+    const RANGE: Option<(i128, i128)> = None;
+
+    fn outside(_array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>> {
+        Ok(None)
+    }
+
+    fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>> {
+        Some(from_booleans(array.cast::<PyArrayDyn<Self>>().ok()?, long, |x| x))
+    }
+}
+
+/// Booleans of any strides, whose bytes may be any.
+fn from_booleans<T: Send>(
+    array: &Bound<'_, PyArrayDyn<bool>>,
+    long: bool,
+    number: impl Fn(bool) -> T + Sync,
+) -> PyResult<Vec<T>> {
+    let array = &private(array)?;
+    let _guard = while_read(array)?;
+    // SAFETY: bytes of any value may be read as u8. The guard keeps our own writers away, and the array's own reference
+    // keeps the memory; where it is `long`, Python may write meanwhile, which races as it does with NumPy.
+    let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
+    mapped(array.py(), view, long, |byte| number(byte != 0))
+}
+
+/// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
+pub(crate) fn expect_axes(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    if array.ndim() <= 32 {
+        return Ok(());
+    }
+    Err(value_error(argument, "an array of at most 32 axes", &format!("{} axes", array.ndim()), "reshape it"))
+}
+
+/// Names the argument of which no copy could be made, where memory is what is missing.
+pub(crate) fn no_copy(argument: &str, array: &Bound<'_, PyUntypedArray>, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyMemoryError>(array.py()) {
+        return error;
+    }
+    let (expected, got) = ("an array of which a copy fits into memory", format!("shape {:?}", array.shape()));
+    memory_error(argument, expected, &got, "pass a smaller one")
+}
+
+/// A new array for a result, which nobody else knows before [`New::into_array`].
+pub(crate) struct New<'py, T: Element>(Bound<'py, PyArrayDyn<T>>);
+
+impl<'py, T: Element> New<'py, T> {
+    pub(crate) fn slice(&mut self) -> &mut [T] {
+        // SAFETY: the array is new, C-contiguous and known to nobody else; its elements are initialised.
+        unsafe { self.0.as_slice_mut() }.unwrap_or(&mut [])
+    }
+
+    pub(crate) fn into_array(self) -> Bound<'py, PyArrayDyn<T>> {
+        self.0
+    }
+}
+
+/// A new array of zeros.
+pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+    let (rank, dtype) = (shape.len() as i32, T::get_dtype(py).into_dtype_ptr());
+    // As wide as `usize`, and only read.
+    let dims = shape.as_ptr().cast_mut().cast::<npy_intp>();
+    // NumPy's own zeros let the GIL go for a moment, and the numpy crate's arrays panic where there is no memory.
+    // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, which
+    // nobody else knows and for whose elements zeros are valid, or null with an exception set.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims, dtype, 0);
+        let array: Bound<'py, PyArrayDyn<T>> = Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked();
+        array.data().write_bytes(0, array.len());
+        Ok(New(array))
+    }
+}
+
+/// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
+/// fetching fresh pages from the system costs several times what a kernel does to them.
+pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+    let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
+    if bytes < alloc::SMALLEST {
+        return fresh(py, shape);
+    }
+    let owner = Bound::new(py, alloc::Block::take(bytes)?)?;
+    let start = owner.get().start().cast::<T>();
+    // SAFETY: the block is large enough, aligned for any number, initialised, and lives as long as `owner`.
+    Ok(New(unsafe { view_at(start, shape, owner.into_any()) }))
+}
+
+/// The memory of a buffer's field, which NumPy shares.
+///
+/// The buffer allocates it once, neither moves nor frees it while it lives, and touches it only inside calls, under its
+/// lock, holding no reference into it between calls.
+pub(crate) struct FieldMemory {
+    start: *mut u8,
+    bytes: usize,
+    dtype: DType,
+    width: usize,
+    shape: Vec<usize>,
+}
+
+// SAFETY: only an address and a size; what is done with them is argued at `view`.
+unsafe impl Send for FieldMemory {}
+// SAFETY: as above.
+unsafe impl Sync for FieldMemory {}
+
+impl FieldMemory {
+    /// The memory of a field of a buffer that is moved no more, except as a whole. None if it has no such field.
+    pub(crate) fn of(buffer: &mut RolloutBuffer, name: &str) -> Option<Self> {
+        fn start<T>(data: &mut [T]) -> (*mut u8, usize) {
+            (data.as_mut_ptr().cast(), size_of_val(data))
+        }
+        let field = buffer.field(name)?;
+        let (dtype, width, shape) = (field.dtype(), field.width(), field.shape().to_vec());
+        let (start, bytes) = match buffer.field_mut(name)? {
+            FieldMut::F32(data) => start(data),
+            FieldMut::F64(data) => start(data),
+            FieldMut::I64(data) => start(data),
+            FieldMut::U8(data) | FieldMut::Bool(data) => start(data),
+        };
+        Some(Self { start, bytes, dtype, width, shape })
+    }
+
+    /// The addresses it takes.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start.addr()..self.start.addr() + self.bytes
+    }
+
+    /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
+    /// which must own the buffer. Flags are bytes to Rust, so that Python may write any byte to them.
+    pub(crate) fn view<'py>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        match self.dtype {
+            DType::F32 => self.view_of::<f32>(first, lead, owner),
+            DType::F64 => self.view_of::<f64>(first, lead, owner),
+            DType::I64 => self.view_of::<i64>(first, lead, owner),
+            DType::U8 => self.view_of::<u8>(first, lead, owner),
+            DType::Bool => self.view_of::<bool>(first, lead, owner),
+        }
+    }
+
+    fn view_of<'py, T: Element>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        let shape = [lead, &self.shape].concat();
+        let (from, len) = (first * self.width, shape.iter().product::<usize>());
+        assert!((from + len) * size_of::<T>() <= self.bytes, "a view stays within its field");
+        // SAFETY: within the field by the check above; the owner keeps the field, which stays where it is. Python
+        // writes to it only between our calls, or races with them as it would with NumPy's.
+        unsafe { view_at(self.start.cast::<T>().add(from), &shape, owner) }.into_any()
+    }
+}
+
+/// # Safety
+/// From `start` on there are as many initialised elements as `shape` has, valid as long as `owner` lives.
+unsafe fn view_at<'py, T: Element>(
+    start: *mut T,
+    shape: &[usize],
+    owner: Bound<'py, PyAny>,
+) -> Bound<'py, PyArrayDyn<T>> {
+    // SAFETY: the caller's promise. The view only carries the pointer, whose right to write NumPy inherits.
+    unsafe { PyArrayDyn::borrow_from_array(&ArrayView::from_shape_ptr(IxDyn(shape), start), owner) }
+}
+
+/// The plugin that a capsule of another extension module holds, if that is what it holds.
+pub(crate) fn plugin_in<'a>(capsule: &'a Bound<'_, PyCapsule>) -> Option<&'a EnvPlugin> {
+    let plugin = capsule.pointer_checked(Some(EnvPlugin::NAME)).ok()?;
+    // SAFETY: capsules of this name hold an `EnvPlugin` as C lays it out, for as long as they live.
+    Some(unsafe { plugin.cast::<EnvPlugin>().as_ref() })
+}

@@ -1,0 +1,112 @@
+//! Flags as arguments: booleans, or numbers that are 0 or 1.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use rlox_core::{Float, flags_from_numbers};
+
+use crate::alloc::Scratch;
+use crate::convert::args::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
+use crate::convert::array::FromArray;
+use crate::error::{to_py, value_error};
+use crate::sync::borrow::typed;
+use crate::sync::gil::detached;
+
+/// From how many numbers on their conversion may take more than 5 us.
+const LONG: usize = 16_384;
+
+/// Flags whose Python code has run: booleans, or numbers that are 0 or 1.
+pub(crate) enum FlagArgument<'py> {
+    Booleans(Argument<'py, bool>),
+    Singles(Argument<'py, f32>),
+    Doubles(Argument<'py, f64>),
+}
+
+/// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
+pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
+    flag_argument_like(name, object, None)
+}
+
+/// The same of flags for which only one shape is right, as `argument_like` takes it.
+pub(crate) fn flag_argument_like<'py>(
+    name: &'static str,
+    object: &Bound<'py, PyAny>,
+    like: Option<Like<'_, 'py>>,
+) -> PyResult<FlagArgument<'py>> {
+    let array = asarray(name, object)?;
+    let object = array.as_any();
+    if typed::<bool>(object).is_some() {
+        Ok(FlagArgument::Booleans(argument_like(name, object, &FLAG, like)?))
+    } else if typed::<f32>(object).is_some() {
+        Ok(FlagArgument::Singles(argument_like(name, object, &REAL, like)?))
+    } else {
+        Ok(FlagArgument::Doubles(argument_like(name, object, &REAL, like)?))
+    }
+}
+
+/// A single one: a boolean, 0 or 1, also as an array without axes.
+pub(crate) fn flag(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(flag) = object.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let flags = flag_argument(name, object)?.read(object.py(), false)?;
+    match (flags.shape(), flags.slice()) {
+        ([], [flag]) => Ok(*flag),
+        (shape, _) => Err(value_error(name, "one flag", &format!("shape {shape:?}"), "push several by push_batch")),
+    }
+}
+
+impl<'py> FlagArgument<'py> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Booleans(flags) => flags.shape(),
+            Self::Singles(numbers) => numbers.shape(),
+            Self::Doubles(numbers) => numbers.shape(),
+        }
+    }
+
+    /// As [`Argument::read`]; numbers are converted at once.
+    pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
+        match self {
+            Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
+            Self::Singles(numbers) => converted(py, numbers, hold),
+            Self::Doubles(numbers) => converted(py, numbers, hold),
+        }
+    }
+}
+
+fn converted<'py, T: FromArray + Float>(
+    py: Python<'py>,
+    numbers: Argument<'py, T>,
+    hold: bool,
+) -> PyResult<Flags<'py>> {
+    let name = numbers.name();
+    let numbers = numbers.read(hold)?;
+    let mut flags = Scratch::take(numbers.shape())?;
+    let (all, out) = (numbers.slice(), flags.slice_mut());
+    let mut convert = || flags_from_numbers(name, all, out);
+    // Whoever holds other arrays without guards keeps the GIL.
+    if hold || all.len() <= LONG { convert() } else { detached(py, convert) }.map_err(to_py)?;
+    Ok(Flags::Converted(flags))
+}
+
+/// Flags as booleans.
+pub(crate) enum Flags<'py> {
+    Borrowed(Input<'py, bool>),
+    Converted(Scratch),
+}
+
+impl Flags<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Borrowed(array) => array.shape(),
+            Self::Converted(flags) => flags.shape(),
+        }
+    }
+
+    pub(crate) fn slice(&self) -> &[bool] {
+        match self {
+            Self::Borrowed(array) => array.slice(),
+            Self::Converted(flags) => flags.slice(),
+        }
+    }
+}

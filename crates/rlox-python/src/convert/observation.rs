@@ -1,0 +1,178 @@
+//! Observations as arguments, of a buffer's dtype.
+
+use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple, PyType};
+use rlox_core::{DType, FieldData, Result, Watch};
+
+use crate::alloc::reserved;
+use crate::convert::args::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
+use crate::convert::array::FieldMemory;
+use crate::convert::scalar::text_of;
+use crate::error::{blamed, type_error, value_error};
+use crate::sync::gil::call;
+
+/// A text that is longer is the name of no dtype of numbers.
+const LONGEST: usize = 16;
+
+/// Whether an object is what dtypes are said with: a name, a type of numbers or a `numpy.dtype`.
+pub(crate) fn says_dtype(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyString>() || object.is_instance_of::<PyType>() || object.is_instance_of::<PyArrayDescr>()
+}
+
+/// A dtype by its name, or as `numpy.dtype` takes it. May run Python code.
+pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let py = object.py();
+    if !says_dtype(object) {
+        return Err(type_error(argument, "a dtype", &shown(object), "pass a name, a NumPy type or a numpy.dtype"));
+    }
+    let expected = "float32, float64, int64, uint8 or bool";
+    let other = |got: &str| value_error(argument, expected, got, "choose one of them");
+    if object.is_instance_of::<PyString>() {
+        let name = text(argument, object)?;
+        // NumPy takes other characters for the numbers of its dtypes.
+        if name.len() > LONGEST || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(other(&shown(object)));
+        }
+    }
+    let made = call(&py.import("numpy")?.getattr("dtype")?, &PyTuple::new(py, [object])?, None);
+    let made = made.map_err(|error| blamed(py, error, || other(&text_of(object, "str"))))?;
+    let made = made.cast_into::<PyArrayDescr>()?;
+    let dtypes = [
+        (DType::F32, numpy::dtype::<f32>(py)),
+        (DType::F64, numpy::dtype::<f64>(py)),
+        (DType::I64, numpy::dtype::<i64>(py)),
+        (DType::U8, numpy::dtype::<u8>(py)),
+        (DType::Bool, numpy::dtype::<bool>(py)),
+    ];
+    let same = dtypes.iter().find(|(_, dtype)| dtype.is_equiv_to(&made));
+    same.map(|(dtype, _)| *dtype).ok_or_else(|| other(&text_of(object, "str")))
+}
+
+/// Observations whose Python code has run.
+pub(crate) enum ObsArgument<'py> {
+    F32(Argument<'py, f32>),
+    F64(Argument<'py, f64>),
+    I64(Argument<'py, i64>),
+    U8(Argument<'py, u8>),
+    Bool(Argument<'py, bool>),
+}
+
+impl<'py> ObsArgument<'py> {
+    /// Takes the kind of numbers that `dtype` is of: integers for uint8, inside its range. May run Python code.
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, dtype: DType) -> PyResult<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32(argument(name, object, &REAL)?),
+            DType::F64 => Self::F64(argument(name, object, &REAL)?),
+            DType::I64 => Self::I64(argument(name, object, &INTEGER)?),
+            DType::U8 => Self::U8(argument(name, object, &INTEGER)?),
+            DType::Bool => Self::Bool(argument(name, object, &FLAG)?),
+        })
+    }
+
+    /// How many elements there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(obs) => obs.len(),
+            Self::F64(obs) => obs.len(),
+            Self::I64(obs) => obs.len(),
+            Self::U8(obs) => obs.len(),
+            Self::Bool(obs) => obs.len(),
+        }
+    }
+
+    /// As [`Argument::read`].
+    pub(crate) fn read(self, hold: bool) -> PyResult<ObsInput<'py>> {
+        Ok(match self {
+            Self::F32(obs) => ObsInput::F32(obs.read(hold)?),
+            Self::F64(obs) => ObsInput::F64(obs.read(hold)?),
+            Self::I64(obs) => ObsInput::I64(obs.read(hold)?),
+            Self::U8(obs) => ObsInput::U8(obs.read(hold)?),
+            Self::Bool(obs) => ObsInput::Bool(obs.read(hold)?),
+        })
+    }
+
+    /// The observations, which are to be stored in a buffer of these fields.
+    pub(crate) fn read_for(self, fields: &[(String, FieldMemory)]) -> PyResult<ObsInput<'py>> {
+        Ok(match self {
+            Self::F32(obs) => ObsInput::F32(obs.read(false)?.apart_from(fields)?),
+            Self::F64(obs) => ObsInput::F64(obs.read(false)?.apart_from(fields)?),
+            Self::I64(obs) => ObsInput::I64(obs.read(false)?.apart_from(fields)?),
+            Self::U8(obs) => ObsInput::U8(obs.read(false)?.apart_from(fields)?),
+            Self::Bool(obs) => ObsInput::Bool(obs.read(false)?.apart_from(fields)?),
+        })
+    }
+}
+
+/// Observations of one dtype.
+pub(crate) enum ObsInput<'py> {
+    F32(Input<'py, f32>),
+    F64(Input<'py, f64>),
+    I64(Input<'py, i64>),
+    U8(Input<'py, u8>),
+    Bool(Input<'py, bool>),
+}
+
+impl ObsInput<'_> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::F32(obs) => obs.shape(),
+            Self::F64(obs) => obs.shape(),
+            Self::I64(obs) => obs.shape(),
+            Self::U8(obs) => obs.shape(),
+            Self::Bool(obs) => obs.shape(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> FieldData<'_> {
+        match self {
+            Self::F32(obs) => obs.slice().into(),
+            Self::F64(obs) => obs.slice().into(),
+            Self::I64(obs) => obs.slice().into(),
+            Self::U8(obs) => obs.slice().into(),
+            Self::Bool(obs) => obs.slice().into(),
+        }
+    }
+}
+
+/// Elements of their own.
+pub(crate) enum Owned {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    I64(Vec<i64>),
+    U8(Vec<u8>),
+    Bool(Vec<bool>),
+}
+
+impl Owned {
+    pub(crate) fn of(data: FieldData<'_>) -> Result<Self> {
+        fn each<S: Copy, T>(data: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
+            let (mut all, mut watch) = (reserved(data.len())?, Watch::default());
+            for some in data.chunks(Watch::STRETCH) {
+                all.extend(some.iter().map(|x| make(*x)));
+                watch.check()?;
+            }
+            Ok(all)
+        }
+        Ok(match data {
+            FieldData::F32(data) => Self::F32(each(data, |x| x)?),
+            FieldData::F64(data) => Self::F64(each(data, |x| x)?),
+            FieldData::I64(data) => Self::I64(each(data, |x| x)?),
+            FieldData::U8(data) => Self::U8(each(data, |x| x)?),
+            FieldData::Bool(data) => Self::Bool(each(data, |byte| byte != 0)?),
+        })
+    }
+
+    pub(crate) fn into_array<'py>(self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+        fn array<'py, T: Element>(py: Python<'py>, data: Vec<T>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+            Ok(data.into_pyarray(py).reshape(shape)?.into_any())
+        }
+        match self {
+            Self::F32(data) => array(py, data, shape),
+            Self::F64(data) => array(py, data, shape),
+            Self::I64(data) => array(py, data, shape),
+            Self::U8(data) => array(py, data, shape),
+            Self::Bool(data) => array(py, data, shape),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Options as arguments: time limits, texts, reset options, keywords of environments, further fields of a buffer.
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyString};
+use rlox_core::{DType, ResetOptions, Watch};
+
+use crate::alloc::{collected, no_memory, reserved};
+use crate::convert::args::{float, integer, no_number, shape, shown};
+use crate::convert::observation::{dtype_of, says_dtype};
+use crate::error::{blamed, to_py, type_error, value_error};
+use crate::sync::interrupt::look;
+
+/// A time limit: None for -1.
+pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    let expected = "a positive integer below 2**32, or -1 for no limit";
+    let steps = integer("max_episode_steps", expected, object)?;
+    match steps.extract::<i64>().map(u32::try_from) {
+        Ok(Ok(steps)) => Ok(Some(steps)),
+        Ok(Err(_)) if steps.eq(-1)? => Ok(None),
+        _ => Err(value_error("max_episode_steps", expected, &shown(&steps), "correct it")),
+    }
+}
+
+/// A copy of a Python text; none of what is no text.
+pub(crate) fn text_in(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let Ok(text) = object.cast::<PyString>() else { return Ok(None) };
+    let text = match text.to_str() {
+        Ok(text) => text,
+        Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    copied(text).map(Some)
+}
+
+/// A copy of a text, or an error where the system grants no memory for it.
+pub(crate) fn copied(text: &str) -> PyResult<String> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| no_memory(text.len()))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
+fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+    text_in(key)?.ok_or_else(|| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
+}
+
+/// A dict's item.
+type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// What is made of a dict's items as they are now: Python code that reads one of them may change the dict.
+///
+/// For so many `pieces` of memory that each item takes, of the length of its name, the system is asked at once: where it
+/// refuses a small one, nothing may be left to say so with.
+pub(crate) fn from_items<'py, T>(
+    dict: Option<&Bound<'py, PyDict>>,
+    pieces: usize,
+    mut make: impl FnMut(Item<'py>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let Some(dict) = dict else { return Ok(Vec::new()) };
+    let items = collected(dict.len(), dict.iter().map(Ok))?;
+    let length = |(name, _): &Item<'_>| name.cast::<PyString>().map_or(0, |name| name.len().unwrap_or(0));
+    let bytes: usize = items.iter().map(|item| pieces * (64 + length(item))).sum();
+    drop(reserved::<u8>(bytes).map_err(to_py)?);
+    let mut watch = Watch::default();
+    let made = items.into_iter().enumerate().map(|(i, item)| {
+        look(&mut watch, i).map_err(to_py)?;
+        make(item)
+    });
+    collected(dict.len(), made)
+}
+
+pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
+    let pairs = from_items(options, 2, |(name, value)| {
+        let name = key("options", &name)?;
+        let wrong = || {
+            let fix = if name.contains("mask") { "did you mean \"reset_mask\"?" } else { "pass a number" };
+            value_error("options", &format!("a number as {name:?}"), &shown(&value), fix)
+        };
+        let number = float(&value).map_err(|error| blamed(value.py(), error, wrong))?;
+        Ok((name, number))
+    })?;
+    Ok(ResetOptions::new(pairs))
+}
+
+pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(String, f64)>> {
+    from_items(kwargs, 2, |(name, value)| {
+        let name = key("env_kwargs", &name)?;
+        let number =
+            if let Ok(flag) = value.cast::<PyBool>() { Ok(f64::from(u8::from(flag.is_true()))) } else { float(&value) };
+        let number = number.map_err(|error| no_number(&name, "a number or a boolean", &value, error))?;
+        Ok((name, number))
+    })
+}
+
+/// A rollout's further fields: the name, row shape and dtype of each.
+pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, Vec<usize>, DType)>> {
+    let wrong = |given: &Bound<'_, PyAny>| {
+        type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
+    };
+    let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
+    from_items(extra, 12, |(name, spec)| {
+        let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
+        let (row, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = spec.extract().map_err(|_| wrong(&spec))?;
+        if !says_dtype(&dtype) {
+            return Err(wrong(&spec));
+        }
+        Ok((name, shape("extra", &row)?, dtype_of("extra", &dtype)?))
+    })
+}

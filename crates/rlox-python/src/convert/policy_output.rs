@@ -1,0 +1,134 @@
+//! The output of a policy - actions, log-probabilities, values - as arguments of calls.
+
+use pyo3::prelude::*;
+use rlox_core::{Actions, PolicySaid};
+
+use crate::convert::args::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
+use crate::convert::array::{FieldMemory, beyond_f32, no_copy};
+use crate::error::value_error;
+use crate::sync::borrow::{Apart, typed};
+
+/// Actions whose Python code has run.
+pub(crate) enum ActionArgument<'py> {
+    Discrete(Argument<'py, i64>),
+    Continuous(Argument<'py, f32>),
+}
+
+impl<'py> ActionArgument<'py> {
+    /// Takes integers where `discrete`, real numbers where not, for the argument `name`. May run Python code.
+    pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
+        if discrete {
+            return Ok(Self::Discrete(argument(name, object, &INTEGER)?));
+        }
+        if typed::<f32>(object).is_some() {
+            return Ok(Self::Continuous(argument(name, object, &REAL)?));
+        }
+        let array = asarray(name, object)?;
+        let beyond = beyond_f32(array.as_any()).map_err(|error| no_copy(name, &array, error))?;
+        if let Some(number) = beyond {
+            let expected = "numbers that float32 can hold";
+            return Err(value_error(name, expected, &format!("{number:e}"), "scale or clip them"));
+        }
+        Ok(Self::Continuous(argument(name, array.as_any(), &REAL)?))
+    }
+
+    /// Whether elements that are borrowed are apart from all that was taken.
+    pub(crate) fn is_apart(&self, apart: &mut Apart) -> bool {
+        match self {
+            Self::Discrete(actions) => apart.take(actions.borrowed()),
+            Self::Continuous(actions) => apart.take(actions.borrowed()),
+        }
+    }
+
+    /// The length of the first axis.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Self::Discrete(actions) => actions.rows(),
+            Self::Continuous(actions) => actions.rows(),
+        }
+    }
+
+    /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
+    pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
+        let (name, actions) = match self {
+            Self::Discrete(actions) => (actions.name(), ActionInput::Discrete(actions.read(hold)?)),
+            Self::Continuous(actions) => (actions.name(), ActionInput::Continuous(actions.read(hold)?)),
+        };
+        let got = match &actions {
+            ActionInput::Discrete(array) => array.shape(),
+            ActionInput::Continuous(array) => array.shape(),
+        };
+        expect_shape(name, got, rows, shape)?;
+        Ok(actions)
+    }
+}
+
+/// Actions as the core wants them.
+pub(crate) enum ActionInput<'py> {
+    Discrete(Input<'py, i64>),
+    Continuous(Input<'py, f32>),
+}
+
+impl ActionInput<'_> {
+    pub(crate) fn get(&self) -> Actions<'_> {
+        match self {
+            Self::Discrete(array) => Actions::Discrete(array.slice()),
+            Self::Continuous(array) => Actions::Continuous(array.slice()),
+        }
+    }
+
+    fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
+        Ok(match self {
+            Self::Discrete(array) => Self::Discrete(array.apart_from(fields)?),
+            Self::Continuous(array) => Self::Continuous(array.apart_from(fields)?),
+        })
+    }
+}
+
+/// What a policy said, whose Python code has run.
+pub(crate) struct SaidArgument<'py> {
+    actions: ActionArgument<'py>,
+    log_probs: Argument<'py, f32>,
+    values: Argument<'py, f32>,
+}
+
+impl<'py> SaidArgument<'py> {
+    pub(crate) fn new(
+        actions: &Bound<'py, PyAny>,
+        log_probs: &Bound<'py, PyAny>,
+        values: &Bound<'py, PyAny>,
+        discrete: bool,
+    ) -> PyResult<Self> {
+        let actions = ActionArgument::new("actions", actions, discrete)?;
+        let (log_probs, values) = (argument("log_probs", log_probs, &REAL)?, argument("values", values, &REAL)?);
+        Ok(Self { actions, log_probs, values })
+    }
+
+    /// What is to be stored in a buffer of these fields.
+    pub(crate) fn read(
+        self,
+        fields: &[(String, FieldMemory)],
+        num_envs: usize,
+        action_shape: &[usize],
+    ) -> PyResult<SaidInput<'py>> {
+        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(fields)?;
+        let log_probs = self.log_probs.read(false)?.apart_from(fields)?;
+        let values = self.values.read(false)?.apart_from(fields)?;
+        expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
+        expect_shape("values", values.shape(), num_envs, &[])?;
+        Ok(SaidInput { actions, log_probs, values })
+    }
+}
+
+/// What a policy said, as the core wants it.
+pub(crate) struct SaidInput<'py> {
+    actions: ActionInput<'py>,
+    log_probs: Input<'py, f32>,
+    values: Input<'py, f32>,
+}
+
+impl SaidInput<'_> {
+    pub(crate) fn get(&self) -> PolicySaid<'_> {
+        PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
+    }
+}

@@ -1,0 +1,289 @@
+//! Single things that callers pass - numbers, switches, texts, shapes, objects - read once, or refused by name.
+
+use pyo3::PyTypeCheck;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+use crate::convert::array::slice;
+use crate::error::{blamed, memory_error, type_error, value_error};
+use crate::sync::gil::call;
+
+/// A function of Python's standard library, called with these arguments.
+pub(crate) fn call_standard<'py>(
+    module: &str,
+    function: &str,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    call(&args.py().import(module)?.getattr(function)?, args, None)
+}
+
+/// `object.name`, whose lookup may run Python code.
+pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    call_standard("builtins", "getattr", &(object, name).into_pyobject(object.py())?)
+}
+
+/// Whether the object has an attribute.
+pub(crate) fn has(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    call_standard("builtins", "hasattr", &(object, name).into_pyobject(object.py())?)?.extract()
+}
+
+/// `state[key]`, of any mapping; without it, `state` is refused and `fix` told.
+pub(crate) fn item<'py>(state: &Bound<'py, PyAny>, key: &str, fix: &str) -> PyResult<Bound<'py, PyAny>> {
+    item_of("state", state, key, fix)
+}
+
+/// As [`item`], of a mapping by another name.
+pub(crate) fn item_of<'py>(
+    argument: &str,
+    mapping: &Bound<'py, PyAny>,
+    key: &str,
+    fix: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = mapping.py();
+    let missing = || value_error(argument, &format!("the key {key:?}"), "a mapping without it", fix);
+    let item = call_standard("operator", "getitem", &(mapping, key).into_pyobject(py)?);
+    item.map_err(|error| blamed(py, error, missing))
+}
+
+/// A Python int, and no instance of a subclass, whose methods would be Python code. Booleans and floats are none, whole
+/// or not.
+pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let wrong = || type_error(argument, expected, &shown(object), "pass an int");
+    if object.is_instance_of::<PyBool>() {
+        return Err(wrong());
+    }
+    if object.is_exact_instance_of::<PyInt>() {
+        return Ok(object.clone());
+    }
+    let index = call_standard("operator", "index", &PyTuple::new(object.py(), [object])?);
+    index.map_err(|error| blamed(object.py(), error, wrong))
+}
+
+/// What a count is that may be 0.
+const COUNT: &str = "zero or a positive integer";
+
+/// A whole number that is not negative, which is refused as not what was `expected`; none where it is too large for this
+/// machine.
+fn whole(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
+    // Much the quickest for a plain integer.
+    if object.is_exact_instance_of::<PyInt>()
+        && let Ok(whole) = object.extract()
+    {
+        return Ok((Some(whole), String::new()));
+    }
+    let index = integer(argument, "an integer", object)?;
+    if index.lt(0)? {
+        return Err(value_error(argument, expected, &shown(&index), "correct it"));
+    }
+    index.extract().map_or_else(|_| Ok((None, shown(&index))), |whole| Ok((Some(whole), String::new())))
+}
+
+/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
+pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    counted(argument, COUNT, object)
+}
+
+/// A count of what there must be one of at least: whoever takes it refuses 0 in its own words.
+pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    counted(argument, "at least 1", object)
+}
+
+fn counted(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let (count, got) = whole(argument, expected, object)?;
+    let much = || memory_error(argument, "less than 2**64", &got, "ask for less");
+    count.ok_or_else(much)
+}
+
+/// How many there are of what there must be one of at least.
+pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match size(argument, object)? {
+        0 => Err(value_error(argument, "at least 1", "0", "pass how many there are")),
+        count => Ok(count),
+    }
+}
+
+/// Which of several things: an integer that is not negative.
+pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let (index, got) = whole(argument, COUNT, object)?;
+    index.ok_or_else(|| value_error(argument, "an integer below 2**64", &got, "correct it"))
+}
+
+/// A number.
+pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    float(object).map_err(|error| no_number(argument, "a number", object, error))
+}
+
+/// What a float is of the object, which is a number.
+pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    // Of floats of any class the number itself is taken.
+    if object.is_instance_of::<PyFloat>() || object.is_exact_instance_of::<PyInt>() {
+        return object.extract();
+    }
+    // `float` would take texts too.
+    call_standard("math", "ldexp", &(object, 0).into_pyobject(object.py())?)?.extract()
+}
+
+/// Why `object` is no f64: it is too large for one, or no number at all.
+pub(crate) fn no_number(argument: &str, expected: &str, object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = object.py();
+    if error.is_instance_of::<PyOverflowError>(py) {
+        return value_error(argument, "a number that a float can hold", &shown(object), "pass a smaller one");
+    }
+    blamed(py, error, || type_error(argument, expected, &shown(object), "pass a float"))
+}
+
+/// A number in [0, 1].
+fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let factor = number(argument, object)?;
+    if (0.0..=1.0).contains(&factor) {
+        return Ok(factor);
+    }
+    Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
+}
+
+/// Numbers with defaults, for `from_py_with`: each function is named as its argument.
+pub(crate) mod numbers {
+    use pyo3::prelude::*;
+
+    macro_rules! numbers {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::number(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    numbers!(rho_bar c_bar pg_rho_bar clip_obs clip_reward epsilon);
+
+    macro_rules! factors {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+                    super::factor(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    factors!(gamma lam gae_lambda alpha beta);
+}
+
+/// True or False, for `from_py_with`: each function is named as its argument.
+pub(crate) mod switches {
+    use pyo3::prelude::*;
+
+    macro_rules! switches {
+        ($($name:ident)*) => {
+            $(
+                pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+                    super::switch(stringify!($name), object)
+                }
+            )*
+        };
+    }
+    switches!(fresh obs reward noise stop in_order masked idling whole lockstep);
+}
+
+/// True or False, Python's or NumPy's.
+pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(flag) = object.cast::<PyBool>() {
+        return Ok(flag.is_true());
+    }
+    let py = object.py();
+    if object.get_type().is(&py.import("numpy")?.getattr("bool_")?) {
+        return call_standard("operator", "truth", &PyTuple::new(py, [object])?)?.extract();
+    }
+    Err(type_error(argument, "True or False", &shown(object), "pass a bool"))
+}
+
+/// What is longer is no name of anything.
+const LONGEST: usize = 1 << 16;
+
+/// A text.
+pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let wrong = || type_error(argument, "a string", &shown(object), "pass a str");
+    if object.cast::<PyString>().map_err(|_| wrong())?.len()? > LONGEST {
+        let expected = format!("a string of at most {LONGEST} characters");
+        return Err(value_error(argument, &expected, &shown(object), "pass a shorter one"));
+    }
+    object.extract().map_err(|_| wrong())
+}
+
+/// One of this module's own objects.
+pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<&'a Bound<'py, T>> {
+    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &shown(object.get_type().as_any()), "pass one");
+    object.cast().map_err(wrong)
+}
+
+/// With two axes more, for time and environments, arrays have as many as the numpy crate can look at.
+const AXES: usize = 30;
+
+/// A shape: a sequence of counts, or a single count.
+pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    each(argument, object, count)
+}
+
+/// A shape whose axes have an element each at least, as [`size`] has it.
+pub(crate) fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    each(argument, object, size)
+}
+
+fn each(
+    argument: &str,
+    object: &Bound<'_, PyAny>,
+    axis: fn(&str, &Bound<'_, PyAny>) -> PyResult<usize>,
+) -> PyResult<Vec<usize>> {
+    if has(object, "__index__")? {
+        return Ok(vec![axis(argument, object)?]);
+    }
+    let wrong = || type_error(argument, "a shape", &shown(object), "pass a tuple of ints");
+    let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
+    if items.len() > AXES {
+        let (expected, got) = (format!("at most {AXES} axes"), items.len().to_string());
+        return Err(value_error(argument, &expected, &got, "ravel some of them"));
+    }
+    items.iter().map(|item| axis(argument, &item)).collect()
+}
+
+/// The items of anything iterable.
+pub(crate) fn sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = object.py();
+    Ok(call(py.get_type::<PyTuple>().as_any(), &PyTuple::new(py, [object])?, None)?.cast_into()?)
+}
+
+/// An object as its `repr`, cut short, for a message.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+    text_of(object, "repr")
+}
+
+/// How much of a text a message has.
+const SHOWN: usize = 200;
+
+/// A text's first characters. More of them are not copied: Rust could not say that there is no memory for it.
+fn beginning(text: &Bound<'_, PyAny>) -> PyResult<String> {
+    let begins = slice(text, &(0..SHOWN + 1))?.cast_into::<PyString>()?;
+    Ok(begins.to_string_lossy().into_owned())
+}
+
+/// A part of a long list or tuple that is enough for a message: the whole would take as long as it is.
+fn part<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > SHOWN)
+        || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > SHOWN);
+    if long { slice(object, &(0..SHOWN)) } else { Ok(object.clone()) }
+}
+
+pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
+    let whole = || call_standard("builtins", function, &PyTuple::new(object.py(), [part(object)?])?);
+    let text = whole().and_then(|text| beginning(&text));
+    // Where the object's own fails, that of its type may do.
+    let text = text.unwrap_or_else(|_: PyErr| {
+        let is_type = object.is_instance_of::<PyType>();
+        if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }
+    });
+    if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain("...".chars()).collect() }
+}

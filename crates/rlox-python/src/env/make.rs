@@ -1,0 +1,96 @@
+//! Making native environments: those of rlox by their id, those of other extension modules by their capsule.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyString};
+use rlox_core::envs::{self, MakeOptions};
+use rlox_core::{AutoresetMode, EnvPlugin, Error, VectorEnv};
+
+use crate::convert::args::{count, shown, text};
+use crate::convert::array::plugin_in;
+use crate::convert::options::{arguments_of, limit_of};
+use crate::convert::seed::{base_of, streams_from};
+use crate::error::{to_py, type_error, value_error};
+use crate::sync::gil::detached;
+
+enum Source<'a> {
+    Id(String),
+    Plugin(&'a EnvPlugin),
+}
+
+impl<'a> Source<'a> {
+    fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
+        let Ok(capsule) = object.cast::<PyCapsule>() else { return id_of(object).map(Self::Id) };
+        plugin_in(capsule).map(Self::Plugin).ok_or_else(|| {
+            let expected = format!("a capsule {:?}", EnvPlugin::NAME);
+            let fix = "compile its library against the rlox-core that this rlox is of";
+            type_error("plugin", &expected, &shown(object), fix)
+        })
+    }
+}
+
+/// An id, or what cannot be one for its length alone.
+pub(crate) fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    const LONGEST: usize = 1 << 10;
+    if let Ok(text) = object.cast::<PyString>()
+        && text.len()? > LONGEST
+    {
+        let got = format!("{} characters", text.len()?);
+        return Err(value_error("env_id", "the id of a native environment", &got, "pass one such as CartPole-v1"));
+    }
+    text("env_id", object)
+}
+
+pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
+    match &*text("autoreset_mode", object)? {
+        "NextStep" => Ok(AutoresetMode::NextStep),
+        "SameStep" => Ok(AutoresetMode::SameStep),
+        "Disabled" => Ok(AutoresetMode::Disabled),
+        other => Err(value_error("autoreset_mode", "NextStep, SameStep or Disabled", other, "choose one of them")),
+    }
+}
+
+/// Returns environments of an id, or of a plugin's capsule; errors about their number name `count_name`.
+pub(crate) fn make(
+    py: Python<'_>,
+    env_id: &Bound<'_, PyAny>,
+    (count_name, num_envs): (&str, &Bound<'_, PyAny>),
+    seed: Option<&Bound<'_, PyAny>>,
+    autoreset_mode: Option<&Bound<'_, PyAny>>,
+    max_episode_steps: Option<&Bound<'_, PyAny>>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Box<dyn VectorEnv>> {
+    let num_envs = count(count_name, num_envs)?;
+    let source = Source::of(env_id)?;
+    let arguments = arguments_of(kwargs)?;
+    let options = MakeOptions {
+        num_envs,
+        autoreset_mode: autoreset_mode.map_or(Ok(AutoresetMode::SameStep), mode_of)?,
+        max_episode_steps: max_episode_steps.map(limit_of).transpose()?,
+        seed: seed.map(base_of).transpose()?.flatten(),
+        arguments: &arguments,
+    };
+    let made = detached(py, || match source {
+        Source::Id(id) => envs::make(&id, &options),
+        Source::Plugin(plugin) => plugin.make(&options),
+    });
+    let name = |error: Error| {
+        error.rename_argument("num_envs", count_name.to_owned()).rename_argument("arguments", "env_kwargs")
+    };
+    let mut env = made.map_err(|error| to_py(name(error)))?;
+    if let (Some(seed), None) = (seed, options.seed) {
+        env.set_rngs(&streams_from(seed, num_envs, |rng| rng)?).map_err(to_py)?;
+    }
+    Ok(env)
+}
+
+/// The ids of the native environments.
+#[pyfunction]
+pub(crate) fn env_ids() -> Vec<&'static str> {
+    envs::ids().collect()
+}
+
+/// Free memory in bytes, the control group's limit included; None where the system does not tell.
+#[pyfunction]
+pub(crate) fn available_memory() -> Option<u64> {
+    rlox_core::available_memory()
+}

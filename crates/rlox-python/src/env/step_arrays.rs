@@ -1,0 +1,75 @@
+//! The caller's arrays that steps write to.
+
+use pyo3::prelude::*;
+use rlox_core::StepOut;
+
+use crate::convert::args::{expect_shape, output};
+use crate::convert::policy_output::ActionArgument;
+use crate::sync::borrow::{Apart, Output, guards_any};
+
+/// The arguments of `step_into`.
+pub(crate) struct StepArrays<'a, 'py> {
+    pub(crate) obs: &'a Bound<'py, PyAny>,
+    pub(crate) rewards: &'a Bound<'py, PyAny>,
+    pub(crate) terminated: &'a Bound<'py, PyAny>,
+    pub(crate) truncated: &'a Bound<'py, PyAny>,
+    pub(crate) final_obs: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> StepArrays<'a, 'py> {
+    /// For one step of `n` environments, by the rules of [`Apart`]; none if guards are needed to tell what is wrong.
+    pub(crate) fn unguarded(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
+        if guards_any() {
+            return None;
+        }
+        let mut apart = Apart::default();
+        let out = StepOut {
+            obs: apart.output(self.obs, &[n, dim])?,
+            reward: apart.output(self.rewards, &[n])?,
+            terminated: apart.output(self.terminated, &[n])?,
+            truncated: apart.output(self.truncated, &[n])?,
+            final_obs: self.final_obs.map_or(Some(&mut [][..]), |array| apart.output(array, &[n, dim]))?,
+        };
+        actions.is_apart(&mut apart).then_some(out)
+    }
+
+    /// Arrays of `rows` rows, each of shape `each` or, observations, `each_obs`.
+    pub(crate) fn guarded(&self, rows: usize, each: &[usize], each_obs: &[usize]) -> PyResult<Guarded<'py>> {
+        let guarded = Guarded {
+            obs: output("obs", self.obs)?,
+            rewards: output("rewards", self.rewards)?,
+            terminated: output("terminated", self.terminated)?,
+            truncated: output("truncated", self.truncated)?,
+            final_obs: self.final_obs.map(|array| output("final_obs", array)).transpose()?,
+        };
+        expect_shape("obs", guarded.obs.shape(), rows, each_obs)?;
+        expect_shape("rewards", guarded.rewards.shape(), rows, each)?;
+        expect_shape("terminated", guarded.terminated.shape(), rows, each)?;
+        expect_shape("truncated", guarded.truncated.shape(), rows, each)?;
+        if let Some(final_obs) = &guarded.final_obs {
+            expect_shape("final_obs", final_obs.shape(), rows, each_obs)?;
+        }
+        Ok(guarded)
+    }
+}
+
+/// The same, which nobody else uses meanwhile.
+pub(crate) struct Guarded<'py> {
+    obs: Output<'py, f32>,
+    rewards: Output<'py, f64>,
+    terminated: Output<'py, bool>,
+    truncated: Output<'py, bool>,
+    final_obs: Option<Output<'py, f32>>,
+}
+
+impl Guarded<'_> {
+    pub(crate) fn out(&mut self) -> StepOut<'_> {
+        StepOut {
+            obs: self.obs.slice(),
+            reward: self.rewards.slice(),
+            terminated: self.terminated.slice(),
+            truncated: self.truncated.slice(),
+            final_obs: self.final_obs.as_mut().map_or(&mut [][..], Output::slice),
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use rlox_core::{
+    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
+};
+
+use super::Inner;
+use super::snapshot::{self, WORDS};
+use crate::alloc::{reserved, zeroed};
+use crate::convert::args::{INTEGER, argument, expect_shape, index, instance, output};
+use crate::convert::array::{fresh, new_dict, result};
+use crate::convert::flags::{Flags, flag_argument};
+use crate::convert::options::options_of;
+use crate::convert::policy_output::{ActionArgument, SaidArgument};
+use crate::convert::seed::{Seeding, seed_of};
+use crate::convert::space::space_dict;
+use crate::env::make::make;
+use crate::env::step_arrays::StepArrays;
+use crate::error::to_py;
+use crate::normalize::{Normalizer, normalizer_of};
+use crate::rollout::RolloutBuffer;
+use crate::sync::cell::Shared;
+use crate::sync::gil::{alone, detached};
+
+/// From how many environments, or numbers of observations, on a call may take more than 5 us.
+const LONG: usize = 128;
+const LONG_OBS: usize = 4096;
+
+/// Numbers whose place the Python objects take that are made of a step's result, for each environment: a row of the final
+/// observations, its index and flags. It is asked for before the step, and given back for them.
+const ROOM: usize = 72;
+
+/// After so many steps of single environments it is time to look for Ctrl-C.
+const SHORT: usize = 1024;
+
+#[pyclass(frozen, module = "rlox._rlox")]
+pub(crate) struct NativeVectorEnv {
+    pub(crate) inner: Shared<Inner>,
+    pub(crate) spec: EnvSpec,
+    #[pyo3(get)]
+    pub(crate) num_envs: usize,
+    mode: AutoresetMode,
+    pub(crate) masks: bool,
+    restorable: bool,
+    dim: usize,
+    action_shape: Vec<usize>,
+    long: bool,
+    names: Names,
+}
+
+/// Names of arguments in errors, as callers know them.
+#[derive(Clone, Copy)]
+struct Names {
+    actions: &'static str,
+    states: &'static str,
+    /// True for a single environment: its errors have no index.
+    single: bool,
+}
+
+impl Names {
+    const BATCH: Self = Self { actions: "actions", states: "states", single: false };
+    const SINGLE: Self = Self { actions: "action", states: "state", single: true };
+
+    fn apply(self, error: Error) -> Error {
+        if !self.single {
+            return error;
+        }
+        error.rename_argument("actions", self.actions).rename_argument("states", self.states).without_env()
+    }
+}
+
+impl NativeVectorEnv {
+    /// Around environments that are made; `slow` where a step of them always takes long.
+    pub(crate) fn around(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
+        let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
+        let spec = env.spec().clone();
+        let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
+        let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
+        let final_obs = zeroed(finals).map_err(to_py)?;
+        let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
+        let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
+        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || slow;
+        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long, names: Names::BATCH })
+    }
+
+    fn discrete(&self) -> bool {
+        !matches!(self.spec.action, Space::Box { .. })
+    }
+
+    /// Enters environment, buffer and normaliser, in this order.
+    pub(crate) fn roll(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        buffer: &RolloutBuffer,
+        normalizer: Option<&Normalizer>,
+        f: impl FnOnce(&mut dyn VectorEnv, &mut Core, Option<&mut CoreNormalizer>) -> Result<()> + Send,
+    ) -> PyResult<()> {
+        self.inner.with(py, long, |inner| {
+            buffer.inner.enter(|buffer| match normalizer {
+                Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, buffer, Some(normalizer))),
+                None => f(&mut *inner.env, buffer, None),
+            })
+        })
+    }
+
+    /// Enters environment and normaliser, in this order, without the GIL.
+    pub(crate) fn lend<R: Send>(
+        &self,
+        py: Python<'_>,
+        normalizer: Option<&Normalizer>,
+        f: impl FnOnce(&mut dyn VectorEnv, Option<&mut CoreNormalizer>) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        self.inner.with(py, true, |inner| match normalizer {
+            Some(normalizer) => normalizer.inner.enter(|normalizer| f(&mut *inner.env, Some(normalizer))),
+            None => f(&mut *inner.env, None),
+        })
+    }
+}
+
+#[pymethods]
+impl NativeVectorEnv {
+    #[new]
+    #[pyo3(signature = (env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name="num_envs", *, single=false),
+        text_signature = "(env_id, num_envs, seed=None, autoreset_mode=None, max_episode_steps=None, kwargs=None, count_name='num_envs', *, single=False)")]
+    fn new(
+        py: Python<'_>,
+        env_id: &Bound<'_, PyAny>,
+        num_envs: &Bound<'_, PyAny>,
+        seed: Option<&Bound<'_, PyAny>>,
+        autoreset_mode: Option<&Bound<'_, PyAny>>,
+        max_episode_steps: Option<&Bound<'_, PyAny>>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        count_name: &str,
+        single: bool,
+    ) -> PyResult<Self> {
+        let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
+        // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
+        let env = Self::around(py, env, env_id.is_instance_of::<PyCapsule>())?;
+        Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
+    }
+
+    #[getter]
+    fn autoreset_mode(&self) -> String {
+        format!("{:?}", self.mode)
+    }
+
+    #[getter]
+    fn env_id(&self) -> &str {
+        &self.spec.id
+    }
+
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.inner.is_closed(py)
+    }
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.close(py)
+    }
+
+    fn spec<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = new_dict(py)?;
+        dict.set_item("id", &self.spec.id)?;
+        dict.set_item("max_episode_steps", self.spec.max_episode_steps)?;
+        dict.set_item("has_action_masks", self.masks)?;
+        dict.set_item("restorable", self.restorable)?;
+        dict.set_item("observation", space_dict(py, &self.spec.observation)?)?;
+        dict.set_item("action", space_dict(py, &self.spec.action)?)?;
+        Ok(dict)
+    }
+
+    #[pyo3(signature = (seed=None, mask=None, options=None))]
+    fn reset<'py>(
+        &self,
+        py: Python<'py>,
+        seed: Option<&Bound<'py, PyAny>>,
+        mask: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let seeds = Seeding::of(seed, self.num_envs)?;
+        let options = options_of(options)?;
+        let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
+        let mask = mask.as_ref().map(Flags::slice);
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
+        self.inner.with(py, self.long, |inner| seeds.reset(&mut *inner.env, mask, &options, row))?;
+        Ok(obs.into_array())
+    }
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        actions: &Bound<'py, PyAny>,
+    ) -> PyResult<(
+        Bound<'py, PyArrayDyn<f32>>,
+        Bound<'py, PyArrayDyn<f64>>,
+        Bound<'py, PyArrayDyn<bool>>,
+        Bound<'py, PyArrayDyn<bool>>,
+        Option<Bound<'py, PyArrayDyn<f32>>>,
+    )> {
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
+        let actions = actions.read(!self.long && alone(py), self.num_envs, &self.action_shape)?;
+        let (mut obs, mut rewards) =
+            (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
+        let (mut terminated, mut truncated) =
+            (fresh::<bool>(py, &[self.num_envs])?, fresh::<bool>(py, &[self.num_envs])?);
+        let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
+        let actions = actions.get();
+        let finals = self.inner.with(py, self.long, |inner| {
+            // Before the step, which cannot be taken back; pages that nobody writes to cost nothing.
+            let mut copy = reserved(inner.final_obs.len() + self.num_envs * ROOM)?;
+            let out =
+                StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
+            inner.env.step(actions, out).map_err(|error| self.names.apply(error))?;
+            let any = !inner.final_obs.is_empty() && term.iter().zip(trunc.iter()).any(|(a, b)| *a || *b);
+            if !any {
+                return Ok(None);
+            }
+            copy.extend_from_slice(&inner.final_obs);
+            copy.shrink_to_fit();
+            Ok(Some(copy))
+        })?;
+        let finals = finals.map(|data| data.into_pyarray(py).reshape([self.num_envs, self.dim])).transpose()?;
+        let finals = finals.map(|array| array.to_dyn().clone());
+        Ok((obs.into_array(), rewards.into_array(), terminated.into_array(), truncated.into_array(), finals))
+    }
+    #[pyo3(signature = (actions, obs, rewards, terminated, truncated, final_obs=None))]
+    fn step_into(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (n, each) = (self.num_envs, [self.dim]);
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
+        let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs };
+        if !self.long
+            && alone(py)
+            && let Some(out) = arrays.unguarded(n, self.dim, &actions)
+        {
+            let actions = actions.read(true, n, &self.action_shape)?;
+            let actions = actions.get();
+            return self.inner.with(py, self.long, |inner| inner.env.step(actions, out));
+        }
+        let actions = actions.read(false, n, &self.action_shape)?;
+        let mut guarded = arrays.guarded(n, &[], &each)?;
+        let (actions, out) = (actions.get(), guarded.out());
+        self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
+    }
+
+    /// Many steps, of whose arrays each has a leading axis for time. Ctrl-C ends them between two steps.
+    fn steps_into(
+        &self,
+        py: Python<'_>,
+        actions: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+        truncated: &Bound<'_, PyAny>,
+        final_obs: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (n, dim) = (self.num_envs, self.dim);
+        let shape = [&[n][..], &self.action_shape].concat();
+        let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
+        let steps = actions.rows();
+        let actions = actions.read(false, steps, &shape)?;
+        let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs: Some(final_obs) };
+        let mut guarded = arrays.guarded(steps, &[n], &[n, dim])?;
+        let out = guarded.out();
+        let obs = out.obs.chunks_exact_mut(n * dim);
+        let rewards = out.reward.chunks_exact_mut(n);
+        let terminated = out.terminated.chunks_exact_mut(n);
+        let truncated = out.truncated.chunks_exact_mut(n);
+        let final_obs = out.final_obs.chunks_exact_mut(n * dim);
+        let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
+        let (actions, width) = (actions.get(), shape.iter().product());
+        self.inner.with(py, true, |inner| {
+            let mut watch = Watch::default();
+            for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
+                if t.is_multiple_of((SHORT / n).max(1)) {
+                    watch.check()?;
+                }
+                let actions = match actions {
+                    Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
+                    Actions::Continuous(all) => Actions::Continuous(&all[t * width..][..width]),
+                };
+                inner.env.step(actions, StepOut { obs, reward, terminated, truncated, final_obs })?;
+            }
+            Ok(())
+        })
+    }
+
+    #[pyo3(signature = (buffer, normalizer=None, seed=None))]
+    fn begin_rollout(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        normalizer: Option<&Bound<'_, PyAny>>,
+        seed: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
+        let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
+        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
+    }
+    #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
+    fn step_rollout(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        t: &Bound<'_, PyAny>,
+        actions: &Bound<'_, PyAny>,
+        log_probs: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        normalizer: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
+        let t = index("t", t)?;
+        let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
+        let said = said.read(&buffer.fields, self.num_envs, &self.action_shape)?;
+        let said = said.get();
+        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
+    }
+
+    fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
+        let (returns, lengths) = self.inner.with(py, self.long, |inner| {
+            let count = inner.env.episodes().len();
+            let (mut returns, mut lengths, mut wide) = (reserved(count)?, reserved(count)?, reserved(count)?);
+            inner.drain(&mut returns, &mut lengths);
+            wide.extend(lengths.into_iter().map(i64::from));
+            Ok((returns, wide))
+        })?;
+        Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
+    }
+
+    /// How many episodes the last `drain_episodes` could not give, as only the newest 16,384 are kept.
+    #[getter]
+    fn episodes_dropped(&self, py: Python<'_>) -> PyResult<u64> {
+        self.inner.with(py, self.long, |inner| Ok(inner.dropped))
+    }
+
+    fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let row = obs.slice();
+        self.inner.with(py, self.long, |inner| inner.env.observe(row))?;
+        Ok(obs.into_array())
+    }
+
+    /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
+    #[pyo3(signature = (out=None))]
+    fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let shape = [self.num_envs, masked_actions(&self.spec.action)];
+        let Some(given) = out else {
+            let mut masks = fresh::<bool>(py, &shape)?;
+            let flags = masks.slice();
+            self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
+            return Ok(masks.into_array().into_any());
+        };
+        let mut masks = output::<bool>("out", given)?;
+        expect_shape("out", masks.shape(), shape[0], &shape[1..])?;
+        let flags = masks.slice();
+        self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
+        Ok(given.clone())
+    }
+
+    /// The action masks of the last states of the episodes that the last step truncated, (N, n); other rows hold anything.
+    fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
+        let mut masks = fresh::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
+        let flags = masks.slice();
+        self.inner.with(py, self.long, |inner| inner.env.final_action_masks(flags))?;
+        Ok(masks.into_array())
+    }
+
+    fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+        let width = self.inner.with(py, self.long, |inner| inner.state_width("render"))?;
+        let mut states = result::<f64>(py, &[self.num_envs, width])?;
+        let rows = states.slice();
+        self.inner.with(py, self.long, |inner| inner.states(width, rows))?;
+        Ok(states.into_array())
+    }
+
+    fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        snapshot::take(py, &self.inner, self.num_envs)
+    }
+
+    fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
+        snapshot::put(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
+    }
+
+    /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
+    fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
+        let mut words = result::<i64>(py, &[self.num_envs, WORDS])?;
+        let taken = self.inner.with(py, self.long, |inner| stream_words(&inner.env.rngs()?))?;
+        check_len("streams", taken.len(), words.slice().len()).map_err(to_py)?;
+        words.slice().copy_from_slice(&taken);
+        Ok(words.into_array())
+    }
+
+    fn set_rng_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
+        let words = argument::<i64>("states", states, &INTEGER)?.read(false)?;
+        expect_shape("states", words.shape(), self.num_envs, &[WORDS])?;
+        let words = words.slice();
+        self.inner.with(py, self.long, |inner| {
+            inner.env.set_rngs(&streams_of(words).map_err(|error| error.rename_argument("streams", "states"))?)
+        })
+    }
+}

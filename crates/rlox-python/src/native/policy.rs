@@ -1,0 +1,714 @@
+//! `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use numpy::{Element, IntoPyArray, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rlox_core::{
+    ActionsMut, DType, EnvSpec, Error, Field, FieldData, Normalizer, Pcg64, PolicyOut, Result, Space, Watch,
+};
+use rlox_nn::train::{
+    Collection, Encoding, IterationStreams, Learned, Minibatches, Observations, collect_transitions,
+    estimate_advantages, mask_width, predict_actions,
+};
+use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
+
+use super::configs::{self, FIX, Settings};
+use crate::alloc::{mapped, zeroed};
+use crate::convert::args::{
+    Argument, INTEGER, Input, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, shown,
+    switch, switches, text,
+};
+use crate::convert::array::new_dict;
+use crate::convert::flags::{Flags, flag_argument};
+use crate::convert::options::from_items;
+use crate::convert::seed::seed_of;
+use crate::convert::space::space_of;
+use crate::env::snapshot::WORDS;
+use crate::env::vec_env::NativeVectorEnv;
+use crate::error::{to_py, type_error, value_error};
+use crate::normalize::normalizer_of;
+use crate::rollout::RolloutBuffer;
+use crate::sync::cell::{Shared, locked};
+use crate::sync::gil::detached;
+
+/// Up to how many environments a call takes less than 5 us.
+const SHORT: usize = 1;
+
+/// From how many numbers on a call may take more than 5 us.
+const LONG: usize = 64;
+
+/// A policy and values of small networks on the CPU. `rlox.learners.native_on_policy` makes it for its learners.
+///
+/// Args:
+///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
+///     action: An action space as native environments describe theirs.
+///     stream: int64 (6,), the words of the random stream that the initial weights come from.
+///     shape: The settings that shape it: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
+///     backend: One of `network_backends()`.
+///
+/// Raises:
+///     ValueError, TypeError: Spaces or settings that make no sense.
+///     MemoryError: The networks do not fit into memory.
+#[pyclass(frozen, module = "rlox._rlox")]
+pub(crate) struct NativePolicy {
+    pub(super) inner: Shared<Inner>,
+    /// Set to end a rollout, or the updates, early.
+    stop: AtomicBool,
+    encoding: Encoding,
+    obs_shape: Vec<usize>,
+    action: Space,
+}
+
+pub(super) struct Inner {
+    pub(super) policy: Box<dyn ActorCritic>,
+    pub(super) streams: IterationStreams,
+    minibatches: Minibatches,
+    /// The network's inputs of a batch.
+    inputs: Vec<f32>,
+}
+
+impl NativePolicy {
+    /// Calls `f` with what says whether to stop: it was asked to, or a signal handler raised something.
+    fn stoppable<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
+        let (mut watch, mut raised) = (Watch::default(), None);
+        let done = f(&mut || {
+            raised = raised.take().or_else(|| watch.check().err());
+            raised.is_some() || self.stop.load(Ordering::Relaxed)
+        });
+        raised.map_or(done, Err)
+    }
+
+    /// Checks that a buffer holds this policy's observations and actions.
+    pub(super) fn check(&self, buffer: &rlox_core::RolloutBuffer) -> Result<()> {
+        let (obs, actions) = (field(buffer, "obs")?, field(buffer, "actions")?);
+        let dtype = if matches!(self.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
+        let wanted = (self.encoding.stored(), self.action.dim(), dtype);
+        let got = (obs.width(), actions.width(), actions.dtype());
+        if wanted == got {
+            return Ok(());
+        }
+        let said = |(obs, actions, dtype): (usize, usize, DType)| {
+            format!("observations of {obs} numbers and actions of {actions} ({dtype:?})")
+        };
+        Err(Error::shape("buffer", said(wanted), said(got), "make it for the policy's environments"))
+    }
+
+    pub(super) fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
+        masks.map(|masks| flag_argument("action_masks", masks)?.read(py, false)).transpose()
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl NativePolicy {
+    /// The weights, and what networks they are of.
+    pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<(NamedTensors, rlox_nn::PolicyShape)> {
+        let (tensors, shape) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.shape())))?;
+        let unknown = || {
+            let fix = "use the native backend";
+            value_error("backend", "networks whose shape can be told", "others", fix)
+        };
+        Ok((tensors, shape.ok_or_else(unknown)?))
+    }
+}
+
+#[pymethods]
+impl NativePolicy {
+    #[new]
+    #[pyo3(signature = (observation, action, stream, shape, backend))]
+    fn new(
+        py: Python<'_>,
+        observation: &Bound<'_, PyDict>,
+        action: &Bound<'_, PyDict>,
+        stream: &Bound<'_, PyAny>,
+        shape: &Bound<'_, PyDict>,
+        backend: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        make_policy(py, observation, action, stream, shape, backend)
+    }
+
+    /// Whether a rollout or the updates shall end early; stays set until it is cleared.
+    #[getter]
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
+        self.stop.store(stop, Ordering::Relaxed);
+    }
+
+    /// The seed of an iteration: of its actions, its exploration noise and the order of its minibatches.
+    fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
+        self.inner.with(py, num_envs > SHORT, |inner| {
+            inner.streams.renew(seed, num_envs)?;
+            Ok(())
+        })
+    }
+
+    /// Fills a rollout of native environments that have been reset, and estimates advantages.
+    ///
+    /// Returns:
+    ///     False if `stopping` was set meanwhile.
+    ///
+    /// Raises:
+    ///     ValueError: Environments, buffer and policy that do not fit together; numbers that are not finite.
+    ///     FloatingPointError: An output of the policy is NaN or infinite.
+    #[pyo3(signature = (env, buffer, normalizer, gamma, gae_lambda, sde_sample_freq))]
+    fn collect(
+        &self,
+        py: Python<'_>,
+        env: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        normalizer: Option<&Bound<'_, PyAny>>,
+        gamma: &Bound<'_, PyAny>,
+        gae_lambda: &Bound<'_, PyAny>,
+        sde_sample_freq: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let normalizer = normalizer_of(normalizer)?;
+        let how = Collection {
+            gamma: number("gamma", gamma)?,
+            gae_lambda: number("gae_lambda", gae_lambda)?,
+            sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
+        };
+        let mut whole = true;
+        env.roll(py, true, buffer, normalizer, |env, buffer, normalizer| {
+            self.inner.enter(|inner| {
+                self.check(buffer)?;
+                let Inner { policy, streams, .. } = inner;
+                let actions = &mut streams.actions;
+                let done = self.stoppable(|stop| {
+                    let done = collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, how, stop);
+                    match done {
+                        Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => Ok(false),
+                        done => done.map(|()| true),
+                    }
+                });
+                whole = done?;
+                Ok(())
+            })
+        })?;
+        Ok(whole)
+    }
+
+    /// What the policy does at row `t` of a rollout, whose observations are there: (actions, log_probs, values).
+    ///
+    /// Args:
+    ///     noise: Whether to draw the noise of state-dependent exploration anew.
+    #[pyo3(signature = (buffer, t, action_masks=None, noise=false))]
+    fn act<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        t: &Bound<'py, PyAny>,
+        action_masks: Option<&Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = switches::noise)] noise: bool,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let t = index("t", t)?;
+        let masks = Self::masks(py, action_masks)?;
+        let masks = masks.as_ref().map(Flags::slice);
+        let n = buffer.num_envs;
+        let (mut actions, mut log_probs, mut values) =
+            (Chosen::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
+        let out = PolicyOut { actions: actions.all(), log_probs: &mut log_probs, values: &mut values };
+        let rows = t.saturating_mul(n)..t.saturating_add(1).saturating_mul(n);
+        buffer.inner.with(py, n > SHORT, |buffer| {
+            self.check(buffer)?;
+            self.inner.enter(|inner| {
+                let Inner { policy, streams, inputs, .. } = inner;
+                self.encoding.encode(field(buffer, "obs")?.data(), rows, inputs)?;
+                if noise {
+                    policy.draw_noise(&mut streams.actions)?;
+                }
+                policy.act(inputs, masks, &mut streams.actions, out).map_err(of_masks)
+            })
+        })?;
+        let shape = [&[n][..], &self.action.shape()].concat();
+        Ok((actions.into_array(py, &shape)?, log_probs.into_pyarray(py).into_any(), values.into_pyarray(py).into_any()))
+    }
+
+    /// Values and advantages of a full rollout of environments elsewhere.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        gamma: &Bound<'_, PyAny>,
+        gae_lambda: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+        let (gamma, gae_lambda) = (number("gamma", gamma)?, number("gae_lambda", gae_lambda)?);
+        buffer.inner.with(py, true, |buffer| {
+            self.inner.enter(|inner| {
+                self.check(buffer)?;
+                let Inner { policy, inputs, .. } = inner;
+                estimate_advantages(policy.as_mut(), buffer, &self.encoding, inputs, gamma, gae_lambda)
+            })
+        })
+    }
+
+    /// Epochs of PPO over a finished rollout; see `configs::ppo` for the names.
+    fn ppo<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        settings: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let config = configs::ppo(&Settings(settings))?;
+        learn(self, py, buffer, |inner, buffer| {
+            let Inner { policy, streams, minibatches, .. } = inner;
+            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, &mut streams.order, 0.0, stop))
+        })
+    }
+
+    /// One step of A2C on a finished rollout.
+    fn a2c<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        settings: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let config = configs::a2c(&Settings(settings))?;
+        learn(self, py, buffer, |inner, buffer| {
+            let Inner { policy, minibatches, .. } = inner;
+            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
+        })
+    }
+
+    /// One step of IMPALA on a finished rollout of this policy or an older one.
+    fn impala<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+        settings: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let config = configs::impala(&Settings(settings))?;
+        learn(self, py, buffer, |inner, buffer| {
+            let Inner { policy, minibatches, .. } = inner;
+            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
+        })
+    }
+
+    /// Actions for observations as rollouts store them, of one or of a batch; see `predict`.
+    #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
+    fn predict<'py>(
+        &self,
+        py: Python<'py>,
+        obs: &Bound<'py, PyAny>,
+        seed: Option<&Bound<'py, PyAny>>,
+        action_masks: Option<&Bound<'py, PyAny>>,
+        normalizer: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Self { encoding, obs_shape, action, .. } = self;
+        let asked = Asked { encoding, obs_shape, action };
+        predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
+            self.inner.enter(|inner| {
+                let Inner { policy, inputs, .. } = inner;
+                predict_actions(policy.as_mut(), obs, seed, action, inputs, chosen.all()).map_err(of_masks)
+            })
+        })
+    }
+
+    /// All parameters by torch's names, float32.
+    fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let named = self.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
+        tensors_dict(py, named)
+    }
+
+    /// Checks that `load` takes these parameters.
+    ///
+    /// Raises:
+    ///     ValueError: As `load`.
+    fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
+        let named = tensors_of("tensors", tensors)?;
+        self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
+    }
+
+    /// Checks that `load_optimizer_state` takes this state.
+    ///
+    /// Raises:
+    ///     ValueError: As `load`.
+    fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let named = tensors_of("state", state)?;
+        self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
+    }
+
+    /// Takes parameters by name.
+    ///
+    /// Raises:
+    ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
+    fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
+        let named = tensors_of("tensors", tensors)?;
+        self.inner.with(py, true, |inner| inner.policy.load(&named))
+    }
+
+    /// What the optimiser keeps, by the parameters' names, float32.
+    fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let named = self.inner.with(py, true, |inner| Ok(inner.policy.optimizer_state()))?;
+        tensors_dict(py, named)
+    }
+
+    /// Takes what `optimizer_state` gave.
+    ///
+    /// Raises:
+    ///     ValueError: As `load`.
+    fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let named = tensors_of("state", state)?;
+        self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
+    }
+}
+
+/// The backends of networks that this library was built with.
+#[pyfunction]
+pub(crate) fn network_backends() -> Vec<&'static str> {
+    [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]
+        .into_iter()
+        .filter_map(|(name, built)| built.then_some(name))
+        .collect()
+}
+
+/// A policy of a space, an encoding and a shape.
+fn make_policy(
+    py: Python<'_>,
+    observation: &Bound<'_, PyDict>,
+    action: &Bound<'_, PyDict>,
+    stream: &Bound<'_, PyAny>,
+    shape: &Bound<'_, PyDict>,
+    backend: &Bound<'_, PyAny>,
+) -> PyResult<NativePolicy> {
+    let (encoding, obs_shape) = encoding_of(observation)?;
+    let action = space_of(action)?;
+    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    expect_shape("stream", words.shape(), WORDS, &[])?;
+    let shape = Shape::of(shape)?;
+    let backend = backend_of(backend)?;
+    let spec = spec_of(&encoding, &action);
+    let words = words.slice();
+    let made = detached(py, || -> Result<_> { shape.make(&spec, &backend, &mut Pcg64::from_words(words)?) });
+    let inner = Inner {
+        policy: made
+            .map_err(|error| to_py(error.rename_argument("sizes", "net_arch").rename_argument("hidden", "net_arch")))?,
+        streams: IterationStreams::new(0, 0).map_err(to_py)?,
+        minibatches: Minibatches::new(encoding.clone()),
+        inputs: Vec::new(),
+    };
+    let stop = AtomicBool::new(false);
+    Ok(NativePolicy { inner: Shared::new("NativePolicy", inner), stop, encoding, obs_shape, action })
+}
+
+/// What shapes the networks.
+struct Shape {
+    net_arch: Vec<usize>,
+    activation: Activation,
+    orthogonal: bool,
+    shared_trunk: bool,
+    use_sde: bool,
+    log_std_init: f32,
+}
+
+impl Shape {
+    fn of(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let get = |name: &str| item_of("shape", dict.as_any(), name, FIX);
+        Ok(Self {
+            net_arch: shape("net_arch", &get("net_arch")?)?,
+            activation: text("activation", &get("activation")?)?.parse().map_err(to_py)?,
+            orthogonal: switch("ortho_init", &get("ortho_init")?)?,
+            shared_trunk: switch("shared_trunk", &get("shared_trunk")?)?,
+            use_sde: switch("use_sde", &get("use_sde")?)?,
+            log_std_init: number("log_std_init", &get("log_std_init")?)? as f32,
+        })
+    }
+
+    fn init(&self, gain: f32) -> Init {
+        if self.orthogonal { Init::orthogonal(gain) } else { Init::Kaiming }
+    }
+
+    fn make(&self, spec: &EnvSpec, backend: &str, rng: &mut Pcg64) -> Result<Box<dyn ActorCritic>> {
+        match backend {
+            #[cfg(feature = "candle")]
+            "candle" => self
+                .around(spec, |sizes, gain| rlox_candle::CandleMlp::new(sizes, self.activation, self.init(gain), rng)),
+            #[cfg(feature = "burn")]
+            "burn" => {
+                self.around(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
+            }
+            _ => self.around(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
+        }
+    }
+
+    /// A policy of networks of one backend.
+    fn around<N: Network + 'static>(
+        &self,
+        spec: &EnvSpec,
+        make: impl FnMut(&[usize], f32) -> Result<N>,
+    ) -> Result<Box<dyn ActorCritic>> {
+        let distribution = if self.use_sde {
+            let hidden = self.net_arch.last().copied().unwrap_or(0);
+            Distribution::state_dependent(&spec.action, hidden, self.log_std_init)?
+        } else {
+            Distribution::new(&spec.action, self.log_std_init)?
+        };
+        let with = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
+        Ok(Box::new(with(spec, &self.net_arch, distribution, make)?))
+    }
+}
+
+/// How observations become inputs, and the shape of one.
+pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding, Vec<usize>)> {
+    let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
+    let obs_shape = shape("shape", &get("shape")?)?;
+    let encoding = match &*text("kind", &get("kind")?)? {
+        "numbers" => Encoding::Numbers(obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n))),
+        "one_hot" => {
+            let counts = shape("counts", &get("counts")?)?;
+            if counts.contains(&0) || counts.len() != obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n)) {
+                let got = format!("{counts:?} for shape {obs_shape:?}");
+                return Err(value_error("counts", "a positive count for each integer", &got, FIX));
+            }
+            Encoding::OneHot(counts)
+        }
+        other => return Err(value_error("kind", "numbers or one_hot", other, FIX)),
+    };
+    if encoding.inputs() == 0 {
+        let got = format!("shape {obs_shape:?}");
+        return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
+    }
+    Ok((encoding, obs_shape))
+}
+
+/// A backend that this library was built with.
+pub(super) fn backend_of(backend: &Bound<'_, PyAny>) -> PyResult<String> {
+    let backend = text("backend", backend)?;
+    if network_backends().contains(&&*backend) {
+        return Ok(backend);
+    }
+    let known = network_backends().join(", ");
+    Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"))
+}
+
+/// What networks are made for: environments of so many inputs and these actions.
+pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
+    EnvSpec {
+        id: String::new(),
+        observation: Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[encoding.inputs()]),
+        action: action.clone(),
+        max_episode_steps: None,
+    }
+}
+
+/// A field that every buffer has.
+fn field<'a>(buffer: &'a rlox_core::RolloutBuffer, name: &str) -> Result<&'a Field> {
+    buffer.field(name).ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "none", "make another"))
+}
+
+/// Learns from a rollout; gives the metrics.
+fn learn<'py>(
+    policy: &NativePolicy,
+    py: Python<'py>,
+    buffer: &Bound<'py, PyAny>,
+    f: impl FnOnce(&mut Inner, &mut rlox_core::RolloutBuffer) -> Result<Learned> + Send,
+) -> PyResult<Bound<'py, PyDict>> {
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let (learned, std) = buffer.inner.with(py, true, |buffer| {
+        policy.check(buffer)?;
+        policy.inner.enter(|inner| Ok((f(inner, buffer), inner.policy.mean_std())))
+    })?;
+    let learned = learned.map_err(to_py)?;
+    let dict = new_dict(py)?;
+    let stats = learned.stats;
+    for (name, number) in [
+        ("policy_loss", stats.policy_loss),
+        ("value_loss", stats.value_loss),
+        ("entropy_loss", stats.entropy_loss),
+        ("loss", stats.loss),
+        ("approx_kl", stats.approx_kl),
+        ("clip_fraction", stats.clip_fraction),
+        ("explained_variance", learned.explained_variance),
+    ] {
+        dict.set_item(name, f64::from(number))?;
+    }
+    if let Some(std) = std {
+        dict.set_item("std", f64::from(std))?;
+    }
+    dict.set_item("updates", learned.updates)?;
+    Ok(dict)
+}
+
+/// Actions of a batch.
+pub(super) enum Chosen {
+    Discrete(Vec<i64>),
+    Continuous(Vec<f32>),
+}
+
+impl Chosen {
+    pub(super) fn zeroed(space: &Space, rows: usize) -> Result<Self> {
+        let len = rows.saturating_mul(space.dim());
+        Ok(if matches!(space, Space::Box { .. }) {
+            Self::Continuous(zeroed(len)?)
+        } else {
+            Self::Discrete(zeroed(len)?)
+        })
+    }
+
+    /// Where they are to be written.
+    pub(super) fn all(&mut self) -> ActionsMut<'_> {
+        match self {
+            Self::Discrete(actions) => ActionsMut::Discrete(actions),
+            Self::Continuous(actions) => ActionsMut::Continuous(actions),
+        }
+    }
+
+    pub(super) fn into_array<'py>(self, py: Python<'py>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+        fn array<'py, T: Element>(py: Python<'py>, data: Vec<T>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+            Ok(data.into_pyarray(py).reshape(shape)?.into_any())
+        }
+        match self {
+            Self::Discrete(actions) => array(py, actions, shape),
+            Self::Continuous(actions) => array(py, actions, shape),
+        }
+    }
+}
+
+/// Observations whose Python code has run.
+pub(super) enum Observed<'py> {
+    Numbers(Argument<'py, f32>),
+    Integers(Argument<'py, i64>),
+}
+
+impl<'py> Observed<'py> {
+    /// Takes what an encoding is for. May run Python code.
+    pub(super) fn new(name: &'static str, encoding: &Encoding, obs: &Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(match encoding {
+            Encoding::Numbers(_) => Self::Numbers(argument(name, obs, &REAL)?),
+            Encoding::OneHot(_) => Self::Integers(argument(name, obs, &INTEGER)?),
+        })
+    }
+
+    pub(super) fn read(self) -> PyResult<Rows<'py>> {
+        Ok(match self {
+            Self::Numbers(rows) => Rows::Numbers(rows.read(false)?),
+            Self::Integers(rows) => Rows::Integers(rows.read(false)?),
+        })
+    }
+}
+
+/// The same, to be looked at.
+pub(super) enum Rows<'py> {
+    Numbers(Input<'py, f32>),
+    Integers(Input<'py, i64>),
+}
+
+impl Rows<'_> {
+    pub(super) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Numbers(rows) => rows.shape(),
+            Self::Integers(rows) => rows.shape(),
+        }
+    }
+
+    pub(super) fn data(&self) -> FieldData<'_> {
+        match self {
+            Self::Numbers(rows) => FieldData::F32(rows.slice()),
+            Self::Integers(rows) => FieldData::I64(rows.slice()),
+        }
+    }
+}
+
+/// Who is asked, and what of.
+pub(super) struct Asked<'a> {
+    pub(super) encoding: &'a Encoding,
+    /// The shape of one observation.
+    pub(super) obs_shape: &'a [usize],
+    pub(super) action: &'a Space,
+}
+
+/// Greedy actions, or with a seed samples, `[n, *action_shape]`, or `[*action_shape]` for one observation: as environments
+/// take them, Discrete ones with the space's start added, those of a Box inside its bounds. `predict` gives them.
+pub(super) fn predict<'py>(
+    asked: &Asked<'_>,
+    py: Python<'py>,
+    obs: &Bound<'py, PyAny>,
+    seed: Option<&Bound<'py, PyAny>>,
+    action_masks: Option<&Bound<'py, PyAny>>,
+    normalizer: Option<&Bound<'py, PyAny>>,
+    mut predict: impl FnMut(Observations<'_>, Option<u64>, &mut Chosen) -> Result<()> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Asked { encoding, obs_shape, action } = *asked;
+    let normalizer = normalizer_of(normalizer)?;
+    let seed = seed.map(seed_of).transpose()?;
+    let observed = Observed::new("obs", encoding, obs)?;
+    let masks = NativePolicy::masks(py, action_masks)?;
+    let rows = observed.read()?;
+    let lead = lead_of(rows.shape(), obs_shape)?;
+    let n = lead.iter().product();
+    let width = mask_width(action).map_err(to_py)?;
+    if let Some(masks) = &masks {
+        expect_shape("action_masks", masks.shape(), n, &[width])?;
+    }
+    let masks = masks.as_ref().map(Flags::slice);
+    let mut chosen = Chosen::zeroed(action, n).map_err(to_py)?;
+    let data = rows.data();
+    let mut act = |normalizer: Option<&Normalizer>| {
+        predict(Observations { data, encoding, normalizer, masks }, seed, &mut chosen)
+    };
+    let long = n.saturating_mul(encoding.inputs()) > LONG;
+    match normalizer {
+        Some(normalizer) => normalizer.inner.with(py, long, |normalizer| act(Some(normalizer))),
+        None => locked(py, long, || act(None)),
+    }?;
+    chosen.into_array(py, &[&lead[..], &action.shape()].concat())
+}
+
+/// What comes before the shape of one observation: nothing, or the number of observations.
+fn lead_of(got: &[usize], one: &[usize]) -> PyResult<Vec<usize>> {
+    if got == one {
+        return Ok(Vec::new());
+    }
+    match got.split_first() {
+        Some((n, rest)) if rest == one => Ok(vec![*n]),
+        _ => {
+            let expected = format!("one observation of shape {one:?} or a batch with one more dimension in front");
+            Err(value_error("obs", &expected, &format!("shape {got:?}"), "reshape it"))
+        }
+    }
+}
+
+/// An error in the caller's words for the masks.
+pub(super) fn of_masks(error: Error) -> Error {
+    error.rename_argument("masks", "action_masks")
+}
+
+/// Named tensors as a dict of arrays.
+pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
+    let dict = new_dict(py)?;
+    for tensor in tensors {
+        let array = tensor.data.into_pyarray(py).reshape(tensor.shape)?;
+        dict.set_item(tensor.name, array)?;
+    }
+    Ok(dict)
+}
+
+/// Named tensors of a dict of arrays.
+pub(super) fn tensors_of(argument: &'static str, given: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
+    let Ok(dict) = given.cast::<PyDict>() else {
+        return Err(type_error(
+            argument,
+            "a dict of names and arrays",
+            &shown(given),
+            "pass what a policy of this shape gave",
+        ));
+    };
+    let mut tensors = NamedTensors::default();
+    from_items(Some(dict), 2, |(name, array)| {
+        let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
+        let name: String = name.extract().map_err(wrong)?;
+        let array = crate::convert::args::argument::<f32>(argument, &array, &REAL)?.read(false)?;
+        let data = mapped(array.slice(), |x| x).map_err(to_py)?;
+        tensors.push(name, array.shape(), data).map_err(to_py)
+    })?;
+    Ok(tensors)
+}

@@ -1,0 +1,377 @@
+//! Borrows of NumPy's memory: typed views, guards, unguarded elements of short calls, and scans that Ctrl-C ends.
+//!
+//! Two arrays may show one memory though neither is a view of the other - `np.frombuffer` twice, a tensor of an array, a
+//! memoryview - so guards compare addresses with those of other arguments and other calls. What is not seen: memory that
+//! the system shows at two addresses, and what other modules do with it.
+#![expect(unsafe_code, reason = "memory shared with NumPy")]
+
+use std::any::TypeId;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use numpy::ndarray::{ArrayView, Axis, IxDyn};
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PY_ARRAY_API};
+use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::PyTypeInfo;
+use pyo3::prelude::*;
+use rlox_core::{Result as CoreResult, Watch};
+
+use crate::alloc::reserved;
+use crate::error::to_py;
+use crate::sync::gil::{detached, this_thread};
+
+/// NumPy's own dtypes have numbers below this.
+const OWN_DTYPES: i32 = 24;
+
+/// A kind of number that NumPy has too, by `dtype.kind`.
+pub(crate) trait Kind: Element + Copy + Send + 'static {
+    const KIND: u8;
+}
+
+macro_rules! kinds {
+    ($($number:ty: $kind:literal),*) => { $(impl Kind for $number { const KIND: u8 = $kind; })* };
+}
+kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
+
+/// The object as an array of `T`, if it is one.
+pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
+    let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
+    let same = dtype.kind() == T::KIND
+        && dtype.itemsize() == size_of::<T>()
+        && dtype.num() < OWN_DTYPES
+        && dtype.is_native_byteorder() != Some(false);
+    // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
+    // costs as much as the rest of a short call.
+    same.then(|| unsafe { object.cast_unchecked() })
+}
+
+/// The same memory as an array that nobody else has: its dtype, shape and strides stay as they are.
+pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    let py = array.py();
+    // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
+    unsafe {
+        let kind = PyUntypedArray::type_object_raw(py);
+        let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), std::ptr::null_mut(), kind);
+        Ok(Bound::from_owned_ptr_or_err(py, view)?.cast_into_unchecked())
+    }
+}
+
+/// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
+fn make_bytes_valid(bytes: &mut [u8]) {
+    for byte in bytes {
+        *byte = u8::from(*byte != 0);
+    }
+}
+
+/// What calls use now. Only locked for a moment, with the GIL held.
+static TAKEN: Mutex<Vec<Taken>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct Taken {
+    id: usize,
+    addresses: Range<usize>,
+    writes: bool,
+    argument: &'static str,
+    thread: usize,
+}
+
+fn taken() -> MutexGuard<'static, Vec<Taken>> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether any memory is guarded.
+pub(crate) fn guards_any() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// In a forked child, lets go of what its parent's other threads used.
+pub(crate) fn forget_other_threads() {
+    let mut taken = taken();
+    taken.retain(|other| other.thread == this_thread());
+    COUNT.store(taken.len(), Ordering::Relaxed);
+}
+
+/// Memory that stays as it is, or is ours alone, while the guard lives.
+pub(crate) struct Guard(Option<usize>);
+
+impl Guard {
+    /// An error, which says what uses it, where other memory in use overlaps and one of the two is written to.
+    pub(crate) fn take<T: Element>(
+        argument: &'static str,
+        array: &Bound<'_, PyArrayDyn<T>>,
+        writes: bool,
+    ) -> Result<Self, String> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let addresses = addresses(array);
+        if addresses.is_empty() {
+            return Ok(Self(None));
+        }
+        let (thread, mut taken) = (this_thread(), taken());
+        let meets = |other: &&Taken| {
+            (writes || other.writes) && addresses.start < other.addresses.end && other.addresses.start < addresses.end
+        };
+        if let Some(other) = taken.iter().find(meets) {
+            let name = other.argument;
+            return Err(if other.thread == thread {
+                format!("memory that {name} shares")
+            } else {
+                format!("memory that another call uses as {name}")
+            });
+        }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        taken.push(Taken { id, addresses, writes, argument, thread });
+        COUNT.store(taken.len(), Ordering::Relaxed);
+        Ok(Self(Some(id)))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Some(id) = self.0 else { return };
+        let mut taken = taken();
+        if let Some(at) = taken.iter().position(|other| other.id == id) {
+            taken.swap_remove(at);
+        }
+        COUNT.store(taken.len(), Ordering::Relaxed);
+    }
+}
+
+/// All addresses between an array's first and last element, as its strides go.
+fn addresses<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Range<usize> {
+    if array.is_empty() {
+        return 0..0;
+    }
+    let (mut low, mut high) = (array.data().addr(), array.data().addr() + size_of::<T>());
+    for (n, stride) in array.shape().iter().zip(array.strides()) {
+        let far = stride.saturating_mul(n.cast_signed() - 1);
+        if far < 0 { low = low.saturating_add_signed(far) } else { high = high.saturating_add_signed(far) }
+    }
+    low..high
+}
+
+/// The elements of a caller's array that are read, guarded.
+pub(crate) struct Reading<'py, T> {
+    elements: Elements<'py, T>,
+    _guard: Guard,
+}
+
+impl<'py, T: Element + 'static> Reading<'py, T> {
+    /// Of an array for which there are [`Elements`]; none where they have changed since. An error says what writes them.
+    pub(crate) fn of(
+        argument: &'static str,
+        array: &Bound<'py, PyArrayDyn<T>>,
+    ) -> PyResult<Result<Option<Self>, String>> {
+        let array = private(array)?;
+        let guard = Guard::take(argument, &array, false);
+        Ok(guard.map(|guard| Some(Self { elements: Elements::of(&array)?, _guard: guard })))
+    }
+
+    pub(crate) fn elements(&self) -> &Elements<'py, T> {
+        &self.elements
+    }
+}
+
+/// Why an array cannot be written to.
+pub(crate) enum Unfit {
+    ReadOnly,
+    Scattered,
+    /// Something else uses its memory, as told.
+    Shared(String),
+}
+
+/// A caller's array that is written to, C-contiguous and aligned: its memory is ours alone meanwhile.
+pub(crate) struct Output<'py, T: Element> {
+    array: Bound<'py, PyArrayDyn<T>>,
+    _guard: Guard,
+}
+
+impl<'py, T: Kind> Output<'py, T> {
+    pub(crate) fn of(argument: &'static str, array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Result<Self, Unfit>> {
+        let array = private(array)?;
+        // SAFETY: a live array.
+        if unsafe { (*array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
+            return Ok(Err(Unfit::ReadOnly));
+        }
+        if !array.is_c_contiguous() || !array.is_aligned() {
+            return Ok(Err(Unfit::Scattered));
+        }
+        Ok(Guard::take(argument, &array, true).map_err(Unfit::Shared).map(|guard| {
+            let mut output = Self { array, _guard: guard };
+            let (start, len) = output.parts();
+            if TypeId::of::<T>() == TypeId::of::<bool>() {
+                // SAFETY: a byte each, of any value, contiguous, and ours alone.
+                make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
+            }
+            output
+        }))
+    }
+}
+
+impl<T: Element> Output<'_, T> {
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    /// Where the elements lie, and how many there are.
+    fn parts(&mut self) -> (*mut T, usize) {
+        // An array without elements may point anywhere.
+        let start = if self.array.is_empty() { std::ptr::dangling_mut() } else { self.array.data() };
+        (start, self.array.len())
+    }
+
+    pub(crate) fn slice(&mut self) -> &mut [T] {
+        let (start, len) = self.parts();
+        // SAFETY: contiguous, aligned and writeable, as looked at when made of an array that nobody else has; booleans
+        // were made valid. The guard keeps our other calls and arguments away; Python may race as it does with NumPy.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}
+
+/// The elements of a C-contiguous, aligned array, borrowed without a guard.
+///
+/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others. Or it reads numbers,
+/// of which any bytes are valid, under a guard: where Python writes to them meanwhile, that races as it does with NumPy.
+pub(crate) struct Elements<'py, T> {
+    array: Bound<'py, PyArrayDyn<T>>,
+    start: *const T,
+}
+
+impl<'py, T: Element + 'static> Elements<'py, T> {
+    /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
+    /// lets views of other numbers have.
+    pub(crate) fn of(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
+        if !array.is_c_contiguous() || !array.is_aligned() {
+            return None;
+        }
+        // An array without elements may point anywhere.
+        let start = if array.is_empty() { std::ptr::dangling() } else { array.data().cast_const() };
+        let elements = Self { array: array.clone(), start };
+        elements.holds_valid().then_some(elements)
+    }
+
+    fn holds_valid(&self) -> bool {
+        if TypeId::of::<T>() != TypeId::of::<bool>() {
+            return true;
+        }
+        // SAFETY: a byte each, of any value; nobody writes them meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
+        bytes.iter().fold(0, |all, byte| all | byte) <= 1
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    pub(crate) fn slice(&self) -> &[T] {
+        // SAFETY: looked at when made; by the promise above the array has not changed since, or only its numbers.
+        unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
+    }
+}
+
+/// The arrays of one short call, none of whose written ones lies in another: borrowed without guards, whose book-keeping
+/// takes longer than a step.
+///
+/// Whoever uses them keeps the GIL meanwhile, runs no Python code and found no other call running.
+#[derive(Default)]
+pub(crate) struct Apart {
+    taken: [Range<usize>; 6],
+    count: usize,
+}
+
+impl Apart {
+    /// Whether the memory is apart from all that was taken before. Takes it.
+    pub(crate) fn take<T>(&mut self, (start, len): (*const T, usize)) -> bool {
+        let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
+        let apart = self.taken[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
+        let Some(free) = self.taken.get_mut(self.count) else { return false };
+        (*free, self.count) = (range, self.count + 1);
+        apart
+    }
+
+    /// The elements of an array to be written. None if it is not of this dtype and shape, C-contiguous, aligned,
+    /// writeable and apart from the others: then guards tell what is wrong.
+    #[expect(clippy::mut_from_ref, reason = "NumPy's memory, not the object's, and given out once")]
+    pub(crate) fn output<'a, T: Kind>(&mut self, object: &'a Bound<'_, PyAny>, shape: &[usize]) -> Option<&'a mut [T]> {
+        let array = typed::<T>(object)?;
+        // SAFETY: a live array.
+        let writeable = unsafe { (*array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE != 0;
+        if !writeable || !array.is_c_contiguous() || !array.is_aligned() || array.shape() != shape || array.is_empty() {
+            return None;
+        }
+        let (start, len) = (array.data(), array.len());
+        if !self.take((start.cast_const(), len)) {
+            return None;
+        }
+        if TypeId::of::<T>() == TypeId::of::<bool>() {
+            // SAFETY: a byte each, of any value, of this array, which nobody else uses.
+            make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
+        }
+        // SAFETY: checked above; by the promise nobody else uses the memory, and the array lives for 'a.
+        Some(unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+}
+
+/// What is made of the elements, in C order. Where it is `long`, Ctrl-C ends it.
+pub(crate) fn mapped<S, T>(
+    py: Python<'_>,
+    view: ArrayView<'_, S, IxDyn>,
+    long: bool,
+    number: impl Fn(S) -> T + Sync,
+) -> PyResult<Vec<T>>
+where
+    S: Copy + Sync,
+    T: Send,
+{
+    let mut numbers = reserved(view.len()).map_err(to_py)?;
+    // Rows one by one: to step through all axes for each element would take many times as long.
+    let mut extend = |view: ArrayView<'_, S, IxDyn>| match (view.as_slice(), view.ndim()) {
+        (Some(slice), _) => numbers.extend(slice.iter().map(|x| number(*x))),
+        (None, 0) => numbers.extend(view.iter().map(|x| number(*x))),
+        (None, axes) => view.lanes(Axis(axes - 1)).into_iter().for_each(|row| match row.as_slice() {
+            Some(slice) => numbers.extend(slice.iter().map(|x| number(*x))),
+            None => numbers.extend(row.iter().map(|x| number(*x))),
+        }),
+    };
+    if long {
+        detached(py, || in_stretches(view, &mut Watch::default(), &mut extend)).map_err(to_py)?;
+    } else {
+        extend(view);
+    }
+    Ok(numbers)
+}
+
+/// The first of the elements, in C order, for which it is true. Ctrl-C ends it where there are many.
+pub(crate) fn found<S: Copy + Sync + Send>(
+    py: Python<'_>,
+    view: ArrayView<'_, S, IxDyn>,
+    is: impl Fn(S) -> bool + Sync,
+) -> PyResult<Option<S>> {
+    if view.len() <= Watch::STRETCH / 64 {
+        return Ok(view.iter().find(|x| is(**x)).copied());
+    }
+    // Who looks converts them next: where a copy is out of the question, so is the look.
+    drop(reserved::<f32>(view.len()).map_err(to_py)?);
+    let mut first = None;
+    let mut look = |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| is(**x)).copied());
+    detached(py, || in_stretches(view, &mut Watch::default(), &mut look)).map_err(to_py)?;
+    Ok(first)
+}
+
+/// Parts of an array, one after the other in C order.
+fn in_stretches<S>(
+    view: ArrayView<'_, S, IxDyn>,
+    watch: &mut Watch,
+    take: &mut impl FnMut(ArrayView<'_, S, IxDyn>),
+) -> CoreResult<()> {
+    if view.len() <= Watch::STRETCH {
+        take(view);
+        return watch.check();
+    }
+    // Halves of the first axis that has any keep the order.
+    let axis = view.shape().iter().position(|n| *n > 1).unwrap_or(0);
+    let half = view.len_of(Axis(axis)) / 2;
+    let (first, rest) = view.split_at(Axis(axis), half);
+    in_stretches(first, watch, take)?;
+    in_stretches(rest, watch, take)
+}

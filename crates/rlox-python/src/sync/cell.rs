@@ -1,0 +1,188 @@
+//! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use rlox_core::{Error, Result, Watch};
+
+use crate::error::to_py;
+use crate::sync::gil::{Short, alone, detached, may_handle_signals, may_wait, this_process, this_thread};
+
+/// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
+const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
+/// How often a call that waits asks at once again before it sleeps: many calls are over that soon.
+const EAGER: usize = 16;
+/// How long it sleeps.
+const NAP: Duration = Duration::from_micros(20);
+
+/// What to do when something was closed that has nothing outside of memory.
+pub(crate) const ANEW: &str = "make a new one";
+
+pub(crate) struct Shared<T> {
+    value: Mutex<Option<T>>,
+    gate: Gate,
+}
+
+/// Calls `f`, which enters something shared, as [`Shared::with`] would.
+pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    locked_as(py, long, |_| f())
+}
+
+/// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
+pub(crate) fn locked_as<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
+    if long || !alone(py) {
+        return detached(py, || f(true)).map_err(to_py);
+    }
+    let _short = Short::new();
+    f(false).map_err(to_py)
+}
+
+/// What is known of a lock beside the lock itself.
+pub(crate) struct Gate {
+    /// The thread that alone has it, or 0.
+    owner: AtomicUsize,
+    /// Where that thread is.
+    home: AtomicUsize,
+    process: u32,
+    /// What the lock is of.
+    name: &'static str,
+    /// What to do when it was closed.
+    reopen: &'static str,
+}
+
+/// Cleared before the lock is let go.
+pub(crate) struct Owned<'a>(&'a AtomicUsize);
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
+        Self { owner: AtomicUsize::new(0), home: AtomicUsize::new(0), process: std::process::id(), name, reopen }
+    }
+
+    /// Notes that this thread alone has the lock.
+    pub(crate) fn own(&self) -> Owned<'_> {
+        self.home.store(this_process(), Ordering::Relaxed);
+        self.owner.store(this_thread(), Ordering::Relaxed);
+        Owned(&self.owner)
+    }
+
+    /// Whether this thread alone has the lock.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Whether this process was forked from the one that made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Whether a thread of the parent process alone had the lock at the fork: nobody lets it go here.
+    fn is_orphaned(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0 && self.home.load(Ordering::Relaxed) != this_process()
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::closed(self.name, "an open object", "a closed one", self.reopen)
+    }
+
+    #[cold]
+    pub(crate) fn broken(&self) -> Error {
+        Error::closed(self.name, "an open object", "one whose last change failed half-way", "make a new one")
+    }
+
+    /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
+    /// nobody. `inside` says whether this thread itself has the lock. `looking` is told before a signal's handler may run,
+    /// and after it.
+    pub(crate) fn wait<G>(
+        &self,
+        enter: impl Fn() -> Option<G>,
+        inside: impl Fn() -> bool,
+        looking: impl Fn(bool),
+    ) -> Result<G> {
+        let (start, mut watch) = (Instant::now(), Watch::default());
+        let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
+        for round in 0.. {
+            if let Some(entered) = enter() {
+                return Ok(entered);
+            }
+            if inside() {
+                return refused("one in the middle of this thread's own call", "let the call end first");
+            }
+            let patient = || start.elapsed() <= PATIENCE_AFTER_FORK && may_wait() && !self.is_orphaned();
+            if self.is_forked() && !patient() {
+                let got = "one that a thread of the parent process was using at the fork";
+                return refused(got, "make a new one in this process");
+            }
+            if !may_wait() {
+                break;
+            }
+            if watch.is_due() && may_handle_signals() {
+                looking(true);
+                watch.check()?;
+                looking(false);
+            }
+            if round < EAGER { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+        refused("one that another call uses", "let the call end first")
+    }
+}
+
+/// A lock that is free now, whatever a call that panicked has left.
+pub(crate) fn free<G>(tried: TryLockResult<G>) -> Option<G> {
+    match tried {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl<T: Send> Shared<T> {
+    pub(crate) fn new(name: &'static str, value: T) -> Self {
+        Self { value: Mutex::new(Some(value)), gate: Gate::new(name, ANEW) }
+    }
+
+    /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
+    /// runs without it, which may hold a lock that this one waits for.
+    pub(crate) fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        f: impl FnOnce(&mut T) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        locked(py, long, || self.enter(f))
+    }
+
+    /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer,
+    /// normaliser, policy.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        let mut guard = self.lock()?;
+        let _owned = self.gate.own();
+        f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
+    }
+
+    /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let drop_it = || {
+            drop(self.lock()?.take());
+            Ok(())
+        };
+        detached(py, drop_it).map_err(to_py)
+    }
+
+    pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || Ok(self.lock()?.is_none())).map_err(to_py)
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
+        // Waiting takes the time first, which takes long.
+        let try_lock = || free(self.value.try_lock());
+        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own(), |_| ()), Ok)
+    }
+}

@@ -1,0 +1,187 @@
+//! One value that Python threads read at once and change one after the other: beside that, as `Shared`.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use pyo3::prelude::*;
+use rlox_core::Result;
+
+use crate::error::to_py;
+use crate::sync::cell::{Gate, free, locked_as};
+use crate::sync::gil::{detached, this_thread};
+
+pub(crate) struct Readable<T> {
+    value: RwLock<Option<T>>,
+    gate: Gate,
+    queue: Queue,
+}
+
+thread_local! {
+    /// What this thread is reading, by its address: a signal handler may run meanwhile, and want to change it.
+    static READING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that this thread reads something, while it lives.
+struct Reading;
+
+impl Reading {
+    fn new(gate: &Gate) -> Self {
+        READING.with_borrow_mut(|all| all.push(std::ptr::from_ref(gate).addr()));
+        Self
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READING.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Threads whose calls wait, in the order in which they came: neither do readers keep a writer waiting for ever, nor
+/// writers a reader.
+#[derive(Default)]
+struct Queue {
+    waiting: AtomicUsize,
+    threads: Mutex<VecDeque<Waiting>>,
+}
+
+struct Waiting {
+    thread: usize,
+    /// Whether a signal's handler may be running, which may wait for those behind.
+    away: bool,
+}
+
+/// A thread's place in a queue, until it is dropped.
+struct Place<'a> {
+    queue: &'a Queue,
+    gate: &'a Gate,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    fn threads(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place at the end. A thread that has one already, of a call whose signal handler calls again, gets none; nor does
+    /// one of a forked process, whose queue is of threads that it does not have.
+    fn join<'a>(&'a self, gate: &'a Gate) -> Option<Place<'a>> {
+        if gate.is_forked() {
+            return None;
+        }
+        let mut threads = self.threads();
+        if threads.iter().any(|waiting| waiting.thread == this_thread()) {
+            return None;
+        }
+        threads.push_back(Waiting { thread: this_thread(), away: false });
+        self.waiting.store(threads.len(), Ordering::Relaxed);
+        Some(Place { queue: self, gate })
+    }
+}
+
+impl Place<'_> {
+    fn is_first(&self) -> bool {
+        // Not waited for: after a fork, who has it may not be there any more.
+        let Some(threads) = free(self.queue.threads.try_lock()) else { return false };
+        threads.iter().find(|waiting| !waiting.away).is_some_and(|waiting| waiting.thread == this_thread())
+    }
+
+    fn go(&self, away: bool) {
+        // As after a handler that forked: what a thread had then that the child does not have is never free.
+        if self.gate.is_forked() {
+            return;
+        }
+        if let Some(own) = self.queue.threads().iter_mut().find(|waiting| waiting.thread == this_thread()) {
+            own.away = away;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.gate.is_forked() {
+            let mut threads = self.queue.threads();
+            threads.retain(|waiting| waiting.thread != this_thread());
+            self.queue.waiting.store(threads.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T: Send + Sync> Readable<T> {
+    /// `reopen` is what to do when it was closed.
+    pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
+        Self { value: RwLock::new(Some(value)), gate: Gate::new(name, reopen), queue: Queue::default() }
+    }
+
+    /// Calls `f` on the value, which others may read at the same time; `long` as [`super::cell::Shared::with`] has it.
+    pub(crate) fn read<R: Send>(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        f: impl FnOnce(&T) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        locked_as(py, long, |handled| {
+            let guard = self.lock(|| free(self.value.try_read()))?;
+            self.check_whole()?;
+            let _reading = handled.then(|| Reading::new(&self.gate));
+            f(guard.as_ref().ok_or_else(|| self.gate.closed())?)
+        })
+    }
+
+    /// Calls `f` on the value, which nobody else reads or changes meanwhile.
+    pub(crate) fn write<R: Send>(
+        &self,
+        py: Python<'_>,
+        long: bool,
+        f: impl FnOnce(&mut T) -> Result<R> + Send,
+    ) -> PyResult<R> {
+        locked_as(py, long, |handled| {
+            let mut guard = self.lock(|| free(self.value.try_write()))?;
+            self.check_whole()?;
+            let _owned = handled.then(|| self.gate.own());
+            f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
+        })
+    }
+
+    /// Calls `last` on the value and drops it; every later call raises `ClosedError`. Where `last` fails it stays open.
+    /// Closing twice, or in two threads at once, does nothing.
+    pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
+        let drop_it = || {
+            let mut guard = self.lock(|| free(self.value.try_write()))?;
+            let _owned = self.gate.own();
+            guard.as_mut().map_or(Ok(()), last)?;
+            drop(guard.take());
+            Ok(())
+        };
+        detached(py, drop_it).map_err(to_py)
+    }
+
+    pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
+        detached(py, || Ok(self.lock(|| free(self.value.try_read()))?.is_none())).map_err(to_py)
+    }
+
+    /// What a change that panicked has left may be half of something.
+    fn check_whole(&self) -> Result<()> {
+        if self.value.is_poisoned() { Err(self.gate.broken()) } else { Ok(()) }
+    }
+
+    fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Result<G> {
+        // Waiting takes the time first, which takes long.
+        if self.queue.is_empty()
+            && let Some(guard) = try_lock()
+        {
+            return Ok(guard);
+        }
+        let reads = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.gate).addr()));
+        // Whoever comes between a call and its own signal handler would wait for that call.
+        let place = if reads() { None } else { self.queue.join(&self.gate) };
+        let enter = || if place.as_ref().is_none_or(Place::is_first) { try_lock() } else { None };
+        let looking = |away| place.iter().for_each(|place| place.go(away));
+        self.gate.wait(enter, || self.gate.is_own() || reads(), looking)
+    }
+}
