@@ -55,13 +55,9 @@ def test_a_hundred_updates_lose_what_those_of_torch_do(algorithm, schedule, back
     names += ["train/loss", "train/approx_kl"] if algorithm == "ppo" else ["train/policy_loss"]
     mine, theirs = np.zeros((2, len(names), 100))
     for i in range(100):
-        left = 1 - i / 100
-        falling = left if schedule == "linear" else 1.0
-        said = rust.update(left)
-        mine[:, i] = [said[name] for name in names]
-        given = (3e-3 * falling, 0.2 * falling)[: 2 if algorithm == "ppo" else 1]
-        said = torchs.update(*given)
-        theirs[:, i] = [said[name] for name in names]
+        for learner, losses in ((rust, mine), (torchs, theirs)):
+            metrics = learner.update(progress=i / 100)
+            losses[:, i] = [metrics[name] for name in names]
     for name, one, other in zip(names, mine, theirs, strict=True):
         span = np.ptp(other)
         assert span > 1e-2, name  # it moved, so that it could have gone apart
