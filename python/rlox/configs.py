@@ -274,7 +274,7 @@ class OffPolicyConfig:
     gamma: float = _setting(0.99, "discount factor")
     tau: float = _setting(0.005, "soft update coefficient of target networks; 1 copies the weights")
     frame_stack: int | None = _setting(
-        None, "frames per stacked observation, each stored once; None: stored whole"
+        None, "frames per stacked observation, each stored once; None: no frame stack"
     )
     her: Literal["future", "final", "episode"] | None = _setting(
         None, "hindsight goal strategy, for goal environments"
@@ -336,7 +336,7 @@ class OffPolicyConfig:
             )
 
     def _check_batch_size(self) -> None:
-        """Check that a minibatch fits into the buffer, which has whole rows of all environments."""
+        """Check that a minibatch fits into the buffer, which has rows of all environments."""
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (capacity := rows * self.num_envs):
             raise ArgumentError(

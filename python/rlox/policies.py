@@ -356,10 +356,10 @@ class SquashedPolicy(nn.Module):
     Actor and critics share the features, whose weights learn from the critic loss only.
 
     With `use_sde` (gSDE, Raffin et al. 2021), a sample adds `latent @ matrix` to the mean, where
-    `latent` is the actor's last hidden layer and the entries of the matrix have standard deviations
-    `exp(log_std)`. In `explore`, each environment has a matrix, which `reset_noise` replaces. In
-    updates, all rows share one matrix, and so do all samples within `one_matrix`. As in
-    Stable-Baselines3's SAC, and unlike in PPO, the gradient of the noise reaches the hidden layers.
+    `latent` is the actor's last hidden layer. The entries of the matrix are Gaussian with standard
+    deviations `exp(log_std)`. In `explore`, each environment has a matrix, which `reset_noise`
+    replaces. In updates, all rows share one matrix, and so do all samples within `one_matrix`. As
+    in Stable-Baselines3's SAC, the gradient of the noise reaches the hidden layers, unlike in PPO.
 
     Args:
         observation_space: Observation space of one environment.
@@ -483,11 +483,11 @@ class ActorCritic(Protocol):
     | entropy | (N,) | float32 | entropy of the distribution at each observation |
     | value | (N,) | float32 | value of each observation; (N, 1) is rejected |
 
-    Observations are uint8 for a Box of uint8, int64 for Discrete and MultiDiscrete, and dicts or
-    tuples of tensors for Dict and Tuple; see `rlox._layout.Layout`. The number of flags n is the
-    number of Discrete actions, sum(nvec) for MultiDiscrete, and 2 * k for MultiBinary (0 and 1 of
-    each component). Masks are passed only if the environment reports them, to the parameter named
-    `mask`, `action_mask` or `action_masks`.
+    Observations are uint8 for MultiBinary and a Box of uint8, int64 for Discrete and MultiDiscrete,
+    and dicts or tuples of tensors for Dict and Tuple; see `rlox._layout.Layout`. The number of
+    flags n is the number of Discrete actions, sum(nvec) for MultiDiscrete, and 2 * k for k
+    MultiBinary components (0 and 1 of each). Masks are passed only if the environment reports them,
+    to the parameter named `mask`, `action_mask` or `action_masks`.
 
     Optional members:
 

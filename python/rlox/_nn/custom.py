@@ -181,10 +181,12 @@ def make_custom_actor_critic(
     """Return a custom actor with a submodule `critic`, and try both on two observations.
 
     Args:
-        policy, observation_space, features_extractor: As for `make_custom_policy`.
+        policy: As for `make_custom_policy`.
+        observation_space: As for `make_custom_policy`.
         action_space: Box action space.
         needed: Names of the required methods or submodules of the actor. All take observations and
             return actions (N, k); "get_action_and_logprob" also returns log-probabilities (N,).
+        features_extractor: Must be None.
 
     Raises:
         ArgumentError: The policy fails, or an output has another shape or dtype.

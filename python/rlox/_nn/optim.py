@@ -19,9 +19,9 @@ EACH = "qf*"
 class VectorOptimizer:
     """Base class of optimizers that update all trainable parameters as one vector.
 
-    The parameters become views of the vector. A step is then a few operations in total instead of a
-    few per parameter, which matters for small networks. Parameters that move to other memory
-    (`module.to`) are joined again at the next step.
+    The parameters become views of the vector. The number of operations per step then does not
+    depend on the number of parameters, which matters for small networks. Parameters that move to
+    other memory (`module.to`) are joined again at the next step.
 
     `torch.optim` is not used because its first use imports torch's compiler, which takes seconds.
 
@@ -137,7 +137,7 @@ class VectorOptimizer:
         for name, array in arrays.items():
             kind = name.rpartition(".")[2]
             if kind == "step":
-                wanted, fits = "the same step count >= 0", array == first >= 0 and array % 1 == 0
+                wanted, fits = "equal int step counts >= 0", array == first >= 0 and array % 1 == 0
             elif kind not in self.moments:
                 wanted, fits = "zeros, which this optimizer does not use", array == 0
             elif kind == "exp_avg_sq":

@@ -35,10 +35,10 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     """Replay buffer with relabelled goals (HER).
 
     In a batch of B transitions, the first `B * n // (n + 1)` are relabelled, with
-    `n = n_sampled_goal`: a goal that their episode reached replaces `desired_goal`, and the reward
-    is computed for that goal (Andrychowicz et al. 2017, "Hindsight Experience Replay"). The goal is
-    the `achieved_goal` of a next observation of the stored part of the same episode. Running
-    episodes are sampled, too.
+    `n = n_sampled_goal` (Andrychowicz et al. 2017, "Hindsight Experience Replay"). A goal that the
+    episode reached replaces `desired_goal`, and the reward is computed for that goal. The goal is
+    the `achieved_goal` of a next observation in the stored part of the episode. Transitions of
+    running episodes are sampled, too.
 
     n-step returns and frame stacks are not supported. All other features are those of
     `rlox.ReplayBuffer`.

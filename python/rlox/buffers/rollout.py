@@ -121,9 +121,9 @@ def collect_rollout(
 
     Environments report action masks as native masks, in `infos["action_mask"]` or by a method
     `action_masks`. A parameter of the policy named `mask`, `action_mask` or `action_masks` receives
-    the masks, bool (N, k). Without reported masks, the parameter has its default. For the values of
-    last observations, all actions are allowed. An `act` without the parameter is replaced by
-    `get_action_and_logprob`.
+    the masks, bool (N, k). Without reported masks, the parameter has its default, or None. For the
+    values of last observations, all actions are allowed. An `act` without the parameter is replaced
+    by `get_action_and_logprob`.
 
     Args:
         env: A `VecEnv`, or the result of `make_vec` for another environment.
