@@ -85,7 +85,7 @@ def test_pictures_are_scaled_and_other_bytes_are_not():
     ):
         bright = torch.full((1, *shape), 255, dtype=torch.uint8)
         assert features(bright).unique().tolist() == [value]
-    with refuses(ArgumentError, "observation space", expected="pictures with sides of at least 36"):
+    with refuses(ArgumentError, "observation space", expected="images of at least 36 x 36 pixels"):
         NatureCNN(spaces.Box(0, 255, (35, 36, 3), np.uint8))
 
 
@@ -142,8 +142,8 @@ def wide(space):
     [
         (lambda space: nn.Linear(4, 4), {}, ArgumentTypeError, "rlox.features.NatureCNN"),
         (3, {}, ArgumentTypeError, "rlox.features.NatureCNN"),
-        (wide, {}, ArgumentError, "correct its features_dim"),
-        (Doubled, {"policy": MlpPolicy}, ArgumentTypeError, "leave one of them out"),
+        (wide, {}, ArgumentError, "correct features_dim"),
+        (Doubled, {"policy": MlpPolicy}, ArgumentTypeError, "omit features_extractor"),
     ],
     ids=["no features", "no function", "width", "policy"],
 )

@@ -111,7 +111,7 @@ def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
     ],
 )
 def test_other_lengths_than_actions_have_are_refused(noise, name, backend):
-    expected = f"{name} as one number or 2, as actions have"
+    expected = f"{name} as a number or an array of length 2"
     with refuses(ArgumentError, "action_noise", expected=expected):
         TD3Trainer(lambda: Answer(TWO), 1, action_noise=noise, backend=backend, runs_dir=None)
 

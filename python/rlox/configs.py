@@ -1,4 +1,4 @@
-"""Settings of the algorithms: one dataclass per algorithm, the same for every backend."""
+"""Settings of the algorithms: one dataclass per algorithm, for all backends."""
 
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -11,12 +11,12 @@ from rlox.noise import ActionNoise, as_noise
 
 
 def local_config(config: Any, num_envs: int) -> Any:
-    """Return the settings of a learner that collects by itself as one actor does.
+    """Return a config of synchronous collection with `num_envs` environments, for a single actor.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
     >>> from rlox.learners._actors import is_synchronous
-    >>> one = local_config(PPOConfig(num_envs=8, num_actors=2, async_collect=True), 4)
-    >>> one.num_envs, is_synchronous(one), is_synchronous(local_config(IMPALAConfig(), 8))
+    >>> ppo = local_config(PPOConfig(num_envs=8, num_actors=2, async_collect=True), 4)
+    >>> ppo.num_envs, is_synchronous(ppo), is_synchronous(local_config(IMPALAConfig(), 8))
     (4, True, True)
     """
     changes: dict[str, Any] = {
@@ -28,7 +28,7 @@ def local_config(config: Any, num_envs: int) -> Any:
     }
     if hasattr(config, "async_collect"):
         changes |= {"async_collect": False, "max_lag": None, "lockstep": False}
-    # Only shapes matter for these, so use the cheapest settings.
+    # An actor does not update its policy, so use the cheapest settings.
     for name, cheap in {"compile": False, "device": "cpu", "batch_size": None}.items():
         if hasattr(config, name):
             changes[name] = cheap
@@ -60,11 +60,11 @@ __all__ = [
     "scheduled",
     "setting_docs",
 ]
-# Decays of Adam's running means and of RMSprop's, as in PyTorch; epsilon as in Stable-Baselines3.
+# Decay rates of Adam (BETAS) and RMSprop (ALPHA), as in PyTorch; EPS is Stable-Baselines3's.
 BETAS = (0.9, 0.999)
 ALPHA = 0.99
 EPS = 1e-5
-# Settings that choose and shape a built-in policy.
+# Settings of the built-in policies, which a custom policy excludes.
 SHAPE_SETTINGS = (
     "use_sde",
     "net_arch",
@@ -211,7 +211,7 @@ class PPOConfig(OnPolicyConfig):
                 "batch_size",
                 f"at most num_envs{shared} * n_steps = {rollout} steps",
                 str(self.batch_size),
-                "lower it, or raise n_steps",
+                "lower batch_size, or raise n_steps",
             )
 
 
@@ -248,7 +248,7 @@ class A2CConfig(_RMSpropConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALAConfig(_RMSpropConfig):
-    """Settings of IMPALA: V-trace with mean instead of summed losses, and A2C's optimizer."""
+    """Settings of IMPALA, with V-trace, mean instead of summed losses and A2C's optimizer."""
 
     num_envs: int = 8
     vtrace_lambda: float = _setting(1.0, "lambda of V-trace")
@@ -284,7 +284,7 @@ class OffPolicyConfig:
     gamma: float = _setting(0.99, "discount factor")
     tau: float = _setting(0.005, "soft update coefficient of target networks; 1 copies the weights")
     frame_stack: int | None = _setting(
-        None, "frames per stacked observation, each stored once; None: stored whole"
+        None, "frames per stacked observation, each stored once; None: no frame stack"
     )
     her: Literal["future", "final", "episode"] | None = _setting(
         None, "hindsight goal strategy, for goal environments"
@@ -315,9 +315,9 @@ class OffPolicyConfig:
         if isinstance(self.train_freq, tuple) and self.num_envs != 1:
             raise ArgumentError(
                 "train_freq",
-                f"steps beside num_envs = {self.num_envs}, as episodes end at different times",
+                f"a number of steps, because num_envs = {self.num_envs} is not 1",
                 str(self.train_freq),
-                "pass an integer, or num_envs=1",
+                "pass an int, or set num_envs=1",
             )
         check(_validation.check_int, ("n_sampled_goal", "frame_stack"), 1)
         check(_validation.check_int, ("learning_starts",), 0)
@@ -333,17 +333,20 @@ class OffPolicyConfig:
         if self.utd_ratio is not None and self.gradient_steps != 1:
             raise ArgumentError(
                 "utd_ratio",
-                f"None beside gradient_steps = {self.gradient_steps}",
+                f"None, because gradient_steps = {self.gradient_steps} is set",
                 str(self.utd_ratio),
-                "give one of them",
+                "set utd_ratio or gradient_steps, not both",
             )
         if self.her is not None and self.n_steps != 1:
             raise ArgumentError(
-                "n_steps", f"1 beside her = {self.her!r}", str(self.n_steps), "leave one out"
+                "n_steps",
+                f"1, because her = {self.her!r} is set",
+                str(self.n_steps),
+                "set n_steps=1 or her=None",
             )
 
     def _check_batch_size(self) -> None:
-        """Check that the buffer can hold a minibatch, in full rows of all environments."""
+        """Check that a minibatch fits into the buffer, which has rows of all environments."""
         rows = max(self.buffer_size // self.num_envs, 1)
         if self.batch_size > (capacity := rows * self.num_envs):
             raise ArgumentError(
@@ -359,7 +362,7 @@ class OffPolicyConfig:
 class DQNConfig(OffPolicyConfig):
     """Settings of DQN. The defaults are Stable-Baselines3's.
 
-    Without `net_arch` there are hidden layers of (64, 64), after a NatureCNN none.
+    With `net_arch=None`, the hidden layers are (64, 64), or () after a NatureCNN.
     """
 
     batch_size: int = 32
@@ -404,7 +407,7 @@ class DQNConfig(OffPolicyConfig):
 class SACConfig(OffPolicyConfig):
     """Settings of SAC. The defaults are Stable-Baselines3's.
 
-    Without `net_arch`, actor and critics have hidden layers of (256, 256).
+    With `net_arch=None`, the hidden layers of actor and critics are (256, 256).
     """
 
     target_update_interval: int = _setting(1, "minibatches between target updates")
@@ -435,7 +438,7 @@ class SACConfig(OffPolicyConfig):
         check(as_noise, ("action_noise",))
         if self.use_sde_at_warmup and not self.use_sde:
             raise ArgumentError(
-                "use_sde_at_warmup", "False without use_sde", "True", "set use_sde=True"
+                "use_sde_at_warmup", "False with use_sde=False", "True", "set use_sde=True"
             )
 
 
@@ -443,8 +446,8 @@ class SACConfig(OffPolicyConfig):
 class TD3Config(OffPolicyConfig):
     """Settings of TD3. The defaults are Stable-Baselines3's.
 
-    Without `net_arch`, actor and critics have hidden layers of (400, 300), after a NatureCNN
-    (256, 256).
+    With `net_arch=None`, the hidden layers of actor and critics are (400, 300), or (256, 256) after
+    a NatureCNN.
     """
 
     learning_rate: float = 1e-3
@@ -464,7 +467,7 @@ class TD3Config(OffPolicyConfig):
 
 
 def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
-    """Return a count of steps, or a count of episodes with its unit.
+    """Return a number of steps, or a pair (number of episodes, "episode").
 
     >>> _train_freq("train_freq", [4, "step"]), _train_freq("train_freq", [1, "episode"])
     (4, (1, 'episode'))
@@ -480,9 +483,9 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             name,
-            "an integer of at least 1, or such a one with 'step' or 'episode'",
+            "an int >= 1, or a pair of an int >= 1 and 'step' or 'episode'",
             _validation.short_repr(value),
-            "pass 4 or (1, 'episode') for example",
+            "pass for example 4 or (1, 'episode')",
         ) from error
     return plain if plain[1] == "episode" else plain[0]
 
@@ -499,34 +502,34 @@ def _ent_coef(name: str, value: Any) -> float | str:
     if not isinstance(value, str):
         return _validation.check_float(name, value, 0, 1e30)
     try:
-        kind, _, begin = value.partition("_")
-        if kind == "auto" and (value == kind or 0 < float(begin) < 1e30):
+        prefix, _, initial = value.partition("_")
+        if prefix == "auto" and (value == prefix or 0 < float(initial) < 1e30):
             return str(value)
     except ValueError:
         pass
     raise ArgumentError(
         name,
-        "a number, 'auto' or 'auto_0.1' for one that begins with 0.1",
+        "a number, 'auto', or 'auto_' and an initial value > 0",
         repr(value),
-        "pass a number, 'auto' or 'auto_0.1'",
+        "pass for example 0.1, 'auto' or 'auto_0.1'",
     )
 
 
 def _actors(name: str, value: object) -> str:
-    """Return where actors run."""
-    where = _validation.check_str(name, value)
-    if where not in ("auto", "threads", "processes", "ray") and worker_addresses(where) is None:
+    """Return a valid value of the setting `actors`."""
+    actors = _validation.check_str(name, value)
+    if actors not in ("auto", "threads", "processes", "ray") and worker_addresses(actors) is None:
         raise ArgumentError(
             name,
-            "'auto', 'threads', 'processes', 'ray', or workers such as "
+            "'auto', 'threads', 'processes', 'ray', or addresses of workers such as "
             "'grpc://host:50051,host:50052'",
-            repr(where),
+            repr(actors),
             "pass 'auto'",
         )
-    return where
+    return actors
 
 
-# Values of the actor settings when no actors run beside the learner.
+# Values of the actor settings with async_collect=False.
 _WITHOUT_ACTORS: dict[str, Any] = {
     "num_actors": 1,
     "actors": "auto",
@@ -542,7 +545,10 @@ def _check_actors(config: Any) -> None:
         for name, default in _WITHOUT_ACTORS.items():
             if (got := getattr(config, name)) != default:
                 raise ArgumentError(
-                    name, f"{default!r} without actors", repr(got), "set async_collect=True"
+                    name,
+                    f"{default!r} with async_collect=False",
+                    repr(got),
+                    "set async_collect=True",
                 )
         return
     if envs % actors:
@@ -550,37 +556,37 @@ def _check_actors(config: Any) -> None:
             "num_actors",
             f"a divisor of num_envs = {envs}",
             str(actors),
-            "actors share the environments evenly: change one of the two",
+            "change num_actors or num_envs, as actors share the environments evenly",
         )
     if config.lockstep and lag == 0 and actors == 1 and config.actors != "auto":
         raise ArgumentError(
             "actors",
-            "'auto' where actor and learner take turns",
+            "'auto' with lockstep=True, max_lag=0 and num_actors=1",
             repr(config.actors),
-            "raise max_lag, or leave it out",
+            "raise max_lag, or omit actors",
         )
     workers = config.actors.count(",") + 1
     if "://" in config.actors and workers > actors:
         raise ArgumentError(
             "num_actors",
-            f"at least {workers}, one for each worker",
+            f"at least {workers}, one actor per worker",
             str(actors),
-            "raise it, or name fewer",
+            "raise num_actors, or name fewer workers",
         )
     if lag is None or config.lockstep or lag >= actors:
         return
     if lag == 0:
         raise ArgumentError(
             "max_lag",
-            "at least 1 where actors do not wait for the learner",
+            "at least 1 with lockstep=False",
             "0",
-            "raise it, or set lockstep=True, with which actors and learner may take turns",
+            "raise max_lag, or set lockstep=True",
         )
     raise ArgumentError(
         "max_lag",
         f"at least num_actors = {actors}",
         str(lag),
-        "raise it, or take fewer actors: with less, some would always wait",
+        "raise max_lag or lower num_actors, else some actors always wait",
     )
 
 
@@ -592,7 +598,7 @@ def make_config(
     The batch size of a preset is limited to the number of steps in a rollout.
 
     Raises:
-        TypeError, ValueError: The config rejects a setting.
+        ArgumentError, ArgumentTypeError: A setting is invalid.
     """
     if config_sources.get("batch_size") == "rl-zoo3" and config_type is PPOConfig:
         other = config_type(**settings | {"batch_size": None})

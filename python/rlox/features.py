@@ -1,4 +1,4 @@
-"""What built-in policies make of observations: one vector of numbers each."""
+"""Feature extractors: modules that map observations to one vector each."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ from rlox._nn.networks import init_orthogonal, make_layer
 from rlox._nn.runtime import torch_dtype
 from rlox._validation import check_int
 
-# From an observation space to a module with an attribute `features_dim`.
+# Function from an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
-# The smallest side that the convolutions of `NatureCNN` leave something of.
+# Smallest height and width for which the convolutions of `NatureCNN` have an output.
 _SMALLEST = 36
 
 
 class Flatten(nn.Module):
-    """Numbers in a row; integers of Discrete and MultiDiscrete one-hot; pictures in [0, 1].
+    """Flattened observations: Discrete and MultiDiscrete one-hot, images scaled to [0, 1].
 
     Args:
-        space: Box, Discrete, MultiDiscrete or MultiBinary.
+        space: Box, Discrete, MultiDiscrete or MultiBinary space.
 
     >>> Flatten(spaces.MultiDiscrete([2, 3]))(torch.tensor([[1, 0]]))
     tensor([[0., 1., 1., 0., 0.]])
@@ -45,7 +45,7 @@ class Flatten(nn.Module):
         self.features_dim = sum(self.counts) or math.prod(space.shape or ())
 
     def forward(self, obs: Tensor) -> Tensor:
-        """(N, *shape) to (N, features_dim) float32."""
+        """Map observations (N, *shape) to float32 features (N, features_dim)."""
         rows = obs if obs.dim() == 2 else obs.reshape(len(obs), -1)
         if self.counts:
             columns = zip(rows.unbind(1), self.counts, strict=True)
@@ -54,18 +54,18 @@ class Flatten(nn.Module):
 
 
 class NatureCNN(nn.Module):
-    """The convolutions of Mnih et al. 2015 (doi:10.1038/nature14236) and a layer behind them.
+    """Convolutional network of Mnih et al. 2015 (doi:10.1038/nature14236) with a linear layer.
 
     Args:
-        space: Pictures with sides of at least 36: (H, W), (C, H, W), (H, W, C), or a stack (K, ...)
-            of those with channels, all of which are seen at once. Channels are the shortest of a
-            picture's outer axes, or the first of two equal ones.
-        features_dim: The last layer's width.
-        ortho_init: Orthogonal weights with gain sqrt(2), and biases 0.
-        generator: Decides the weights; None: torch's global one.
+        space: Box space of images with height and width of at least 36: (H, W), (C, H, W), (H, W,
+            C), or a stack (K, ...) of images with channels. The last axis is C if it is shorter
+            than the third to last, else C comes first. A stack is treated as K * C channels.
+        features_dim: Number of features.
+        ortho_init: Initialize weights orthogonally with gain sqrt(2), and biases with 0.
+        generator: Generator of the weights; None: torch's global generator.
 
     Raises:
-        ValueError: Pictures that are too small.
+        ArgumentError: The images are too small, or `features_dim` is below 1.
 
     >>> NatureCNN(spaces.Box(0, 255, (84, 84, 4), np.uint8))(torch.zeros(2, 84, 84, 4)).shape
     torch.Size([2, 512])
@@ -84,9 +84,9 @@ class NatureCNN(nn.Module):
         if not 2 <= len(shape) <= 4 or min(_sides(shape)) < _SMALLEST:
             raise ArgumentError(
                 "observation space",
-                f"pictures with sides of at least {_SMALLEST}",
+                f"images of at least {_SMALLEST} x {_SMALLEST} pixels",
                 str(space),
-                "enlarge them, or flatten them in a wrapper",
+                "resize or flatten the images in a wrapper",
             )
         self.channels_last = _channels_last(shape)
         channels = math.prod(shape) // math.prod(_sides(shape))
@@ -113,21 +113,23 @@ class NatureCNN(nn.Module):
     def _planes(self, obs: Tensor) -> Tensor:
         planes = obs.movedim(-1, -3) if self.channels_last else obs
         planes = planes.unsqueeze(1) if planes.dim() == 3 else planes.flatten(1, -3)
-        # What is float32 already was normalised.
+        # float32 images have been normalized.
         return planes if planes.dtype == torch.float32 else planes.float() / self.scale
 
     def forward(self, obs: Tensor) -> Tensor:
-        """(N, *shape) uint8, or float32 if normalised, to (N, features_dim) float32."""
+        """Map uint8 or normalized float32 images (N, *shape) to features (N, features_dim)."""
         features: Tensor = self.head(self.convolutions(self._planes(obs)))
         return features
 
 
 class Combined(nn.Module):
-    """The features of all parts of a Dict or Tuple, one behind another; of empty parts, none.
+    """Concatenated features of the parts of a Dict or Tuple space; empty parts have none.
+
+    A `NatureCNN` has 256 features here, as in Stable-Baselines3.
 
     Args:
-        space: Dict or Tuple, nested or not.
-        ortho_init: As for `NatureCNN`, which has 256 features here, as in Stable-Baselines3.
+        space: Dict or Tuple space, possibly nested.
+        ortho_init: As for `NatureCNN`.
         generator: As for `NatureCNN`.
     """
 
@@ -148,7 +150,7 @@ class Combined(nn.Module):
         self.features_dim = sum(part.features_dim for part in parts)
 
     def forward(self, obs: Any) -> Tensor:
-        """A dict or a tuple of tensors (N, ...) to (N, features_dim)."""
+        """Map a dict or tuple of tensors (N, ...) to features (N, features_dim)."""
         parts = zip(self.keys, self.parts, strict=True)
         return torch.cat([part(obs[key]) for key, part in parts], 1)
 
@@ -159,7 +161,7 @@ def make_features(
     cnn_features: int = 512,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """The features that fit a space: `Combined`, `NatureCNN` or, for all others, `Flatten`."""
+    """Create the default features of a space: `Combined`, `NatureCNN` or `Flatten`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return Combined(space, ortho_init, generator)
     shape: Sequence[int] = space.shape or ()
@@ -169,7 +171,7 @@ def make_features(
 
 
 def _sides(shape: Sequence[int]) -> Sequence[int]:
-    """Height and width of a picture.
+    """Return height and width of an image.
 
     >>> _sides((84, 96, 3)), _sides((4, 84, 84)), _sides((5, 84, 96, 3)), _sides((84, 96))
     ((84, 96), (84, 84), (84, 96), (84, 96))
@@ -182,19 +184,18 @@ def _channels_last(shape: Sequence[int]) -> bool:
 
 
 def make_custom_features(make: Any, space: gym.Space[Any]) -> nn.Module:
-    """The caller's features.
+    """Create custom features, and try the module on two observations.
 
     Raises:
-        TypeError: It makes no torch module with an integer `features_dim`.
-        ValueError: That is not how many features it gives.
+        ArgumentError: The output shape is not (n, features_dim).
+        ArgumentTypeError: `make` does not return a torch module with an int `features_dim` >= 1.
     """
     module: Any = make(space) if callable(make) else None
     width = getattr(module, "features_dim", None)
     if not isinstance(module, nn.Module) or type(width) is not int or width < 1:
         raise ArgumentTypeError(
             "features_extractor",
-            "a function from the observation space to a torch module with an attribute "
-            "features_dim",
+            "a function from the observation space to a torch module with an int features_dim",
             repr(make),
             "see rlox.features.NatureCNN",
         )
@@ -208,9 +209,9 @@ def make_custom_features(make: Any, space: gym.Space[Any]) -> nn.Module:
     if shape != (2, width):
         raise ArgumentError(
             "features_extractor",
-            f"a module that gives (n, features_dim) = (2, {width}) of two observations",
+            f"outputs of shape (n, features_dim) = (2, {width}) for two observations",
             f"shape {shape}",
-            "correct its features_dim or what it gives",
+            "correct features_dim or the output of the module",
         )
     return module
 
@@ -218,7 +219,7 @@ def make_custom_features(make: Any, space: gym.Space[Any]) -> nn.Module:
 def features_for(
     space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator
 ) -> nn.Module:
-    """The caller's features, or those that fit the space, which start as torch's layers do."""
+    """Create custom features, or the default features with torch's initialization."""
     if make is not None:
         return make_custom_features(make, space)
     return make_features(space, ortho_init=False, generator=generator)

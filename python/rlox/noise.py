@@ -1,4 +1,4 @@
-"""Noise that is added to actions to explore with; as settings, which JSON can hold."""
+"""Action noise for exploration, as settings that can be stored in JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,21 +10,22 @@ import numpy.typing as npt
 from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
 
-# One for all components of an action, or one for each.
+# One number for all components of an action, or one number per component.
 Numbers = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Normal numbers, each step's apart from the others.
+    """Gaussian action noise, independent in each step.
 
     Args:
-        sigma: Standard deviation, of actions that lie between -1 and 1: a number, or an array with
-            one for each component of an action.
-        mean: What they are around, likewise; 0 explores both ways.
+        sigma: Standard deviation for actions in [-1, 1]: a number, or an array with one number per
+            action component.
+        mean: Mean, as a number or an array.
 
     Raises:
-        TypeError, ValueError: What is no number, not finite, or a deviation below 0.
+        ArgumentError: A number is not finite, or `sigma` is negative.
+        ArgumentTypeError: A value is not a number.
 
     >>> GaussianNoise(0.1)
     GaussianNoise(sigma=0.1, mean=0.0, kind='gaussian')
@@ -33,7 +34,7 @@ class GaussianNoise:
     """
 
     sigma: Numbers = 0.1
-    # By name alone: who writes (mean, sigma) as Stable-Baselines3 has them is told.
+    # Keyword-only, so that Stable-Baselines3's order (mean, sigma) raises an error.
     mean: Numbers = field(default=0.0, kw_only=True)
     kind: Literal["gaussian"] = field(default="gaussian", init=False)
 
@@ -44,21 +45,22 @@ class GaussianNoise:
 
 @dataclass(frozen=True)
 class OrnsteinUhlenbeckNoise:
-    """A walk drawn to its mean: `x += theta (mean - x) dt + sigma sqrt(dt) n`, with normal n.
+    """Ornstein-Uhlenbeck noise: `x += theta (mean - x) dt + sigma sqrt(dt) n`, with normal n.
 
-    It begins anew in every episode (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016).
+    The noise is reset in every episode (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016).
 
     Args:
-        sigma: Standard deviation of a unit of time, of actions that lie between -1 and 1: a number,
-            or an array with one for each component of an action.
-        theta: How fast the walk is drawn back.
+        sigma: Standard deviation per unit of time for actions in [-1, 1]: a number, or an array
+            with one number per action component.
+        theta: Rate of the return to the mean.
         dt: Time between two steps.
-        mean: Where to, likewise a number or an array.
-        initial_noise: Where it begins, likewise; None: at 0.
+        mean: Mean, as a number or an array.
+        initial_noise: Noise at the start of an episode, as a number or an array; None: 0.
 
     Raises:
-        TypeError, ValueError: What is no number, not finite, or below 0 where it is no place; a
-            walk that would grow.
+        ArgumentError: A number is not finite; `sigma`, `theta` or `dt` is negative; or
+            `theta * dt >= 2`, for which the noise diverges.
+        ArgumentTypeError: A value is not a number.
 
     >>> OrnsteinUhlenbeckNoise(0.5).theta
     0.15
@@ -79,14 +81,14 @@ class OrnsteinUhlenbeckNoise:
         if self.theta * self.dt >= 2:
             raise ArgumentError(
                 "dt",
-                "theta * dt below 2, or the walk grows",
+                "theta * dt < 2, as the noise diverges otherwise",
                 f"{self.theta} * {self.dt}",
-                "shorten dt",
+                "use a smaller dt",
             )
 
 
 ActionNoise = GaussianNoise | OrnsteinUhlenbeckNoise
-# Noise classes, by the kind that files and the command line name.
+# Noise classes by their `kind` in files and on the command line.
 KINDS: dict[str, type[ActionNoise]] = {
     "gaussian": GaussianNoise,
     "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise,
@@ -94,11 +96,11 @@ KINDS: dict[str, type[ActionNoise]] = {
 
 
 def as_noise(name: str, value: Any) -> ActionNoise:
-    """Noise, or what `dataclasses.asdict` made of it.
+    """Return noise, which may be passed in the form of `dataclasses.asdict`.
 
     Raises:
-        TypeError: It is something else.
-        ValueError: A number is out of range.
+        ArgumentError: A number is out of range.
+        ArgumentTypeError: `value` is no noise.
 
     >>> as_noise("action_noise", asdict(GaussianNoise(0.2)))
     GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
@@ -111,12 +113,12 @@ def as_noise(name: str, value: Any) -> ActionNoise:
         name,
         "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",
         _validation.short_repr(value),
-        "make one of rlox.noise",
+        "pass an object of a class in rlox.noise",
     )
 
 
 def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
-    """The same noise with one sigma, if that is all it has: no mean, and no other beginning.
+    """Return the noise with a scalar sigma; None for several sigmas, a mean or an initial noise.
 
     >>> as_scalar_noise(GaussianNoise([0.2, 0.2]))
     GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
@@ -131,7 +133,7 @@ def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
 
 
 def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
-    """The noise as files have it: without a mean and a beginning that are 0.
+    """Return the noise as a dict for files, without a `mean` or `initial_noise` at its default.
 
     >>> noise_to_dict(GaussianNoise(0.2))
     {'sigma': 0.2, 'kind': 'gaussian'}
@@ -144,7 +146,7 @@ def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
     }
 
 
-# Numbers that say where noise is.
+# Fields that shift the noise.
 _PLACES = ("mean", "initial_noise")
 
 
@@ -153,37 +155,37 @@ def _default_values(noise: ActionNoise) -> dict[str, Any]:
 
 
 def check_lengths(noise: ActionNoise, dim: int) -> None:
-    """Refuses arrays of other lengths than actions have components, `dim`.
+    """Check that arrays have one number for each of the `dim` action components.
 
     Raises:
-        ValueError: There is one.
+        ArgumentError: An array has another length.
 
     >>> check_lengths(GaussianNoise([0.1, 0.2]), dim=3)
     Traceback (most recent call last):
-    rlox.ArgumentError: action_noise: expected sigma as one number or 3, as actions have, got 2; \
-pass 3
+    rlox.ArgumentError: action_noise: expected sigma as a number or an array of length 3, got \
+length 2; pass one number per action component
     """
     for name in ("sigma", *_PLACES):
         numbers = getattr(noise, name, None)
         if isinstance(numbers, tuple) and len(numbers) != dim:
             raise ArgumentError(
                 "action_noise",
-                f"{name} as one number or {dim}, as actions have",
-                str(len(numbers)),
-                f"pass {dim}",
+                f"{name} as a number or an array of length {dim}",
+                f"length {len(numbers)}",
+                "pass one number per action component",
             )
 
 
 class NoiseProcess:
-    """The noise of some environments' actions, where it stands.
+    """Action noise of several environments, with its state.
 
     Args:
-        noise: What kind.
-        num_envs: How many environments.
-        dim: Numbers in an action.
+        noise: Parameters of the noise.
+        num_envs: Number of environments.
+        dim: Number of action components.
 
     Raises:
-        ValueError: The noise has numbers for other actions.
+        ArgumentError: As `check_lengths`.
 
     >>> process = NoiseProcess(OrnsteinUhlenbeckNoise(0.5), num_envs=2, dim=1)
     >>> actions = process.add(np.array([[0.0], [0.99]], np.float32), np.random.default_rng(0))
@@ -196,13 +198,13 @@ class NoiseProcess:
         check_lengths(noise, dim)
         self.noise = noise
         self.state = np.zeros((num_envs, dim))
-        """(N, k): where each walk is; of Gaussian noise what was drawn last."""
+        """(N, k): current noise of each environment."""
         self.begin()
 
     def add(
         self, actions: npt.NDArray[np.float32], stream: np.random.Generator
     ) -> npt.NDArray[np.float32]:
-        """Goes on by a step: actions (N, k) with noise, cut to [-1, 1]."""
+        """Advance the noise by a step; return actions (N, k) plus noise, clipped to [-1, 1]."""
         noise, drawn = self.noise, stream.standard_normal(self.state.shape)
         sigma, mean = np.asarray(noise.sigma), np.asarray(noise.mean)
         if isinstance(noise, OrnsteinUhlenbeckNoise):
@@ -213,9 +215,9 @@ class NoiseProcess:
         return np.clip(actions + self.state, -1, 1).astype(np.float32)
 
     def begin(self) -> None:
-        """Begins anew everywhere."""
+        """Reset the noise of all environments."""
         self.end_episodes(np.ones(len(self.state), np.bool_))
 
     def end_episodes(self, ended: npt.NDArray[np.bool_]) -> None:
-        """Begins anew where episodes, (N,), have ended."""
+        """Reset the noise of environments whose episodes ended, a mask (N,)."""
         self.state[ended] = getattr(self.noise, "initial_noise", None) or 0.0

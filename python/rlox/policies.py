@@ -1,4 +1,4 @@
-"""Policies: what a trainer asks of one (`ActorCritic`), and the built-in MLPs."""
+"""Policies on torch: the protocol `ActorCritic` and the built-in policies."""
 
 import inspect
 import math
@@ -37,31 +37,33 @@ PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], n
 
 
 class MlpPolicy(nn.Module):
-    """An actor and a critic, two MLPs behind common features: the built-in `ActorCritic`.
+    """Built-in `ActorCritic`: an actor and a critic, two MLPs on shared features.
 
-    Features are the observations' numbers, integers one-hot, and what a `NatureCNN` makes of
-    pictures; see `rlox.features.make_features`.
+    Features are the flattened observations, with integers one-hot, and a `NatureCNN` for images;
+    see `rlox.features.make_features`.
 
-    Discrete actions are categorical, the components of MultiDiscrete ones independently so, and
-    those of MultiBinary ones are independently 0 or 1. Box actions are Gaussian around the actor's
-    output, with a standard deviation that does not depend on the state; `log_std` is a parameter.
+    The action distributions are categorical for Discrete, independent categoricals for
+    MultiDiscrete, independent Bernoullis for MultiBinary and a Gaussian for Box. The mean of the
+    Gaussian is the output of the actor. Its standard deviation does not depend on the state:
+    `log_std` is a parameter.
 
     Args:
-        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box, of any shape.
-        net_arch: Widths of the hidden layers. None: (64, 64), or none behind a single `NatureCNN`,
-            as in Stable-Baselines3.
-        shared_trunk: Whether actor and critic have the hidden layers in common, too.
-        features_extractor: A function, or class, from the observation space to a torch module with
-            an attribute `features_dim`, in the place of the built-in features.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space.
+        action_space: Discrete, MultiDiscrete, MultiBinary or Box space, of any shape.
+        net_arch: Sizes of the hidden layers. None: (64, 64), or () after a `NatureCNN`, as in
+            Stable-Baselines3.
+        shared_trunk: Share the hidden layers between actor and critic.
+        features_extractor: Function or class from the observation space to a torch module with an
+            attribute `features_dim`; None: the built-in features.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
-        ortho_init: Orthogonal initial weights with the gains that PPO is known to need.
-        log_std_init: Initial logarithm of the standard deviation.
-        init: Decides the initial weights; None: torch's global generator.
+        ortho_init: Initialize weights orthogonally, with gain sqrt(2) for hidden layers, 0.01 for
+            actions and 1 for values; biases with 0.
+        log_std_init: Initial log standard deviation, in [-20, 20].
+        init: Generator of the initial weights; None: torch's global generator.
 
     Raises:
-        TypeError: No spaces, or a setting of another kind.
-        ValueError: Other spaces, an unknown activation, a setting out of range.
+        ArgumentError: A space is not supported, or a setting is out of range.
+        ArgumentTypeError: A space or a setting has a wrong type.
 
     >>> policy = MlpPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
     >>> action, log_prob, entropy = policy.get_action_and_logprob(torch.zeros(8, 4))
@@ -128,23 +130,22 @@ class MlpPolicy(nn.Module):
                     "action space",
                     "Discrete, MultiDiscrete, MultiBinary or Box",
                     str(action_space),
-                    "flatten it in a wrapper, or pass a policy of your own",
+                    "flatten it in a wrapper, or pass a custom policy",
                 )
         self.actor = mlp([*sizes, outputs], layer, 0.01, ortho_init, init)
         self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init, init)
         self.generator = torch.Generator()
 
     def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Of the actions at each observation; `mask` is the table's.
+        """Return the action distributions at observations, restricted by a mask.
 
         Raises:
-            ValueError, TypeError: A mask, here and in what follows, of another shape or kind, that
-                allows nothing, or for Box actions.
+            ArgumentError, ArgumentTypeError: As `check_mask`; so do all methods with a mask.
         """
         return self._chances(self._shared_latent(obs), mask)
 
     def _shared_latent(self, obs: Any) -> Tensor:
-        """What actor and critic have in common."""
+        """Return the input of actor and critic: features, after the trunk if there is one."""
         common: Tensor = self.trunk(self.features(obs))
         return common
 
@@ -165,23 +166,23 @@ class MlpPolicy(nn.Module):
         return Gaussian(out, self.log_std.exp())
 
     def _rows(self, actions: Tensor) -> Tensor:
-        """Actions as distributions have them: (N,) of Discrete ones, else (N, k)."""
+        """Reshape actions for distributions: (N,) for Discrete, else (N, k)."""
         return actions if self.kind == "categorical" else actions.reshape(len(actions), -1)
 
     def _shaped(self, rows: Tensor) -> Tensor:
-        """Actions in the shape that their space has."""
+        """Reshape actions to the shape of the action space."""
         return rows.reshape(len(rows), *self.action_shape)
 
     def get_action_and_logprob(
         self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+        """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
         chances = self.distribution(obs, mask)
         rows = chances.sample(self.generator) if action is None else self._rows(action)
         return self._shaped(rows), chances.log_prob(rows), chances.entropy()
 
     def get_value(self, obs: Tensor) -> Tensor:
-        """The value of each observation, (N,)."""
+        """Return the values (N,) of observations."""
         return self._value(self._shared_latent(obs))
 
     def _value(self, common: Tensor) -> Tensor:
@@ -189,14 +190,14 @@ class MlpPolicy(nn.Module):
         return value.squeeze(-1)
 
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(action, log_prob, value) of a sample at each observation."""
+        """Return (action, log_prob, value) of a sample at each observation."""
         common = self._shared_latent(obs)
         chances = self._chances(common, mask)
         rows = chances.sample(self.generator)
         return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-        """`act` with the weights as they are now: actor and critic in one pass, for a rollout."""
+        """Return `act` for one rollout, with actor and critic in one pass and fixed weights."""
         both = fuse_mlps(self.actor, self.critic)
 
         def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -211,29 +212,31 @@ class MlpPolicy(nn.Module):
     def evaluate_actions(
         self, obs: Any, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(log_prob, entropy, value) of given actions."""
+        """Return (log_prob, entropy, value) of actions at observations."""
         common = self._shared_latent(obs)
         chances = self._chances(common, mask)
         return chances.log_prob(self._rows(action)), chances.entropy(), self._value(common)
 
     def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The greedy action at each observation."""
+        """Return the greedy action at each observation."""
         return self._shaped(self.distribution(obs, mask).mode())
 
 
 class SdePolicy(MlpPolicy):
     """`MlpPolicy` with state-dependent exploration (gSDE, Raffin et al. 2021), for Box actions.
 
-    A sample adds `latent @ matrix` to the mean, where `latent` is the actor's last hidden layer (no
-    gradient flows into it from here) and the matrix, one for each row, has Gaussian entries with
-    standard deviation `exp(log_std)`. It stays the same until `reset_noise`, so that exploration is
-    smooth in time. Given the state, an action is Gaussian with variance
-    `latent**2 @ exp(log_std)**2`.
+    A sample is `mean + latent @ matrix`, where `latent` is the actor's last hidden layer, without
+    gradient. Each row has a matrix of Gaussian entries with standard deviation `exp(log_std)`.
+    Matrices change only in `reset_noise`, so that exploration is smooth in time. The marginal
+    distribution of an action is Gaussian with variance `latent**2 @ exp(log_std)**2`.
 
     Args:
-        full_std: A standard deviation for each hidden unit and action rather than for each unit.
-        observation_space, action_space, mlp_settings: As for `MlpPolicy`; `log_std` is
-            (hidden units, k), or (hidden units, 1) without `full_std`.
+        observation_space, action_space, mlp_settings: As for `MlpPolicy`.
+        full_std: Make `log_std` a matrix (hidden units, k) instead of (hidden units, 1).
+        log_std_init: Initial log standard deviation, in [-20, 20].
+
+    Raises:
+        ArgumentError, ArgumentTypeError: As for `MlpPolicy`, or `action_space` is no Box.
     """
 
     def __init__(
@@ -246,7 +249,7 @@ class SdePolicy(MlpPolicy):
         **mlp_settings: Any,
     ) -> None:
         if not isinstance(action_space, spaces.Box):
-            raise ArgumentError("action space", "a Box", str(action_space), "use MlpPolicy")
+            raise ArgumentError("action space", "a Box space", str(action_space), "use MlpPolicy")
         full_std = _validation.check_bool("full_std", full_std)
         log_std_init = _validation.check_float("log_std_init", log_std_init, -20, 20)
         super().__init__(observation_space, action_space, **mlp_settings)
@@ -258,13 +261,13 @@ class SdePolicy(MlpPolicy):
         self.exploration: Tensor | None = None
 
     def reset_noise(self, rows: int) -> None:
-        """Draws a new exploration matrix for each of so many rows."""
+        """Sample new exploration matrices for `rows` rows."""
         std = self.log_std.detach().exp().expand(-1, self.actions)
         noise = torch.empty((rows, *std.shape), device=std.device)
         self.exploration = std * noise.normal_(generator=self.generator)
 
     def _latent(self, common: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and standard deviation of the actions, and the last hidden layer."""
+        """Return mean and standard deviation of the actions, and the last hidden layer."""
         *hidden, head = self.actor
         latent = common
         for layer in hidden:
@@ -279,11 +282,11 @@ class SdePolicy(MlpPolicy):
         return Gaussian(*self._latent(common)[:2])
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-        """`act`, as what is drawn needs the actor's hidden layer."""
+        """Return `act`, because samples need the actor's hidden layer."""
         return self.act
 
     def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """As `MlpPolicy.act`, with `reset_noise`'s matrices where there is one for each row."""
+        """Return (action, log_prob, value), with the exploration matrices if they fit the rows."""
         common = self._shared_latent(obs)
         if mask is not None:
             check_mask(mask, None, common)
@@ -302,17 +305,19 @@ def make_policy(
     action_space: gym.Space[Any],
     shape: Mapping[str, Any],
 ) -> nn.Module:
-    """The caller's policy, checked, or for None a built-in one.
+    """Create a built-in policy, or check a custom policy.
 
     Args:
-        policy: A module, or a function from the two spaces to one.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        shape: Values of `rlox.configs.SHAPE_SETTINGS`, "features_extractor" and "init", for the
-            built-in ones.
+        policy: Torch module, or a function from observation and action space to a module; None: a
+            built-in policy.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        shape: Values of `rlox.configs.SHAPE_SETTINGS`, "features_extractor" and "init", for
+            built-in policies.
 
     Raises:
-        ValueError, TypeError: As `check_policy` and the built-in policies do.
+        ArgumentError, ArgumentTypeError: As `check_policy` and the built-in policies, or both
+            `policy` and a features extractor are passed.
     """
     if policy is None:
         kwargs = dict(shape)
@@ -320,51 +325,51 @@ def make_policy(
             return SdePolicy(observation_space, action_space, **kwargs)
         del kwargs["full_std"]
         return MlpPolicy(observation_space, action_space, **kwargs)
-    if not callable(policy):  # a module is
+    if not callable(policy):  # modules are callable
         raise ArgumentTypeError(
             "policy",
-            "a torch module, a function of observation and action space that makes one, or None",
+            "a torch module, a function from observation and action space to one, or None",
             repr(policy),
             "see rlox.policies.ActorCritic",
         )
     if shape.get("features_extractor") is not None:
         raise ArgumentTypeError(
             "features_extractor",
-            "none beside a policy of your own",
+            "None with a custom policy",
             repr(shape["features_extractor"]),
-            "leave one of them out",
+            "omit features_extractor or policy",
         )
     module = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
     check_policy(module, observation_space, action_space)
     return module
 
 
-# Logarithms of standard deviations, and gSDE's means, are cut to these, as Stable-Baselines3 does.
+# Bounds of log standard deviations and of the means of gSDE, as in Stable-Baselines3.
 LOG_STD = (-20.0, 2.0)
 CLIP_MEAN = 2.0
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class SquashedPolicy(nn.Module):
-    """An actor that squashes normal numbers by a hyperbolic tangent, and two critics.
+    """Actor with a tanh-squashed Gaussian and two critics (SAC).
 
-    The actor sees what the critics' features are, without a gradient to them: features with
-    weights learn by the critics' loss.
+    Actor and critics share the features, whose weights learn from the critic loss only.
+
+    With `use_sde` (gSDE, Raffin et al. 2021), a sample adds `latent @ matrix` to the mean, where
+    `latent` is the actor's last hidden layer. The entries of the matrix are Gaussian with standard
+    deviations `exp(log_std)`. In `explore`, each environment has a matrix, which `reset_noise`
+    replaces. In updates, all rows share one matrix, and so do all samples within `one_matrix`. As
+    in Stable-Baselines3's SAC, the gradient of the noise reaches the hidden layers, unlike in PPO.
 
     Args:
-        observation_space: Of one environment.
-        action_space: Box.
-        features: From observations to (N, features_dim).
-        net_arch: Widths of the hidden layers of actor and critics.
+        observation_space: Observation space of one environment.
+        action_space: Box action space of one environment.
+        features: Module from observations to (N, features_dim).
+        net_arch: Sizes of the hidden layers of actor and critics.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
-        use_sde: State-dependent exploration (Raffin et al. 2021): a sample adds `latent @ matrix`
-            to the mean, where `latent` is the actor's last hidden layer and the entries of the
-            matrix have deviations `exp(log_std)`. Environments keep a matrix each until
-            `reset_noise`; what updates sample has one for all rows, and for all samples within
-            `one_matrix`. As in Stable-Baselines3's SAC, and unlike PPO's gSDE, the layer learns
-            from the noise, too.
-        log_std_init: Where `log_std` of gSDE begins.
-        init: Decides the initial weights; None: torch's global generator.
+        use_sde: Use gSDE instead of a standard deviation per state from the actor.
+        log_std_init: Initial `log_std` of gSDE.
+        init: Generator of the initial weights; None: torch's global generator.
     """
 
     def __init__(
@@ -390,17 +395,17 @@ class SquashedPolicy(nn.Module):
         self.critic = Critics(features, width, self.actions, net_arch, layer, generator=init)
         self.use_sde = use_sde
         self.exploration: Tensor | None = None
-        self._drawn: Tensor | None = None  # what matrices are made of within `one_matrix`
+        self._drawn: Tensor | None = None  # standard normal matrix within `one_matrix`
         self.generator: torch.Generator | None = None
 
     def reset_noise(self, rows: int) -> None:
-        """With gSDE, draws a new exploration matrix for each of so many rows."""
+        """Sample new exploration matrices for `rows` rows, with gSDE only."""
         if self.use_sde:
             self.exploration = self._matrices(rows).detach()
 
     @contextmanager
     def one_matrix(self) -> Iterator[None]:
-        """Within it, with gSDE, one matrix makes all samples of `get_action_and_logprob`."""
+        """Use one gSDE matrix for all samples of `get_action_and_logprob` in a block."""
         if self.use_sde:
             self._drawn = self._normals(1)
         try:
@@ -416,21 +421,21 @@ class SquashedPolicy(nn.Module):
         return self.log_std.exp() * self._normals(count)
 
     def _latent(self, obs: Any) -> Tensor:
-        """The actor's last hidden layer."""
+        """Return the actor's last hidden layer, without a gradient to the features."""
         latent: Tensor = self.critic.features(obs).detach()
         for part in list(self.actor)[:-1]:
             latent = part(latent)
         return latent
 
     def mode(self, obs: Any) -> Tensor:
-        """The greedy actions, (N, k)."""
+        """Return the greedy actions (N, k)."""
         out: Tensor = self.actor[-1](self._latent(obs))
         if self.use_sde:
             return out.clamp(-CLIP_MEAN, CLIP_MEAN).tanh()
         return out[:, : self.actions].tanh()
 
     def explore(self, obs: Any) -> Tensor:
-        """Samples, (N, k): with gSDE by `reset_noise`'s matrices, if there is one for each row."""
+        """Sample actions (N, k), with gSDE from the exploration matrices if they fit the rows."""
         exploration = self.exploration
         if not self.use_sde or exploration is None:
             return self.get_action_and_logprob(obs)[0]
@@ -441,7 +446,7 @@ class SquashedPolicy(nn.Module):
         return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
 
     def get_action_and_logprob(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Samples (N, k), through which gradients flow, and their log-probabilities (N,)."""
+        """Sample reparameterized actions (N, k); return them and their log-probabilities (N,)."""
         latent = self._latent(obs)
         out = self.actor[-1](latent)
         if self.use_sde:
@@ -457,42 +462,46 @@ class SquashedPolicy(nn.Module):
             noise = log_std.exp() * drawn
             density = -0.5 * drawn**2 - log_std
         u = mean + noise
-        # The logarithm of the tangent's slope, 1 - tanh(u)^2, which keeps its digits.
+        # log(1 - tanh(u)^2) in a numerically stable form.
         log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
         return u.tanh(), (density - log_slope - _HALF_LOG_2_PI).sum(1)
 
 
-# From observations, actions and masks to log_prob, entropy and value.
+# Function from observations, actions and masks to log_prob, entropy and value.
 Evaluate: TypeAlias = Callable[[Any, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 
 class ActorCritic(Protocol):
-    """What a trainer asks of a policy: any torch module with these methods can take its place.
+    """Protocol of policies for PPO, A2C and IMPALA: a torch module with these methods.
 
     | name | shape | dtype | meaning |
     |---|---|---|---|
-    | obs | (N, *obs_shape) | float32 | observations, normalised where the trainer normalises |
+    | obs | (N, *obs_shape) | float32 | observations, normalized if the trainer normalizes |
     | mask | (N, n) | bool | True where an action is allowed; None allows all |
     | action | (N, *action_shape) | int64, float32 | integers count from 0; Box is unclipped |
-    | log_prob | (N,) | float32 | log-probability (or -density) of the whole action |
-    | entropy | (N,) | float32 | of the distribution at each observation |
-    | value | (N,) | float32 | of each observation; (N, 1) is refused |
+    | log_prob | (N,) | float32 | log-probability or log-density, summed over components |
+    | entropy | (N,) | float32 | entropy of the distribution at each observation |
+    | value | (N,) | float32 | value of each observation; (N, 1) is rejected |
 
-    Observations of a Box of uint8, of Discrete and of other spaces come as `rlox._layout.Layout`
-    says: uint8, int64, dicts and tuples. Masks are for Discrete actions, (N, sum(nvec)) for
-    MultiDiscrete ones, (N, 2 * k) for the 0 and 1 of each of k components of MultiBinary ones, and
-    only given where the environment has them.
+    Observations are uint8 for MultiBinary and a Box of uint8, int64 for Discrete and MultiDiscrete,
+    and dicts or tuples of tensors for Dict and Tuple; see `rlox._layout.Layout`. The number of
+    flags n is the number of Discrete actions, sum(nvec) for MultiDiscrete, and 2 * k for k
+    MultiBinary components (0 and 1 of each). Masks are passed only if the environment reports them,
+    to the parameter named `mask`, `action_mask` or `action_masks`.
 
-    More is optional. `act(obs, mask=None) -> (action, log_prob, value)` is what collecting steps
-    calls, without gradients, and `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy,
-    value)` what updates call, where one pass is cheaper than two calls. They are not called where a
-    subclass has overridden the two methods below and not them, nor with masks that they do not
-    take. Masks go to the parameter of that name (or `action_mask`, `action_masks`), whichever it
-    is. `mode(obs, mask=None) -> action` is the greedy action, which deterministic prediction needs.
-    `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps. An
-    attribute `generator` gets the trainer's own `torch.Generator`. What draws from torch's global
-    generator while training finds a stream of the trainer's, and the global state is put back
-    afterwards.
+    Optional members:
+
+    - `act(obs, mask=None) -> (action, log_prob, value)` replaces two calls in rollouts, without
+      gradients.
+    - `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy, value)` replaces two calls in
+      updates.
+    - `mode(obs, mask=None) -> action` returns greedy actions, for deterministic prediction.
+    - `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps.
+    - `generator` is set to the trainer's `torch.Generator`.
+
+    `act` and `evaluate_actions` are not called with a mask if they lack its parameter, nor if a
+    subclass overrides one of the two methods below without them. During training, the trainer seeds
+    torch's global generator; its state is restored afterwards.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -512,19 +521,24 @@ class ActorCritic(Protocol):
     def get_action_and_logprob(
         self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(action, log_prob, entropy): of a sample, or of `action` where one is given."""
+        """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
 
     def get_value(self, obs: Tensor) -> Tensor:
-        """The value of each observation."""
+        """Return the values (N,) of observations."""
 
 
 def check_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
-    """A mask, bool (N, n), for N rows of logits, with so many flags for each component.
+    """Return a mask as a bool tensor (N, sum(counts)) on the device of the logits.
+
+    Args:
+        mask: Flags as a tensor, an array or nested lists.
+        counts: Flags per action component; None: Box actions, which have no masks.
+        logits: (N, ...).
 
     Raises:
-        TypeError: No flags.
-        ValueError: Another shape, a component that is allowed nothing, or actions (`counts` is
-            None) that have no masks.
+        ArgumentError: The shape is wrong, a number is neither 0 nor 1, a component has no allowed
+            action, or `counts` is None.
+        ArgumentTypeError: The mask does not hold flags.
 
     >>> check_mask([[1, 0]], [2], torch.zeros(1, 2))
     tensor([[ True, False]])
@@ -532,33 +546,35 @@ def check_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tenso
     if counts is None:
         raise ArgumentError(
             "action_masks",
-            "None, as Box actions have no masks",
+            "None, because Box actions have no masks",
             type(mask).__name__,
-            "leave it out",
+            "omit the mask",
         )
     shape = (len(logits), sum(counts))
     expected = f"flags of shape {shape}"
     if not isinstance(mask, Tensor):
         mask = torch.from_numpy(as_flags("action_masks", expected, mask))
     if mask.is_complex():
-        raise ArgumentTypeError("action_masks", expected, str(mask.dtype), "convert it to bool")
+        raise ArgumentTypeError(
+            "action_masks", expected, str(mask.dtype), "convert the mask to bool"
+        )
     if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
         got = "numbers other than 0 and 1"
-        raise ArgumentError("action_masks", expected, got, "convert it to bool")
+        raise ArgumentError("action_masks", expected, got, "convert the mask to bool")
     flags: Tensor = mask.to(logits.device, torch.bool)
     fits = flags.shape == shape
     if not fits or not torch.stack([x.any(-1) for x in flags.split(list(counts), -1)]).all():
         raise ArgumentError(
             "action_masks",
-            f"{expected}, with an action (of each component) that is allowed in each row",
-            f"shape {tuple(flags.shape)}{' and rows without' if fits else ''}",
-            "pass a flag for each action",
+            f"{expected}, with an allowed action (of each component) in each row",
+            f"shape {tuple(flags.shape)}{' with rows without an allowed action' if fits else ''}",
+            "pass one flag per action, True where it is allowed",
         )
     return flags
 
 
 def _with_mask(method: Any) -> Callable[..., Any]:
-    """A method of a policy that gets a mask by the parameter's name, wherever that stands."""
+    """Wrap a policy method so that the mask is passed by the name of its parameter."""
     parameter = mask_parameter(method)
 
     def call(*args: Any, mask: Tensor | None, **others: Any) -> Any:
@@ -567,9 +583,9 @@ def _with_mask(method: Any) -> Callable[..., Any]:
         if parameter is None:
             raise ArgumentTypeError(
                 "policy",
-                f"{getattr(method, '__qualname__', method)} to have a parameter mask, as the "
-                "environment says what is allowed",
-                "none",
+                f"a parameter mask of {getattr(method, '__qualname__', method)}, because the "
+                "environment reports action masks",
+                "no such parameter",
                 "add mask=None, or set action_masks=False",
             )
         return method(*args, **{parameter.name: mask}, **others)
@@ -583,21 +599,22 @@ def _fused_act(policy: Any) -> Any:
 
 
 def _mask_comes(after: int, method: Any) -> bool:
-    """Whether a method takes the mask right after so many other arguments, without its name."""
+    """Return True if a method accepts the mask as positional argument number `after`."""
     at = [*inspect.signature(method).parameters.values()][after : after + 1]
     return at == [mask_parameter(method)] and at[0].kind is at[0].POSITIONAL_OR_KEYWORD
 
 
 def takes_masks(policy: Any) -> bool:
-    """Whether what `get_act_fn` gives takes masks."""
+    """Return True if the function from `get_act_fn` accepts masks."""
     methods = (_fused_act(policy), policy.get_action_and_logprob)
     return any(mask_parameter(method) is not None for method in methods)
 
 
 def get_act_fn(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """The policy's `act`, or what does the same for one that has none, while nothing is learned.
+    """Return the policy's `act`, or a function that computes the same.
 
-    An `act` that takes no mask is not called with one: `get_action_and_logprob` is.
+    The function is valid until the weights change. With a mask, an `act` without such a parameter
+    is replaced by `get_action_and_logprob` and `get_value`.
     """
     fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
     together, masked = _with_mask(fused), mask_parameter(fused) is not None
@@ -637,16 +654,16 @@ def get_evaluate_fn(policy: Any) -> Evaluate:
 
 
 def greedy_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
-    """The policy's greedy actions.
+    """Return the greedy actions of a policy.
 
     Raises:
-        TypeError: It has no `mode`, or one that takes no mask where there is one.
+        ArgumentTypeError: The policy has no `mode`, or `mode` has no parameter for the mask.
     """
     if not hasattr(policy, "mode"):
         raise ArgumentTypeError(
             "policy",
-            "a method mode(obs) for greedy actions",
-            f"{type(policy).__name__} without",
+            "a policy with a method mode(obs) for greedy actions",
+            f"{type(policy).__name__} without mode()",
             "add it or pass deterministic=False",
         )
     actions: Tensor = _with_mask(policy.mode)(obs, mask=mask)
@@ -654,6 +671,6 @@ def greedy_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
 
 
 def sample_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
-    """Actions that the policy draws."""
+    """Return sampled actions of a policy."""
     actions: Tensor = _with_mask(policy.get_action_and_logprob)(obs, mask=mask)[0]
     return actions

@@ -141,7 +141,9 @@ def test_a_flag_for_each_goal_is_computed():
 
 
 def test_functions_of_single_goals_are_rejected_or_ignored():
-    with refuses(ArgumentError, "her", "along the last axis", got="shape () for two, (2, 4)"):
+    with refuses(
+        ArgumentError, "her", "along the last axis", got="shape () for goals of shape (2, 4)"
+    ):
         DQNTrainer(functools.partial(Own, compute_reward=one_reward), **HER, **QUICK)
     with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
         trainer = DQNTrainer(functools.partial(Own, compute_terminated=one_flag), **HER, **QUICK)
@@ -228,14 +230,14 @@ def with_spaces(**parts):
 BOX, BYTES = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 9, (6,), np.uint8)
 NESTED = gym.spaces.Dict(a=BOX)
 REJECTED = {
-    "no compute_reward": (SACTrainer, "Pendulum-v1", {}, "her", "add one"),
-    "no goal": (SACTrainer, with_spaces(achieved_goal=None), {}, "her", "add what is missing"),
-    "other shape": (SACTrainer, with_spaces(desired_goal=BOX), {}, "her", "give both one"),
-    "other dtype": (SACTrainer, with_spaces(desired_goal=BYTES), {}, "her", "give both one"),
+    "no compute_reward": (SACTrainer, "Pendulum-v1", {}, "her", "implement it"),
+    "no goal": (SACTrainer, with_spaces(achieved_goal=None), {}, "her", "add the missing keys"),
+    "other shape": (SACTrainer, with_spaces(desired_goal=BOX), {}, "her", "use the same space"),
+    "other dtype": (SACTrainer, with_spaces(desired_goal=BYTES), {}, "her", "use the same space"),
     "nested": (SACTrainer, with_spaces(observation=NESTED), {}, "her", "flatten it"),
     "native": (SACTrainer, PointMass, {"backend": "native"}, "observation space", "torch"),
     "strategy": (SACTrainer, PointMass, {"her": "past"}, "her", "future"),
-    "prioritized": (DQNTrainer, BitFlip, {"prioritized": True}, "prioritized", "leave one out"),
+    "prioritized": (DQNTrainer, BitFlip, {"prioritized": True}, "prioritized", "her=None"),
     "next step": (DQNTrainer, lambda: gym.vector.SyncVectorEnv([BitFlip] * 2), {}, "her", ""),
 }
 

@@ -168,7 +168,7 @@ def test_only_what_is_learned_from_is_sent_to_a_device(monkeypatch):
 
 @pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
 def test_unavailable_devices_are_rejected(trainer):
-    with refuses(ArgumentError, "device", "pass another, such as 'cpu'"):
+    with refuses(ArgumentError, "device", "pass another device such as 'cpu'"):
         trainer("Pendulum-v1", device="meta", runs_dir=None)
     with refuses(ArgumentError, "device", 'backend="torch"'):
         trainer("Pendulum-v1", device="cuda", backend="native", runs_dir=None)

@@ -535,7 +535,7 @@ def test_a_custom_policy_learns():
     for _ in range(20):
         metrics = ppo.iterate()
     assert metrics["rollout/ep_rew_mean"] > 8  # 3.3 at first
-    with refuses(ArgumentTypeError, "policy", got="Coin without"):
+    with refuses(ArgumentTypeError, "policy", got="Coin without mode()"):
         ppo.predict(np.zeros(3))
     assert 0 <= ppo.predict(np.zeros(3), deterministic=False) < 3
 

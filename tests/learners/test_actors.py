@@ -65,7 +65,7 @@ def impala(**settings):
     (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set one of them"),
     (impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
     (impala(max_lag=0), ArgumentError, "max_lag", "lockstep=True"),
-    (impala(num_actors=4, max_lag=2), ArgumentError, "max_lag", "or take fewer actors"),
+    (impala(num_actors=4, max_lag=2), ArgumentError, "max_lag", "lower num_actors"),
     (impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
     (impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
     (impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),

@@ -173,7 +173,7 @@ def test_modules_load_their_own_arrays_only(change):
     assert torch.equal(module.weight, other.weight)
     assert module.weight.data_ptr() != other.weight.data_ptr()
     change(arrays)
-    with refuses(ArgumentError, "networks", "make the same policy"):
+    with refuses(ArgumentError, "networks", "create the policy"):
         module_tensors(module, arrays)
 
 

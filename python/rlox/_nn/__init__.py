@@ -1,1 +1,1 @@
-"""Neural networks on torch."""
+"""Neural networks and optimizers on torch."""

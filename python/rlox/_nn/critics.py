@@ -1,4 +1,4 @@
-"""`Critics`: the values of actions, by several networks that are computed as one."""
+"""Critics, Q-networks and target networks."""
 
 import copy
 import math
@@ -14,13 +14,13 @@ from rlox._nn.optim import EACH
 
 
 class StackedLinear(nn.Module):
-    """Linear layers of several networks, computed together.
+    """Linear layers of several networks, computed in one batched product.
 
-    In a `state_dict` each network has its own weights, by its own name: the name of this module
-    must have `rlox._nn.optim.EACH` in it, in the place of "qf0", "qf1" and so on.
+    A `state_dict` lists the weights of each network under a separate name. Therefore the name of
+    this module must contain `rlox._nn.optim.EACH`, which is replaced by "qf0", "qf1" and so on.
 
     Args:
-        layers: One of each network, of one shape.
+        layers: One layer per network, all of the same shape.
 
     >>> layers = [nn.Linear(2, 3), nn.Linear(2, 3)]
     >>> StackedLinear(layers)(torch.zeros(2, 5, 2)).shape
@@ -33,30 +33,31 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(networks, N, inputs) to (networks, N, outputs)."""
-        # Which has a cheaper gradient than `baddbmm`.
+        """Map (networks, N, inputs) to (networks, N, outputs)."""
+        # The gradient is cheaper than that of `baddbmm`.
         return torch.bmm(x, self.weight.mT).add_(self.bias.unsqueeze(1))
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         for name, stacked in (("weight", self.weight), ("bias", self.bias)):
-            # Detached first: views of parameters take a lock of torch's, which a fork would copy.
+            # Views of parameters acquire a lock of torch, which a fork would copy; so detach first.
             tensor = stacked if keep_vars else stacked.detach()
             for i, part in enumerate(tensor.unbind()):
                 destination[prefix.replace(EACH, f"qf{i}") + name] = part
 
 
 class Critics(nn.Module):
-    """Q(s, a) of several MLPs behind common features, in one batched pass.
+    """Q(s, a) of several MLPs on shared features, computed in one batched pass.
 
     Args:
-        features, features_dim: From observations to (N, features_dim).
-        action_dim: Numbers in an action.
-        net_arch: Widths of the hidden layers.
-        activation: Between layers.
-        count: How many.
-        generator: Decides the initial weights; None: torch's global one.
+        features: Module from observations to (N, features_dim).
+        features_dim: Number of features.
+        action_dim: Number of components of an action.
+        net_arch: Sizes of the hidden layers.
+        activation: Class of the activation between layers.
+        count: Number of critics.
+        generator: Generator of the initial weights; None: torch's global generator.
 
     >>> critics = Critics(nn.Identity(), 2, 1, (8,), nn.ReLU)
     >>> critics(torch.zeros(5, 2), torch.zeros(5, 1)).shape
@@ -87,30 +88,30 @@ class Critics(nn.Module):
         self.count = count
 
     def forward(self, obs: Any, actions: Tensor) -> Tensor:
-        """What each says of observations and actions (N, k): (critics, N)."""
+        """Return the values (critics, N) of observations and actions (N, k)."""
         return self.values(self.features(obs), actions)
 
     def values(self, features: Tensor, actions: Tensor) -> Tensor:
-        """The same, of features."""
+        """Return the values (critics, N) of features (N, features_dim) and actions (N, k)."""
         x = torch.cat((features, actions), 1)
         outputs: Tensor = self.get_submodule(EACH)(x.expand(self.count, *x.shape))
         return outputs.squeeze(-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Puts the critics' own tensors together, under the names that torch knows here."""
+        """Stack the tensors of the critics under the names of this module's parameters."""
         for name in [name for name in state_dict if name.startswith(f"{prefix}qf0.")]:
             rest = name[len(f"{prefix}qf0.") :]
-            each = [f"{prefix}qf{i}.{rest}" for i in range(self.count)]
-            if all(one in state_dict for one in each):
-                stacked = torch.stack([state_dict.pop(one) for one in each])
+            names = [f"{prefix}qf{i}.{rest}" for i in range(self.count)]
+            if all(key in state_dict for key in names):
+                stacked = torch.stack([state_dict.pop(key) for key in names])
                 state_dict[f"{prefix}{EACH}.{rest}"] = stacked
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 def make_target_network(module: nn.Module) -> nn.Module:
-    """A copy of a module that follows it by `polyak_update`, and learns nothing itself.
+    """Return a copy of a module in evaluation mode, without gradients, for `polyak_update`.
 
-    Layers such as dropout do in it as in evaluation. What it draws comes from the same generator.
+    The copy shares the random generators of the module.
     """
     generators = (getattr(part, "generator", None) for part in module.modules())
     memo = {id(x): x for x in generators if isinstance(x, torch.Generator)}
@@ -119,9 +120,9 @@ def make_target_network(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Moves the parameters of a target towards those of its original, by a share; 1 copies.
+    """Update the parameters of a target in place: `target += tau * (online - target)`.
 
-    What else they keep, such as the statistics of batch normalisation, is copied.
+    Buffers, such as the statistics of batch normalization, are copied.
 
     >>> online, target = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> polyak_update(target, online, tau=1.0)
@@ -134,14 +135,14 @@ def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 
 class FeaturedMlp(nn.Sequential):
-    """An MLP behind features, whose layers have the names that a Sequential's have, "0.weight".
+    """MLP on features. Parameters are named as in a Sequential, such as "0.weight".
 
     Args:
-        features: From observations to (N, features_dim).
-        outputs: Of each row.
-        net_arch: Widths of the hidden layers.
+        features: Module from observations to (N, features_dim), with an attribute `features_dim`.
+        outputs: Number of outputs per observation.
+        net_arch: Sizes of the hidden layers.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
-        init: Decides the initial weights; None: torch's global generator.
+        init: Generator of the initial weights; None: torch's global generator.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class FeaturedMlp(nn.Sequential):
         self.features = features
 
     def forward(self, obs: Any) -> Tensor:
-        """Observations to (N, outputs)."""
+        """Map observations to (N, outputs)."""
         x: Tensor = self.features(obs)
         for part in list(self)[: self.depth]:
             x = part(x)
@@ -167,30 +168,31 @@ class FeaturedMlp(nn.Sequential):
 
 
 class Actor(FeaturedMlp):
-    """A `FeaturedMlp` whose outputs a hyperbolic tangent squashes."""
+    """Deterministic actor: a `FeaturedMlp` with tanh outputs."""
 
     def forward(self, obs: Any) -> Tensor:
-        """Observations to actions (N, k) in [-1, 1]."""
+        """Map observations to actions (N, k) in [-1, 1]."""
         return super().forward(obs).tanh()
 
 
 class DuelingNetwork(FeaturedMlp):
-    """A `FeaturedMlp` of advantages and, last, a value (Wang et al. 2016)."""
+    """Dueling Q-network (Wang et al. 2016); the last output of the MLP is the state value."""
 
     def forward(self, obs: Any) -> Tensor:
-        """Observations to the values of actions, (N, outputs - 1)."""
+        """Map observations to action values (N, outputs - 1)."""
         out = super().forward(obs)
         advantages, value = out[:, :-1], out[:, -1:]
         return value + advantages - advantages.mean(1, keepdim=True)
 
 
 class DeterministicPolicy(nn.Module):
-    """An actor of one action a state, between -1 and 1, and two critics.
+    """Deterministic actor with actions in [-1, 1] and two critics (TD3).
 
     Args:
-        action_space: Box.
-        actor_features, critic_features: From observations to (N, features_dim), one each.
-        net_arch, activation, init: As for `FeaturedMlp`; actor and critics have the same layers.
+        action_space: Box action space.
+        actor_features: Module from observations to (N, features_dim), for the actor.
+        critic_features: The same for the critics.
+        net_arch, activation, init: As for `FeaturedMlp`, for actor and critics.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ def q_network(
     dueling: bool,
     init: torch.Generator | None = None,
 ) -> FeaturedMlp:
-    """A network from observations to the values of so many actions."""
+    """Create a network from observations to the values of `actions` actions."""
     if dueling:
         return DuelingNetwork(features, actions + 1, net_arch, activation, init)
     return FeaturedMlp(features, actions, net_arch, activation, init)

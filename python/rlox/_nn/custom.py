@@ -1,4 +1,4 @@
-"""The caller's own networks for SAC, TD3 and DQN."""
+"""Checks of custom policies and networks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from rlox._nn.runtime import evaluating, zeros
 
 
 def check_spaces(observation_space: Any, action_space: Any) -> None:
-    """Refuses what is no space.
+    """Check that both arguments are Gymnasium spaces.
 
     Raises:
-        TypeError: It is none.
+        ArgumentTypeError: An argument is no space.
     """
     for name, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.Space):
@@ -32,11 +32,12 @@ def check_spaces(observation_space: Any, action_space: Any) -> None:
 def check_policy(
     policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> None:
-    """Tries a policy on two observations and compares what it says with the table above.
+    """Try a policy on two observations and check its outputs against `rlox.policies.ActorCritic`.
 
     Raises:
-        TypeError: It is no torch module, or a method is missing.
-        ValueError: Something has another shape or dtype; it is named.
+        ArgumentError: A method fails, or an output has another shape or dtype.
+        ArgumentTypeError: `policy` is no torch module, lacks a method or raises a TypeError, or an
+            argument is no space.
     """
     check_spaces(observation_space, action_space)
     methods = ("get_action_and_logprob", "get_value")
@@ -45,9 +46,9 @@ def check_policy(
             "policy",
             f"a torch module with {' and '.join(methods)}",
             type(policy).__name__,
-            "rlox.policies.ActorCritic says what they must do",
+            "implement rlox.policies.ActorCritic",
         )
-    module: Any = policy  # mypy takes a module's methods for tensors
+    module: Any = policy  # for mypy, attributes of a module are tensors
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     obs = zeros(observation_space, 2, device)
     try:
@@ -65,14 +66,13 @@ def check_policy(
         error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         raise error_type(
             "policy",
-            "get_action_and_logprob(obs, mask=None, action=None) to give action, log_prob and "
-            "entropy, of a given action too, get_value(obs) to give values, act(obs), if there is "
-            "one, action, log_prob and value, evaluate_actions(obs, action) log_prob, entropy and "
-            "value",
+            "methods get_action_and_logprob(obs, mask=None, action=None) -> (action, log_prob, "
+            "entropy) and get_value(obs) -> value, optionally act(obs) -> (action, log_prob, "
+            "value) and evaluate_actions(obs, action) -> (log_prob, entropy, value)",
             f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}",
             "see rlox.policies.ActorCritic",
         ) from error
-    outputs["log_prob of a given action"] = action_log_prob
+    outputs["log_prob of a passed action"] = action_log_prob
     integer = not isinstance(action_space, spaces.Box)
     expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
     wanted = {"action": (action, *expected)}
@@ -88,7 +88,7 @@ def check_policy(
 
 
 def _fused(policy: Any, name: str, *others: str) -> Any:
-    """An optional method; None where there is none, or a subclass changed what it stands for."""
+    """Return an optional method; None if missing, or if a subclass overrides only its parts."""
     required = ("get_action_and_logprob", "get_value", *others)
     for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
         if name in namespace:
@@ -98,13 +98,13 @@ def _fused(policy: Any, name: str, *others: str) -> Any:
     return None
 
 
-# What a policy says, and the shapes that it must have.
+# Outputs of a policy by name, each with its expected shape.
 PolicyOutputs: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
 _HINT = "see the algorithm's class in rlox.algorithms"
 
 
 def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
-    """The first words of the names of the actor's parameters, and of the critics'."""
+    """Return the first name components of the actor's parameters and of the critics'."""
     first = {name.partition(".")[0] for name, _ in policy.named_parameters()}
     return sorted(first - {"critic"}), ["critic"]
 
@@ -116,24 +116,25 @@ def make_custom_policy(
     needed: Sequence[str],
     features_extractor: object,
 ) -> nn.Module:
-    """The caller's policy.
+    """Return a custom policy, or create it for the spaces.
 
     Args:
-        policy: A module, or a function from the two spaces to one.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        needed: Its methods, or parts that are modules.
-        features_extractor: None, or it is refused.
+        policy: Torch module, or a function from observation and action space to a module.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        needed: Names of the required methods or submodules.
+        features_extractor: Must be None.
 
     Raises:
-        TypeError: It is none, something is missing, or there are features beside it.
+        ArgumentTypeError: `policy` is of another type or lacks a name in `needed`, or
+            `features_extractor` is not None.
     """
     if features_extractor is not None:
         raise ArgumentTypeError(
             "features_extractor",
-            "none beside a policy of your own",
+            "None with a custom policy",
             repr(features_extractor),
-            "leave one of them out",
+            "omit features_extractor or policy",
         )
     module = policy
     if not isinstance(policy, nn.Module) and callable(policy):
@@ -143,8 +144,8 @@ def make_custom_policy(
     ):
         raise ArgumentTypeError(
             "policy",
-            "a torch module, or a function of observation and action space that makes one, with "
-            f"{' and '.join(needed)}",
+            "a torch module, or a function from observation and action space to a torch module, "
+            f"with {' and '.join(needed)}",
             type(module).__name__,
             _HINT,
         )
@@ -157,11 +158,11 @@ def make_custom_q_network(
     action_space: gym.Space[Any],
     features_extractor: object,
 ) -> nn.Module:
-    """The caller's Q-network, tried on two observations.
+    """Return a custom Q-network, and try it on two observations.
 
     Raises:
-        TypeError: As `make_custom_policy`.
-        ValueError: It does not give the values of all actions.
+        ArgumentError: The network fails, or its output is not float32 (2, n).
+        ArgumentTypeError: As `make_custom_policy`, or the network raises a TypeError.
     """
     args = (observation_space, action_space, ("forward",), features_extractor)
     module = make_custom_policy(policy, *args)
@@ -177,17 +178,19 @@ def make_custom_actor_critic(
     needed: Sequence[str],
     features_extractor: object,
 ) -> nn.Module:
-    """The caller's actor and critics, tried on two observations.
+    """Return a custom actor with a submodule `critic`, and try both on two observations.
 
     Args:
-        policy, observation_space, features_extractor: As for `make_custom_policy`.
-        action_space: Box.
-        needed: Methods, or parts, that take observations: "get_action_and_logprob" gives actions
-            and log-probabilities, others actions. Beside them there is `critic`.
+        policy: As for `make_custom_policy`.
+        observation_space: As for `make_custom_policy`.
+        action_space: Box action space.
+        needed: Names of the required methods or submodules of the actor. All take observations and
+            return actions (N, k); "get_action_and_logprob" also returns log-probabilities (N,).
+        features_extractor: Must be None.
 
     Raises:
-        TypeError: As `make_custom_policy`.
-        ValueError: What it says has another shape or dtype; it is named.
+        ArgumentError: The policy fails, or an output has another shape or dtype.
+        ArgumentTypeError: As `make_custom_policy`, or the policy raises a TypeError.
     """
     args = (observation_space, action_space, (*needed, "critic"), features_extractor)
     module: Any = make_custom_policy(policy, *args)
@@ -206,7 +209,7 @@ def make_custom_actor_critic(
         return outputs
 
     _check_outputs(module, observation_space, call_policy)
-    return module  # type: ignore[no-any-return]  # a module
+    return module  # type: ignore[no-any-return]  # an nn.Module
 
 
 def _check_outputs(
@@ -221,7 +224,7 @@ def _check_outputs(
     except Exception as error:
         error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         got = f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}"
-        raise error_type("policy", "one that takes observations", got, _HINT) from error
+        raise error_type("policy", "a policy for observations of the env", got, _HINT) from error
     for name, (tensor, shape) in outputs.items():
         is_tensor = isinstance(tensor, Tensor)
         if not is_tensor or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:

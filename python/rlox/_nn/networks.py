@@ -1,4 +1,4 @@
-"""Layers that built-in policies are made of."""
+"""Layers and MLPs of the built-in policies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,28 +24,28 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 def make_layer(
     layer_type: type[Layer], *sizes: int, generator: torch.Generator | None, **kwargs: int
 ) -> Layer:
-    """A linear or convolutional layer that starts as torch's own, from a generator.
+    """Create a linear or convolutional layer with torch's default initialization.
 
-    Torch's own draw from its global generator, from which other threads may draw meanwhile.
+    The weights come from `generator`, because other threads may draw from torch's global generator.
 
     Args:
-        kind: `nn.Linear` or `nn.Conv2d`.
-        *sizes: The layer's first arguments.
-        generator: Decides the weights; None: torch's global one.
-        **how: The layer's other arguments.
+        layer_type: `nn.Linear` or `nn.Conv2d`.
+        *sizes: Positional arguments of the layer.
+        generator: Generator of the weights; None: torch's global generator.
+        **kwargs: Keyword arguments of the layer.
 
-    >>> generators = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    >>> first, second = (make_layer(nn.Linear, 2, 3, generator=each) for each in generators)
+    >>> first = make_layer(nn.Linear, 2, 3, generator=torch.Generator().manual_seed(0))
+    >>> second = make_layer(nn.Linear, 2, 3, generator=torch.Generator().manual_seed(0))
     >>> bool((first.weight == second.weight).all())
     True
     """
-    # As `nn.utils.skip_init`, which would load much of torch for it.
+    # Skips the default initialization; `nn.utils.skip_init` would import much more of torch.
     blank: Any = type(layer_type.__name__, (layer_type,), {"reset_parameters": lambda self: None})
     module: Layer = blank(*sizes, **kwargs)
     module.__class__ = layer_type
-    # Uniform within 1 / sqrt(inputs of a unit), weights and biases.
+    # Weights and biases are uniform in [-bound, bound], bound = 1 / sqrt(inputs per unit).
     inputs = math.prod(module.weight.shape[1:])
-    if module.weight.numel() > 0:  # torch warns of weights that are none
+    if module.weight.numel() > 0:  # torch warns for empty weights
         nn.init.kaiming_uniform_(module.weight, math.sqrt(5), generator=generator)
     bound = 1 / math.sqrt(inputs) if inputs > 0 else 0.0
     assert module.bias is not None
@@ -56,7 +56,7 @@ def make_layer(
 def init_orthogonal(
     module: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None
 ) -> None:
-    """Makes a layer's weights orthogonal, and its biases 0."""
+    """Initialize weights orthogonally and biases with 0, in place."""
     nn.init.orthogonal_(module.weight, gain, generator)
     if module.bias is not None:
         nn.init.zeros_(module.bias)
@@ -69,16 +69,19 @@ def mlp(
     ortho_init: bool,
     generator: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """Linear layers of these sizes with activations between them.
+    """Create an MLP: linear layers with activations between them.
 
-    With `ortho_init`, weights are orthogonal with gain sqrt(2), the last layer's with `head_gain`,
-    and biases 0; without, they start as torch's linear layers do. `generator` decides them, torch's
-    global one if it is None.
+    Args:
+        sizes: Number of inputs, sizes of the hidden layers, and number of outputs.
+        activation: Class of the activation.
+        head_gain: Gain of the last layer with `ortho_init`; other layers have the gain sqrt(2).
+        ortho_init: Initialize weights orthogonally and biases with 0, else as torch does.
+        generator: Generator of the weights; None: torch's global generator.
 
     Raises:
-        MemoryError: They do not fit into memory, with what training needs.
+        OutOfMemoryError: The weights, gradients and optimizer state do not fit into memory.
     """
-    # Training needs as much again for the gradient and for the optimiser's two vectors, in float32.
+    # In float32: weights, gradient and two vectors of the optimizer.
     needed = 16 * sum((width_in + 1) * width_out for width_in, width_out in pairwise(sizes))
     check_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []
@@ -95,10 +98,11 @@ def mlp(
 def fuse_mlps(
     first: nn.Module, second: nn.Module
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-    """The outputs of two MLPs in one pass, with the weights that they have now, without gradients.
+    """Return a function that computes two MLPs in one pass, without gradients, or None.
 
-    Layers of the same shape are computed together, which for small ones takes half the time. None
-    where hidden layers differ, or somebody has changed or watches what `mlp` made.
+    Both networks must come from `mlp`, without hooks, and have the same hidden layers and
+    activation; otherwise the result is None. Joint computation takes half the time for small
+    layers. The function has copies of the hidden weights, so create it again after an update.
 
     >>> nets = [mlp([3, 8, 8, n], nn.Tanh, 1.0, ortho_init=True) for n in (2, 1)]
     >>> obs = torch.ones(5, 3)
@@ -138,7 +142,7 @@ def fuse_mlps(
 
 
 def _plain(net: nn.Module) -> tuple[list[nn.Linear], nn.Module] | None:
-    """The linear layers and the activation of what `mlp` made, if that is what it still is."""
+    """Return linear layers and activation of an unmodified result of `mlp`, else None."""
     layers = list(net) if type(net) is nn.Sequential else []
     linear, between = layers[::2], layers[1::2]
     watched = any(part._forward_hooks or part._forward_pre_hooks for part in (net, *layers))

@@ -1,4 +1,4 @@
-"""What optimisers of a whole module share: its parameters as one vector, and their state."""
+"""Optimizers that store the parameters of a module as one vector."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
@@ -12,29 +12,29 @@ from rlox._types import Arrays
 from rlox.configs import ALPHA, BETAS, EPS
 
 MEANS = ("exp_avg", "exp_avg_sq")
-# In the name of a parameter that several critics have in one tensor, for "qf0", "qf1" and so on.
+# Placeholder for "qf0", "qf1" and so on in the name of a tensor that several critics share.
 EACH = "qf*"
 
 
 class VectorOptimizer:
-    """The trainable parameters of a module as one vector, with gradients to match.
+    """Base class of optimizers that update all trainable parameters as one vector.
 
-    The parameters become views of the vector: a step is then a few operations, not a few for each
-    parameter, which for small networks would cost as much as the network. A parameter that is given
-    other memory meanwhile (`module.to`) is taken in again.
+    The parameters become views of the vector. The number of operations per step then does not
+    depend on the number of parameters, which matters for small networks. Parameters that move to
+    other memory (`module.to`) are joined again at the next step.
 
-    `torch.optim` would do, but its first use imports torch's compiler, which takes seconds.
+    `torch.optim` is not used because its first use imports torch's compiler, which takes seconds.
 
     Args:
-        module: Its parameters have one dtype and one device.
-        parts: The first words of the names of those that are meant; None: all.
+        module: Module whose parameters have one dtype and one device.
+        parts: First name components of the parameters to train; None: all parameters.
 
     Raises:
-        ValueError: Parameters of several dtypes or devices, or none.
+        ArgumentError: There are no trainable parameters, or several dtypes or devices.
     """
 
     moments: ClassVar[tuple[str, ...]]
-    """Those of `MEANS` that are attributes, which hold a number for each parameter: vectors."""
+    """Names in `MEANS` that the optimizer has, as attributes with one number per parameter."""
 
     def __init__(self, module: nn.Module, parts: Sequence[str] | None = None) -> None:
         self.named = {
@@ -50,11 +50,11 @@ class VectorOptimizer:
                 "policy",
                 "trainable parameters of one dtype on one device",
                 str(got),
-                "convert them with module.to(...)",
+                "convert the module with module.to(...)",
             )
         self._join()
         self.steps = 0
-        # Makes of a gradient that of all processes that learn together; None: this one is alone.
+        # Averages a gradient over the processes of distributed training; None: a single process.
         self.average: Callable[[Tensor], Tensor] | None = None
 
     @torch.no_grad()
@@ -65,12 +65,12 @@ class VectorOptimizer:
         self._addresses = [p.data_ptr() for p in self._parameters]
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
-        """A vector's parts in the shapes of the parameters."""
+        """Split a vector into views in the shapes of the parameters."""
         parts = vector.split([p.numel() for p in self._parameters])
         return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
 
     def _named_parts(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The same by name; of parameters of several critics each critic's."""
+        """Iterate over the named views of a vector; stacked critics are listed separately."""
         for name, part in zip(self.named, self._parts(vector), strict=True):
             if EACH in name:
                 for i, critic_part in enumerate(part.unbind()):
@@ -79,28 +79,28 @@ class VectorOptimizer:
                 yield name, part
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss with respect to all parameters; 0 where it has none."""
+        """Return the gradient of a loss as a vector, 0 for parameters that it does not use."""
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         joined = torch.cat([grad.reshape(-1) for grad in grads])
         return joined if self.average is None else self.average(joined)
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """Moves the parameters."""
+        """Update the parameters in place with a vector from `gradient`."""
         if [p.data_ptr() for p in self._parameters] != self._addresses:
             self._join()
         self.steps += 1
         self._move(gradient, learning_rate)
 
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
-        """Change `vector` and the optimizer state."""
+        """Update `vector` and the moments in place."""
         raise NotImplementedError
 
     def state(self) -> Arrays:
-        """Return copies of the optimizer state, by the names that every backend has.
+        """Return copies of the optimizer state, with the same names for every backend.
 
-        "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq", the means of the gradients and of
-        their squares, 0 where an optimiser has none, and the steps of each part, "actor.step".
+        "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq" are the running means of the
+        gradient and of its square, 0 if the optimizer has none. "actor.step" counts steps.
         """
         arrays: Arrays = {}
         for kind in MEANS:
@@ -108,15 +108,16 @@ class VectorOptimizer:
             for name, part in self._named_parts(mean):
                 arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
         parts = {_step_key(name) for name, _ in self._named_parts(self.vector)}
-        if "trunk" in parts:  # the heads on it are counted with it
+        if "trunk" in parts:  # its step count includes the heads
             parts -= {"actor", "critic"}
         return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
 
     def check_state(self, arrays: Arrays) -> None:
-        """Refuses what `load_state` cannot go back to.
+        """Check that `load_state` can load a state.
 
         Raises:
-            ValueError: It is the state of other parameters, or makes no sense.
+            ArgumentError: The state belongs to other parameters or another optimizer, or has
+                invalid values.
         """
         shapes = (
             {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
@@ -128,25 +129,25 @@ class VectorOptimizer:
             )
             raise ArgumentError(
                 "optimizer",
-                "the state of these parameters",
-                f"others, first {names[0]}",
-                "make the same policy",
+                "the optimizer state of these parameters",
+                f"a state that differs in {names[0]}",
+                "create the policy with the saved settings",
             )
         first = next(a for name, a in arrays.items() if name.endswith(".step"))
         for name, array in arrays.items():
             kind = name.rpartition(".")[2]
             if kind == "step":
-                wanted, fits = "one count of steps", array == first >= 0 and array % 1 == 0
+                wanted, fits = "equal int step counts >= 0", array == first >= 0 and array % 1 == 0
             elif kind not in self.moments:
-                wanted, fits = "zeros, which this optimiser keeps", array == 0
+                wanted, fits = "zeros, which this optimizer does not use", array == 0
             elif kind == "exp_avg_sq":
-                wanted, fits = "finite numbers, at least 0", (array >= 0) & np.isfinite(array)
+                wanted, fits = "finite numbers >= 0", (array >= 0) & np.isfinite(array)
             else:
                 wanted, fits = "finite numbers", np.isfinite(array)
             if not np.all(fits):
                 got = array[np.logical_not(fits)].flat[0]
                 raise ArgumentError(
-                    "optimizer", f"{wanted}, in {name}", str(got), "load what was saved whole"
+                    "optimizer", f"{wanted} in {name}", str(got), "load an unmodified saved state"
                 )
         nonzero = {
             kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
@@ -155,16 +156,16 @@ class VectorOptimizer:
         if "exp_avg" in self.moments and any(nonzero["exp_avg_sq"]) and not any(nonzero["exp_avg"]):
             raise ArgumentError(
                 "optimizer",
-                "means of gradients beside those of their squares",
-                "zeros, as of another optimiser",
-                "load what the same one saved",
+                "nonzero exp_avg, because exp_avg_sq is nonzero",
+                "zeros, as in the state of another optimizer",
+                "load a state of the same optimizer",
             )
 
     def load_state(self, arrays: Arrays) -> None:
-        """Goes back to what `state` gave.
+        """Load the result of `state`.
 
         Raises:
-            ValueError: As `check_state`; nothing has changed then.
+            ArgumentError: As `check_state`, before anything changes.
         """
         self.check_state(arrays)
         self.steps = int(next(a for name, a in arrays.items() if name.endswith(".step")))
@@ -174,13 +175,13 @@ class VectorOptimizer:
 
 
 def _step_key(name: str) -> str:
-    """What a parameter's steps are counted with: "actor", and of critics "critic.qf0" each."""
+    """Return the name of a parameter's step count, such as "actor" or "critic.qf0"."""
     first, second, *_ = (*name.split("."), "")
     return f"{first}.{second}" if second.startswith("qf") else first
 
 
 def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
-    """Shortens a gradient, in place, to a norm of at most `max_norm`; returns the norm it had."""
+    """Clip a gradient in place to a norm of at most `max_norm`; return the norm before."""
     norm: Tensor = gradient.norm()
     gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm
@@ -191,11 +192,11 @@ class Adam(VectorOptimizer):
 
     Args:
         module, parts: As for `VectorOptimizer`.
-        betas: Decay of the running means of the gradient and of its square.
-        eps: Added to the root of the latter.
+        betas: Decay rates of the running means of the gradient and of its square.
+        eps: Number that is added to the root of the mean square.
 
     Raises:
-        ValueError: Parameters of several dtypes or devices, or none.
+        ArgumentError: As for `VectorOptimizer`.
 
     >>> module = nn.Linear(2, 1, bias=False)
     >>> adam = Adam(module)
@@ -216,7 +217,7 @@ class Adam(VectorOptimizer):
     ) -> None:
         super().__init__(module, parts)
         self.betas, self.eps = betas, eps
-        # One pass over the numbers in place of seven, where torch has it.
+        # torch's fused kernel makes one pass over memory instead of seven.
         kind = self.vector.device.type, self.vector.dtype
         self._fused = kind in (("cpu", torch.float32), ("cuda", torch.float32))
         self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.vector) for _ in range(2))
@@ -249,18 +250,18 @@ class Adam(VectorOptimizer):
 class RMSprop(VectorOptimizer):
     """RMSprop (Tieleman and Hinton 2012) without momentum, for the parameters of a module.
 
-    A step divides the gradient by the root of the running mean of its square. As in PyTorch, the
-    mean starts at 0 and `eps` is added to the root; with `tf_like`, as in TensorFlow, the mean
-    starts at 1 and `eps` is added under the root, so that the first steps are small.
+    A step divides the gradient by the root of the running mean of its square. By default, as in
+    PyTorch, the mean starts at 0 and `eps` is added to the root. With `tf_like`, as in TensorFlow,
+    the mean starts at 1 and `eps` is added under the root, so that the first steps are small.
 
     Args:
-        module: Its parameters have one dtype and one device.
-        alpha: Decay of the running mean.
-        eps: What keeps the divisor above 0.
-        tf_like: TensorFlow's form, Stable-Baselines3's `RMSpropTFLike`.
+        module: As for `VectorOptimizer`.
+        alpha: Decay rate of the running mean.
+        eps: Number that keeps the divisor above 0.
+        tf_like: Use TensorFlow's form, as Stable-Baselines3's `RMSpropTFLike` does.
 
     Raises:
-        ValueError: Parameters of several dtypes or devices, or none.
+        ArgumentError: As for `VectorOptimizer`.
 
     >>> module = nn.Linear(2, 1, bias=False)
     >>> rmsprop = RMSprop(module, alpha=0.75)

@@ -1,4 +1,4 @@
-"""What torch keeps outside of us, and what its modules keep, as arrays."""
+"""Global state of torch (generators, threads, devices) and module tensors as arrays."""
 
 import os
 import threading
@@ -19,17 +19,17 @@ from rlox._validation import short_repr
 
 
 def zeros(space: gym.Space[Any], n: int, device: torch.device) -> Any:
-    """`n` observations of zeros, as a policy gets them."""
+    """Return `n` observations of zeros in the form that policies accept."""
     layout = Layout(space)
     rows = torch.from_numpy(np.zeros((n, *layout.shape), layout.dtype))
     return layout.unpack(rows.to(device), torch_dtype)
 
 
 def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
-    """Torch's name for a dtype of NumPy.
+    """Return the torch dtype of a NumPy dtype.
 
     Raises:
-        TypeError: It has none.
+        ArgumentTypeError: torch has no such dtype.
 
     >>> torch_dtype(np.dtype(np.uint8))
     torch.uint8
@@ -38,20 +38,20 @@ def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
     if isinstance(kind, torch.dtype):
         return kind
     raise ArgumentTypeError(
-        "dtype", "one that torch has, too", short_repr(dtype), "convert it first"
+        "dtype", "a dtype that torch supports", short_repr(dtype), "convert the array first"
     )
 
 
-# torch's global generators and number of threads are the process's: one thread at a time has them.
+# Protects torch's global generators and number of threads, which belong to the process.
 _LOCK = threading.RLock()
-# What was there before, and what those within `limit_threads` asked for, the last one at the end.
+# Original number of threads, then that of each active `limit_threads`, the latest last.
 _THREADS: list[int] = []
-# Whether this process was forked from one in which torch may have had threads.
+# True in a forked process, where the parent's torch threads are missing.
 _CHILD = False
 
 
 def _forget() -> None:
-    """In a forked child, those that held the lock are not there any more."""
+    """Reset the lock in a forked child, where no thread can release it."""
     global _LOCK, _CHILD
     _LOCK, _CHILD = threading.RLock(), True
     _THREADS.clear()
@@ -63,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
-    """Within it a generator draws from a seed; what drew from it before goes on from where it was.
+    """Seed a generator for a block, then restore its state.
 
     >>> generator = torch.Generator().manual_seed(1)
     >>> with reseeded(generator, 2):
@@ -81,11 +81,11 @@ def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
 
 @contextmanager
 def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Within it, torch's global generators are ours; they are put back after.
+    """Seed torch's global generators for a block, then restore their states.
 
     Args:
-        seed: For the generators of the CPU and of a CUDA or MPS `device`.
-        device: Where the network lives.
+        seed: Seed of the CPU generator and of the generator of a CUDA or MPS `device`.
+        device: Device of the network; None: CPU only.
 
     >>> before = torch.get_rng_state()
     >>> with isolate_rng(seed=1):
@@ -109,10 +109,9 @@ def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]
 
 @contextmanager
 def _forked(device_type: str, device: torch.device | None) -> Iterator[None]:
-    """Puts the generators back after."""
-    mps = (
-        torch.mps.get_rng_state() if device_type == "mps" else None
-    )  # which fork_rng does not know
+    """Restore the global generators after a block."""
+    # `fork_rng` does not support MPS.
+    mps = torch.mps.get_rng_state() if device_type == "mps" else None
     with torch.random.fork_rng([device] if device_type == "cuda" else []):
         try:
             yield
@@ -123,10 +122,10 @@ def _forked(device_type: str, device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def limit_threads(threads: int | None) -> Iterator[None]:
-    """Within it, torch computes on so many threads; None leaves them as they are.
+    """Set torch's number of threads for a block; None does not change the number.
 
-    In a forked child it is always one: torch would wait for ever for threads that only its parent
-    has. Where several threads are within, the last one to leave puts back what was before.
+    A forked child always has one thread, because torch would wait forever for threads of the
+    parent. If several Python threads are in such blocks, the last to exit restores the number.
 
     >>> with limit_threads(1):
     ...     torch.get_num_threads()
@@ -151,7 +150,7 @@ def limit_threads(threads: int | None) -> Iterator[None]:
 
 @contextmanager
 def isolate_torch(seed: int | None, device: torch.device, threads: int | None) -> Iterator[None]:
-    """`limit_threads`, and `isolate_rng` unless the seed is None."""
+    """Enter `limit_threads`, and `isolate_rng` unless the seed is None."""
     with limit_threads(threads), nullcontext() if seed is None else isolate_rng(seed, device):
         yield
 
@@ -159,18 +158,14 @@ def isolate_torch(seed: int | None, device: torch.device, threads: int | None) -
 @contextmanager
 def initialising(seed: int | None, device: torch.device) -> Iterator[None]:
     """Isolate torch on one thread, because orthogonal matrices depend on the number of threads."""
-    with (
-        _LOCK,
-        isolate_torch(seed, device, 1),
-    ):  # the lock, so that nobody changes the number meanwhile
+    # The lock prevents other Python threads from changing the number of threads.
+    with _LOCK, isolate_torch(seed, device, 1):
         yield
 
 
 @contextmanager
 def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
-    """Within it, layers such as dropout and batch normalisation do as in evaluation.
-
-    Torch computes on so many threads meanwhile; None leaves them as they are.
+    """Set a module to evaluation mode for a block, with `limit_threads(threads)`.
 
     >>> layer = nn.Dropout()
     >>> with evaluating(layer):
@@ -190,38 +185,38 @@ def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name, if torch can use it.
+    """Return the device with a name, if torch can use it.
 
     Raises:
-        ValueError: It cannot.
+        ArgumentError: torch cannot use the device.
 
     >>> find_device("cpu")
     device(type='cpu')
     """
     try:
         device = torch.device(name)
-        # Reading back refuses "meta", which computes nothing; not every device has generators.
+        # Reading a value back rejects "meta", which has no data; some devices lack generators.
         torch.zeros(1, device=device).item()
         torch.Generator(device)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        expected, got = "one that torch can use here", f"{name!r} ({one_line(error)})"
-        raise ArgumentError("device", expected, got, "pass another, such as 'cpu'") from error
+        expected, got = "a device that torch can use", f"{name!r} ({one_line(error)})"
+        raise ArgumentError("device", expected, got, "pass another device such as 'cpu'") from error
     return device
 
 
 def best_threads(module: nn.Module, device: torch.device) -> int | None:
-    """How many threads a module is fastest on; None for as many as torch has.
+    """Return the fastest number of threads for a module; None: torch's own number.
 
-    On a small one's work, the others would only wait for each other.
+    Small modules on the CPU are fastest on one thread.
     """
     small = sum(parameter.numel() for parameter in module.parameters()) < 50_000
     return 1 if small and device.type == "cpu" else None
 
 
 def attach_generator(module: Any, generator: torch.Generator) -> Any:
-    """Moves a module to the generator's device; it and its parts draw from there, if they can.
+    """Move a module to the device of a generator, and set the generator of its submodules.
 
-    Those can that have an attribute `generator`, which is a `torch.Generator` or None.
+    The generator is set where an attribute `generator` is a `torch.Generator` or None.
     """
     for part in module.modules():
         if isinstance(getattr(part, "generator", module), torch.Generator | None):
@@ -230,15 +225,15 @@ def attach_generator(module: Any, generator: torch.Generator) -> Any:
 
 
 def module_arrays(module: nn.Module) -> Arrays:
-    """Copies of a module's parameters and buffers, by name."""
+    """Return copies of a module's parameters and buffers, by name."""
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
 
 
 def real_arrays(module: Any) -> Arrays:
-    """Copies of the tensors in a `state_dict` as float32.
+    """Return copies of the tensors in a module's `state_dict` as float32.
 
     Raises:
-        TypeError: Something else is in it, or it is something else.
+        ArgumentTypeError: The `state_dict` is no mapping, or has other entries than real tensors.
 
     >>> real_arrays(nn.Linear(1, 2, dtype=torch.bfloat16))["weight"].dtype
     dtype('float32')
@@ -249,15 +244,15 @@ def real_arrays(module: Any) -> Arrays:
         if not isinstance(tensor, torch.Tensor) or tensor.is_complex() or tensor.is_meta:
             raise ArgumentTypeError(
                 "module",
-                "real tensors with numbers in its state_dict",
+                "a state_dict of real tensors with data",
                 f"{tensor!r:.60} as {name}",
-                "pass a module that to_torch made, or of the same shape",
+                "pass a module that to_torch returned, or one with the same parameters",
             )
     return {name: tensor.float().numpy(force=True) for name, tensor in named}
 
 
 def activations(module: Any) -> set[str]:
-    """The names of those activations that are parts of a module.
+    """Return the names of the activations among the submodules of a module.
 
     >>> activations(nn.Sequential(nn.Linear(1, 1), nn.Tanh()))
     {'tanh'}
@@ -267,10 +262,10 @@ def activations(module: Any) -> set[str]:
 
 
 def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]:
-    """What `module.load_state_dict` takes, from what `module_arrays` gave.
+    """Convert the result of `module_arrays` to tensors for `module.load_state_dict`.
 
     Raises:
-        ValueError: Names, shapes or dtypes are not the module's.
+        ArgumentError: Names, shapes or dtypes differ from those of the module.
     """
     expected = {name: (a.shape, a.dtype) for name, a in module_arrays(module).items()}
     got = {name: (array.shape, array.dtype) for name, array in arrays.items()}
@@ -279,9 +274,9 @@ def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]
             wanted, actual = (_describe_array(spec.get(name)) for spec in (expected, got))
             raise ArgumentError(
                 "networks",
-                f"what a {type(module).__name__} of this shape saved, with {wanted} as {name}",
+                f"{wanted} as {name} of the {type(module).__name__}",
                 str(actual),
-                "make the same policy",
+                "create the policy with the saved settings",
             )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 

@@ -1,1 +1,1 @@
-"""Rollout and replay buffers."""
+"""Rollout buffers, replay buffers and the collection of steps."""

@@ -1,4 +1,4 @@
-"""`StepRecorder`: environments in any autoreset mode, one step at a time, as replay takes it."""
+"""Steps of environments in any autoreset mode, as replay buffers store them."""
 
 from typing import Any, NamedTuple
 
@@ -18,23 +18,23 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Step(NamedTuple):
-    """What a step of N environments led to, raw."""
+    """Result of one step of N environments, without normalization."""
 
-    next_obs: Array  # (N, *layout.shape): where an episode ended its last one, before any reset
+    next_obs: Array  # (N, *layout.shape): true next observations, before any reset
     rewards: npt.NDArray[np.float64]  # (N,)
     terminated: Flags  # (N,)
     truncated: Flags  # (N,)
-    valid: Flags | None  # (N,): False where an environment only reset; None: all made a step
-    # (N, n): what is allowed at `next_obs`; nothing where `terminated`, or where it is not known.
-    next_masks: Flags | None = None  # None: of environments whose masks do not count
+    valid: Flags | None  # (N,): False where an environment only reset; None: all True
+    # (N, n): actions allowed at `next_obs`, all False where `terminated` or not reported.
+    next_masks: Flags | None = None  # None: action masks are not read
 
 
 class StepRecorder:
-    """Steps environments and tells each step's true next observations.
+    """Stepper of environments that returns the true next observation of every transition.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        masked: Read the action masks of each state.
+        env: A `VecEnv` or `GymVecEnv`, see `rlox.make_vec`.
+        masked: Read the action masks of every state.
 
     >>> from rlox import VecEnv
     >>> stepper = StepRecorder(VecEnv(n=2, env_id="Pendulum-v1"))
@@ -44,21 +44,22 @@ class StepRecorder:
     """
 
     def __init__(self, env: RolloutEnv, masked: bool = False) -> None:
-        any_env: Any = env  # what its mode asks for, `RolloutEnv` does not name
-        self.env, self.masked = any_env, masked
+        any_env: Any = env  # `RolloutEnv` lacks some methods that are used below
+        self.env = any_env
+        self.masked = masked
         self.layout = Layout(env.single_observation_space)
         self.native = isinstance(env, VecEnv)
-        # What is no VecEnv has said, or was told, its mode when it was made ready.
+        # A GymVecEnv has determined its mode at construction.
         self.mode = getattr(env, "_mode", None) or get_autoreset_mode(self.env)
         self._row = make_buffer(env, 1)
         self._ended = np.zeros(env.num_envs, np.bool_)
         self.obs = np.empty((0, *self.layout.shape), self.layout.dtype)
-        """(N, *layout.shape), raw: what is acted on next; empty before the start."""
+        """(N, *layout.shape): current observations, not normalized; empty before `start`."""
         self.masks: Flags | None = None
-        """(N, n): what is allowed at `obs`; None before the start, or if not `masked`."""
+        """(N, n): actions allowed at `obs`; None before `start` or if not `masked`."""
 
     def start(self, seed: int | None) -> None:
-        """Looks where environments stand; with a seed they are reset before."""
+        """Read the current observations, after a reset if `seed` is set or none took place yet."""
         self.env.begin_rollout(self._row, None, seed)
         self.obs = self._row.obs[0].copy()
         self._ended[:] = False
@@ -68,19 +69,23 @@ class StepRecorder:
         self.masks = self.env.action_masks() if self.masked else None
 
     def step(self, actions: Array) -> Step:
-        """Sends actions as environments take them; `obs` is then what to act on next.
+        """Step all environments and set `obs` and `masks` for the next action.
+
+        Args:
+            actions: (N, ...), in the form that `env.step` accepts.
 
         Raises:
-            ValueError, TypeError, RuntimeError: As the environments' `step` does; a final
-                observation that they owe; a number that is not finite, or beyond float32.
+            ArgumentError: As `env.step`, or a SAME_STEP environment reports no final observation.
+            ArgumentTypeError, ClosedError, RuntimeError: As `env.step`.
+            NonFiniteError: An observation or a reward is not finite, or exceeds float32.
         """
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         rows = self.layout.pack(obs)
         if not self.native:
-            rows = np.array(rows)  # others may write their next observations into the same memory
+            rows = np.array(rows)  # Gymnasium environments may reuse the memory
             check_finite_env_array("rewards", np.asarray(rewards, np.float64), self.env.steps)
         done, valid, next_obs = terminated | truncated, None, rows
-        # Before a reset in DISABLED mode replaces the last states.
+        # In DISABLED mode, the reset below replaces the last states.
         cut, final_masks = truncated & ~terminated, None
         if self.masked and cut.any():
             final_masks = self.env.final_action_masks(cut)
@@ -99,7 +104,7 @@ class StepRecorder:
                 self._ended = done
             case AutoresetMode.DISABLED:
                 if done.any():
-                    self.env.begin_rollout(self._row)  # which resets those
+                    self.env.begin_rollout(self._row)  # resets the finished environments
                     rows = self._row.obs[0].copy()
         self.obs, next_masks = rows, None
         if self.masked:

@@ -1,4 +1,4 @@
-"""`HindsightReplayBuffer`: goals that were reached stand in for those that were meant."""
+"""Hindsight experience replay: relabel transitions with goals that their episode reached."""
 
 import operator
 import os
@@ -32,37 +32,36 @@ _DTYPES = {"f32": "float32", "f64": "float64", "i64": "int64", "u8": "uint8", "b
 
 
 class HindsightReplayBuffer(GoalReplayBuffer):
-    """Replay buffer that also learns from goals it did not mean to reach (HER).
+    """Replay buffer with relabelled goals (HER).
 
-    Of `n_sampled_goal + 1` sampled transitions all but one get a goal that their episode reached in
-    place of `desired_goal`, and the reward for it: the first `B * n // (n + 1)` of a batch of B
-    (Andrychowicz et al. 2017, "Hindsight Experience Replay"). A goal is one that a next observation
-    has as its `achieved_goal`: of the transition itself or a later one of its episode ("future"),
-    of the last one ("final"), or of any ("episode"). Transitions of episodes that still run are
-    sampled, too; what counts is what they reached until now. Of an episode whose oldest steps are
-    gone, those that are stored count.
+    In a batch of B transitions, the first `B * n // (n + 1)` are relabelled, with
+    `n = n_sampled_goal` (Andrychowicz et al. 2017, "Hindsight Experience Replay"). A goal that the
+    episode reached replaces `desired_goal`, and the reward is computed for that goal. The goal is
+    the `achieved_goal` of a next observation in the stored part of the episode. Transitions of
+    running episodes are sampled, too.
 
-    It does all else that `rlox.ReplayBuffer` does, but for several steps (n_step), whose rewards
-    would depend on what was done for another goal.
+    n-step returns and frame stacks are not supported. All other features are those of
+    `rlox.ReplayBuffer`.
 
     Args:
-        capacity, act_dim: As for `rlox.ReplayBuffer`, and so are the other keywords.
+        capacity, act_dim: As for `rlox.ReplayBuffer`, like the keywords that are not listed here.
         obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal
-            and desired_goal, as Gymnasium-Robotics' goal environments have them.
-        compute_reward: Takes achieved goals (n, ...), desired goals (n, ...) and what else is
-            stored of those steps, a dict of arrays (n, ...) that is empty without `extra`; gives n
-            rewards. It is called once a batch. That of a goal environment is
-            `env.unwrapped.compute_reward`.
-        compute_terminated: Takes the same and gives n flags, or False for all of them: whether the
-            task itself has ended. None leaves the flags as they were, which is right where episodes
-            do not end at a goal.
-        strategy: "future", "final" or "episode".
-        n_sampled_goal: How many transitions with such a goal there are for one without; 0 for none.
-        capacity_name: Name of `capacity` in errors, for callers that call the argument otherwise.
+            and desired_goal, as in Gymnasium-Robotics.
+        compute_reward: Function of achieved goals (n, ...), desired goals (n, ...) and a dict of
+            the `extra` fields (n, ...) that returns n rewards. It is called once per batch. A goal
+            environment has it as `env.unwrapped.compute_reward`.
+        compute_terminated: Function of the same arguments that returns n flags, True where the task
+            ends, or False for all. None keeps the recorded flags, for tasks that do not end at a
+            goal.
+        strategy: Transition that the goal is drawn from: the same or a later one of the episode
+            ("future"), the last one ("final") or any ("episode").
+        n_sampled_goal: Relabelled transitions per real transition; 0 disables relabelling.
+        capacity_name: Name of `capacity` in errors, for callers that use another name.
 
     Raises:
-        TypeError: compute_reward or compute_terminated is nothing that can be called.
-        ValueError: No goals in obs_dim, goals of different shapes, another strategy.
+        ArgumentError: `obs_dim` lacks a goal, the goals differ in shape or dtype, or `strategy` or
+            `n_sampled_goal` is invalid.
+        ArgumentTypeError: `compute_reward` or `compute_terminated` is not callable.
 
     >>> buffer = HindsightReplayBuffer(
     ...     100,
@@ -101,7 +100,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         seed: int | np.random.Generator | None = None,
         capacity_name: str = "capacity",
     ) -> "HindsightReplayBuffer":
-        """Return the core's buffer, with the functions of the goals."""
+        """Create the buffer and attach the goal functions."""
         _check_callable("compute_reward", compute_reward)
         if compute_terminated is not None:
             _check_callable("compute_terminated", compute_terminated)
@@ -117,7 +116,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             act_dtype=act_dtype,
             extra=extra,
             seed=seed,
-            capacity_name=capacity_name,  # type: ignore[call-arg]  # not in the documented signature
+            capacity_name=capacity_name,  # type: ignore[call-arg]  # not in the public signature
         )
         buffer = cast(HindsightReplayBuffer, new)
         buffer.compute_reward = compute_reward
@@ -136,22 +135,23 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         *,
         out: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Samples transitions, each as likely as another, with replacement.
+        """Sample transitions uniformly with replacement.
 
         Args:
-            batch_size: B, at most as many as are stored.
-            seed: Decides the choice of transitions and goals; None for the buffer's own stream.
-            out: A dict that an earlier sample of B transitions gave, to be overwritten.
+            batch_size: B, at most the number of stored transitions.
+            seed: Seed or generator for transitions and goals; None: the buffer's own stream.
+            out: Result of an earlier call with the same `batch_size`, which is overwritten.
 
         Returns:
-            What `rlox.ReplayBuffer.sample` gives. The first `B * n_sampled_goal //
-            (n_sampled_goal + 1)` have another goal in `obs` and `next_obs`, and its reward.
+            The dict of `rlox.ReplayBuffer.sample`. The first `B * n_sampled_goal //
+            (n_sampled_goal + 1)` rows have another goal in `obs` and `next_obs`, and its reward.
 
         Raises:
-            ValueError: As `rlox.ReplayBuffer.sample`; what compute_reward or compute_terminated
-                gave is no row of n finite numbers that float32 holds, or n flags. `out` has been
-                written to then.
-            RuntimeError: One of the two raised something, which is its cause. As above.
+            ArgumentError: As `rlox.ReplayBuffer.sample`, or a goal function returned something
+                else than n numbers or n flags.
+            NonFiniteError: A goal function returned a number that is not finite in float32.
+            RuntimeError: A goal function raised an error, which is the `__cause__`. Errors of goal
+                functions may leave `out` partly written.
         """
         batch = super().sample(batch_size, seed, out=out)
         count = len(batch["rewards"]) * self._n_sampled_goal // (self._n_sampled_goal + 1)
@@ -176,27 +176,29 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         compute_reward: GoalArrayFunction,
         compute_terminated: GoalArrayFunction | None = None,
     ) -> "HindsightReplayBuffer":
-        """Reads what `save` wrote: a buffer that goes on exactly as that one.
+        """Load a buffer that `save` wrote, with its random stream.
 
         Args:
-            path: Where the folder is.
-            compute_reward, compute_terminated: Those of the saved buffer: files hold no code.
+            path: Folder of the saved buffer.
+            compute_reward: As for the class. Files contain no code, so pass the same function.
+            compute_terminated: As for the class; pass the same function.
 
         Raises:
-            rlox.CorruptFileError: Anything in it is damaged, missing or not a buffer's.
-            ValueError: It is a buffer of another class, or a newer rlox wrote it.
-            FileNotFoundError: Nothing is there.
+            ArgumentError: The buffer is of another class, or a newer rlox wrote it.
+            ArgumentTypeError: A function is not callable.
+            CorruptFileError: A file is damaged or missing, or belongs to no buffer.
+            FileNotFoundError: `path` does not exist.
         """
-        from rlox.checkpoint import read_checkpoint  # with all that learners need
+        from rlox.checkpoint import read_checkpoint  # imports the modules of all learners
 
         checkpoint = read_checkpoint(path)
         spec = checkpoint.manifest.get("replay")
         if not isinstance(spec, dict) or spec.get("sampler") != "hindsight":
             raise ArgumentError(
                 "path",
-                "a HindsightReplayBuffer",
-                f"something else at {path}",
-                "load it as what it was",
+                "a saved HindsightReplayBuffer",
+                f"another object at {path}",
+                "load it with the class that saved it",
             )
         try:
             buffer = HindsightReplayBuffer(
@@ -228,14 +230,14 @@ class HindsightReplayBuffer(GoalReplayBuffer):
 
 
 def _sizes(obs_dim: Any) -> Any:
-    """A dict of any mapping; what else it is, the core refuses."""
+    """Convert a mapping to a dict; the core rejects other objects."""
     return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
 
 
 def _require(name: str, value: Any) -> Any:
-    """A value, where the core takes None for its default."""
+    """Return a value that is not None, which the core would replace by its default."""
     if value is None:
-        raise ArgumentTypeError(name, "a value", "None", "leave it out for the default")
+        raise ArgumentTypeError(name, "a value", "None", "omit it to use the default")
     return value
 
 
@@ -243,7 +245,7 @@ def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise ArgumentTypeError(
             name,
-            "a function of achieved goals, desired goals and info",
+            "a function of achieved_goal, desired_goal and info",
             repr(value),
             f"pass env.unwrapped.{name}",
         )
@@ -251,47 +253,47 @@ def _check_callable(name: str, value: object) -> None:
 
 @contextmanager
 def _name_errors(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
-    """Says of what a function raises which one it was; but for MemoryError, which says enough."""
+    """Raise a RuntimeError that names the function; a MemoryError passes through."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:
-        keys = f"those keys: {', '.join(info)}" if info else "no keys"
+        keys = f"the keys {', '.join(info)}" if info else "no keys"
         raise RuntimeError(
-            f"{name}: expected values for goals {goals.shape} and an info with {keys}, got "
-            f"{error!r}; compute them from these, for all goals at once"
+            f"{name} failed for goals of shape {goals.shape} and an info with {keys}: {error!r}; "
+            "compute the values of all goals at once, from these arguments only"
         ) from error
 
 
 def _to_read(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """The first rows, which nobody can write to by mistake."""
+    """Return a read-only view of the first `count` rows."""
     view = rows[:count]
     view.flags.writeable = False
     return view
 
 
 def _to_rewards(values: Any, count: int) -> npt.NDArray[np.float32]:
-    """The rewards of so many transitions, as they are stored."""
+    """Return the rewards of `count` transitions in float32."""
     row = _to_row("compute_reward", values, count)
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
+    with np.errstate(over="ignore"):  # infinite values are rejected below
         rewards = row.astype(np.float32)
     _check_finite("compute_reward", row, rewards)
     return rewards
 
 
 def _to_flags(values: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Whether the task has ended in so many transitions."""
+    """Return the termination flags of `count` transitions."""
     name = "compute_terminated"
     if np.ndim(values) == 0 and isinstance(values, bool | np.bool_ | np.ndarray):
-        # Gymnasium-Robotics' tasks that never end say so of all of them at once.
+        # Tasks of Gymnasium-Robotics that never end return a single False.
         if not values:
             return np.zeros(count, np.bool_)
         raise ArgumentError(
             name,
-            f"{count} flags, or False for all",
-            f"{values} for all",
-            "compare goals along the last axis alone, or leave it out",
+            f"{count} flags, or a single False",
+            f"a single {values}",
+            "compare goals along the last axis only, or omit compute_terminated",
         )
     row = _to_row(name, values, count)
     _check_finite(name, row, row)
@@ -299,23 +301,23 @@ def _to_flags(values: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _to_row(name: str, values: Any, count: int) -> npt.NDArray[Any]:
-    """What a function gave for so many transitions."""
+    """Return the result of a function for `count` transitions as a numeric array (count,)."""
     try:
         row = np.asarray(values)
         if row.dtype.kind not in "biuf":
-            # Unsafe casts would leave imaginary parts out.
+            # An unsafe cast would drop imaginary parts.
             casting: Any = "safe" if row.dtype.kind == "c" else "unsafe"
             row = row.astype(np.float64, casting=casting)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
-            name, f"{count} numbers", type(values).__name__, "give an array"
+            name, f"an array of {count} numbers", type(values).__name__, "return an array"
         ) from error
     if row.shape not in ((count,), (count, 1)):
         raise ArgumentError(
             name,
             f"shape ({count},)",
             str(row.shape),
-            "it is called with all goals of a batch at once",
+            "return one number for each goal of the batch",
         )
     return row.reshape(count)
 
@@ -328,7 +330,7 @@ def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any])
             name,
             "finite numbers",
             f"{values[at]}{beyond}",
-            "find out where it comes from",
+            f"make {name} return finite numbers",
             row=at,
         )
 
@@ -337,31 +339,30 @@ GoalFunction = Callable[[Any, Any, dict[str, Any]], Any]
 
 
 class GoalFunctions(NamedTuple):
-    """Functions of achieved goals, desired goals and info, each with many rows."""
+    """Functions of achieved goals (n, ...), desired goals (n, ...) and info."""
 
     compute_reward: GoalFunction
-    compute_terminated: GoalFunction | None  # None: other goals end no episode
+    compute_terminated: GoalFunction | None  # None: keep the recorded flags
 
 
 def goal_functions(env: Any) -> GoalFunctions:
-    """Those of vector environments, or of the first single one of them.
+    """Return the goal functions of a vector env, or of its first environment.
 
-    They are called in this process, wherever environments are: for those of an `AsyncVectorEnv` one
-    more is made here, and closed when they are gone. Each is tried with two goals and an info that
-    is {}, as minibatches have it. A `compute_terminated` that does not give a flag for each, as
-    those of Gymnasium-Robotics do not, is left out: flags then stay as they were recorded, as in
-    Stable-Baselines3.
+    The functions run in this process. For an `AsyncVectorEnv`, one more environment is created here
+    and closed when the vector env is garbage-collected. Each function is tried with two goals and
+    an empty info. A `compute_terminated` that does not return one flag per goal is ignored, such as
+    that of Gymnasium-Robotics: recorded flags stay as they are, as in Stable-Baselines3.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
+        env: A `VecEnv` or `GymVecEnv`, see `rlox.make_vec`.
 
     Raises:
-        ValueError: They have no `compute_reward`, one for single goals, or one that fails as it
-            would with any goals; observations have no goals, or two of different kinds.
+        ArgumentError: `env` has no `compute_reward`, or one that fails for a batch of goals or
+            returns a single reward; observations have no goals, or goals of different spaces.
 
     Warns:
-        UserWarning: `compute_terminated` failed, and is left out; `compute_reward` failed as it may
-            only have done because the environment was not reset.
+        UserWarning: `compute_terminated` failed and is ignored, or `compute_reward` failed with an
+            error that a reset may cure.
     """
     inner = env.unwrapped
     probe_envs: list[Any] = []
@@ -369,10 +370,9 @@ def goal_functions(env: Any) -> GoalFunctions:
     if reward is None:
         raise ArgumentError(
             "her",
-            "environments with a method compute_reward(achieved_goal, desired_goal, info), as "
-            "Gymnasium-Robotics' have it",
-            f"{env} without",
-            "add one, or leave her out",
+            "an environment with compute_reward(achieved_goal, desired_goal, info)",
+            str(env),
+            "implement it or remove her",
         )
     terminated = _find_function(inner, "compute_terminated", probe_envs)
     goals = _two_goals(env.single_observation_space)
@@ -382,58 +382,57 @@ def goal_functions(env: Any) -> GoalFunctions:
     elif shape not in _EACH:
         raise ArgumentError(
             "her",
-            "a compute_reward that gives a reward for each of many goals",
-            f"shape {shape} for two, {goals.shape}",
-            "compute along the last axis alone",
+            "a compute_reward that returns one reward per goal",
+            f"shape {shape} for goals of shape {goals.shape}",
+            "compute along the last axis only",
         )
     flags = None if terminated is None else _shape_for(terminated, goals)
     if isinstance(flags, Exception):
         warn(
-            f"her: compute_terminated failed for goals {goals.shape} with {flags!r}; flags stay as "
-            "they are recorded"
+            f"her: compute_terminated failed for goals of shape {goals.shape} with {flags!r}; the "
+            "recorded flags stay as they are"
         )
     return GoalFunctions(reward, terminated if flags in _EACH else None)
 
 
-# Shapes of what is given for two goals, if it is something for each.
+# Shapes of a result for two goals with one value per goal.
 _EACH = ((2,), (2, 1))
 # Errors that a reset cannot cure. A TypeError may come from an attribute that reset() sets.
 _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
 def _two_goals(space: Any) -> npt.NDArray[Any]:
-    """Return two equal goals of an observation space, as they are stored."""
+    """Return two goals of zeros, in the shape and dtype of the replay buffer."""
     names = ("observation", "achieved_goal", "desired_goal")
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
     if not {*names} <= {*parts}:
         raise ArgumentError(
             "her",
-            "Dict observations with observation, achieved_goal and desired_goal",
+            "a Dict observation space with observation, achieved_goal and desired_goal",
             str(", ".join(parts) or space),
-            "add what is missing in a wrapper, or leave her out",
+            "add the missing keys in a wrapper, or remove her",
         )
     leaves = {leaf.path: leaf for leaf in Layout(space).leaves}
     if nested := [path[0] for path in leaves if len(path) > 1]:
         raise ArgumentError(
             "her",
-            f"one array as {nested[0]}",
+            f"a single array as {nested[0]}",
             str(parts[nested[0]]),
-            "flatten it in a wrapper, or leave her out",
+            "flatten it in a wrapper, or remove her",
         )
     achieved, desired = (leaves[name,] for name in names[1:])
     if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
         raise ArgumentError(
             "her",
-            "an achieved_goal and a desired_goal of one shape and dtype, as one is put in the "
-            "other's place",
+            "achieved_goal and desired_goal of the same shape and dtype",
             f"{achieved.space} and {desired.space}",
-            "give both one",
+            "use the same space for both goals",
         )
     return np.zeros((2, *desired.shape), desired.dtype)
 
 
 def _shape_for(function: GoalFunction, goals: npt.NDArray[Any]) -> tuple[int, ...] | Exception:
-    """The shape of what is given for goals, or what is raised."""
+    """Return the shape of a function's result for goals, or the error that it raised."""
     try:
         return np.shape(function(goals.copy(), goals.copy(), {}))
     except Exception as error:
@@ -441,37 +440,33 @@ def _shape_for(function: GoalFunction, goals: npt.NDArray[Any]) -> tuple[int, ..
 
 
 def _raise_or_warn(error: Exception, shape: tuple[int, ...]) -> None:
-    """Refuses a `compute_reward` that fails for goals, or warns of it.
-
-    It may have failed because the environment was not reset, which its error does not tell: then
-    the first minibatch fails.
-    """
+    """Raise for a `compute_reward` that always fails; warn if a reset may cure the error."""
     failed = f"{error!r} for goals of shape {shape} and the info {{}}"
     if isinstance(error, _PERMANENT):
         raise ArgumentError(
             "her",
-            "a compute_reward of many goals at once, and of an empty info, as infos are not stored",
+            "a compute_reward for a batch of goals and an empty info, as infos are not stored",
             failed,
-            "compute rewards along the last axis, from goals alone",
+            "compute rewards along the last axis, from the goals only",
         ) from error
     warn(
-        f"her: expected a compute_reward that can do with any goals, got {failed}; if it only "
-        "needs an environment that was reset, all is well: else the first minibatch fails"
+        f"her: compute_reward failed with {failed}; ignore this warning if compute_reward needs a "
+        "reset environment, else the first minibatch fails"
     )
 
 
 def _find_function(inner: Any, name: str, probe_envs: list[Any]) -> GoalFunction | None:
-    """A function of the innermost environments; `made` has what was made to ask it, if any was."""
+    """Return a method of the innermost environments; `probe_envs` caches a new environment."""
     if callable(method := getattr(inner, name, None)):
-        return method  # type: ignore[no-any-return]  # the caller's own
+        return method  # type: ignore[no-any-return]  # Any
     if not all_have(inner, name):
         return None
     if isinstance(inner, SyncVectorEnv):
-        return inner.envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # so is this
+        return inner.envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # Any
     if not isinstance(inner, AsyncVectorEnv):
         return lambda *goals: inner.call(name, *goals)[0]
-    # Asked by `call`, every worker would compute the whole batch.
+    # With `call`, every worker process would compute the full batch.
     if not probe_envs:
         probe_envs.append(inner.env_fns[0]())
         weakref.finalize(inner, probe_envs[0].close)
-    return probe_envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # and this
+    return probe_envs[0].get_wrapper_attr(name)  # type: ignore[no-any-return]  # Any

@@ -1,4 +1,4 @@
-"""Replay buffers that an off-policy algorithm's settings ask for."""
+"""Construction of the replay buffer of an off-policy algorithm."""
 
 import dataclasses
 import math
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of the parts of Dict observations, as goals need them, by name.
+    """Return shape and dtype of each part of flat Dict observations, by name.
 
-    Those with parts of parts are stored as packed rows: they have none.
+    The result is empty for nested Dict observations, which are stored as packed rows, and for other
+    spaces.
     """
     flat = all(len(leaf.path) == 1 for leaf in layout.leaves)
     if not (isinstance(layout.space, gym.spaces.Dict) and flat):
@@ -37,20 +38,20 @@ def make_replay_buffer(
     goals: GoalFunctions | None = None,
     frames: int = 1,
 ) -> ReplayBuffer:
-    """The buffer that an off-policy algorithm's settings ask for.
+    """Create the replay buffer of an off-policy algorithm.
 
     Args:
-        layout: Of the observations.
+        layout: Layout of the observations.
         action_space: Box or Discrete.
-        config: The settings.
-        num_envs: How many environments each push has a row of; 1: rows that stand for themselves.
-        mask_width: Flags of the masks of what is allowed next; None: no masks.
-        goals: What other goals are worth, with `her`; None without.
-        frames: How many frames observations stack along their first axis; each is stored once.
+        config: Config of the algorithm.
+        num_envs: Environments per push; 1 if consecutive rows do not follow each other.
+        mask_width: Flags per action mask of the next state; None: no masks are stored.
+        goals: Goal functions if `config.her` is set, else None.
+        frames: Frames that observations stack along their first axis; each is stored once.
 
     Raises:
-        MemoryError: It does not fit into memory.
-        ValueError: Goals are asked for, and observations have none.
+        ArgumentError: `goals` with `config.prioritized`, or for observations without goals.
+        OutOfMemoryError: The buffer does not fit into memory.
     """
     dtype = action_dtype(action_space)
     width = () if dtype == "int64" else (math.prod(action_space.shape or ()),)
@@ -65,7 +66,7 @@ def make_replay_buffer(
         "n_step": config.n_steps,
         "gamma": config.gamma,
         "extra": None if mask_width is None else {"next_masks": ((mask_width,), "bool")},
-        "seed": 0,  # samples name their own
+        "seed": 0,  # unused: every call of `sample` passes a seed
         "capacity_name": "buffer_size",
     }
     return _make_buffer(config, kwargs, goals)
@@ -76,7 +77,10 @@ def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | Non
     if goals is not None:
         if prioritized:
             raise ArgumentError(
-                "prioritized", f"False beside her={config.her!r}", "True", "leave one out"
+                "prioritized",
+                f"False with her={config.her!r}",
+                "True",
+                "set prioritized=False or her=None",
             )
         omitted = ("n_step", "gamma", "frame_stack")
         rest = {name: x for name, x in kwargs.items() if name not in omitted}
@@ -90,11 +94,11 @@ def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | Non
 
 @dataclasses.dataclass(frozen=True)
 class NativeReplay:
-    """What a learner in Rust remembers, to look at: every look but `len` is a copy.
+    """Read-only view of the replay buffer of a native agent; all but `len` copy the arrays.
 
     Args:
-        agent: Who remembers.
-        about: The arguments of `make_replay_buffer`, but for the number of environments.
+        agent: Native agent that owns the buffer.
+        buffer_args: Layout, action space, config and mask width for `make_replay_buffer`.
     """
 
     agent: NativeAgent
@@ -104,12 +108,12 @@ class NativeReplay:
         return self.agent.replay_len()
 
     def state(self) -> "Arrays":
-        """Copies of all that the buffer holds, and where it stands."""
+        """Return copies of the arrays and of the write position of the buffer."""
         return dict(self.agent.replay_state())
 
     @property
     def buffer(self) -> ReplayBuffer:
-        """A buffer of its own that holds the same transitions, as the one on torch would."""
+        """Copy of the buffer, with observations as torch learners store them."""
         arrays, (layout, space, config, width) = self.state(), self.buffer_args
         buffer: Any = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
         buffer.load_state(to_torch_replay(arrays, layout, buffer.state()))
@@ -117,14 +121,14 @@ class NativeReplay:
 
 
 def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:
-    """Return how many frames observations stack along their first axis, oldest first.
+    """Return the number of frames that observations stack along their first axis, oldest first.
 
     Args:
-        space: The observation space.
-        frame_stack: The setting; None: observations are stored whole.
+        space: Observation space.
+        frame_stack: Value of the setting; None: 1, observations are not split into frames.
 
     Raises:
-        ValueError: The first axis is not a stack of that many frames.
+        ArgumentError: `frame_stack` does not divide the first axis.
 
     >>> check_frame_stack(gym.spaces.Box(0, 1, (4, 84, 84)), 4)
     4
@@ -134,8 +138,8 @@ def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:
     if frames > 1 and (length == 0 or length % frames > 0):
         raise ArgumentError(
             "frame_stack",
-            "1, or a number of frames that divides the first axis of a Box",
+            "1, or a divisor of the first axis of a Box",
             f"{frames} for {space}",
-            "leave it out",
+            "pass the number of stacked frames, or omit frame_stack",
         )
     return frames

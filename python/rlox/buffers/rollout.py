@@ -1,4 +1,4 @@
-"""Collecting steps: `collect_rollout`, and what it needs of environments."""
+"""Collection of rollouts with a policy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ class RolloutBatch:
 
     | field | shape | dtype | meaning |
     |---|---|---|---|
-    | obs | (T, N, ...) | see below | the observations acted on |
-    | actions | (T, N, ...) | int64, float32 | of the policy; integers count from 0 |
+    | obs | (T, N, ...) | see below | observations that the policy acted on |
+    | actions | (T, N, ...) | int64, float32 | actions of the policy; integers count from 0 |
     | log_probs | (T, N) | float32 | log-probabilities of the actions |
-    | values | (T, N) | float32 | the policy's values of `obs` |
-    | rewards | (T, N) | float32 | |
+    | values | (T, N) | float32 | values of `obs` |
+    | rewards | (T, N) | float32 | rewards of the environments |
     | terminated, truncated | (T, N) | bool | the task ended; the episode was cut |
     | valid | (T, N) | bool | True for transitions; False where NEXT_STEP environments only reset |
     | advantages, returns | (T, N) | float32 | GAE, and advantages + values |
-    | action_masks | (T, N, k) | bool | what was allowed at `obs`; None if nothing was said of it |
+    | action_masks | (T, N, k) | bool | actions allowed at `obs`; None without reported masks |
 
-    Observations of a Box are float32, or uint8 if the space's are; integers count from 0; those of
-    Dict and Tuple spaces are dicts and tuples of arrays; see `rlox._layout.Layout`.
+    Box observations are uint8 if the space is, else float32. Integer observations count from 0. The
+    observations of Dict and Tuple spaces are dicts and tuples of arrays (see `rlox._layout`).
     """
 
     obs: Any
@@ -55,7 +55,7 @@ class RolloutBatch:
 
 
 PolicyOutputs = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
-# From observations and what is allowed there, to what is done there, and to what they are worth.
+# Functions from observations and action masks to actions, log_probs and values, and to values.
 Act = Callable[[Array, Flags | None], PolicyOutputs]
 ValueFn = Callable[[Array, Flags | None], npt.ArrayLike]
 
@@ -68,14 +68,19 @@ def make_buffer(
     mask_width: int | None = None,
     num_envs: int | None = None,
 ) -> RolloutBuffer:
-    """A buffer for `n_steps` steps of such environments, with observations as `Layout` says.
+    """Create a rollout buffer for environments with the spaces of `env`.
 
-    They are as many as `env` has, or `num_envs`. With `normalize_obs`, they are float32. With a
-    `mask_width`, there is a field "action_masks", bool (n_steps, num_envs, mask_width).
+    Args:
+        env: Environments whose spaces set the shapes and dtypes.
+        n_steps: Steps of each environment, at least 1.
+        normalize_obs: Store observations as float32.
+        mask_width: Flags per action mask, for a bool field "action_masks" (n_steps, num_envs,
+            mask_width); None: no field.
+        num_envs: Number of environments; None: `env.num_envs`.
 
     Raises:
-        ValueError: `n_steps` is below 1; observations to be normalised that are no Box.
-        MemoryError: It does not fit into memory.
+        ArgumentError: `n_steps` is below 1, or `normalize_obs` is set and the space is no Box.
+        OutOfMemoryError: The buffer does not fit into memory.
     """
     layout, acts = Layout(env.single_observation_space), env.single_action_space
     count = env.num_envs if num_envs is None else num_envs
@@ -83,9 +88,9 @@ def make_buffer(
     if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
         raise ArgumentError(
             "normalize_obs",
-            "observations of one Box",
+            "a Box observation space",
             str(layout.space),
-            "set normalize_obs=False, or normalise in a wrapper",
+            "set normalize_obs=False, or normalize in a wrapper",
         )
     dtypes: Any = {"action_dtype": _spaces.action_dtype(acts), "obs_dtype": layout.dtype.name}
     if normalize_obs:
@@ -97,36 +102,42 @@ def make_buffer(
 def collect_rollout(
     env: RolloutEnv, policy: Any, n_steps: int, gamma: float = 0.99, gae_lambda: float = 0.95
 ) -> RolloutBatch:
-    """Collects `n_steps` steps from each environment and computes advantages.
+    """Collect `n_steps` steps from each environment and compute advantages (GAE).
 
-    The environments go on where the last rollout left them. Where an episode is truncated, the
-    value of its true last observation is bootstrapped. In DISABLED mode it is the rollout that
-    resets environments; in NEXT_STEP mode, rows in which they only reset are not `valid`.
+    Collection starts at the current states, with a reset only before the first rollout. Where an
+    episode is truncated, the value of its true last observation is bootstrapped. In DISABLED mode,
+    the rollout resets finished environments. In NEXT_STEP mode, rows that only reset are not
+    `valid`.
 
-    Environments may say which of their actions are allowed, unless these are Box: native ones
-    that have masks, others by `infos["action_mask"]` or a method `action_masks`.
+    The policy is one of:
+
+    - None: uniformly random allowed actions, with values of 0.
+    - A callable, such as a trainer's `predict`, from observations (N, ...) to actions (N, ...) or
+      to (actions, log_probs, values), with log_probs and values (N,). Integer observations and
+      actions count from the `start` of their space.
+    - A torch module with `get_value(obs) -> values` and `get_action_and_logprob(obs) -> (actions,
+      log_probs, ...)`, or `act(obs) -> (actions, log_probs, values)`; see `rlox.policies`. Integer
+      observations and actions count from 0.
+
+    Environments report action masks as native masks, in `infos["action_mask"]` or by a method
+    `action_masks`. A parameter of the policy named `mask`, `action_mask` or `action_masks` receives
+    the masks, bool (N, k). Without reported masks, the parameter has its default, or None. For the
+    values of last observations, all actions are allowed. An `act` without the parameter is replaced
+    by `get_action_and_logprob`.
 
     Args:
-        env: A `VecEnv`, or what `make_vec` makes of another environment.
-        policy: None for uniform ones of the allowed actions (values 0), a callable from
-            observations (N, ...) to actions or to (actions, log_probs, values), or a torch module
-            with `get_action_and_logprob(obs) -> (actions, log_probs)` and `get_value(obs) ->
-            values` (or `act(obs)`, all three at once, where there is one, see `rlox.policies`).
-            Actions are (N, ...), log_probs and values (N,). A callable, such as a trainer's
-            `predict`, has integers as the environment has them, in observations and in actions,
-            counted from the space's start; a torch module has them counted from 0.
-            A parameter named `mask`, `action_mask` or `action_masks` gets the masks, bool (N, k):
-            its default where there are none, all True for last observations' values. Where `act`
-            lacks it, `get_action_and_logprob` is called in its place.
+        env: A `VecEnv`, or the result of `make_vec` for another environment.
+        policy: None, a callable or a torch module.
         n_steps: T, at least 1.
-        gamma: Discount in [0, 1].
-        gae_lambda: In [0, 1].
+        gamma: Discount factor in [0, 1].
+        gae_lambda: Lambda of GAE in [0, 1].
 
     Raises:
-        TypeError: `env` is not made for rollouts.
-        ValueError: A number out of range; what a step of the environment refuses; masks that allow
-            nothing, or of other actions.
-        MemoryError: The rollout does not fit into memory.
+        ArgumentError: A number is out of range, an action is invalid, or a mask allows no action or
+            has another shape.
+        ArgumentTypeError: `env` has no `step_rollout`, or `policy` is none of the above.
+        NonFiniteError: An observation, a reward or an output of the policy is not finite.
+        OutOfMemoryError: The rollout does not fit into memory.
 
     >>> from rlox import VecEnv
     >>> batch = collect_rollout(VecEnv(n=4, seed=0), None, n_steps=8)
@@ -143,7 +154,7 @@ def collect_rollout(
     act, value_fn = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
     if policy is None and getattr(env, "has_action_masks", None) is False:
-        _fill_at_random(env, buffer)  # native ones know beforehand that they have no masks
+        _fill_at_random(env, buffer)  # native environments without masks
         masks = None
     else:
         masks = _fill(env, buffer, act)
@@ -159,7 +170,7 @@ def collect_rollout(
 
 
 def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
-    """Makes the steps of a rollout; what was allowed in them, if anything is said of it."""
+    """Fill a rollout buffer; return the action masks, or None if none are reported."""
     obs, masks = buffer.obs, None
     for t in range(buffer.n_steps):
         allowed = read_action_masks(env)
@@ -171,7 +182,7 @@ def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
 
 
 def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
-    """As `_fill` does with `_random`, and nothing between two steps."""
+    """Fill a rollout buffer with random actions, without a Python policy between the steps."""
     space, lead = env.single_action_space, (buffer.n_steps, env.num_envs)
     zeros = np.zeros(env.num_envs, np.float32)
     log_probs = zeros + np.float32(uniform_log_prob(space))
@@ -180,13 +191,13 @@ def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
 
 
 def _no_limits(env: RolloutEnv, n_steps: int) -> Flags:
-    """Masks that allow everything."""
+    """Return masks that allow all actions."""
     shape = (n_steps, env.num_envs, mask_width(env.single_action_space))
     return np.ones(shape, np.bool_)
 
 
 def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, ValueFn]:
-    """Uniformly random actions, which are worth nothing."""
+    """Return the functions of a uniformly random policy with values of 0."""
     space, n = env.single_action_space, env.num_envs
     zeros, queue = np.zeros(n, np.float32), list[Array]()
     log_probs = zeros + np.float32(uniform_log_prob(space))
@@ -194,7 +205,7 @@ def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, ValueFn]:
     def act(rows: Array, masks: Flags | None) -> PolicyOutputs:
         if masks is not None:
             return *random_allowed(space, env.action_stream, masks), zeros
-        if not queue:  # all at once, as that is faster
+        if not queue:  # one draw for all steps is faster
             chosen = random_actions(space, env.action_stream, (n_steps, n))
             queue.extend(chosen[::-1])
         return queue.pop(), log_probs, zeros
@@ -203,28 +214,28 @@ def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, ValueFn]:
 
 
 def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, ValueFn]:
-    """What to do with rows of observations, and what they are worth, for each kind of policy."""
+    """Return the functions that act on rows of observations and evaluate them."""
     if hasattr(policy, "get_action_and_logprob"):
         return _torch_policy(policy, layout)
     if not callable(policy):
         raise ArgumentTypeError(
             "policy",
-            "None, a function of observations or a torch module with get_action_and_logprob and "
+            "None, a function of observations, or a torch module with get_action_and_logprob and "
             "get_value",
             type(policy).__name__,
-            "pass None for random actions, or a policy",
+            "pass a policy, or None for random actions",
         )
     call_policy, space = adapt_to_masks(policy), env.single_action_space
 
     def decide(rows: Array, masks: Flags | None) -> PolicyOutputs:
-        outputs = call_policy(layout.decode(rows.copy()), masks)  # who may write to it
+        outputs = call_policy(layout.decode(rows.copy()), masks)  # the policy may modify its input
         if isinstance(outputs, tuple):
             if len(outputs) != 3:
                 raise ArgumentError(
                     "policy",
-                    "actions, or (actions, log_probs, values)",
-                    f"a tuple of {len(outputs)}",
-                    "give all three",
+                    "actions or a tuple (actions, log_probs, values) as result",
+                    f"a tuple of length {len(outputs)}",
+                    "return all three values",
                 )
             actions, log_probs, values = outputs
             return actions, log_probs, values
@@ -248,11 +259,11 @@ def _torch_policy(module: Any, layout: Layout) -> tuple[Act, ValueFn]:
     decide, masked = get_act_fn(module), takes_masks(module)
 
     def to_obs(rows: Array) -> Any:
-        # A copy, as the module may write to it.
+        # `torch.tensor` copies; the module may modify its input.
         return layout.unpack(torch.tensor(rows, device=device), torch_dtype)
 
     def to_numpy(tensor: Any) -> Array:
-        # Which has no bfloat16.
+        # NumPy has no bfloat16.
         single = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return np.asarray(single.cpu())
 
