@@ -2,7 +2,7 @@
 //! `gae/batched/<dtype>/<n>x<t>`: their trajectories end to end.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rlox_core::{Ends, Float, Pcg64, compute_gae, compute_gae_batched, compute_gae_time_major};
+use rlox_core::{EpisodeEnds, Float, Pcg64, compute_gae, compute_gae_batched, compute_gae_time_major};
 
 /// Rewards, values and about one end of an episode in twenty steps.
 struct Rollout<T> {
@@ -22,8 +22,8 @@ impl<T: Float> Rollout<T> {
         Self { rewards, values, terminated, last_values }
     }
 
-    fn ends(&self) -> Ends<'_, T> {
-        Ends::dones(&self.terminated)
+    fn ends(&self) -> EpisodeEnds<'_, T> {
+        EpisodeEnds::dones(&self.terminated)
     }
 }
 

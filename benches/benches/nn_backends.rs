@@ -16,7 +16,7 @@ use rlox_core::{Actions, ActionsMut, EnvSpec, Pcg64, Policy, PolicyOut, Result, 
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, ActorCriticLoss, Discount, Distribution, Init, Minibatch, Mlp, Network,
     Optimizer, PolicyLoss, PolicyNetworks, QFunction, QLoss, QNetworks, SquashedPolicy, StochasticPolicy, TdLoss,
-    Transitions, TwinCritics, ValuedActions,
+    QBatch, CriticEnsemble, CriticBatch,
 };
 
 /// Discrete rows are CartPole's.
@@ -114,7 +114,7 @@ fn ppo_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
 /// DQN: targets of the target network, Huber, one clipped step of Adam.
 fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let drawn = Drawn::new(rows, OBS);
-    let batch = Transitions {
+    let batch = QBatch {
         obs: &drawn.obs,
         actions: &drawn.choices,
         rewards: &drawn.advantages,
@@ -135,10 +135,10 @@ fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
 /// One critic of SAC or TD3, given targets: squared error, one step of Adam.
 fn critic_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let drawn = Drawn::new(rows, STATE);
-    let batch = ValuedActions { obs: &drawn.obs, actions: &drawn.actions, targets: &drawn.returns, weights: None };
+    let batch = CriticBatch { obs: &drawn.obs, actions: &drawn.actions, targets: &drawn.returns, weights: None };
     let net = || relu(make, STATE + ACTION, sizes, 1).unwrap();
     group.bench_function(BenchmarkId::from_parameter(name), |b| {
-        let mut critic = TwinCritics::new(vec![[net(), net()]], STATE).unwrap();
+        let mut critic = CriticEnsemble::new(vec![[net(), net()]], STATE).unwrap();
         b.iter(|| critic.update(&batch, 0.5, &ADAM, None).unwrap());
     });
 }

@@ -6,8 +6,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::replay::{
-    Layout, MmapReplayBuffer, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
-    Sampler, Steps, Uniform,
+    TransitionSchema, MmapReplayBuffer, NStep, FieldSpec, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
+    Sampler, TransitionBatch, Uniform,
 };
 use rlox_core::{DType, FieldData, Pcg64};
 
@@ -69,16 +69,16 @@ fn push_batch(c: &mut Criterion) {
     group.throughput(Throughput::Elements(ENVS as u64));
     for dim in [4, 17] {
         group.bench_function(BenchmarkId::from_parameter(dim), |b| {
-            let part = |name, dim| Part::new(name, &[dim], DType::F32);
-            let layout = Layout::new(part("obs", dim), part("actions", 1));
+            let part = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
+            let layout = TransitionSchema::new(part("obs", dim), part("actions", 1));
             let storage = ReplayStorage::new(100_000, ENVS, layout).expect("room");
-            let mut buffer = Replay::with(storage, Uniform).expect("room");
+            let mut buffer = Replay::from_parts(storage, Uniform).expect("room");
             let states = observations(dim, 2 * ENVS - 1);
             let (here, there) = states.split_at(dim * ENVS);
             let [mut here, mut there] = [here, there].map(|state| [FieldData::F32(state)]);
             let never = [false; ENVS];
             b.iter(|| {
-                let steps = Steps {
+                let steps = TransitionBatch {
                     obs: &here,
                     actions: FieldData::F32(&[0.5; ENVS]),
                     rewards: &[1.0; ENVS],
@@ -107,14 +107,14 @@ impl Pictures {
     }
 
     fn buffer(frame_stack: usize) -> ReplayBuffer {
-        let layout = Layout::new(Part::new("obs", &[4, 84, 84], DType::U8), Part::new("actions", &[], DType::I64));
-        let storage = ReplayStorage::new(10_000, 1, Layout { frame_stack, ..layout }).expect("room");
-        Replay::with(storage, Uniform).expect("room")
+        let layout = TransitionSchema::new(FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+        let storage = ReplayStorage::new(10_000, 1, TransitionSchema { frame_stack, ..layout }).expect("room");
+        Replay::from_parts(storage, Uniform).expect("room")
     }
 
     fn push(&mut self, buffer: &mut ReplayBuffer) {
         let stack = |row: usize| FieldData::U8(&self.frames[row * FRAME..][..STACK]);
-        let steps = Steps {
+        let steps = TransitionBatch {
             obs: &[stack(self.row)],
             actions: FieldData::I64(&[1]),
             rewards: &[1.0],
@@ -161,8 +161,8 @@ fn sample_images(c: &mut Criterion) {
 fn mmap(c: &mut Criterion) {
     let mut group = c.benchmark_group("replay/mmap");
     let path = std::env::temp_dir().join(format!("rlox-bench-replay-{}", std::process::id()));
-    let (obs, part) = (observations(4, 10_000), |name, dim| Part::new(name, &[dim], DType::F32));
-    let layout = Layout::new(part("obs", 4), part("actions", 1));
+    let (obs, part) = (observations(4, 10_000), |name, dim| FieldSpec::new(name, &[dim], DType::F32));
+    let layout = TransitionSchema::new(part("obs", 4), part("actions", 1));
     let mut buffer = MmapReplayBuffer::create(&path, 10_000, 100_000, layout).expect("a file");
     let mut row = 0;
     let mut push = |buffer: &mut MmapReplayBuffer| {

@@ -3,7 +3,7 @@
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement};
 use rlox_core::{
-    Ends, Float, Pcg64, Vtrace, compute_lambda_returns, compute_lambda_returns_time_major, compute_vtrace,
+    EpisodeEnds, Float, Pcg64, VtraceConfig, compute_lambda_returns, compute_lambda_returns_time_major, compute_vtrace,
     compute_vtrace_time_major,
 };
 
@@ -29,12 +29,12 @@ impl<T: Float> Rollout<T> {
 
     fn vtrace(&self, group: &mut BenchmarkGroup<'_, measurement::WallTime>, name: &str) {
         let (mut vs, mut pg_advantages) = (self.values.clone(), self.values.clone());
-        let (settings, n) = (Vtrace::default(), self.last_values.len());
+        let (settings, n) = (VtraceConfig::default(), self.last_values.len());
         let (log_rhos, rewards, values, last) = (&self.log_rhos, &self.rewards, &self.values, &self.last_values);
         group.throughput(Throughput::Elements(rewards.len() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter(|| {
-                let ends = Ends::dones(&self.terminated);
+                let ends = EpisodeEnds::dones(&self.terminated);
                 let (vs, pg) = (&mut vs, &mut pg_advantages);
                 if n == 1 {
                     compute_vtrace(log_rhos, rewards, values, ends, last[0], settings, vs, pg)
@@ -51,7 +51,7 @@ impl<T: Float> Rollout<T> {
         group.throughput(Throughput::Elements(rewards.len() as u64));
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter(|| {
-                let ends = Ends::dones(&self.terminated);
+                let ends = EpisodeEnds::dones(&self.terminated);
                 if n == 1 {
                     compute_lambda_returns(rewards, values, ends, last[0], 0.99, 0.95, &mut returns)
                 } else {

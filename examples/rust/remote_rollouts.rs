@@ -6,8 +6,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use rlox_core::{Ahead, AutoresetMode, Pcg64, Result, VecEnv, envs::CartPole};
-use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, asynchronous};
+use rlox_core::{StalenessPolicy, AutoresetMode, Pcg64, Result, VecEnv, envs::CartPole};
+use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::ImpalaConfig;
 use rlox_nn::{Activation, PolicyNetworks};
 
@@ -22,8 +22,8 @@ fn main() -> Result<()> {
     let env = EnvOptions::new("CartPole-v1", 8, 0);
     let config = ImpalaConfig::default();
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-    let ahead = Ahead { max_lag: 2, lockstep: false };
-    let mut impala = asynchronous(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
+    let ahead = StalenessPolicy { max_lag: 2, lockstep: false };
+    let mut impala = build_async_on_policy(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
     impala.train(500_000, |metrics| {
         if metrics.updates % 1000 == 0 {
             print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));

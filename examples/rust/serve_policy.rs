@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use rlox_core::{AutoresetMode, Checkpoint, Error, FieldMut, Pcg64, Result, RunningMeanStd, Space, envs};
-use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Scratch};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Workspace};
 use serde_json::Value;
 
 /// Where SAC cuts the means of gSDE.
@@ -20,7 +20,7 @@ struct Served {
     normalizer: Option<RunningMeanStd>,
     actions: Space,
     clip_mean: f32,
-    scratch: Scratch,
+    scratch: Workspace,
 }
 
 impl Served {
@@ -58,7 +58,7 @@ impl Served {
         };
         let actions = envs::make(&word("env"), &options)?.spec().action.clone();
         let clip_mean = if set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
-        Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Scratch::default() })
+        Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Workspace::default() })
     }
 
     /// The greedy action at a raw observation, as the environment takes it.
@@ -101,7 +101,7 @@ fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
     let parts = if algorithm == "dqn" { vec!["q_net"] } else { vec!["trunk", "actor"] };
     let (mut layers, mut begin) = (NamedTensors::default(), 0);
     for part in parts {
-        let tensors = networks.part(part);
+        let tensors = networks.strip_prefix(part);
         let mut count = 0;
         while let Some(weight) = tensors.find(&format!("{count}.weight")) {
             for (name, tensor) in [("weight", Some(weight)), ("bias", tensors.find(&format!("{count}.bias")))] {
@@ -118,9 +118,9 @@ fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
 /// What observations are normalised by.
 fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
     let (mut mean, mut var, mut count) = (vec![0.0; dim], vec![0.0; dim], [0.0]);
-    saved.array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
-    saved.array("normalizer", "obs_var", &[dim], FieldMut::F64(&mut var))?;
-    saved.array("normalizer", "obs_count", &[1], FieldMut::F64(&mut count))?;
+    saved.read_array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
+    saved.read_array("normalizer", "obs_var", &[dim], FieldMut::F64(&mut var))?;
+    saved.read_array("normalizer", "obs_count", &[1], FieldMut::F64(&mut count))?;
     RunningMeanStd::from_parts(mean, var, count[0])
 }
 

@@ -21,7 +21,7 @@ pub enum Device {
 impl Device {
     /// Burn's own.
     pub(crate) fn open(self) -> Result<burn::tensor::Device> {
-        guarded(|| match self {
+        catch_panic(|| match self {
             Self::Cpu => burn::tensor::Device::flex(),
             #[cfg(feature = "cuda")]
             Self::Cuda(number) => burn::tensor::Device::cuda(number),
@@ -32,11 +32,11 @@ impl Device {
 }
 
 /// Runs what uses Burn, which panics where a device fails: no panic may leave a network.
-pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     // What `work` sees is not looked at again if it panics: networks change only after it.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Error::Backend(format!("burn: {}", said.unwrap_or("it failed without a word")))
+        let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Error::Backend(format!("burn: {}", message.unwrap_or("it failed without a word")))
     })
 }
 
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn failures_are_errors() {
-        let error = guarded::<()>(|| std::panic::panic_any("no memory"));
-        assert!(matches!(error, Err(Error::Backend(said)) if said == "burn: no memory"));
+        let error = catch_panic::<()>(|| std::panic::panic_any("no memory"));
+        assert!(matches!(error, Err(Error::Backend(message)) if message == "burn: no memory"));
     }
 }

@@ -4,12 +4,12 @@ mod forward_backward;
 
 use burn::tensor::Tensor;
 use rlox_core::{EnvSpec, Pcg64, Result};
-use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
+use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
 
 use crate::Device;
-use crate::device::guarded;
-use crate::tensor::{copy, in_place, line, numbers, rows};
-use forward_backward::{Hidden, Kept, Layer, updated, views};
+use crate::device::catch_panic;
+use crate::tensor::{copy, in_place, vector, numbers, rows};
+use forward_backward::{Hidden, ForwardCache, Layer, apply_update, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
@@ -44,7 +44,7 @@ pub struct BurnMlp {
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor<1>; 2],
     step: u32,
-    kept: Option<Kept>,
+    kept: Option<ForwardCache>,
 }
 
 impl BurnMlp {
@@ -67,8 +67,8 @@ impl BurnMlp {
         let hidden = Hidden { activation, cpu: device == Device::Cpu };
         let device = device.open()?;
         let drawn = layout.draw(init, rng)?;
-        guarded(move || {
-            let flat = line(drawn, &device);
+        catch_panic(move || {
+            let flat = vector(drawn, &device);
             let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
             Self { layout, device, hidden, flat, layers, gradients: None, squares: None, means, step: 0, kept: None }
         })
@@ -86,13 +86,13 @@ impl BurnMlp {
 
     /// From now on computes as on other devices than the CPU.
     #[cfg(test)]
-    pub(crate) fn pretend_to_be_elsewhere(&mut self) {
+    pub(crate) fn force_generic_path(&mut self) {
         self.hidden.cpu = false;
     }
 
     /// Other parameters in the place of these, whose forward is forgotten.
-    fn put(&mut self, flat: Tensor<1>) -> Result<()> {
-        self.layers = guarded(|| views(&self.layout, &flat))?;
+    fn set_flat(&mut self, flat: Tensor<1>) -> Result<()> {
+        self.layers = catch_panic(|| views(&self.layout, &flat))?;
         self.flat = flat;
         self.kept = None;
         Ok(())
@@ -100,18 +100,18 @@ impl BurnMlp {
 
     /// Outputs and, if wanted, the last hidden layer.
     fn pass(&self, x: &[f32], count: usize, hidden: bool) -> Result<(Vec<f32>, Vec<f32>)> {
-        guarded(|| {
-            let (y, mut kept) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
-            (numbers(y), kept.inputs.pop().filter(|_| hidden).map(numbers).unwrap_or_default())
+        catch_panic(|| {
+            let (y, mut cache) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
+            (numbers(y), cache.inputs.pop().filter(|_| hidden).map(numbers).unwrap_or_default())
         })
     }
 
     /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        let Self { hidden, layers, kept: Some(kept), gradients, squares, device, .. } = self else { return Ok(()) };
-        let (sum, input) = guarded(|| {
-            let given = (rows(dy, kept.rows, device), dh.map(|dh| rows(dh, kept.rows, device)));
-            let (more, input) = hidden.backward(layers, kept, given, params, dx.is_some());
+        let Self { hidden, layers, kept: Some(cache), gradients, squares, device, .. } = self else { return Ok(()) };
+        let (sum, input) = catch_panic(|| {
+            let output_gradients = (rows(dy, cache.rows, device), dh.map(|dh| rows(dh, cache.rows, device)));
+            let (more, input) = hidden.backward(layers, cache, output_gradients, params, dx.is_some());
             let sum = match (more, &*gradients) {
                 (Some(more), Some(sum)) => Some(more + sum.clone()),
                 (more, sum) => more.or_else(|| sum.clone()),
@@ -126,8 +126,8 @@ impl BurnMlp {
     }
 
     /// Numbers by the parameters' names; none if the device fails.
-    fn named(&self, flat: &Tensor<1>) -> NamedTensors {
-        self.layout.named(&guarded(|| numbers(flat.clone())).unwrap_or_default())
+    fn named_tensors(&self, flat: &Tensor<1>) -> NamedTensors {
+        self.layout.named(&catch_panic(|| numbers(flat.clone())).unwrap_or_default())
     }
 }
 
@@ -180,12 +180,12 @@ impl Network for BurnMlp {
         Some(self.layout.activation())
     }
 
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         copy(&self.pass(x, rows, false)?.0, y)
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.layout.check_hidden(rows, h)?;
         let (out, hidden) = self.pass(x, rows, !h.is_empty())?;
@@ -195,19 +195,19 @@ impl Network for BurnMlp {
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        let (out, kept) = guarded(|| {
-            let (y, kept) = self.hidden.forward(&self.layers, crate::tensor::rows(x, rows, &self.device), true);
-            (numbers(y), kept)
+        let (out, cache) = catch_panic(|| {
+            let (y, cache) = self.hidden.forward(&self.layers, crate::tensor::rows(x, rows, &self.device), true);
+            (numbers(y), cache)
         })?;
         copy(&out, y)?;
-        self.kept = Some(kept);
+        self.kept = Some(cache);
         Ok(())
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
         self.layout.check_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), h)?;
         match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
-            Some(hidden) if !h.is_empty() => copy(&guarded(|| numbers(hidden.clone()))?, h),
+            Some(hidden) if !h.is_empty() => copy(&catch_panic(|| numbers(hidden.clone()))?, h),
             _ => Ok(()),
         }
     }
@@ -222,12 +222,12 @@ impl Network for BurnMlp {
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
-    fn grad_sq(&mut self) -> Result<f64> {
+    fn grad_norm_sq(&mut self) -> Result<f64> {
         match (&self.gradients, self.squares) {
             (None, _) => Ok(0.0),
             (_, Some(squares)) => Ok(squares),
             (Some(gradients), None) => {
-                let sum = guarded(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))?;
+                let sum = catch_panic(|| f64::from(gradients.clone().square().sum().into_scalar::<f32>()))?;
                 Ok(*self.squares.insert(sum))
             }
         }
@@ -238,22 +238,22 @@ impl Network for BurnMlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        let squares = self.grad_sq()?;
+        let squares = self.grad_norm_sq()?;
         optimizer.check_step(scale, squares, || self.gradients())?;
         let step = self.step.saturating_add(1);
         let update = optimizer.update(step);
         if self.hidden.cpu {
             let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
-            let mut all = guarded(|| gradients.clone().unwrap_or_else(|| flat.zeros_like()))?;
+            let mut all = catch_panic(|| gradients.clone().unwrap_or_else(|| flat.zeros_like()))?;
             *gradients = None;
             // Views would have the parameters copied.
             layers.clear();
-            let stepped = guarded(|| {
+            let stepped = catch_panic(|| {
                 in_place([&mut *flat, &mut all, mean, square], |[flat, gradients, mean, square]| {
                     update.apply(scale, gradients, [mean, square], flat)
                 })
             });
-            *layers = guarded(|| views(layout, flat))?;
+            *layers = catch_panic(|| views(layout, flat))?;
             if stepped.is_err() {
                 *gradients = Some(all);
             }
@@ -261,58 +261,58 @@ impl Network for BurnMlp {
             (self.step, self.kept) = (step, None);
             return if finite { Ok(()) } else { self.tensors().check_finite("parameters") };
         }
-        let (flat, means) = guarded(|| {
+        let (flat, means) = catch_panic(|| {
             let gradients = match &self.gradients {
                 Some(gradients) if scale == 1.0 => gradients.clone(),
                 Some(gradients) => gradients.clone() * scale,
                 None => self.flat.zeros_like(),
             };
-            updated(update, gradients, self.flat.clone(), self.means.clone())
+            apply_update(update, gradients, self.flat.clone(), self.means.clone())
         })?;
-        let sum = guarded(|| flat.clone().sum().into_scalar::<f32>())?;
-        self.put(flat)?;
+        let sum = catch_panic(|| flat.clone().sum().into_scalar::<f32>())?;
+        self.set_flat(flat)?;
         (self.means, self.step, self.gradients) = (means, step, None);
         if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.layout.check_track(&online.layout, tau)?;
-        let flat = guarded(|| {
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.layout.check_soft_update(&online.layout, tau)?;
+        let flat = catch_panic(|| {
             if tau == 1.0 {
                 return online.flat.clone();
             }
             self.flat.clone() + (online.flat.clone() - self.flat.clone()) * tau
         })?;
-        self.put(flat)
+        self.set_flat(flat)
     }
 
     /// Empty if the device fails.
     fn tensors(&self) -> NamedTensors {
-        self.named(&self.flat)
+        self.named_tensors(&self.flat)
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         let flat = self.layout.flat(tensors)?;
-        self.put(guarded(|| line(flat, &self.device))?)
+        self.set_flat(catch_panic(|| vector(flat, &self.device))?)
     }
 
     /// Empty if the device fails.
     fn gradients(&self) -> NamedTensors {
         match &self.gradients {
-            Some(gradients) => self.named(gradients),
+            Some(gradients) => self.named_tensors(gradients),
             None => self.layout.named(&vec![0.0; self.layout.parameters()]),
         }
     }
 
     /// Empty but for the steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
-        let [mean, square] = self.means.each_ref().map(|mean| guarded(|| numbers(mean.clone())).unwrap_or_default());
+        let [mean, square] = self.means.each_ref().map(|mean| catch_panic(|| numbers(mean.clone())).unwrap_or_default());
         self.layout.named_state([&mean, &square], self.step)
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         let (means, step) = self.layout.flat_state(state)?;
-        (self.means, self.step) = (guarded(|| means.map(|mean| line(mean, &self.device)))?, step);
+        (self.means, self.step) = (catch_panic(|| means.map(|mean| vector(mean, &self.device)))?, step);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> Tensor<2> {
 }
 
 /// Numbers in one row on a device.
-pub(crate) fn line(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
+pub(crate) fn vector(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
     let count = numbers.len();
     Tensor::from_data(TensorData::new(numbers, [count]), device)
 }
@@ -58,14 +58,14 @@ pub(crate) fn in_place<const D: usize, const N: usize, R>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::guarded;
+    use crate::device::catch_panic;
 
     #[test]
     fn what_fails_on_the_way_leaves_the_numbers() {
         let device = Device::flex();
-        let (mut one, mut other) = (line(vec![1.0, 2.0], &device), line(vec![3.0], &device));
-        let failed = guarded(|| in_place([&mut one, &mut other], |_| resume_unwind(Box::new("no memory"))));
-        assert!(matches!(failed, Err(Error::Backend(said)) if said == "burn: no memory"));
+        let (mut one, mut other) = (vector(vec![1.0, 2.0], &device), vector(vec![3.0], &device));
+        let failed = catch_panic(|| in_place([&mut one, &mut other], |_| resume_unwind(Box::new("no memory"))));
+        assert!(matches!(failed, Err(Error::Backend(message)) if message == "burn: no memory"));
         assert_eq!((numbers(one), numbers(other)), (vec![1.0, 2.0], vec![3.0]));
     }
 }

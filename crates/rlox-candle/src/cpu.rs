@@ -25,13 +25,13 @@ fn view((storage, layout): Source<'_>) -> Result<ArrayView2<'_, f32>> {
 }
 
 /// The numbers of a tensor without gaps.
-fn line((storage, layout): Source<'_>) -> Result<&[f32]> {
+fn flat_slice((storage, layout): Source<'_>) -> Result<&[f32]> {
     let numbers = layout.contiguous_offsets().and_then(|(from, to)| storage.as_slice::<f32>().ok()?.get(from..to));
     numbers.ok_or_else(|| Error::Msg("no numbers side by side".into()))
 }
 
 /// The same, to be changed.
-fn line_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+fn flat_slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(numbers), Some((from, to))) if to <= numbers.len() => Ok(&mut numbers[from..to]),
         _ => Err(Error::Msg("no numbers side by side".into())),
@@ -65,7 +65,7 @@ impl CustomOp2 for Product {
 }
 
 /// Up to so many rows, each is multiplied by itself: products of matrices first copy both, which takes longer then.
-const FEW_ROWS: usize = 4;
+const MAX_MATVEC_ROWS: usize = 4;
 
 /// `x w^T + b` of rows `x`, weights `w`, `[outputs, inputs]`, and biases.
 pub(crate) struct Linear;
@@ -85,8 +85,8 @@ impl CustomOp3 for Linear {
         lb: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w) = (view((x, lx))?, view((w, lw))?);
-        let biases = line((b, lb))?;
-        if x.nrows() > FEW_ROWS || (w.ncols(), w.nrows()) != (x.ncols(), biases.len()) {
+        let biases = flat_slice((b, lb))?;
+        if x.nrows() > MAX_MATVEC_ROWS || (w.ncols(), w.nrows()) != (x.ncols(), biases.len()) {
             return add_product(&x, &w.t(), biases.repeat(x.nrows()));
         }
         let mut out = Array2::from_shape_fn((x.nrows(), biases.len()), |(_, output)| biases[output]);
@@ -107,7 +107,7 @@ impl InplaceOp1 for Apply {
     }
 
     fn cpu_fwd(&self, x: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        self.0.apply(line_mut(x, layout)?);
+        self.0.apply(flat_slice_mut(x, layout)?);
         Ok(())
     }
 }
@@ -120,8 +120,8 @@ impl InplaceOp2 for Derivative {
         "derivative"
     }
 
-    fn cpu_fwd(&self, gradients: &mut CpuStorage, layout: &Layout, of: &CpuStorage, lo: &Layout) -> Result<()> {
-        self.0.multiply_by_derivative(line((of, lo))?, line_mut(gradients, layout)?);
+    fn cpu_fwd(&self, gradients: &mut CpuStorage, layout: &Layout, input: &CpuStorage, lo: &Layout) -> Result<()> {
+        self.0.multiply_by_derivative(flat_slice((input, lo))?, flat_slice_mut(gradients, layout)?);
         Ok(())
     }
 }
@@ -135,7 +135,7 @@ impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
     }
 
     fn cpu_fwd(&self, to: &mut CpuStorage, layout: &Layout, from: &CpuStorage, lf: &Layout) -> Result<()> {
-        for (to, from) in line_mut(to, layout)?.iter_mut().zip(line((from, lf))?) {
+        for (to, from) in flat_slice_mut(to, layout)?.iter_mut().zip(flat_slice((from, lf))?) {
             *to = self.0(*to, *from);
         }
         Ok(())
@@ -143,9 +143,9 @@ impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
 }
 
 /// The same with two sources.
-pub(crate) struct EachOfTwo<F>(pub(crate) F);
+pub(crate) struct EachPair<F>(pub(crate) F);
 
-impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachOfTwo<F> {
+impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachPair<F> {
     fn name(&self) -> &'static str {
         "each of two"
     }
@@ -159,7 +159,7 @@ impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachOfTwo<F> {
         b: &CpuStorage,
         lb: &Layout,
     ) -> Result<()> {
-        for ((to, a), b) in line_mut(to, layout)?.iter_mut().zip(line((a, la))?).zip(line((b, lb))?) {
+        for ((to, a), b) in flat_slice_mut(to, layout)?.iter_mut().zip(flat_slice((a, la))?).zip(flat_slice((b, lb))?) {
             *to = self.0(*to, *a, *b);
         }
         Ok(())
@@ -189,7 +189,7 @@ impl InplaceOp3 for Gradients {
         lx: &Layout,
     ) -> Result<()> {
         let (delta, x) = ((delta, ld), (x, lx));
-        let (all, shape) = (line_mut(all, layout)?, (delta.1.dims()[1], x.1.dims()[1]));
+        let (all, shape) = (flat_slice_mut(all, layout)?, (delta.1.dims()[1], x.1.dims()[1]));
         let weight = ArrayViewMut2::from_shape(shape, &mut all[self.weight.clone()]);
         let mut weight = weight.map_err(|error| Error::Msg(error.to_string()))?;
         general_mat_mul(1.0, &view(delta)?.t(), &view(x)?, f32::from(u8::from(self.add)), &mut weight);
@@ -197,7 +197,7 @@ impl InplaceOp3 for Gradients {
         if !self.add {
             bias.fill(0.0);
         }
-        for row in line(delta)?.chunks_exact(bias.len()) {
+        for row in flat_slice(delta)?.chunks_exact(bias.len()) {
             bias.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
         }
         Ok(())

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use rlox_core::{EnvSpec, Pcg64, Result};
-use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Scratch};
+use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
 
 use crate::Device;
 use crate::device::failed;
 use crate::tensor::{copy, numbers, rows, sum_of_squares};
-use forward_backward::{Kept, Layer, backward, forward, fused, step, updated, views};
+use forward_backward::{ForwardCache, Layer, backward, forward, is_fused, step, apply_update, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
@@ -46,7 +46,7 @@ pub struct CandleMlp {
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor; 2],
     step: u32,
-    kept: Option<Kept>,
+    kept: Option<ForwardCache>,
     /// Held by clones too: what they have in common is copied before it is changed in place.
     shared: Arc<()>,
 }
@@ -73,7 +73,7 @@ impl CandleMlp {
         let flat = Tensor::from_vec(layout.draw(init, rng)?, count, &device).map_err(failed)?;
         let zeros = || Tensor::zeros(count, DType::F32, &device).map_err(failed);
         let layers = views(&layout, &flat).map_err(failed)?;
-        let (gradients, means, shared) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
+        let (gradients, means, clone_count) = (zeros()?, [zeros()?, zeros()?], Arc::new(()));
         Ok(Self {
             layout,
             device,
@@ -85,7 +85,7 @@ impl CandleMlp {
             means,
             step: 0,
             kept: None,
-            shared,
+            shared: clone_count,
         })
     }
 
@@ -100,7 +100,7 @@ impl CandleMlp {
     }
 
     /// Makes memory its own, which it may share with clones.
-    fn make_own(&mut self) -> Result<()> {
+    fn detach_clones(&mut self) -> Result<()> {
         if Arc::strong_count(&self.shared) > 1 { self.copy_all() } else { Ok(()) }
     }
 
@@ -108,13 +108,13 @@ impl CandleMlp {
         let own = |tensor: &Tensor| tensor.copy().map_err(failed);
         let [mean, square] = self.means.each_ref().map(own);
         let (flat, gradients, means) = (own(&self.flat)?, own(&self.gradients)?, [mean?, square?]);
-        self.put(flat)?;
+        self.set_flat(flat)?;
         (self.gradients, self.means, self.shared) = (gradients, means, Arc::new(()));
         Ok(())
     }
 
     /// The parameters elsewhere.
-    fn put(&mut self, flat: Tensor) -> Result<()> {
+    fn set_flat(&mut self, flat: Tensor) -> Result<()> {
         self.layers = views(&self.layout, &flat).map_err(failed)?;
         self.flat = flat;
         Ok(())
@@ -122,41 +122,41 @@ impl CandleMlp {
 
     /// Other parameters in the place of these, whose forward is forgotten.
     fn replace(&mut self, flat: Tensor) -> Result<()> {
-        self.put(flat)?;
+        self.set_flat(flat)?;
         self.kept = None;
         Ok(())
     }
 
-    fn pass(&self, x: &[f32], count: usize, y: &mut [f32], keep: bool) -> Result<Kept> {
+    fn pass(&self, x: &[f32], count: usize, y: &mut [f32], keep: bool) -> Result<ForwardCache> {
         let pass = || forward(&self.layers, self.activation(), rows(x, count, &self.device)?, keep);
-        let (out, kept) = pass().map_err(failed)?;
+        let (out, cache) = pass().map_err(failed)?;
         copy(&out, y)?;
-        Ok(kept)
+        Ok(cache)
     }
 
     /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         if params {
-            self.make_own()?;
+            self.detach_clones()?;
             self.squares = None;
         }
-        let Some(kept) = &self.kept else { return Ok(()) };
+        let Some(cache) = &self.kept else { return Ok(()) };
         // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
-        let aside =
-            if params && !fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
-        let all = aside.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
+        let new_gradients =
+            if params && !is_fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
+        let accumulator = new_gradients.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
         let pass = || {
             backward(
                 &self.layers,
                 self.activation(),
-                kept,
-                (rows(dy, kept.rows, &self.device)?, dh.map(|dh| rows(dh, kept.rows, &self.device)).transpose()?),
-                params.then_some(all),
+                cache,
+                (rows(dy, cache.rows, &self.device)?, dh.map(|dh| rows(dh, cache.rows, &self.device)).transpose()?),
+                params.then_some(accumulator),
                 dx.is_some(),
             )
         };
         let input = pass().map_err(failed)?;
-        let sum = match aside {
+        let sum = match new_gradients {
             Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
             more => more,
         };
@@ -224,16 +224,16 @@ impl Network for CandleMlp {
         Some(self.layout.activation())
     }
 
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Scratch) -> Result<()> {
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], _: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.pass(x, rows, y, false).map(drop)
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Scratch) -> Result<()> {
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], _: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.layout.check_hidden(rows, h)?;
-        let kept = self.pass(x, rows, y, false)?;
-        match &kept.inputs[..] {
+        let cache = self.pass(x, rows, y, false)?;
+        match &cache.inputs[..] {
             [hidden] if !h.is_empty() => copy(hidden, h),
             _ => Ok(()),
         }
@@ -263,7 +263,7 @@ impl Network for CandleMlp {
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
-    fn grad_sq(&mut self) -> Result<f64> {
+    fn grad_norm_sq(&mut self) -> Result<f64> {
         match self.squares {
             _ if !self.live => Ok(0.0),
             Some(squares) => Ok(squares),
@@ -276,36 +276,36 @@ impl Network for CandleMlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        let squares = self.grad_sq()?;
+        let squares = self.grad_norm_sq()?;
         optimizer.check_step(scale, squares, || self.gradients())?;
-        self.make_own()?;
-        let (steps, means) = (self.step.saturating_add(1), self.means.each_ref());
-        let update = optimizer.update(steps);
+        self.detach_clones()?;
+        let (step_count, means) = (self.step.saturating_add(1), self.means.each_ref());
+        let update = optimizer.update(step_count);
         if !self.live {
             self.gradients = self.gradients.zeros_like().map_err(failed)?;
         }
-        if fused(&self.flat) {
+        if is_fused(&self.flat) {
             step(update, &self.gradients, scale, &self.flat, means).map_err(failed)?;
         } else {
             let scaled =
                 if scale == 1.0 { Ok(self.gradients.clone()) } else { self.gradients.affine(scale.into(), 0.0) };
             let (flat, means) =
-                scaled.and_then(|gradients| updated(update, &gradients, &self.flat, means)).map_err(failed)?;
-            self.put(flat)?;
+                scaled.and_then(|gradients| apply_update(update, &gradients, &self.flat, means)).map_err(failed)?;
+            self.set_flat(flat)?;
             self.means = means;
         }
-        (self.step, self.live, self.kept) = (steps, false, None);
+        (self.step, self.live, self.kept) = (step_count, false, None);
         let sum = self.flat.sum_all().and_then(|sum| sum.to_scalar::<f32>()).map_err(failed)?;
         if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.layout.check_track(&online.layout, tau)?;
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.layout.check_soft_update(&online.layout, tau)?;
         if tau == 1.0 {
             return self.replace(online.flat.copy().map_err(failed)?);
         }
-        let moved = (&online.flat - &self.flat).and_then(|way| &self.flat + way.affine(tau.into(), 0.0)?);
-        self.replace(moved.map_err(failed)?)
+        let updated_flat = (&online.flat - &self.flat).and_then(|difference| &self.flat + difference.affine(tau.into(), 0.0)?);
+        self.replace(updated_flat.map_err(failed)?)
     }
 
     /// Empty if the device fails.

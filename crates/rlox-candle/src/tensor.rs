@@ -38,11 +38,11 @@ pub(crate) fn copy(tensor: &Tensor, to: &mut [f32]) -> Result<()> {
 pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
     read(tensor, |numbers| {
         // Several sums at once, which a vector holds.
-        let (whole, rest) = numbers.as_chunks::<8>();
+        let (chunks, remainder) = numbers.as_chunks::<8>();
         let mut sums = [0.0; 8];
-        for chunk in whole {
+        for chunk in chunks {
             sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum += f64::from(*x) * f64::from(*x));
         }
-        sums.iter().sum::<f64>() + rest.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>()
+        sums.iter().sum::<f64>() + remainder.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>()
     })
 }

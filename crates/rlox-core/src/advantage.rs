@@ -11,7 +11,7 @@ pub use lanes::{Float, flags_from_numbers};
 pub use returns::{
     compute_lambda_returns, compute_lambda_returns_time_major, compute_returns, compute_returns_time_major,
 };
-pub use vtrace::{Vtrace, compute_vtrace, compute_vtrace_time_major};
+pub use vtrace::{VtraceConfig, compute_vtrace, compute_vtrace_time_major};
 
 use crate::{Error, Result, check_len};
 
@@ -19,7 +19,7 @@ use crate::{Error, Result, check_len};
 ///
 /// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`Ends::dones`].
 #[derive(Clone, Copy, Debug)]
-pub struct Ends<'a, T> {
+pub struct EpisodeEnds<'a, T> {
     /// The task itself ended at this step: no value follows.
     pub terminated: &'a [bool],
     /// The episode was cut at this step, by a time limit for one: the final observation's value follows.
@@ -28,7 +28,7 @@ pub struct Ends<'a, T> {
     pub final_values: Option<&'a [T]>,
 }
 
-impl<'a, T> Ends<'a, T> {
+impl<'a, T> EpisodeEnds<'a, T> {
     /// Episodes that only ever terminate.
     ///
     /// ```

@@ -6,27 +6,27 @@ use bytemuck::allocation::try_zeroed_vec;
 use crate::{Error, Result};
 
 /// So many bytes are asked for without a look at what is free, which takes some 20 us.
-const SMALL: u128 = 1 << 20;
+const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;
 
 /// Checks that `count` items of `bytes_each` fit into the memory that is free now.
 ///
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
-pub(crate) fn check(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
-    check_said(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
+pub(crate) fn check_available(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
+    check_request(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
 }
 
 /// As [`check`], of what `said` names, such as "5 rows, which needs".
 ///
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
-pub(crate) fn check_named(
+pub(crate) fn check_available_for(
     argument: &'static str,
     count: usize,
     bytes_each: usize,
-    said: impl Fn() -> String,
+    request: impl Fn() -> String,
 ) -> Result<()> {
-    check_said(argument, count as u128 * bytes_each as u128, said)
+    check_request(argument, count as u128 * bytes_each as u128, request)
 }
 
 /// Bytes of zeros, so many of each of `count` items, which `said` names as in [`check_named`].
@@ -34,11 +34,11 @@ pub(crate) fn zeroed_named(
     argument: &'static str,
     count: usize,
     bytes_each: usize,
-    said: impl Fn() -> String,
+    request: impl Fn() -> String,
 ) -> Result<Vec<u8>> {
-    check_named(argument, count, bytes_each, &said)?;
-    let refused = || refused_said(argument, count as u128 * bytes_each as u128, &said());
-    try_zeroed_vec(count.checked_mul(bytes_each).ok_or_else(refused)?).map_err(|()| refused())
+    check_available_for(argument, count, bytes_each, &request)?;
+    let error = || out_of_memory_for(argument, count as u128 * bytes_each as u128, &request());
+    try_zeroed_vec(count.checked_mul(bytes_each).ok_or_else(error)?).map_err(|()| error())
 }
 
 /// As [`check`], for a number of bytes.
@@ -46,11 +46,11 @@ pub(crate) fn zeroed_named(
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
 pub(crate) fn check_bytes(argument: &'static str, bytes: u128) -> Result<()> {
-    check_said(argument, bytes, || "what needs".into())
+    check_request(argument, bytes, || "what needs".into())
 }
 
-fn check_said(argument: &'static str, bytes: u128, said: impl Fn() -> String) -> Result<()> {
-    if bytes <= SMALL {
+fn check_request(argument: &'static str, bytes: u128, request: impl Fn() -> String) -> Result<()> {
+    if bytes <= MEMINFO_CHECK_ABOVE {
         return Ok(());
     }
     // Rust's own limit on an allocation holds where the free memory is unknown.
@@ -58,57 +58,57 @@ fn check_said(argument: &'static str, bytes: u128, said: impl Fn() -> String) ->
     if bytes <= available {
         return Ok(());
     }
-    let got = format!("{} {bytes} bytes ({})", said(), human(bytes));
+    let got = format!("{} {bytes} bytes ({})", request(), human(bytes));
     Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "ask for less"))
 }
 
 /// Checks and allocates a zeroed vector, whose pages the system provides when they are first touched.
 pub(crate) fn zeroed<T: Zeroable>(argument: &'static str, len: usize) -> Result<Vec<T>> {
-    check(argument, len, size_of::<T>())?;
-    try_zeroed_vec(len).map_err(|()| refused(argument, len, size_of::<T>()))
+    check_available(argument, len, size_of::<T>())?;
+    try_zeroed_vec(len).map_err(|()| out_of_memory(argument, len, size_of::<T>()))
 }
 
 /// Checks and allocates an empty vector with room for `len` items.
-pub(crate) fn reserved<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
-    check(argument, len, size_of::<T>())?;
+pub(crate) fn with_capacity<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
+    check_available(argument, len, size_of::<T>())?;
     let mut vector = Vec::new();
-    vector.try_reserve_exact(len).map_err(|_| refused(argument, len, size_of::<T>()))?;
+    vector.try_reserve_exact(len).map_err(|_| out_of_memory(argument, len, size_of::<T>()))?;
     Ok(vector)
 }
 
 /// Appends an item, unless the system grants no memory for it.
 #[inline]
 pub(crate) fn push<T>(argument: &'static str, vector: &mut Vec<T>, item: T) -> Result<()> {
-    vector.try_reserve(1).map_err(|_| refused(argument, vector.len() + 1, size_of::<T>()))?;
+    vector.try_reserve(1).map_err(|_| out_of_memory(argument, vector.len() + 1, size_of::<T>()))?;
     vector.push(item);
     Ok(())
 }
 
 /// A copy of a text, unless the system grants no memory for it.
-pub(crate) fn copied(argument: &'static str, text: &str) -> Result<String> {
+pub(crate) fn try_to_string(argument: &'static str, text: &str) -> Result<String> {
     let mut copy = String::new();
-    copy.try_reserve_exact(text.len()).map_err(|_| refused(argument, text.len(), 1))?;
+    copy.try_reserve_exact(text.len()).map_err(|_| out_of_memory(argument, text.len(), 1))?;
     copy.push_str(text);
     Ok(copy)
 }
 
 /// Makes room for `more` items; twice as much as there was, if the system grants that.
-pub(crate) fn grow<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
+pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
     let grown = vector.try_reserve(more).or_else(|_| vector.try_reserve_exact(more));
-    grown.map_err(|_| refused(argument, vector.len().saturating_add(more), size_of::<T>()))
+    grown.map_err(|_| out_of_memory(argument, vector.len().saturating_add(more), size_of::<T>()))
 }
 
 /// Bytes of memory that a vector has.
-pub(crate) fn of<T>(vector: &Vec<T>) -> usize {
+pub(crate) fn allocated_bytes<T>(vector: &Vec<T>) -> usize {
     vector.capacity() * size_of::<T>()
 }
 
-pub(crate) fn refused(argument: &'static str, count: usize, bytes_each: usize) -> Error {
-    refused_said(argument, count as u128 * bytes_each as u128, &format!("{count}, which needs"))
+pub(crate) fn out_of_memory(argument: &'static str, count: usize, bytes_each: usize) -> Error {
+    out_of_memory_for(argument, count as u128 * bytes_each as u128, &format!("{count}, which needs"))
 }
 
-fn refused_said(argument: &'static str, bytes: u128, said: &str) -> Error {
-    let got = format!("{said} {bytes} bytes ({})", human(bytes));
+fn out_of_memory_for(argument: &'static str, bytes: u128, request: &str) -> Error {
+    let got = format!("{request} {bytes} bytes ({})", human(bytes));
     Error::memory(argument, "memory that the system grants", got, "ask for less")
 }
 
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused_with_the_size() {
-        let rejected = crate::testing::assert_rejects(check("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
+        let rejected = crate::testing::assert_rejects(check_available("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
         assert!(rejected.got.ends_with("461168601842738790400 bytes (400.0 EiB)"), "{rejected}");
-        assert!(check("num_envs", usize::MAX, usize::MAX).is_err());
-        assert!(check("num_envs", 1024, 100).is_ok());
+        assert!(check_available("num_envs", usize::MAX, usize::MAX).is_err());
+        assert!(check_available("num_envs", 1024, 100).is_ok());
     }
 }

@@ -22,8 +22,8 @@ use crate::{Error, Result, alloc};
 const FORMAT: u64 = 2;
 const MANIFEST: &str = "manifest.json";
 /// More than any manifest takes: what is longer is not read into memory.
-const MOST_MANIFEST: u64 = 1 << 24;
-const FIX: &str = "the file is damaged or not a checkpoint's, use another copy";
+const MAX_MANIFEST_BYTES: u64 = 1 << 24;
+const HINT: &str = "the file is damaged or not a checkpoint's, use another copy";
 
 /// What a checkpoint holds: a manifest, and members that are safetensors.
 ///
@@ -56,7 +56,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Config`] for a name of other characters than a-z, 0-9 and _.
-    pub fn put_safetensors(&mut self, member: &str, bytes: Vec<u8>) -> Result<()> {
+    pub fn insert_safetensors(&mut self, member: &str, bytes: Vec<u8>) -> Result<()> {
         if !is_name(member) {
             let got = format!("{member:?}");
             return Err(Error::config("members", "names of a-z, 0-9 and _", got, "rename it"));
@@ -76,28 +76,28 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if something else is at `path` or the system refuses; what was there stays.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.write_asking(path.as_ref(), &mut || Ok(()))
+        self.write_with_hook(path.as_ref(), &mut || Ok(()))
     }
 
-    fn write_asking(&self, path: &Path, before: atomic_dir::Before<'_>) -> Result<()> {
-        let refused = |source| Error::Io { path: path.display().to_string(), source };
-        let folder = atomic_dir::resolve(path).map_err(refused)?;
+    fn write_with_hook(&self, path: &Path, before: atomic_dir::Before<'_>) -> Result<()> {
+        let io_error = |source| Error::Io { path: path.display().to_string(), source };
+        let folder = atomic_dir::resolve(path).map_err(io_error)?;
         if folder.symlink_metadata().is_ok() && !atomic_dir::is_empty(&folder) {
-            let said = "expected a checkpoint, an empty folder or nothing, got something else; choose another path";
-            if !atomic_dir::is_checkpoint(&folder).map_err(refused)? {
-                return Err(refused(io::Error::new(io::ErrorKind::AlreadyExists, said)));
+            let message = "expected a checkpoint, an empty folder or nothing, got something else; choose another path";
+            if !atomic_dir::is_checkpoint(&folder).map_err(io_error)? {
+                return Err(io_error(io::Error::new(io::ErrorKind::AlreadyExists, message)));
             }
         }
-        let about = |bytes: &Vec<u8>| json!({"bytes": bytes.len(), "sha256": hex_sha256(bytes)});
-        let members: Map<_, _> = self.members.iter().map(|(name, bytes)| (name.clone(), about(bytes))).collect();
+        let describe = |bytes: &Vec<u8>| json!({"bytes": bytes.len(), "sha256": hex_sha256(bytes)});
+        let members: Map<_, _> = self.members.iter().map(|(name, bytes)| (name.clone(), describe(bytes))).collect();
         let mut content = self.manifest.clone();
         content.insert("format".into(), FORMAT.into());
         content.insert("rlox".into(), env!("CARGO_PKG_VERSION").into());
         content.insert("members".into(), members.into());
-        let manifest = manifest::sealed(content);
+        let manifest = manifest::seal(content);
         let named = self.members.iter().map(|(name, bytes)| (format!("{name}.safetensors"), bytes.as_slice()));
         let files: Vec<_> = named.chain([(MANIFEST.to_owned(), manifest.as_bytes())]).collect();
-        atomic_dir::replace(&folder, &files, before).map_err(refused)
+        atomic_dir::replace(&folder, &files, before).map_err(io_error)
     }
 
     /// Reads and checks the checkpoint in the folder `path`, or in a run folder that holds one as `checkpoint`.
@@ -108,28 +108,28 @@ impl Checkpoint {
     /// fit into memory.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let folder = locate(path.as_ref())?;
-        let mut read = Self { folder, ..Self::default() };
-        let bytes = read.file(MANIFEST, "manifest", None)?;
-        read.manifest = manifest::opened(&bytes).map_err(|got| read.corrupt("manifest", got))?;
-        if read.manifest.get("format") != Some(&FORMAT.into()) {
-            let said = |key| read.manifest.get(key).map_or("none".to_owned(), Value::to_string);
-            let got = format!("{}, written by rlox {}", said("format"), said("rlox"));
-            let argument = read.folder.join(MANIFEST).display().to_string();
+        let mut checkpoint = Self { folder, ..Self::default() };
+        let bytes = checkpoint.file(MANIFEST, "manifest", None)?;
+        checkpoint.manifest = manifest::unseal(&bytes).map_err(|got| checkpoint.corrupt("manifest", got))?;
+        if checkpoint.manifest.get("format") != Some(&FORMAT.into()) {
+            let entry = |key| checkpoint.manifest.get(key).map_or("none".to_owned(), Value::to_string);
+            let got = format!("{}, written by rlox {}", entry("format"), entry("rlox"));
+            let argument = checkpoint.folder.join(MANIFEST).display().to_string();
             return Err(Error::config(argument, format!("format {FORMAT}"), got, "read it with that version"));
         }
-        let members = read.object("members")?.clone();
-        for (name, about) in &members {
-            let (bytes, digest) = (about.get("bytes").and_then(Value::as_u64), about.get("sha256"));
+        let members = checkpoint.object("members")?.clone();
+        for (name, info) in &members {
+            let (bytes, digest) = (info.get("bytes").and_then(Value::as_u64), info.get("sha256"));
             let (true, Some(len), Some(Value::String(digest))) = (is_name(name), bytes, digest) else {
-                return Err(read.corrupt("members", format!("{about} as {name:?}")));
+                return Err(checkpoint.corrupt("members", format!("{info} as {name:?}")));
             };
-            let bytes = read.file(&format!("{name}.safetensors"), name, Some(len))?;
+            let bytes = checkpoint.file(&format!("{name}.safetensors"), name, Some(len))?;
             if hex_sha256(&bytes) != *digest {
-                return Err(read.corrupt(name, "another SHA-256 than the manifest says"));
+                return Err(checkpoint.corrupt(name, "another SHA-256 than the manifest says"));
             }
-            read.members.insert(name.clone(), bytes);
+            checkpoint.members.insert(name.clone(), bytes);
         }
-        Ok(read)
+        Ok(checkpoint)
     }
 
     /// An entry of the manifest that has entries itself.
@@ -147,7 +147,7 @@ impl Checkpoint {
     /// The error that names the file and the section of it that is not as rlox writes it. A section is a member's name, or
     /// else one of the manifest.
     pub fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
-        Error::corrupt(self.file_of(section), "what rlox wrote", got, FIX).in_section(section)
+        Error::corrupt(self.file_of(section), "what rlox wrote", got, HINT).in_section(section)
     }
 
     /// Returns the path of the file that holds a section, for errors.
@@ -160,10 +160,10 @@ impl Checkpoint {
     /// Returns the error of a value of a section, with the file as argument and the value's name in the section.
     #[must_use]
     pub fn in_file(&self, mut error: Error, section: &str) -> Error {
-        if let Some(wrong) = error.mismatch_mut() {
-            let inner = std::mem::replace(&mut wrong.argument, self.file_of(section).into());
-            let part = wrong.at.section.take().map_or(String::new(), |part| format!(", {part}"));
-            wrong.at.section = Some(format!("{section}, {inner}{part}"));
+        if let Some(mismatch) = error.mismatch_mut() {
+            let inner = std::mem::replace(&mut mismatch.argument, self.file_of(section).into());
+            let part = mismatch.at.section.take().map_or(String::new(), |part| format!(", {part}"));
+            mismatch.at.section = Some(format!("{section}, {inner}{part}"));
         }
         error
     }
@@ -172,13 +172,13 @@ impl Checkpoint {
     #[must_use]
     pub fn damaged(&self, section: &str, error: Error) -> Error {
         match self.in_file(error, section) {
-            Error::Shape(mut wrong)
-            | Error::Action(mut wrong)
-            | Error::Space(mut wrong)
-            | Error::Config(mut wrong)
-            | Error::NotFinite(mut wrong) => {
-                wrong.hint = FIX.into();
-                Error::Corrupt(wrong)
+            Error::Shape(mut mismatch)
+            | Error::Action(mut mismatch)
+            | Error::Space(mut mismatch)
+            | Error::Config(mut mismatch)
+            | Error::NotFinite(mut mismatch) => {
+                mismatch.hint = HINT.into();
+                Error::Corrupt(mismatch)
             }
             other => other,
         }
@@ -187,22 +187,22 @@ impl Checkpoint {
     /// The contents of a file, of as many bytes as the manifest says.
     fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
         let path = self.folder.join(name);
-        let wrong =
-            |got: String| Error::corrupt(path.display().to_string(), "what rlox wrote", got, FIX).in_section(section);
-        let refused = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => wrong("no such file".into()),
+        let corrupt =
+            |got: String| Error::corrupt(path.display().to_string(), "what rlox wrote", got, HINT).in_section(section);
+        let io_error = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => corrupt("no such file".into()),
             _ => Error::Io { path: path.display().to_string(), source },
         };
-        let about = path.symlink_metadata().map_err(refused)?;
-        if !about.is_file() {
-            return Err(wrong("a link, a folder or a device".into()));
+        let metadata = path.symlink_metadata().map_err(io_error)?;
+        if !metadata.is_file() {
+            return Err(corrupt("a link, a folder or a device".into()));
         }
-        if about.len() != len.unwrap_or(about.len()) || (len.is_none() && about.len() > MOST_MANIFEST) {
-            let expected = len.unwrap_or(MOST_MANIFEST);
-            return Err(wrong(format!("{} bytes instead of {expected}", about.len())));
+        if metadata.len() != len.unwrap_or(metadata.len()) || (len.is_none() && metadata.len() > MAX_MANIFEST_BYTES) {
+            let expected = len.unwrap_or(MAX_MANIFEST_BYTES);
+            return Err(corrupt(format!("{} bytes instead of {expected}", metadata.len())));
         }
-        let mut bytes = alloc::reserved("path", usize::try_from(about.len()).unwrap_or(usize::MAX))?;
-        File::open(&path).and_then(|file| file.take(about.len()).read_to_end(&mut bytes)).map_err(refused)?;
+        let mut bytes = alloc::with_capacity("path", usize::try_from(metadata.len()).unwrap_or(usize::MAX))?;
+        File::open(&path).and_then(|file| file.take(metadata.len()).read_to_end(&mut bytes)).map_err(io_error)?;
         Ok(bytes)
     }
 }
@@ -213,7 +213,7 @@ fn locate(path: &Path) -> Result<PathBuf> {
     let io_error = |source| Error::Io { path: path.display().to_string(), source };
     let mut folder = atomic_dir::resolve(path).map_err(io_error)?;
     let inner = folder.join("checkpoint");
-    let former = |folder: &Path| atomic_dir::beside(folder, "previous");
+    let former = |folder: &Path| atomic_dir::sibling_path(folder, "previous");
     if !folder.join(MANIFEST).exists() && (inner.exists() || former(&inner).exists()) {
         folder = inner;
     }

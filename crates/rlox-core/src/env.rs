@@ -68,7 +68,7 @@ impl ResetOptions {
     ///
     /// # Errors
     /// [`Error::Config`] naming the option.
-    pub fn only(&self, known: &[&str]) -> Result<()> {
+    pub fn check_known(&self, known: &[&str]) -> Result<()> {
         for (name, value) in &self.0 {
             if !known.contains(&name.as_str()) {
                 let expected =
@@ -162,7 +162,7 @@ pub trait Env: Send {
     /// # Errors
     /// [`Error::Config`] naming the option.
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
-        options.only(&[])
+        options.check_known(&[])
     }
 
     /// What the dynamics remember, for renderers and checkpoints; `None` if it cannot be told.

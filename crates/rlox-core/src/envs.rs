@@ -21,20 +21,20 @@ use crate::{Error, ResetOptions, Result, check_len};
 
 /// Reads an environment's arguments: every one must be known and finite.
 fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, default: f64) -> Result<f64> {
-    for (given, value) in arguments {
-        if !known.contains(&given.as_str()) {
+    for (key, value) in arguments {
+        if !known.contains(&key.as_str()) {
             let expected = format!("only {}", known.join(", "));
-            return Err(Error::config("arguments", expected, format!("{given:?}"), "remove or rename it"));
+            return Err(Error::config("arguments", expected, format!("{key:?}"), "remove or rename it"));
         }
         if !value.is_finite() {
-            return Err(Error::config(given.clone(), "a finite number", value.to_string(), "pass a finite number"));
+            return Err(Error::config(key.clone(), "a finite number", value.to_string(), "pass a finite number"));
         }
     }
-    Ok(arguments.iter().rev().find(|(given, _)| given == name).map_or(default, |(_, value)| *value))
+    Ok(arguments.iter().rev().find(|(key, _)| key == name).map_or(default, |(_, value)| *value))
 }
 
 /// Reads an argument that is 0 or 1, by default 0.
-fn switch(arguments: &[(String, f64)], known: &[&'static str], name: &'static str) -> Result<bool> {
+fn bool_argument(arguments: &[(String, f64)], known: &[&'static str], name: &'static str) -> Result<bool> {
     match argument(arguments, known, name, 0.0)? {
         0.0 => Ok(false),
         1.0 => Ok(true),
@@ -49,29 +49,29 @@ fn bounds(options: &ResetOptions, default: (f64, f64)) -> (f64, f64) {
 
 /// Refuses all options but a `low` and a `high` that have numbers between them which f32 observations can hold.
 fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
-    options.only(&["low", "high"])?;
+    options.check_known(&["low", "high"])?;
     let (low, high) = bounds(options, default);
     let limit = f64::from(f32::MAX);
     if -limit <= low && low <= high && high <= limit {
         return Ok(());
     }
-    let fix = "swap or correct them";
-    Err(Error::config("options", "low <= high, both finite in f32", format!("low {low}, high {high}"), fix))
+    let hint = "swap or correct them";
+    Err(Error::config("options", "low <= high, both finite in f32", format!("low {low}, high {high}"), hint))
 }
 
 /// Refuses states of another length, or with numbers that f32 observations cannot hold.
 fn check_state(state: &[f64], len: usize) -> Result<()> {
     check_len("state", state.len(), len)?;
     let limit = f64::from(f32::MAX);
-    let Some(at) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
-    let make = if state[at].is_finite() { Error::config } else { Error::not_finite };
-    let fix = "pass what the environment gave as its state";
-    Err(make("state", "numbers finite in f32", state[at].to_string(), fix).at_index(at))
+    let Some(index) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
+    let make = if state[index].is_finite() { Error::config } else { Error::not_finite };
+    let hint = "pass what the environment gave as its state";
+    Err(make("state", "numbers finite in f32", state[index].to_string(), hint).at_index(index))
 }
 
 /// Refuses a mark, the state's last number, that is neither 0 nor 1.
-fn check_mark(state: &[f64]) -> Result<()> {
+fn check_flag(state: &[f64]) -> Result<()> {
     let Some(mark) = state.last().filter(|mark| **mark != 0.0 && **mark != 1.0) else { return Ok(()) };
-    let fix = "pass what the environment gave as its state";
-    Err(Error::config("state", "0 or 1 as its last number", mark.to_string(), fix).at_index(state.len() - 1))
+    let hint = "pass what the environment gave as its state";
+    Err(Error::config("state", "0 or 1 as its last number", mark.to_string(), hint).at_index(state.len() - 1))
 }

@@ -172,14 +172,14 @@ impl Error {
     /// Returns the rejected argument, or `None` for errors without one.
     pub fn mismatch(&self) -> Option<&Mismatch> {
         match self {
-            Self::Shape(wrong)
-            | Self::Action(wrong)
-            | Self::Space(wrong)
-            | Self::Config(wrong)
-            | Self::NotFinite(wrong)
-            | Self::Memory(wrong)
-            | Self::Corrupt(wrong)
-            | Self::Closed(wrong) => Some(wrong),
+            Self::Shape(mismatch)
+            | Self::Action(mismatch)
+            | Self::Space(mismatch)
+            | Self::Config(mismatch)
+            | Self::NotFinite(mismatch)
+            | Self::Memory(mismatch)
+            | Self::Corrupt(mismatch)
+            | Self::Closed(mismatch) => Some(mismatch),
             Self::Io { .. } | Self::Interrupted | Self::Backend(_) => None,
         }
     }
@@ -187,21 +187,21 @@ impl Error {
     /// Returns the rejected argument mutably, or `None` for errors without one.
     pub fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
         match self {
-            Self::Shape(wrong)
-            | Self::Action(wrong)
-            | Self::Space(wrong)
-            | Self::Config(wrong)
-            | Self::NotFinite(wrong)
-            | Self::Memory(wrong)
-            | Self::Corrupt(wrong)
-            | Self::Closed(wrong) => Some(wrong),
+            Self::Shape(mismatch)
+            | Self::Action(mismatch)
+            | Self::Space(mismatch)
+            | Self::Config(mismatch)
+            | Self::NotFinite(mismatch)
+            | Self::Memory(mismatch)
+            | Self::Corrupt(mismatch)
+            | Self::Closed(mismatch) => Some(mismatch),
             Self::Io { .. } | Self::Interrupted | Self::Backend(_) => None,
         }
     }
 
-    fn located(mut self, set: impl FnOnce(&mut Location)) -> Self {
-        if let Some(wrong) = self.mismatch_mut() {
-            set(&mut wrong.at);
+    fn with_location(mut self, set: impl FnOnce(&mut Location)) -> Self {
+        if let Some(mismatch) = self.mismatch_mut() {
+            set(&mut mismatch.at);
         }
         self
     }
@@ -209,68 +209,68 @@ impl Error {
     /// Sets the index of the environment.
     #[must_use]
     pub fn at_env(self, env: usize) -> Self {
-        self.located(|at| at.env = Some(env))
+        self.with_location(|location| location.env = Some(env))
     }
 
     /// Sets the index of the row.
     #[must_use]
     pub fn at_row(self, row: usize) -> Self {
-        self.located(|at| at.row = Some(row))
+        self.with_location(|location| location.row = Some(row))
     }
 
     /// Sets the index of the column.
     #[must_use]
     pub fn at_column(self, column: usize) -> Self {
-        self.located(|at| at.column = Some(column))
+        self.with_location(|location| location.column = Some(column))
     }
 
     /// Sets the index in a flat array or a list.
     #[must_use]
     pub fn at_index(self, index: usize) -> Self {
-        self.located(|at| at.index = Some(index))
+        self.with_location(|location| location.index = Some(index))
     }
 
     /// Sets the index of the step.
     #[must_use]
     pub fn at_step(self, step: usize) -> Self {
-        self.located(|at| at.step = Some(step))
+        self.with_location(|location| location.step = Some(step))
     }
 
     /// Sets the steps of all environments together.
     #[must_use]
     pub fn at_timestep(self, timesteps: u64) -> Self {
-        self.located(|at| at.timesteps = Some(timesteps))
+        self.with_location(|location| location.timesteps = Some(timesteps))
     }
 
     /// Sets the section of the file, or the name of one array of several.
     #[must_use]
     pub fn in_section(self, section: impl Into<String>) -> Self {
-        self.located(|at| at.section = Some(section.into()))
+        self.with_location(|location| location.section = Some(section.into()))
     }
 
     /// Sets the address of the worker.
     #[must_use]
     pub fn on_worker(self, address: impl Into<String>) -> Self {
-        self.located(|at| at.worker = Some(address.into()))
+        self.with_location(|location| location.worker = Some(address.into()))
     }
 
     /// Removes the index of the environment: for callers that have a single one.
     #[must_use]
     pub fn without_env(self) -> Self {
-        self.located(|at| at.env = None)
+        self.with_location(|location| location.env = None)
     }
 
     /// Adds `first` to the index of the environment, if there is one: for errors about a part of the environments that
     /// starts there.
     #[must_use]
     pub fn offset_env(self, first: usize) -> Self {
-        self.located(|at| at.env = at.env.map(|env| first + env))
+        self.with_location(|location| location.env = location.env.map(|env| first + env))
     }
 
     /// Adds `first` to the index of the row, if there is one: for errors about a part of the rows that starts there.
     #[must_use]
     pub fn offset_row(self, first: usize) -> Self {
-        self.located(|at| at.row = at.row.map(|row| first + row))
+        self.with_location(|location| location.row = location.row.map(|row| first + row))
     }
 
     /// Renames the argument if its name is `from`: for callers that know it by another name.
@@ -281,8 +281,8 @@ impl Error {
     /// ```
     #[must_use]
     pub fn rename_argument(mut self, from: &str, to: impl Into<Cow<'static, str>>) -> Self {
-        if let Some(wrong) = self.mismatch_mut().filter(|wrong| wrong.argument == from) {
-            wrong.argument = to.into();
+        if let Some(mismatch) = self.mismatch_mut().filter(|wrong| wrong.argument == from) {
+            mismatch.argument = to.into();
         }
         self
     }
@@ -299,11 +299,11 @@ impl Error {
 /// ```
 #[inline]
 pub fn check_len(argument: &'static str, got: usize, expected: usize) -> Result<()> {
-    if got == expected { Ok(()) } else { Err(wrong_len(argument, got, expected)) }
+    if got == expected { Ok(()) } else { Err(len_mismatch(argument, got, expected)) }
 }
 
 #[cold]
-fn wrong_len(argument: &'static str, got: usize, expected: usize) -> Error {
+fn len_mismatch(argument: &'static str, got: usize, expected: usize) -> Error {
     Error::shape(argument, format!("{expected} elements"), got.to_string(), "pass one array of that length")
 }
 

@@ -102,7 +102,7 @@ impl<'a> FieldData<'a> {
     }
 
     /// `len` elements from `from` on.
-    pub(crate) fn part(self, from: usize, len: usize) -> Self {
+    pub(crate) fn slice(self, from: usize, len: usize) -> Self {
         match self {
             Self::F32(data) => Self::F32(&data[from..][..len]),
             Self::F64(data) => Self::F64(&data[from..][..len]),
@@ -208,7 +208,7 @@ impl Field {
             DType::U8 => Elements::U8(alloc::zeroed("rows", len)?),
             DType::Bool => Elements::Bool(alloc::zeroed("rows", len)?),
         };
-        let mut axes = alloc::reserved("rows", shape.len())?;
+        let mut axes = alloc::with_capacity("rows", shape.len())?;
         axes.extend_from_slice(shape);
         Ok(Self { name, shape: axes, rows, data })
     }
@@ -241,7 +241,7 @@ impl Field {
     /// Makes room for so many more rows without adding any.
     pub(crate) fn reserve(&mut self, rows: usize) -> Result<()> {
         let len = rows.saturating_mul(self.width());
-        each!(Elements, &mut self.data, data => make_room(data, len))
+        each!(Elements, &mut self.data, data => try_reserve(data, len))
     }
 
     /// Drops all rows.
@@ -279,7 +279,7 @@ impl Field {
     }
 
     /// Overwrites elements from `from` on with others of the same type.
-    pub(crate) fn put(&mut self, from: usize, data: FieldData<'_>) {
+    pub(crate) fn write_at(&mut self, from: usize, data: FieldData<'_>) {
         if self.dtype() != data.dtype() {
             return;
         }
@@ -311,10 +311,10 @@ impl Field {
     }
 }
 
-fn make_room<T>(elements: &mut Vec<T>, more: usize) -> Result<()> {
+fn try_reserve<T>(elements: &mut Vec<T>, more: usize) -> Result<()> {
     if elements.capacity() - elements.len() >= more {
         return Ok(());
     }
-    alloc::check("rows", more, size_of::<T>())?;
-    alloc::grow("rows", elements, more)
+    alloc::check_available("rows", more, size_of::<T>())?;
+    alloc::try_reserve("rows", elements, more)
 }

@@ -33,7 +33,7 @@ pub fn set_interrupt_check(stop: fn() -> bool) {
 }
 
 /// What long work calls between its pieces, about every millisecond: an error if it is to stop.
-pub(crate) type Pause<'a> = &'a mut dyn FnMut() -> Result<()>;
+pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// What a long loop asks whether to stop: made when it begins, checked as it goes.
 ///
@@ -45,11 +45,11 @@ pub(crate) type Pause<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Watch(Option<Instant>);
+pub struct InterruptCheck(Option<Instant>);
 
-impl Watch {
+impl InterruptCheck {
     /// Elements that take a loop about a millisecond: so many may come between two checks.
-    pub const STRETCH: usize = 1 << 20;
+    pub const POLL_ELEMENTS: usize = 1 << 20;
 
     /// Asks what [`set_interrupt_check`] was given if 50 ms have passed since it last did, or since the first check.
     /// Cheap enough for every 10 us.
@@ -74,10 +74,10 @@ impl Watch {
 /// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
 /// [`Pause`].
 #[inline(always)]
-pub(crate) fn backwards(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
-    let stretch = (Watch::STRETCH / width.max(1)).max(1);
-    (0..rows.div_ceil(stretch)).map(move |i| {
-        let end = rows - i * stretch;
-        end.saturating_sub(stretch)..end
+pub(crate) fn reverse_chunks(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
+    let chunk = (InterruptCheck::POLL_ELEMENTS / width.max(1)).max(1);
+    (0..rows.div_ceil(chunk)).map(move |i| {
+        let end = rows - i * chunk;
+        end.saturating_sub(chunk)..end
     })
 }

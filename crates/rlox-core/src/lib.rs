@@ -39,7 +39,7 @@ pub mod testing;
 mod vector;
 
 pub use advantage::{
-    Ends, Float, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major, compute_lambda_returns,
+    EpisodeEnds, Float, VtraceConfig, compute_gae, compute_gae_batched, compute_gae_time_major, compute_lambda_returns,
     compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
     compute_vtrace_time_major, flags_from_numbers,
 };
@@ -48,18 +48,18 @@ pub use checkpoint::Checkpoint;
 pub use env::{Action, Actions, ActionsMut, Env, EnvSpec, EpisodeLog, ResetOptions, Step};
 pub use error::{Error, Location, Mismatch, Result, check_len};
 pub use field::{DType, Field, FieldData, FieldMut};
-pub use interrupt::{Watch, set_interrupt_check};
+pub use interrupt::{InterruptCheck, set_interrupt_check};
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use pipeline::{
-    Actor, ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, LearnedPolicy, PipelineStats, Rollout,
-    RolloutOptions, Turn,
+    Actor, ActorParts, StalenessPolicy, AsyncCollector, RolloutJob, Collect, Collected, LearnedPolicy, PipelineStats, Rollout,
+    RolloutOptions, RolloutTicket,
 };
 pub use plugin::EnvPlugin;
 pub use policy::{Policy, PolicyOut, RandomPolicy};
 pub use pool::{check_num_threads, join, num_threads};
 pub use rng::{Pcg64, Pcg64State, SeedSequence};
-pub use rollout::{PolicySaid, RolloutBuffer, Transition, collect};
+pub use rollout::{PolicyStep, RolloutBuffer, Transition, collect};
 pub use space::Space;
 pub use vector::{
-    AutoresetMode, Progress, Seeds, Standing, StepOut, VecEnv, VectorEnv, masked_actions, stream_words, streams_of,
+    AutoresetMode, EpisodeProgress, Seeds, EnvSnapshot, StepOut, VecEnv, VectorEnv, masked_actions, streams_to_array, streams_from_array,
 };

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use crate::alloc::{check, zeroed};
-use crate::interrupt::Watch;
+use crate::alloc::{check_available, zeroed};
+use crate::interrupt::InterruptCheck;
 use crate::{Error, Result, check_len};
 
 /// What the count starts from, so that the first batch all but decides the statistics (as Gymnasium's does).
 const FIRST_COUNT: f64 = 1e-4;
 /// How many columns are normalised at a time.
-const COLUMNS: usize = 64;
+const COLUMN_BLOCK: usize = 64;
 
 /// Mean and variance of each column of a stream of rows, in f64.
 ///
@@ -49,14 +49,14 @@ impl RunningMeanStd {
     /// # Errors
     /// [`Error::Config`] for 0 columns, [`Error::Memory`] for more than fit into memory; both name `shape`.
     pub fn try_new(dim: usize) -> Result<Self> {
-        Self::of_shape("shape", dim)
+        Self::with_shape("shape", dim)
     }
 
-    fn of_shape(argument: &'static str, dim: usize) -> Result<Self> {
+    fn with_shape(argument: &'static str, dim: usize) -> Result<Self> {
         if dim == 0 {
             return Err(Error::config(argument, "at least one number", "none", "pass the shape of a row"));
         }
-        check(argument, dim, 4 * size_of::<f64>())?;
+        check_available(argument, dim, 4 * size_of::<f64>())?;
         let column = || zeroed(argument, dim);
         let (mean, mut var, batch_mean, batch_var) = (column()?, column()?, column()?, column()?);
         var.fill(1.0);
@@ -70,7 +70,7 @@ impl RunningMeanStd {
     /// they do not fit into memory twice.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
-        let wrong = |name, expected: &str, got: f64| {
+        let invalid = |name, expected: &str, got: f64| {
             Err(Error::config(name, expected, got.to_string(), "pass what a RunningMeanStd gave"))
         };
         if let Some(got) = mean.iter().find(|mean| !mean.is_finite()) {
@@ -78,10 +78,10 @@ impl RunningMeanStd {
             return Err(Error::not_finite("mean", "finite numbers", got.to_string(), hint));
         }
         if let Some(got) = var.iter().find(|var| !var.is_finite() || **var < 0.0) {
-            return wrong("var", "finite numbers that are not negative", *got);
+            return invalid("var", "finite numbers that are not negative", *got);
         }
         if !count.is_finite() || count < FIRST_COUNT {
-            return wrong("count", "a finite number of at least 1e-4", count);
+            return invalid("count", "a finite number of at least 1e-4", count);
         }
         let (batch_mean, batch_var) = (zeroed("mean", mean.len())?, zeroed("var", mean.len())?);
         Ok(Self { mean, var, count, batch_mean, batch_var })
@@ -113,15 +113,15 @@ impl RunningMeanStd {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        let mut watch = Watch::default();
-        for (i, stretch) in rows.chunks(Watch::STRETCH).enumerate() {
+        let mut interrupt = InterruptCheck::default();
+        for (i, chunk) in rows.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
             if i > 0 {
-                watch.check()?;
+                interrupt.check()?;
             }
-            if let Some(at) = stretch.iter().position(|x| !(*x).into().is_finite()) {
-                let (x, at) = (stretch[at].into(), i * Watch::STRETCH + at);
+            if let Some(index) = chunk.iter().position(|x| !(*x).into().is_finite()) {
+                let (x, index) = (chunk[index].into(), i * InterruptCheck::POLL_ELEMENTS + index);
                 let error = Error::not_finite("rows", "finite numbers", x.to_string(), "find out where it comes from");
-                return Err(error.at_row(at / dim).at_column(at % dim));
+                return Err(error.at_row(index / dim).at_column(index % dim));
             }
         }
         if rows.is_empty() {
@@ -129,26 +129,26 @@ impl RunningMeanStd {
         }
         let count = (rows.len() / dim) as f64;
         let (mean, var) = (&mut self.batch_mean[..], &mut self.batch_var[..]);
-        change(mean, &mut watch, |_| 0.0)?;
-        sweep(rows, dim, &mut watch, |columns, row| {
+        change(mean, &mut interrupt, |_| 0.0)?;
+        sweep(rows, dim, &mut interrupt, |columns, row| {
             for (sum, x) in mean[columns].iter_mut().zip(row) {
                 *sum += (*x).into();
             }
         })?;
-        change(mean, &mut watch, |sum| sum / count)?;
-        change(var, &mut watch, |_| 0.0)?;
-        sweep(rows, dim, &mut watch, |columns, row| {
+        change(mean, &mut interrupt, |sum| sum / count)?;
+        change(var, &mut interrupt, |_| 0.0)?;
+        sweep(rows, dim, &mut interrupt, |columns, row| {
             for ((sum, x), mean) in var[columns.clone()].iter_mut().zip(row).zip(&mean[columns]) {
                 let distance = (*x).into() - mean;
                 *sum += distance * distance;
             }
         })?;
-        change(var, &mut watch, |sum| sum / count)?;
+        change(var, &mut interrupt, |sum| sum / count)?;
         if var.iter().any(|var| !var.is_finite()) {
             let expected = "numbers whose squares are finite";
             return Err(Error::space("rows", expected, "larger ones", "scale them down first"));
         }
-        self.merge_batch(count, &mut watch)
+        self.merge_batch(count, &mut interrupt)
     }
 
     /// Takes in what another stream's statistics have seen.
@@ -158,7 +158,7 @@ impl RunningMeanStd {
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_len("other", other.mean.len(), self.mean.len())?;
         // The other started from mean 0, variance 1 and a count that stands for no row: take that out of it first.
-        let (count, mut watch) = (other.count - FIRST_COUNT, Watch::default());
+        let (count, mut interrupt) = (other.count - FIRST_COUNT, InterruptCheck::default());
         if count <= 0.0 {
             return Ok(());
         }
@@ -168,12 +168,12 @@ impl RunningMeanStd {
             let start = FIRST_COUNT + *batch_mean * *batch_mean * FIRST_COUNT * count / other.count;
             *batch_var = ((var * other.count - start) / count).max(0.0);
         }
-        self.merge_batch(count, &mut watch)
+        self.merge_batch(count, &mut interrupt)
     }
 
     /// Takes in the batch: aside, so that nothing has changed where it is interrupted.
-    fn merge_batch(&mut self, count: f64, watch: &mut Watch) -> Result<()> {
-        merge((&self.mean, &self.var, self.count), (&mut self.batch_mean, &mut self.batch_var, count), watch)?;
+    fn merge_batch(&mut self, count: f64, interrupt: &mut InterruptCheck) -> Result<()> {
+        merge((&self.mean, &self.var, self.count), (&mut self.batch_mean, &mut self.batch_var, count), interrupt)?;
         std::mem::swap(&mut self.mean, &mut self.batch_mean);
         std::mem::swap(&mut self.var, &mut self.batch_var);
         self.count += count;
@@ -191,8 +191,8 @@ impl RunningMeanStd {
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
         // Blocks of columns, so that their deviations are computed once for all rows and need no memory.
-        let mut deviations = [0.0; COLUMNS];
-        for from in (0..dim).step_by(COLUMNS) {
+        let mut deviations = [0.0; COLUMN_BLOCK];
+        for from in (0..dim).step_by(COLUMN_BLOCK) {
             let (mean, var) = (&self.mean[from..], &self.var[from..]);
             for (deviation, var) in deviations.iter_mut().zip(var) {
                 *deviation = (var + epsilon).sqrt();
@@ -279,7 +279,7 @@ impl Normalizer {
             }
         }
         let returns = zeroed("num_envs", num_envs)?;
-        let (obs, reward) = (RunningMeanStd::of_shape("obs_shape", obs_dim)?, RunningMeanStd::new(1));
+        let (obs, reward) = (RunningMeanStd::with_shape("obs_shape", obs_dim)?, RunningMeanStd::new(1));
         Ok(Self { options, obs, reward, returns })
     }
 
@@ -341,7 +341,7 @@ impl Normalizer {
     }
 
     /// Forgets the running returns, as new episodes start everywhere.
-    pub fn forget_returns(&mut self) {
+    pub fn reset_returns(&mut self) {
         self.returns.fill(0.0);
     }
 
@@ -419,17 +419,17 @@ impl Normalizer {
 // do not, as a check costs as much as they do.
 
 /// Calls `add` with each row, or with parts of long ones, and the columns that they are of.
-fn sweep<T>(rows: &[T], dim: usize, watch: &mut Watch, mut add: impl FnMut(Range<usize>, &[T])) -> Result<()> {
-    for (i, stretch) in rows.chunks((Watch::STRETCH / dim).max(1) * dim).enumerate() {
+fn sweep<T>(rows: &[T], dim: usize, interrupt: &mut InterruptCheck, mut add: impl FnMut(Range<usize>, &[T])) -> Result<()> {
+    for (i, chunk) in rows.chunks((InterruptCheck::POLL_ELEMENTS / dim).max(1) * dim).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
-        for row in stretch.chunks_exact(dim) {
-            for (i, part) in row.chunks(Watch::STRETCH).enumerate() {
+        for row in chunk.chunks_exact(dim) {
+            for (i, piece) in row.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
                 if i > 0 {
-                    watch.check()?;
+                    interrupt.check()?;
                 }
-                add(i * Watch::STRETCH..i * Watch::STRETCH + part.len(), part);
+                add(i * InterruptCheck::POLL_ELEMENTS..i * InterruptCheck::POLL_ELEMENTS + piece.len(), piece);
             }
         }
     }
@@ -437,12 +437,12 @@ fn sweep<T>(rows: &[T], dim: usize, watch: &mut Watch, mut add: impl FnMut(Range
 }
 
 /// Puts what is made of each number in its place.
-fn change(column: &mut [f64], watch: &mut Watch, make: impl Fn(f64) -> f64) -> Result<()> {
-    for (i, stretch) in column.chunks_mut(Watch::STRETCH).enumerate() {
+fn change(column: &mut [f64], interrupt: &mut InterruptCheck, make: impl Fn(f64) -> f64) -> Result<()> {
+    for (i, chunk) in column.chunks_mut(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
-        for x in stretch {
+        for x in chunk {
             *x = make(*x);
         }
     }
@@ -453,15 +453,15 @@ fn change(column: &mut [f64], watch: &mut Watch, make: impl Fn(f64) -> f64) -> R
 fn merge(
     (mean, var, count): (&[f64], &[f64], f64),
     (batch_mean, batch_var, batch_count): (&mut [f64], &mut [f64], f64),
-    watch: &mut Watch,
+    interrupt: &mut InterruptCheck,
 ) -> Result<()> {
-    const STRETCH: usize = Watch::STRETCH / 4;
+    const CHUNK: usize = InterruptCheck::POLL_ELEMENTS / 4;
     let total = count + batch_count;
-    let batch = batch_mean.chunks_mut(STRETCH).zip(batch_var.chunks_mut(STRETCH));
-    let parts = mean.chunks(STRETCH).zip(var.chunks(STRETCH)).zip(batch);
+    let batch = batch_mean.chunks_mut(CHUNK).zip(batch_var.chunks_mut(CHUNK));
+    let parts = mean.chunks(CHUNK).zip(var.chunks(CHUNK)).zip(batch);
     for (i, ((mean, var), (batch_mean, batch_var))) in parts.enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
         for ((mean, var), (batch_mean, batch_var)) in mean.iter().zip(var).zip(batch_mean.iter_mut().zip(batch_var)) {
             let delta = *batch_mean - mean;

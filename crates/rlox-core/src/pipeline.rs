@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-pub use actor::{Actor, ActorState, LearnedPolicy, Rollout, RolloutOptions};
-pub use channel::{Begun, PipelineStats};
-pub use schedule::{Ahead, Turn};
+pub use actor::{Actor, ActorParts, LearnedPolicy, Rollout, RolloutOptions};
+pub use channel::{RolloutJob, PipelineStats};
+pub use schedule::{StalenessPolicy, RolloutTicket};
 
 use crate::{Error, Pcg64, Result};
-use channel::{Boxed, Handover};
+use channel::{Boxed, Channel};
 
 /// How long an actor in the middle of a step is waited for when everything ends.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
+const STOP_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
 /// What fills buffers in a thread: an [`Actor`] with its own environments, or whatever gets rollouts from elsewhere.
 pub trait Collect<W, B>: Send {
@@ -28,15 +28,15 @@ pub trait Collect<W, B>: Send {
     ///
     /// # Errors
     /// Any one ends the pipeline, but [`Error::Interrupted`] where `stop` says so, which is asked between two steps.
-    fn collect(&mut self, begun: &mut Begun<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
+    fn collect(&mut self, job: &mut RolloutJob<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
 
     /// Where it stands between two rollouts, to be looked at and changed; `None` where its environments are elsewhere.
-    fn state(&mut self) -> Option<ActorState<'_>> {
+    fn state(&mut self) -> Option<ActorParts<'_>> {
         None
     }
 
     /// Versions come again, those of another run: weights that it knows by theirs are to be forgotten.
-    fn forget_weights(&mut self) {}
+    fn invalidate_cache(&mut self) {}
 }
 
 /// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
@@ -75,9 +75,9 @@ pub trait Collect<W, B>: Send {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub struct AsyncCollector<W, B> {
-    shared: Arc<Handover<W, B>>,
+    shared: Arc<Channel<W, B>>,
     /// What the learner has taken.
-    taken: Option<(Turn, B)>,
+    taken: Option<(RolloutTicket, B)>,
     /// The actors, while they have no threads.
     idle: Vec<Boxed<W, B>>,
     /// Whether a thread was waited for in vain.
@@ -100,34 +100,34 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// Those of [`Ahead::check`] and of `buffer`, and [`Error::Io`] where the system starts no thread.
     pub fn new(
         actors: Vec<Box<dyn Collect<W, B>>>,
-        ahead: Ahead,
+        staleness_policy: StalenessPolicy,
         weights: W,
         seeds: Pcg64,
         buffer: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
-        let shared = Arc::new(Handover::new(actors.len(), ahead, weights, seeds, buffer)?);
-        let (taken, given_up, process) = (None, false, std::process::id());
-        let mut made = Self { shared, taken, idle: actors, given_up, process };
-        made.start()?;
-        Ok(made)
+        let channel = Arc::new(Channel::new(actors.len(), staleness_policy, weights, seeds, buffer)?);
+        let (current, is_abandoned, process) = (None, false, std::process::id());
+        let mut collector = Self { shared: channel, taken: current, idle: actors, given_up: is_abandoned, process };
+        collector.start()?;
+        Ok(collector)
     }
 
     fn start(&mut self) -> Result<()> {
         self.shared.wake();
         for (number, actor) in self.idle.drain(..).enumerate() {
-            let shared = Arc::clone(&self.shared);
-            shared.started();
+            let channel = Arc::clone(&self.shared);
+            channel.actor_started();
             let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
             let started = thread.spawn(move || {
                 // Gone before the end is told: what it owns may be waited for.
-                let lived = catch_unwind(AssertUnwindSafe(|| act(number, actor, &shared)));
+                let lived = catch_unwind(AssertUnwindSafe(|| act(number, actor, &channel)));
                 if let Err(panic) = lived {
-                    shared.fail(panicked(number, panic));
+                    channel.fail(panic_error(number, panic));
                 }
-                shared.ended();
+                channel.actor_ended();
             });
             if let Err(source) = started {
-                self.shared.ended();
+                self.shared.actor_ended();
                 self.shared.stop();
                 return Err(Error::Io { path: format!("the thread of actor {number}"), source });
             }
@@ -141,23 +141,23 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// The first error of an actor, which has ended all of them; a panic is [`Error::Backend`]. [`Error::Interrupted`]
     /// ([`crate::set_interrupt_check`]); [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
-    pub fn next(&mut self) -> Result<Collected<'_, B>> {
-        self.next_unless(&mut || false)?.ok_or(Error::Interrupted)
+    pub fn recv(&mut self) -> Result<Collected<'_, B>> {
+        self.recv_unless(&mut || false)?.ok_or(Error::Interrupted)
     }
 
     /// As [`AsyncCollector::next`]; `None` where `stop` says so, which is asked every 50 ms while there is nothing.
     ///
     /// # Errors
     /// Those of [`AsyncCollector::next`].
-    pub fn next_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
+    pub fn recv_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
         self.check_process()?;
         if !self.idle.is_empty() {
             self.start()?;
         }
-        self.give_back(None);
-        let Some((turn, lag, buffer)) = self.shared.take(stop)? else { return Ok(None) };
-        let (turn, buffer) = self.taken.insert((turn, buffer));
-        Ok(Some(Collected { turn: *turn, lag, buffer }))
+        self.release(None);
+        let Some((ticket, staleness, buffer)) = self.shared.take(stop)? else { return Ok(None) };
+        let (ticket, buffer) = self.taken.insert((ticket, buffer));
+        Ok(Some(Collected { turn: *ticket, lag: staleness, buffer }))
     }
 
     /// Gives back the rollout that was taken, with the weights that were learned from it: they are the next version's.
@@ -168,16 +168,16 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
         if self.taken.is_none() {
-            let fix = "call next first, and publish once for each rollout";
-            return Err(Error::config("publish", "a rollout that was taken with next", "none", fix));
+            let hint = "call next first, and publish once for each rollout";
+            return Err(Error::config("publish", "a rollout that was taken with next", "none", hint));
         }
-        self.give_back(Some(weights));
+        self.release(Some(weights));
         Ok(())
     }
 
-    fn give_back(&mut self, weights: Option<W>) {
-        if let Some((turn, buffer)) = self.taken.take() {
-            self.shared.release(turn, buffer, weights);
+    fn release(&mut self, weights: Option<W>) {
+        if let Some((ticket, buffer)) = self.taken.take() {
+            self.shared.release(ticket, buffer, weights);
         }
     }
 
@@ -188,12 +188,12 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// # Errors
     /// The first error of an actor, and [`Error::Backend`] where one is in a step that takes ten seconds; [`Error::Closed`]
     /// as for [`AsyncCollector::next`], and after these.
-    pub fn pause(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
+    pub fn quiesce(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
         self.check_process()?;
-        self.give_back(None);
+        self.release(None);
         if self.idle.is_empty() {
-            self.shared.recall()?;
-            self.given_up = !self.shared.all_ended(PATIENCE);
+            self.shared.cancel()?;
+            self.given_up = !self.shared.wait_all_ended(STOP_TIMEOUT);
             self.idle = self.shared.gather()?;
         }
         Ok(&mut self.idle)
@@ -204,13 +204,13 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     ///
     /// # Errors
     /// [`Error::Config`] where they are not paused, [`Error::Closed`] in a forked process.
-    pub fn rewind(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
+    pub fn restart_from(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
         self.check_process()?;
         if self.idle.is_empty() {
             return Err(Error::config("rewind", "paused actors", "others", "call pause first"));
         }
-        self.idle.iter_mut().for_each(|actor| actor.forget_weights());
-        self.shared.rewind(rollouts, weights, seeds);
+        self.idle.iter_mut().for_each(|actor| actor.invalidate_cache());
+        self.shared.restart_from(rollouts, weights, seeds);
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// # Errors
     /// [`Error::Backend`] where one has not ended by then: its thread ends with its step.
     pub fn stop(mut self) -> Result<()> {
-        if self.end() { Ok(()) } else { Err(too_late()) }
+        if self.end() { Ok(()) } else { Err(stop_timed_out()) }
     }
 }
 
@@ -268,8 +268,8 @@ impl<W, B> AsyncCollector<W, B> {
     fn end(&mut self) -> bool {
         if !self.is_forked() && !self.given_up {
             self.shared.stop();
-            self.given_up = !self.shared.all_ended(PATIENCE);
-            self.idle.drain(..).for_each(let_go);
+            self.given_up = !self.shared.wait_all_ended(STOP_TIMEOUT);
+            self.idle.drain(..).for_each(release);
         }
         !self.given_up
     }
@@ -285,7 +285,7 @@ impl<W, B> Drop for AsyncCollector<W, B> {
 #[derive(Debug)]
 pub struct Collected<'a, B> {
     /// Its place among the others, and the version of its weights.
-    pub turn: Turn,
+    pub turn: RolloutTicket,
     /// How many rollouts were taken since its weights were published.
     pub lag: u64,
     /// What the actor filled.
@@ -293,34 +293,34 @@ pub struct Collected<'a, B> {
 }
 
 /// A thread's life.
-fn act<W, B>(number: usize, mut actor: Boxed<W, B>, shared: &Handover<W, B>) {
-    while let Some(mut begun) = shared.begin(number) {
-        let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut begun, &|| shared.is_stopped())));
-        let Begun { turn, weights, buffer } = begun;
+fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
+    while let Some(mut job) = channel.begin(number) {
+        let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut job, &|| channel.is_stopped())));
+        let RolloutJob { turn: ticket, weights, buffer } = job;
         // While the rollout is under way others have them, too: whoever drops them, it is not an actor.
         drop(weights);
-        shared.end(turn, buffer, collected.unwrap_or_else(|panic| Err(panicked(number, panic))));
+        channel.end(ticket, buffer, collected.unwrap_or_else(|panic| Err(panic_error(number, panic))));
     }
-    if let Some(actor) = shared.bring_home(number, actor) {
-        let_go(actor);
+    if let Some(actor) = channel.join_actors(number, actor) {
+        release(actor);
     }
 }
 
 /// Drops what is the caller's code, too.
-fn let_go<W, B>(actor: Boxed<W, B>) {
+fn release<W, B>(actor: Boxed<W, B>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(actor))) {
         std::mem::forget(panic);
     }
 }
 
-fn too_late() -> Error {
-    Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", PATIENCE.as_secs()))
+fn stop_timed_out() -> Error {
+    Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", STOP_TIMEOUT.as_secs()))
 }
 
-fn panicked(number: usize, panic: Box<dyn std::any::Any + Send>) -> Error {
-    let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+fn panic_error(number: usize, panic: Box<dyn std::any::Any + Send>) -> Error {
+    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
     // What a panic carries may panic when it is dropped.
     std::mem::forget(panic);
-    Error::Backend(format!("actor {number} panicked: {}", said.as_deref().unwrap_or("no message")))
+    Error::Backend(format!("actor {number} panicked: {}", message.as_deref().unwrap_or("no message")))
 }

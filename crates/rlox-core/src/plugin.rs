@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use crate::envs::MakeOptions;
 use crate::{Result, VectorEnv};
 
-use abi::{Call, FreeFn, Made, MakeFn};
+use abi::{Call, FreeFn, EnvHandle, MakeFn};
 use host::Hosted;
 
 /// What makes the environments of a library, for a program that was compiled apart from it.
@@ -84,13 +84,13 @@ impl EnvPlugin {
     /// Those of the library's own function; [`crate::Error::Backend`] if it panics, [`crate::Error::Config`] if what it
     /// made is not what was asked for, [`crate::Error::Space`] if its spaces make no sense.
     pub fn make(&self, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
-        let (words, mut made) = (codec::of_options(options), MaybeUninit::<Made>::uninit());
+        let (words, mut handle) = (codec::encode_options(options), MaybeUninit::<EnvHandle>::uninit());
         let mut call = Call { words: words.as_slice().into(), ..Call::default() };
         // SAFETY: context and function belong together, and the pointers are valid.
-        abi::ask(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, made.as_mut_ptr()) })?;
+        abi::request(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, handle.as_mut_ptr()) })?;
         // SAFETY: written, as the call has succeeded.
-        let made = unsafe { made.assume_init() };
-        Ok(Box::new(Hosted::new(made, options)?))
+        let handle = unsafe { handle.assume_init() };
+        Ok(Box::new(Hosted::new(handle, options)?))
     }
 }
 

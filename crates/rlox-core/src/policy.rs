@@ -163,16 +163,16 @@ fn act_masked(masks: &[bool], counts: &[i64], rngs: &mut [Pcg64], out: PolicyOut
         let hint = "end the episode where nothing is left";
         return Err(Error::action("masks", "an action that is allowed", "none", hint).at_env(env));
     }
-    let chosen = actions.iter_mut().zip(out.log_probs.iter_mut());
-    for ((mask, rng), (action, log_prob)) in rows.zip(rngs).zip(chosen) {
+    let outputs = actions.iter_mut().zip(out.log_probs.iter_mut());
+    for ((mask, rng), (action, log_prob)) in rows.zip(rngs).zip(outputs) {
         let count = allowed(mask);
-        let mut left = rng.integers(0, count as i64);
+        let mut remaining = rng.integers(0, count as i64);
         for (i, _) in mask.iter().enumerate().filter(|(_, allowed)| **allowed) {
-            if left == 0 {
+            if remaining == 0 {
                 *action = i as i64;
                 break;
             }
-            left -= 1;
+            remaining -= 1;
         }
         *log_prob = -(count as f32).ln();
     }

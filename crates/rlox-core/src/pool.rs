@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use fp_env::FloatMode;
 pub use join::join;
 
-pub(crate) use slices::{ColumnsMut, PIECE, run_chunks, run_chunks_whole, run_columns, run_rows};
+pub(crate) use slices::{ColumnsMut, CHUNK_ELEMENTS, run_chunks, run_chunks_uninterrupted, run_columns, run_rows};
 
-use crate::interrupt::{Pause, Watch};
+use crate::interrupt::{PollFn, InterruptCheck};
 use crate::{Error, Result};
 
 const VARIABLE: &str = "RLOX_NUM_THREADS";
@@ -92,24 +92,24 @@ fn parsed(text: &str) -> Option<usize> {
 /// The first one of a part, or [`Error::Interrupted`]; parts that had begun are then done or ended early, others not.
 pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
     if parts == 1 {
-        let mut watch = Watch::default();
-        return work(0, &mut || watch.check());
+        let mut interrupt = InterruptCheck::default();
+        return work(0, &mut || interrupt.check());
     }
     finish(&Job::new(parts, work))
 }
 
 /// As [`run`], for work that is never to be left half done: no interruption ends it.
-pub(crate) fn run_whole(parts: usize, work: Work<'_>) -> Result<()> {
+pub(crate) fn run_uninterrupted(parts: usize, work: Work<'_>) -> Result<()> {
     finish(&Job { whole: true, ..Job::new(parts, work) })
 }
 
 fn finish(job: &Job<'_>) -> Result<()> {
-    let pool = if job.parts > 1 && num_threads() > 1 { Pool::own() } else { None };
-    pool.and_then(|pool| pool.share(job)).unwrap_or_else(|| job.lead())
+    let pool = if job.parts > 1 && num_threads() > 1 { Pool::get_or_start() } else { None };
+    pool.and_then(|pool| pool.run_shared(job)).unwrap_or_else(|| job.lead())
 }
 
 /// What is done with a part, given its number.
-type Work<'a> = &'a (dyn Fn(usize, Pause<'_>) -> Result<()> + Sync);
+type Work<'a> = &'a (dyn Fn(usize, PollFn<'_>) -> Result<()> + Sync);
 
 /// A job that several threads take parts of.
 struct Job<'a> {
@@ -127,7 +127,7 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(parts: usize, work: Work<'a>) -> Self {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { next, parts, work, stop, whole: false, mode: FloatMode::here() }
+        Self { next, parts, work, stop, whole: false, mode: FloatMode::current() }
     }
 
     /// The next part, if there is one.
@@ -137,12 +137,12 @@ impl<'a> Job<'a> {
     }
 
     /// Does parts, as many as there are, and asks in between whether to stop.
-    fn help(&self, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+    fn help(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         // Where a part fails or panics, no others are begun.
         let stop = StopOnDrop(&self.stop);
-        let mut pause = || if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { ask() };
+        let mut poll = || if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { check() };
         while let Some(part) = self.take() {
-            (self.work)(part, &mut pause).and_then(|()| pause())?;
+            (self.work)(part, &mut poll).and_then(|()| poll())?;
         }
         std::mem::forget(stop);
         Ok(())
@@ -150,8 +150,8 @@ impl<'a> Job<'a> {
 
     /// As `help`, and looks for interruptions.
     fn lead(&self) -> Result<()> {
-        let mut watch = Watch::default();
-        self.help(|| if self.whole { Ok(()) } else { watch.check() })
+        let mut interrupt = InterruptCheck::default();
+        self.help(|| if self.whole { Ok(()) } else { interrupt.check() })
     }
 }
 
@@ -164,33 +164,33 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// How a thread's parts ended: with an error, or a panic.
-type Outcome = std::thread::Result<Result<()>>;
+type JobResult = std::thread::Result<Result<()>>;
 
 /// The outcome that explains more: a part that was stopped says nothing of why.
-fn graver(one: Outcome, other: Outcome) -> Outcome {
-    let grave = |outcome: &Outcome| match outcome {
+fn more_severe(first: JobResult, second: JobResult) -> JobResult {
+    let severity = |result: &JobResult| match result {
         Ok(Ok(())) => 0,
         Ok(Err(Error::Interrupted)) => 1,
         Ok(Err(_)) => 2,
         Err(_) => 3,
     };
-    let (graver, other) = if grave(&other) > grave(&one) { (other, one) } else { (one, other) };
-    if let Err(panic) = other {
+    let (worse, discarded) = if severity(&second) > severity(&first) { (second, first) } else { (first, second) };
+    if let Err(panic) = discarded {
         // What a panic carries may panic when it is dropped.
         std::mem::forget(panic);
     }
-    graver
+    worse
 }
 
 /// What the threads of a pool agree on.
-struct Gate {
+struct PoolState {
     /// Set while there is a job to join.
     job: Option<&'static Job<'static>>,
     /// How many workers are inside.
     inside: usize,
     asleep: usize,
     /// The workers' so far.
-    outcome: Outcome,
+    outcome: JobResult,
 }
 
 struct Pool {
@@ -198,40 +198,40 @@ struct Pool {
     busy: AtomicBool,
     /// How many jobs there were: workers spin on it.
     jobs: AtomicUsize,
-    gate: Mutex<Gate>,
+    gate: Mutex<PoolState>,
     opened: Condvar,
     left: Condvar,
 }
 
 impl Pool {
     /// This process's pool, made if there is none; none while another thread makes it.
-    fn own() -> Option<&'static Self> {
+    fn get_or_start() -> Option<&'static Self> {
         // A pointer, not a lock, which a fork could leave held for good. What it points to is never freed.
         static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
         let process = std::process::id();
-        let seen = POOL.load(Ordering::Acquire);
+        let current = POOL.load(Ordering::Acquire);
         // SAFETY: null, or put there below and never freed.
-        let pool: Option<&'static Self> = unsafe { seen.as_ref() };
+        let pool: Option<&'static Self> = unsafe { current.as_ref() };
         if pool.is_some_and(|pool| pool.process == process) {
             return pool;
         }
-        let made = Box::into_raw(Box::new(Self::new(process)));
-        if POOL.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        let raw = Box::into_raw(Box::new(Self::new(process)));
+        if POOL.compare_exchange(current, raw, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // Another thread was faster.
             // SAFETY: made above, and nobody else has seen it.
-            drop(unsafe { Box::from_raw(made) });
+            drop(unsafe { Box::from_raw(raw) });
             return None;
         }
         // SAFETY: made above, and never freed from here on.
-        let pool: &'static Self = unsafe { &*made };
-        pool.employ(num_threads() - 1);
+        let pool: &'static Self = unsafe { &*raw };
+        pool.spawn_workers(num_threads() - 1);
         Some(pool)
     }
 
     /// Starts as many workers as the system has threads for.
-    fn employ(&'static self, workers: usize) {
+    fn spawn_workers(&'static self, workers: usize) {
         for i in 1..=workers {
-            if std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| self.work()).is_err() {
+            if std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| self.worker_loop()).is_err() {
                 return;
             }
         }
@@ -242,83 +242,83 @@ impl Pool {
             process,
             busy: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
-            gate: Mutex::new(Gate { job: None, inside: 0, asleep: 0, outcome: Ok(Ok(())) }),
+            gate: Mutex::new(PoolState { job: None, inside: 0, asleep: 0, outcome: Ok(Ok(())) }),
             opened: Condvar::new(),
             left: Condvar::new(),
         }
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn lock_state(&self) -> MutexGuard<'_, PoolState> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A worker's life.
-    fn work(&self) {
-        let mut seen = 0;
+    fn worker_loop(&self) {
+        let mut last_job = 0;
         loop {
             let began = Instant::now();
-            while self.jobs.load(Ordering::Acquire) == seen && began.elapsed() < SPIN {
+            while self.jobs.load(Ordering::Acquire) == last_job && began.elapsed() < SPIN {
                 spin_loop();
             }
-            let mut gate = self.gate();
-            while self.jobs.load(Ordering::Acquire) == seen {
-                gate.asleep += 1;
-                gate = self.opened.wait(gate).unwrap_or_else(PoisonError::into_inner);
-                gate.asleep -= 1;
+            let mut state = self.lock_state();
+            while self.jobs.load(Ordering::Acquire) == last_job {
+                state.asleep += 1;
+                state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.asleep -= 1;
             }
-            seen = self.jobs.load(Ordering::Acquire);
-            let Some(job) = gate.job else { continue };
-            gate.inside += 1;
-            drop(gate);
-            let outcome = catch_unwind(AssertUnwindSafe(|| job.mode.during(|| job.help(|| Ok(())))));
-            let mut gate = self.gate();
-            let others = std::mem::replace(&mut gate.outcome, Ok(Ok(())));
-            gate.outcome = graver(others, outcome);
-            gate.inside -= 1;
-            if gate.inside == 0 {
+            last_job = self.jobs.load(Ordering::Acquire);
+            let Some(job) = state.job else { continue };
+            state.inside += 1;
+            drop(state);
+            let result = catch_unwind(AssertUnwindSafe(|| job.mode.scoped(|| job.help(|| Ok(())))));
+            let mut state = self.lock_state();
+            let others = std::mem::replace(&mut state.outcome, Ok(Ok(())));
+            state.outcome = more_severe(others, result);
+            state.inside -= 1;
+            if state.inside == 0 {
                 self.left.notify_one();
             }
         }
     }
 
     /// Does a job with the workers, unless there is one already.
-    fn share(&self, job: &Job<'_>) -> Option<Result<()>> {
+    fn run_shared(&self, job: &Job<'_>) -> Option<Result<()>> {
         self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         // SAFETY: workers reach the job through the gate only. Before this function returns, the gate is closed and those
         // inside have left; nothing in between unwinds.
-        let lent = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
-        let mut gate = self.gate();
-        gate.job = Some(lent);
+        let shared_job = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
+        let mut state = self.lock_state();
+        state.job = Some(shared_job);
         self.jobs.fetch_add(1, Ordering::Release);
-        if gate.asleep > 0 {
+        if state.asleep > 0 {
             self.opened.notify_all();
         }
-        drop(gate);
+        drop(state);
         let led = catch_unwind(AssertUnwindSafe(|| job.lead()));
         if std::process::id() != self.process {
             // A signal handler has forked, and the workers are not here; nor is what they were to do.
             let got = "a child that was forked while other threads were at it";
             return Some(Err(Error::closed("call", "the process that began it", got, "make the call again")));
         }
-        let outcome = graver(led, self.close());
+        let result = more_severe(led, self.finish_job());
         self.busy.store(false, Ordering::Release);
-        Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
+        Some(result.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// Lets no more workers in and waits for those inside; how they ended.
-    fn close(&self) -> Outcome {
+    fn finish_job(&self) -> JobResult {
         let began = Instant::now();
-        let mut gate = self.gate();
-        gate.job = None;
-        while gate.inside > 0 {
+        let mut state = self.lock_state();
+        state.job = None;
+        while state.inside > 0 {
             if began.elapsed() < SPIN {
-                drop(gate);
+                drop(state);
                 spin_loop();
-                gate = self.gate();
+                state = self.lock_state();
             } else {
-                gate = self.left.wait(gate).unwrap_or_else(PoisonError::into_inner);
+                state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        std::mem::replace(&mut gate.outcome, Ok(Ok(())))
+        std::mem::replace(&mut state.outcome, Ok(Ok(())))
     }
 }

@@ -59,14 +59,14 @@ impl Phase {
 
 /// Steps of single environments for each vector step that is looked into, once there were some. Reading a clock takes
 /// about as long as a step of a small environment.
-const EVERY: usize = 64;
+const SAMPLE_EVERY_STEPS: usize = 64;
 
 /// What the mean over the steps that are looked into keeps with each: it forgets those that are some fifty back.
-const KEPT: f64 = 0.98;
+const DECAY: f64 = 0.98;
 
 /// Which steps are looked into, and what was seen in them.
 #[derive(Clone, Copy, Debug)]
-struct Looks {
+struct Sampling {
     /// What reading the clock takes: each span of a step has that in it once.
     reading: Duration,
     /// How steps divide into phases, not normalised.
@@ -82,7 +82,7 @@ struct Clock {
     phase: Phase,
     since: Instant,
     seconds: [f64; 6],
-    looks: Looks,
+    looks: Sampling,
 }
 
 thread_local! {
@@ -92,8 +92,8 @@ thread_local! {
 impl Clock {
     fn new() -> Self {
         let reading = (0..64).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
-        let looks = Looks { reading, shares: [0.0; 6], left: 0, stride: 1 };
-        Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], looks }
+        let sampling = Sampling { reading, shares: [0.0; 6], left: 0, stride: 1 };
+        Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], looks: sampling }
     }
 
     /// What went by since the last call.
@@ -184,9 +184,9 @@ pub fn read() -> [f64; 6] {
 /// ```
 #[derive(Debug)]
 #[must_use = "the stretch ends when it is dropped"]
-pub struct Steps {
+pub struct StepTimer {
     /// None where no clock runs.
-    looks: Option<Looks>,
+    looks: Option<Sampling>,
     /// The most there are between two that are looked into; odd, so that no rhythm of training is met in step.
     most: usize,
     /// The step that is looked into: its phases, and the one that it is in.
@@ -194,36 +194,36 @@ pub struct Steps {
     now: Option<(Phase, Instant)>,
 }
 
-impl Steps {
+impl StepTimer {
     /// Begins a stretch of steps of so many environments.
-    pub fn of(num_envs: usize) -> Self {
-        let looks = CLOCK.with_borrow_mut(|clock| {
+    pub fn new(num_envs: usize) -> Self {
+        let sampling = CLOCK.with_borrow_mut(|clock| {
             clock.as_mut().map(|clock| {
                 clock.enter(clock.phase);
                 clock.looks
             })
         });
-        Self { looks, most: (EVERY / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
+        Self { looks: sampling, most: (SAMPLE_EVERY_STEPS / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
     }
 
     /// Begins a step, in a phase.
     pub fn begin(&mut self, phase: Phase) {
         self.end();
-        let Some(looks) = &mut self.looks else { return };
-        if looks.left > 0 {
-            looks.left -= 1;
+        let Some(sampling) = &mut self.looks else { return };
+        if sampling.left > 0 {
+            sampling.left -= 1;
             return;
         }
-        looks.left = looks.stride - 1;
-        looks.stride = (2 * looks.stride).min(self.most);
+        sampling.left = sampling.stride - 1;
+        sampling.stride = (2 * sampling.stride).min(self.most);
         self.now = Some((phase, Instant::now()));
     }
 
     /// Ends the phase that the step was in, and begins another.
     pub fn enter(&mut self, phase: Phase) {
-        if let (Some((was, since)), Some(looks)) = (self.now, &self.looks) {
+        if let (Some((was, since)), Some(sampling)) = (self.now, &self.looks) {
             let now = Instant::now();
-            self.spans[was as usize] += (now - since).saturating_sub(looks.reading);
+            self.spans[was as usize] += (now - since).saturating_sub(sampling.reading);
             self.now = Some((phase, now));
         }
     }
@@ -234,24 +234,24 @@ impl Steps {
         self.enter(phase);
         self.now = None;
         let spans = std::mem::take(&mut self.spans).map(|span| span.as_secs_f64());
-        let whole: f64 = spans.iter().sum();
-        if let (Some(looks), true) = (&mut self.looks, whole > 0.0) {
-            looks.shares.iter_mut().zip(spans).for_each(|(share, span)| *share = KEPT * *share + span / whole);
+        let total: f64 = spans.iter().sum();
+        if let (Some(sampling), true) = (&mut self.looks, total > 0.0) {
+            sampling.shares.iter_mut().zip(spans).for_each(|(share, span)| *share = DECAY * *share + span / total);
         }
     }
 }
 
-impl Drop for Steps {
+impl Drop for StepTimer {
     fn drop(&mut self) {
         self.end();
-        let Some(looks) = self.looks else { return };
+        let Some(sampling) = self.looks else { return };
         CLOCK.with_borrow_mut(|clock| {
             let Some(clock) = clock else { return };
-            clock.looks = looks;
-            let whole: f64 = looks.shares.iter().sum();
-            if whole > 0.0 {
+            clock.looks = sampling;
+            let total: f64 = sampling.shares.iter().sum();
+            if total > 0.0 {
                 let seconds = clock.lap();
-                clock.seconds.iter_mut().zip(looks.shares).for_each(|(sum, share)| *sum += seconds * share / whole);
+                clock.seconds.iter_mut().zip(sampling.shares).for_each(|(sum, share)| *sum += seconds * share / total);
             }
         });
     }

@@ -19,15 +19,15 @@ mod sum_tree;
 mod tests;
 
 pub use any_sampler::AnySampler;
-pub use batch::{Chosen, Column, Relabel, SampledBatch};
+pub use batch::{SampleIndices, Column, GoalRelabel, SampledBatch};
 pub use hindsight::{Hindsight, HindsightReplayBuffer, Strategy};
 pub use mmap::MmapReplayBuffer;
 pub use n_step::NStep;
 pub use prioritized::{Prioritized, PrioritizedReplayBuffer};
 pub use sampler::{Sampler, Uniform};
-pub use schema::{Layout, Part, Steps};
-pub use sequence::{ChosenSequences, Sequences};
-pub use state::{Description, Saved};
+pub use schema::{TransitionSchema, FieldSpec, TransitionBatch};
+pub use sequence::{SequenceIndices, Sequences};
+pub use state::{SamplerConfig, PersistSampler};
 pub use storage::ReplayStorage;
 pub use sum_tree::SumTree;
 
@@ -80,9 +80,9 @@ impl ReplayBuffer {
     /// # Errors
     /// Those of [`ReplayStorage::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
-        let part = |name, dim| Part::new(name, &[dim], DType::F32);
-        Self::with(
-            ReplayStorage::new(capacity, 1, Layout::new(part("obs", obs_dim), part("actions", act_dim)))?,
+        let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
+        Self::from_parts(
+            ReplayStorage::new(capacity, 1, TransitionSchema::new(field("obs", obs_dim), field("actions", act_dim)))?,
             Uniform,
         )
     }
@@ -93,7 +93,7 @@ impl<S: Sampler> Replay<S> {
     ///
     /// # Errors
     /// [`Error::Config`] if the storage is not empty.
-    pub fn with(storage: ReplayStorage, sampler: S) -> Result<Self> {
+    pub fn from_parts(storage: ReplayStorage, sampler: S) -> Result<Self> {
         if storage.is_empty() {
             return Ok(Self { storage, sampler, n_step: None });
         }
@@ -107,9 +107,9 @@ impl<S: Sampler> Replay<S> {
     /// [`Error::Config`] for no steps or a discount outside of [0, 1].
     pub fn with_n_step(mut self, n_step: NStep) -> Result<Self> {
         n_step.check()?;
-        if !self.sampler.spans_steps() {
-            let fix = "sample single steps: rewards over several ones depend on a goal, and on what was done for it";
-            return Err(Error::config("n_step", "1 with hindsight", n_step.n.to_string(), fix));
+        if !self.sampler.supports_n_step() {
+            let hint = "sample single steps: rewards over several ones depend on a goal, and on what was done for it";
+            return Err(Error::config("n_step", "1 with hindsight", n_step.n.to_string(), hint));
         }
         self.n_step = Some(n_step);
         Ok(self)
@@ -163,15 +163,15 @@ impl<S: Sampler> Replay<S> {
     ///
     /// # Errors
     /// Those of [`ReplayStorage::push`].
-    pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
-        self.push_by(|storage| storage.push(steps))
+    pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
+        self.push_with(|storage| storage.push(batch))
     }
 
-    fn push_by(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
+    fn push_with(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
         let from = self.storage.next_index();
         let pushed = push(&mut self.storage);
         // Some of the rows are there if it was told to stop.
-        self.sampler.added(&self.storage, from..self.storage.next_index())?;
+        self.sampler.on_push(&self.storage, from..self.storage.next_index())?;
         pushed
     }
 
@@ -179,8 +179,8 @@ impl<S: Sampler> Replay<S> {
     ///
     /// # Errors
     /// Those of [`ReplayStorage::push_in_order`].
-    pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
-        self.push_by(|storage| storage.push_in_order(steps))
+    pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
+        self.push_with(|storage| storage.push_in_order(batch))
     }
 
     /// Adds one transition, without a copy beside the one into the ring.
@@ -196,7 +196,7 @@ impl<S: Sampler> Replay<S> {
         terminated: bool,
         truncated: bool,
     ) -> Result<()> {
-        self.push_batch(&Steps {
+        self.push_batch(&TransitionBatch {
             obs: &[FieldData::F32(obs)],
             actions: FieldData::F32(action),
             rewards: &[reward],
@@ -233,10 +233,10 @@ impl<S: Sampler> Replay<S> {
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
-        let prepared = batch.prepare(self.storage.layout(), batch_size);
+        let prepared = batch.prepare(self.storage.schema(), batch_size);
         prepared
-            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
-            .and_then(|()| batch.fill_by(|chosen, column, out| chosen.read(&self.storage, column, out)))
+            .and_then(|()| self.sample_indices(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| batch.fill_by(|sample_indices, column, out| sample_indices.read(&self.storage, column, out)))
             .inspect_err(|_| {
                 batch.clear();
                 *rng = before;
@@ -247,23 +247,23 @@ impl<S: Sampler> Replay<S> {
     ///
     /// # Errors
     /// Those of [`Replay::sample_with`].
-    pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+    pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
-        self.draw(chosen, batch_size, rng)?;
-        self.find(chosen).inspect_err(|_| *rng = before)
+        self.draw(sample_indices, batch_size, rng)?;
+        self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
     /// The first half of [`Replay::choose`], all that draws: threads that share a generator need it no longer than that.
     ///
     /// # Errors
     /// Those of [`Replay::sample_with`].
-    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+    pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
-        chosen.prepare(batch_size)?;
-        let Chosen { indices, weights, goals, relabel, .. } = chosen;
-        let drawn = self.sampler.choose(&self.storage, rng, indices, weights);
-        let drawn = drawn.and_then(|()| self.sampler.goals(&self.storage, rng, indices, goals));
+        sample_indices.prepare(batch_size)?;
+        let SampleIndices { indices, weights, goals, relabel, .. } = sample_indices;
+        let drawn = self.sampler.sample_indices(&self.storage, rng, indices, weights);
+        let drawn = drawn.and_then(|()| self.sampler.relabel_goals(&self.storage, rng, indices, goals));
         *relabel = drawn.inspect_err(|_| *rng = before)?;
         Ok(())
     }
@@ -273,8 +273,8 @@ impl<S: Sampler> Replay<S> {
     /// # Errors
     /// [`Error::Config`] if they are not held any more, [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it
     /// was told to stop. Nothing can be read then.
-    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
-        chosen.locate(&self.storage, self.n_step).inspect_err(|_| chosen.clear())
+    pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
+        sample_indices.locate(&self.storage, self.n_step).inspect_err(|_| sample_indices.clear())
     }
 
     /// Checks that so many transitions can be sampled.

@@ -15,7 +15,7 @@ use std::convert::Infallible;
 
 use rand_core::{TryRng, utils};
 
-use crate::Watch;
+use crate::InterruptCheck;
 use seed_sequence::{POOL, absorb, generate_u64, stir};
 
 /// `numpy.random.Generator(PCG64)`, bit for bit, for the draws that environments make.
@@ -57,15 +57,15 @@ impl Pcg64 {
     /// assert_eq!(Pcg64::from_seed_words(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn from_seed_words(words: &[u32], watch: &mut Watch) -> crate::Result<Self> {
-        const STRETCH: usize = Watch::STRETCH / 64;
-        let mut stretches = words.chunks(STRETCH);
-        let mut first = stretches.next().unwrap_or_default().iter().copied();
+    pub fn from_entropy(entropy: &[u32], interrupt: &mut InterruptCheck) -> crate::Result<Self> {
+        const POLL_EVERY_WORDS: usize = InterruptCheck::POLL_ELEMENTS / 64;
+        let mut chunks = entropy.chunks(POLL_EVERY_WORDS);
+        let mut first = chunks.next().unwrap_or_default().iter().copied();
         let (mut pool, mut hash) = stir(&mut first);
         absorb(&mut pool, &mut hash, first);
-        for stretch in stretches {
-            watch.check()?;
-            absorb(&mut pool, &mut hash, stretch.iter().copied());
+        for chunk in chunks {
+            interrupt.check()?;
+            absorb(&mut pool, &mut hash, chunk.iter().copied());
         }
         Ok(Self::from_pool(pool))
     }

@@ -14,7 +14,7 @@ use crate::{
 
 /// What a policy said about a batch of observations, to be stored.
 #[derive(Clone, Copy, Debug)]
-pub struct PolicySaid<'a> {
+pub struct PolicyStep<'a> {
     /// The actions, `[N, a]`; Discrete ones counted from 0.
     pub actions: Actions<'a>,
     /// Their log-probabilities, `[N]`.
@@ -66,7 +66,7 @@ pub struct RolloutBuffer {
     returns: Field,
     extra: Extra,
     next_step: usize,
-    stage: Stage,
+    stage: RolloutState,
     resets_next_step: bool,
     ended: Vec<bool>,
     flags: Vec<bool>,
@@ -146,12 +146,12 @@ impl RolloutBuffer {
             returns: scalar("returns", DType::F32)?,
             extra: Extra::default(),
             next_step: 0,
-            stage: Stage::Empty,
+            stage: RolloutState::Empty,
             resets_next_step: false,
             ended: alloc::zeroed("num_envs", num_envs)?,
             flags: alloc::zeroed("n_steps", 2 * rows)?,
             reset_rows: 0,
-            final_index: alloc::reserved("num_envs", num_envs)?,
+            final_index: alloc::with_capacity("num_envs", num_envs)?,
             final_obs,
             step_masks: Vec::new(),
             step_rewards: alloc::zeroed("num_envs", num_envs)?,
@@ -201,14 +201,14 @@ impl RolloutBuffer {
         }
         let rows = self.n_steps * self.num_envs;
         let width = shape.iter().fold(dtype.size(), |width: usize, n| width.saturating_mul(*n));
-        let held: usize = self.fixed().iter().map(|field| field.width() * field.dtype().size()).sum();
-        alloc::check("extra", rows, width.saturating_add(held + self.extra.row_bytes))?;
-        let field = Field::new(alloc::copied("extra", name)?, rows, shape, dtype)?;
-        let Extra { fields, places, row_bytes } = &mut self.extra;
-        let refused = |_| alloc::refused("extra", fields.len() + 1, size_of::<(String, usize)>());
-        places.try_reserve(1).map_err(refused)?;
+        let fixed_bytes: usize = self.builtin_fields().iter().map(|field| field.width() * field.dtype().size()).sum();
+        alloc::check_available("extra", rows, width.saturating_add(fixed_bytes + self.extra.row_bytes))?;
+        let field = Field::new(alloc::try_to_string("extra", name)?, rows, shape, dtype)?;
+        let Extra { fields, places: index_by_name, row_bytes } = &mut self.extra;
+        let out_of_memory = |_| alloc::out_of_memory("extra", fields.len() + 1, size_of::<(String, usize)>());
+        index_by_name.try_reserve(1).map_err(out_of_memory)?;
         alloc::push("extra", fields, field)?;
-        places.insert(alloc::copied("extra", name)?, fields.len() - 1);
+        index_by_name.insert(alloc::try_to_string("extra", name)?, fields.len() - 1);
         *row_bytes += width;
         Ok(self)
     }
@@ -238,7 +238,7 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn is_finished(&self) -> bool {
-        self.stage == Stage::Finished
+        self.stage == RolloutState::Finished
     }
 
     /// How many transitions are stored: the rows filled so far without those that only reset.
@@ -249,10 +249,10 @@ impl RolloutBuffer {
     /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`, `valid`,
     /// `final_values`, `advantages`, `returns`, and the caller's own.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.fixed().into_iter().chain(&self.extra.fields)
+        self.builtin_fields().into_iter().chain(&self.extra.fields)
     }
 
-    fn fixed(&self) -> [&Field; 11] {
+    fn builtin_fields(&self) -> [&Field; 11] {
         let Self { obs, actions, log_probs, values, rewards, terminated, truncated, valid, .. } = self;
         let Self { final_values, advantages, returns, .. } = self;
         [obs, actions, log_probs, values, rewards, terminated, truncated, valid, final_values, advantages, returns]
@@ -260,8 +260,8 @@ impl RolloutBuffer {
 
     /// One field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let own = || self.extra.places.get(name).map(|at| &self.extra.fields[*at]);
-        self.fixed().into_iter().find(|field| field.name() == name).or_else(own)
+        let own = || self.extra.places.get(name).map(|index| &self.extra.fields[*index]);
+        self.builtin_fields().into_iter().find(|field| field.name() == name).or_else(own)
     }
 
     /// One field's elements, to be changed in place: this is how the caller's own are filled.
@@ -276,8 +276,8 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
-        if let Some(at) = self.extra.places.get(name) {
-            return Some(self.extra.fields[*at].data_mut());
+        if let Some(index) = self.extra.places.get(name) {
+            return Some(self.extra.fields[*index].data_mut());
         }
         let fixed = [&mut self.obs, &mut self.actions, &mut self.log_probs, &mut self.values, &mut self.rewards];
         let flags = [&mut self.terminated, &mut self.truncated, &mut self.valid];
@@ -309,9 +309,9 @@ struct Extra {
 
 /// What has become of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RolloutState {
     Empty,
-    Begun,
+    Collecting,
     /// With advantages.
     Finished,
 }

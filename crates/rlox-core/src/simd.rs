@@ -92,7 +92,7 @@ impl Isa {
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         let name = name.trim().to_ascii_lowercase();
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().find(|isa| isa.name() == name)
     }
@@ -144,7 +144,7 @@ fn setting() -> Option<String> {
 
 fn check(setting: Option<&str>) -> Result<()> {
     match setting {
-        Some(value) if Isa::named(value).is_none() => Err(Error::config(
+        Some(value) if Isa::from_name(value).is_none() => Err(Error::config(
             VARIABLE,
             "portable, avx2 or avx512",
             format!("{value:?}"),
@@ -155,7 +155,7 @@ fn check(setting: Option<&str>) -> Result<()> {
 }
 
 fn ceiling(setting: Option<&str>) -> Isa {
-    setting.map_or(Isa::Avx512, |value| Isa::named(value).unwrap_or(Isa::Portable))
+    setting.map_or(Isa::Avx512, |value| Isa::from_name(value).unwrap_or(Isa::Portable))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -54,7 +54,7 @@ impl Space {
     pub fn uniform_box(low: f32, high: f32, shape: &[usize]) -> Self {
         let dim = elements(shape);
         let bounds = |bound| {
-            let mut bounds = alloc::reserved("shape", dim).unwrap_or_default();
+            let mut bounds = alloc::with_capacity("shape", dim).unwrap_or_default();
             bounds.resize(bounds.capacity().min(dim), bound);
             bounds
         };

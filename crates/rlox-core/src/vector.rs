@@ -4,7 +4,7 @@ mod snapshot;
 pub(crate) mod validate;
 mod vec_env;
 
-pub use snapshot::{Standing, stream_words, streams_of};
+pub use snapshot::{EnvSnapshot, streams_to_array, streams_from_array};
 pub use validate::masked_actions;
 pub use vec_env::VecEnv;
 
@@ -52,19 +52,19 @@ pub struct StepOut<'a> {
 impl StepOut<'_> {
     /// The places of the first `count` environments, whose observations have `dim` numbers, and those of the others.
     pub(crate) fn split(self, count: usize, dim: usize) -> (Self, Self) {
-        let (obs, obs_left) = self.obs.split_at_mut(count * dim);
-        let (reward, reward_left) = self.reward.split_at_mut(count);
-        let (terminated, terminated_left) = self.terminated.split_at_mut(count);
-        let (truncated, truncated_left) = self.truncated.split_at_mut(count);
-        let (final_obs, final_obs_left) = self.final_obs.split_at_mut(self.final_obs.len().min(count * dim));
+        let (obs, obs_rest) = self.obs.split_at_mut(count * dim);
+        let (reward, reward_rest) = self.reward.split_at_mut(count);
+        let (terminated, terminated_rest) = self.terminated.split_at_mut(count);
+        let (truncated, truncated_rest) = self.truncated.split_at_mut(count);
+        let (final_obs, final_obs_rest) = self.final_obs.split_at_mut(self.final_obs.len().min(count * dim));
         (
             Self { obs, reward, terminated, truncated, final_obs },
             Self {
-                obs: obs_left,
-                reward: reward_left,
-                terminated: terminated_left,
-                truncated: truncated_left,
-                final_obs: final_obs_left,
+                obs: obs_rest,
+                reward: reward_rest,
+                terminated: terminated_rest,
+                truncated: truncated_rest,
+                final_obs: final_obs_rest,
             },
         )
     }
@@ -80,7 +80,7 @@ impl StepOut<'_> {
 
 /// Where an environment stands in its episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct EpisodeProgress {
     /// Steps made.
     pub steps: u32,
     /// The sum of their rewards.
@@ -160,22 +160,22 @@ pub trait VectorEnv: Send {
     /// # Errors
     /// Those of [`crate::Env::check_state`], [`crate::Error::Config`] for a progress that no environment of this mode makes,
     /// [`crate::Error::Shape`] if there is no such index.
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()>;
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()>;
 
     /// Where all of them stand, as [`Standing::of`] tells it; some can ask for all at once, and say why they could not.
     ///
     /// # Errors
     /// Those of [`Standing::of`].
-    fn standing(&self) -> Result<Option<Standing<'static>>> {
-        Standing::gathered(self)
+    fn snapshot(&self) -> Result<Option<EnvSnapshot<'static>>> {
+        EnvSnapshot::collect_from(self)
     }
 
     /// As [`VectorEnv::check_state`] for all environments, which some can ask at once; the columns fit already.
     ///
     /// # Errors
     /// Those of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if that is asked for.
-    fn check_standing(&self, standing: &Standing<'_>) -> Result<()> {
-        standing.each(|index, state, progress| self.check_state(index, state, progress))
+    fn check_snapshot(&self, snapshot: &EnvSnapshot<'_>) -> Result<()> {
+        snapshot.for_each(|index, state, progress| self.check_state(index, state, progress))
     }
 
     /// Puts a state back, as if environment `index` had just been reset to it.
@@ -185,14 +185,14 @@ pub trait VectorEnv: Send {
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
 
     /// Where environment `index` stands in its episode; `None` if there is no such index.
-    fn progress(&self, index: usize) -> Option<Progress>;
+    fn progress(&self, index: usize) -> Option<EpisodeProgress>;
 
     /// Puts environment `index` where it stood in an episode, after [`VectorEnv::set_state`].
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if there is no such index, [`crate::Error::Config`] for a return that is not finite, or an
     /// environment that is finished where none stays so ([`AutoresetMode::SameStep`]).
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()>;
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()>;
 
     /// The random streams, one per environment.
     ///
@@ -211,7 +211,7 @@ pub trait VectorEnv: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Never reset.
-    Unborn,
+    NeverReset,
     /// In an episode.
     Running,
     /// Its episode is over and no reset has followed.

@@ -2,8 +2,8 @@
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::replay::{
-    ChosenSequences, Column, Hindsight, Layout, NStep, Part, PrioritizedReplayBuffer, Replay, ReplayBuffer,
-    ReplayStorage, SampledBatch, Sequences, Steps, Strategy, Uniform,
+    SequenceIndices, Column, Hindsight, TransitionSchema, NStep, FieldSpec, PrioritizedReplayBuffer, Replay, ReplayBuffer,
+    ReplayStorage, SampledBatch, Sequences, TransitionBatch, Strategy, Uniform,
 };
 use rlox_core::{
     ActionsMut, AutoresetMode, Checkpoint, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy,
@@ -50,11 +50,11 @@ fn replay_allocates_nothing() {
 
 #[test]
 fn a_buffer_that_is_saved_is_copied_once() {
-    let layout = Layout::new(Part::new("obs", &[4096], DType::U8), Part::new("actions", &[], DType::I64));
-    let mut buffer = Replay::with(ReplayStorage::new(2000, 1, layout).unwrap(), Uniform).unwrap();
+    let layout = TransitionSchema::new(FieldSpec::new("obs", &[4096], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    let mut buffer = Replay::from_parts(ReplayStorage::new(2000, 1, layout).unwrap(), Uniform).unwrap();
     let (obs, next_obs) = ([1_u8; 4096], [2_u8; 4096]);
     for i in 0..2000 {
-        let steps = Steps {
+        let steps = TransitionBatch {
             obs: &[FieldData::U8(&obs)],
             actions: FieldData::I64(&[i]),
             rewards: &[1.0],
@@ -66,7 +66,7 @@ fn a_buffer_that_is_saved_is_copied_once() {
         buffer.push_batch(&steps).unwrap();
     }
     let mut checkpoint = Checkpoint::default();
-    let peak = allocation_counter::measure(|| buffer.put_into(&mut checkpoint, Vec::new()).unwrap()).bytes_max;
+    let peak = allocation_counter::measure(|| buffer.write_to_checkpoint(&mut checkpoint, Vec::new()).unwrap()).bytes_max;
     let (stored, copy) = (buffer.storage().memory() as u64, checkpoint.safetensors("replay").unwrap().len() as u64);
     assert!(copy > 3000 * 4096 && copy < stored + stored / 10, "{copy} of {stored}");
     assert!(peak < copy + copy / 50, "{peak} for {copy}");
@@ -74,11 +74,11 @@ fn a_buffer_that_is_saved_is_copied_once() {
 
 /// A buffer of stacked frames in which every transition keeps its next observation, and its older frames, aside.
 fn stacked(rows: i64) -> Replay<Uniform> {
-    let layout = Layout::new(Part::new("obs", &[2], DType::U8), Part::new("actions", &[], DType::I64));
-    let layout = Layout { frame_stack: 2, ..layout };
-    let mut buffer = Replay::with(ReplayStorage::new(rows as usize, 1, layout).unwrap(), Uniform).unwrap();
+    let layout = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    let layout = TransitionSchema { frame_stack: 2, ..layout };
+    let mut buffer = Replay::from_parts(ReplayStorage::new(rows as usize, 1, layout).unwrap(), Uniform).unwrap();
     for i in 0..rows {
-        let steps = Steps {
+        let steps = TransitionBatch {
             obs: &[FieldData::U8(&[i as u8, 1])],
             actions: FieldData::I64(&[i]),
             rewards: &[1.0],
@@ -110,17 +110,17 @@ fn a_state_is_loaded_without_memory_for_each_transition() {
 
 #[test]
 fn sequences_and_goals_allocate_nothing() {
-    let part = |name: &str| Part::new(name, &[2], DType::F32);
-    let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+    let part = |name: &str| FieldSpec::new(name, &[2], DType::F32);
+    let layout = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
     let storage = ReplayStorage::new(100, 1, layout).unwrap();
     let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
-    let mut buffer = Replay::with(storage, sampler).unwrap();
+    let mut buffer = Replay::from_parts(storage, sampler).unwrap();
     let (mut rng, mut batch) = (Pcg64::seed_from(0), SampledBatch::default());
-    let (mut chosen, mut obs) = (ChosenSequences::default(), vec![0.0; 12 * 8 * 2]);
+    let (mut chosen, mut obs) = (SequenceIndices::default(), vec![0.0; 12 * 8 * 2]);
     let mut round = |times: u32| {
         for i in 0..times {
             let (now, next) = ([i as f32; 2], [(i + 1) as f32; 2]);
-            let steps = Steps {
+            let steps = TransitionBatch {
                 obs: &[FieldData::F32(&now), FieldData::F32(&[0.0; 2])],
                 actions: FieldData::F32(&[0.0; 2]),
                 rewards: &[1.0],
@@ -134,7 +134,7 @@ fn sequences_and_goals_allocate_nothing() {
                 buffer.sample_with(&mut batch, 32, &mut rng).unwrap();
                 for whole in [false, true] {
                     let of = Sequences { length: 12, burn_in: 0, whole };
-                    of.choose(buffer.storage(), 8, &mut rng, &mut chosen).unwrap();
+                    of.sample_indices(buffer.storage(), 8, &mut rng, &mut chosen).unwrap();
                     chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs)).unwrap();
                 }
             }

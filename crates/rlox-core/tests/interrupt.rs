@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rlox_core::{Ends, Error, Watch, compute_gae, set_interrupt_check};
+use rlox_core::{EpisodeEnds, Error, InterruptCheck, compute_gae, set_interrupt_check};
 
 const PERIOD: Duration = Duration::from_millis(50);
 
@@ -32,7 +32,7 @@ fn calls_stop_when_they_are_told_to_and_only_then() {
     set_interrupt_check(stop);
     set_interrupt_check(|| panic!("the first check stays"));
     assert!(stopped(|| {
-        let mut watch = Watch::default();
+        let mut watch = InterruptCheck::default();
         loop {
             watch.check()?;
         }
@@ -41,7 +41,7 @@ fn calls_stop_when_they_are_told_to_and_only_then() {
     let gae = |len: usize| {
         let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
         let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
-        stopped(|| compute_gae(&rewards, &rewards, Ends::dones(&flags), 0.0, 0.99, 0.95, &mut a, &mut r))
+        stopped(|| compute_gae(&rewards, &rewards, EpisodeEnds::dones(&flags), 0.0, 0.99, 0.95, &mut a, &mut r))
     };
     assert!((20..28).any(|power| gae(1 << power)), "no call took long enough");
 }

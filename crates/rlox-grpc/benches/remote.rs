@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, AutoresetMode, Begun, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, Seeds, Space,
-    Step, StepOut, Turn, VectorEnv,
+    Actions, AutoresetMode, RolloutJob, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, Seeds, Space,
+    Step, StepOut, RolloutTicket, VectorEnv,
 };
 use rlox_grpc::proto::{self, reply, request, worker_client::WorkerClient};
-use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteVecEnv, RolloutSettings};
+use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteVecEnv, RemoteRolloutConfig};
 use rlox_grpc::{Worker, WorkerOptions};
-use rlox_nn::train::Collection;
+use rlox_nn::train::CollectConfig;
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -61,7 +61,7 @@ fn worker() -> Worker {
         if id != "Load-v0" {
             return envs::make(id, options);
         }
-        options.copies_of(Load(load(options.argument(&["dim"], "dim", 1.0)? as usize)))
+        options.build_vec_env(Load(load(options.argument(&["dim"], "dim", 1.0)? as usize)))
     };
     let limits = Limits { max_message_bytes: 64 << 20, credits: CREDITS as u32, ..Limits::default() };
     Worker::start(WorkerOptions { make: Arc::new(make), limits, ..WorkerOptions::default() }).expect("a worker")
@@ -113,19 +113,19 @@ fn asked_ahead(address: &str, bytes: usize, count: usize) -> Duration {
 /// A worker's actor, the rollout that it fills, and the policy that acts.
 struct Actor {
     actor: RemoteActor,
-    begun: Option<Begun<rlox_nn::NamedTensors, Rollout>>,
+    begun: Option<RolloutJob<rlox_nn::NamedTensors, Rollout>>,
 }
 
 impl Actor {
     fn new(address: &str, env: &EnvOptions, spec: &EnvSpec, hidden: &[usize], n_steps: usize) -> Self {
         let policy = PolicyNetworks::mlp(spec, hidden, Activation::Tanh, &mut Pcg64::seed_from(0)).expect("a policy");
-        let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-        let settings = RolloutSettings { n_steps, how, reset: 0, shape: policy.shape().expect("a known one") };
+        let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let settings = RemoteRolloutConfig { n_steps, how, reset: 0, shape: policy.arch().expect("a known one") };
         let options = ClientOptions::default();
         let actor = RemoteActor::new(&[address], 0, env, &settings, &options).expect("a worker");
         let steps = RolloutBuffer::for_spec(n_steps, env.num_envs, spec, false).expect("memory");
-        let turn = Turn { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
-        let begun = Begun { turn, weights: policy.tensors().into(), buffer: Rollout::around(steps) };
+        let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
+        let begun = RolloutJob { turn, weights: policy.tensors().into(), buffer: Rollout::from_buffer(steps) };
         Self { actor, begun: Some(begun) }
     }
 

@@ -39,33 +39,33 @@ It prints its address and serves until it gets SIGTERM or Ctrl-C; requests that 
 /// let error = rlox_grpc::serve(&words).unwrap_err().to_string();
 /// assert!(error.starts_with("bind: expected a loopback address"));
 /// ```
-pub fn serve(words: &[String]) -> Result<()> {
+pub fn run(args: &[String]) -> Result<()> {
     for (flag, text) in
         [("--help", USAGE), ("-h", USAGE), ("--version", concat!("rlox-worker ", env!("CARGO_PKG_VERSION"), "\n"))]
     {
-        if words.iter().any(|word| word == flag) {
-            return say(text);
+        if args.iter().any(|arg| arg == flag) {
+            return write_stdout(text);
         }
     }
-    let options = options(words)?;
+    let options = parse_options(args)?;
     let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let signals = signals.map_err(|source| Error::Io { path: "signals".into(), source })?;
     let _inside = signals.enter();
-    let end = end_of_service()?;
+    let shutdown = shutdown_signal()?;
     let worker = Worker::start(options)?;
     let metrics = worker.metrics_address().map(|address| format!(", metrics on http://{address}/metrics"));
-    say(&format!("rlox-worker listens on {}{}\n", worker.address(), metrics.unwrap_or_default()))?;
-    signals.block_on(end);
+    write_stdout(&format!("rlox-worker listens on {}{}\n", worker.address(), metrics.unwrap_or_default()))?;
+    signals.block_on(shutdown);
     worker.stop()
 }
 
 /// Listens for the signals from now on; what it gives is ready when one has come.
-fn end_of_service() -> Result<impl Future<Output = ()>> {
-    let refused = |source| Error::Io { path: "signals".into(), source };
+fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+    let io_error = |source| Error::Io { path: "signals".into(), source };
     #[cfg(unix)]
-    let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate()).map_err(refused)?;
+    let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate()).map_err(io_error)?;
     #[cfg(unix)]
-    let mut interrupt = signal::unix::signal(signal::unix::SignalKind::interrupt()).map_err(refused)?;
+    let mut interrupt = signal::unix::signal(signal::unix::SignalKind::interrupt()).map_err(io_error)?;
     #[cfg(unix)]
     return Ok(async move {
         tokio::select! {
@@ -77,25 +77,25 @@ fn end_of_service() -> Result<impl Future<Output = ()>> {
     return Ok(async move { drop(signal::ctrl_c().await.map_err(refused)) });
 }
 
-fn say(text: &str) -> Result<()> {
+fn write_stdout(text: &str) -> Result<()> {
     let mut out = stdout().lock();
-    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|source| Error::Io { path: "standard output".into(), source })
+    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    result.map_err(|source| Error::Io { path: "standard output".into(), source })
 }
 
-fn options(words: &[String]) -> Result<WorkerOptions> {
+fn parse_options(args: &[String]) -> Result<WorkerOptions> {
     let mut options = WorkerOptions::default();
     let (mut certificate, mut key, mut token_file) = (None, None, None);
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let (flag, inline) = word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
+    let mut remaining = args.iter();
+    while let Some(arg) = remaining.next() {
+        let (flag, inline) = arg.split_once('=').map_or((arg.as_str(), None), |(flag, value)| (flag, Some(value)));
         let mut value = || {
             let absent = || Error::config(flag.to_owned(), "a value", "nothing", "write it after the flag");
-            inline.or_else(|| words.next().map(String::as_str)).ok_or_else(absent)
+            inline.or_else(|| remaining.next().map(String::as_str)).ok_or_else(absent)
         };
         match flag {
-            "--bind" => options.bind = parsed(flag, value()?, "an address with a port, such as 127.0.0.1:50051")?,
-            "--metrics" => options.metrics = Some(parsed(flag, value()?, "an address such as 127.0.0.1:9100")?),
+            "--bind" => options.bind = parse_value(flag, value()?, "an address with a port, such as 127.0.0.1:50051")?,
+            "--metrics" => options.metrics = Some(parse_value(flag, value()?, "an address such as 127.0.0.1:9100")?),
             "--tls-cert" => certificate = Some(read(value()?)?),
             "--tls-key" => key = Some(read(value()?)?),
             "--token-file" => token_file = Some(read(value()?)?),
@@ -120,12 +120,12 @@ fn options(words: &[String]) -> Result<WorkerOptions> {
     Ok(options)
 }
 
-fn parsed<T: FromStr>(flag: &str, word: &str, expected: &str) -> Result<T> {
-    word.parse().map_err(|_| Error::config(flag.to_owned(), expected, format!("{word:?}"), "correct it"))
+fn parse_value<T: FromStr>(flag: &str, text: &str, expected: &str) -> Result<T> {
+    text.parse().map_err(|_| Error::config(flag.to_owned(), expected, format!("{text:?}"), "correct it"))
 }
 
-fn number<T: FromStr>(flag: &str, word: &str) -> Result<T> {
-    parsed(flag, word, "a positive number")
+fn number<T: FromStr>(flag: &str, text: &str) -> Result<T> {
+    parse_value(flag, text, "a positive number")
 }
 
 fn read(path: &str) -> Result<String> {

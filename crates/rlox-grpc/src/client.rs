@@ -8,7 +8,7 @@ mod options;
 mod session;
 mod snapshot;
 
-pub use actor::{RemoteActor, RolloutSettings, asynchronous};
+pub use actor::{RemoteActor, RemoteRolloutConfig, build_async_on_policy};
 pub use context::{FaultCounts, Faults};
 pub use env::RemoteVecEnv;
-pub use options::{ClientOptions, EnvOptions, Stop};
+pub use options::{ClientOptions, EnvOptions, StopFn};

@@ -4,16 +4,16 @@ use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, Standing, masked_actions};
+use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, EnvSnapshot, masked_actions};
 
 use crate::proto;
 
 /// Arguments of environments, and options of a reset.
-const MOST_ARGUMENTS: usize = 64;
+const MAX_ARGUMENTS: usize = 64;
 
 /// Numbers that slabs are made of.
 pub(crate) trait Number: Pod + Zeroable {
-    fn swapped(self) -> Self;
+    fn to_little_endian(self) -> Self;
 }
 
 macro_rules! numbers {
@@ -28,11 +28,11 @@ macro_rules! numbers {
 numbers!(f32, f64, i64, u64, u32, u8);
 
 /// Appends numbers to a slab.
-pub(crate) fn put<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
+pub(crate) fn write_numbers<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
     if cfg!(target_endian = "little") {
         slab.extend_from_slice(bytemuck::cast_slice(numbers));
     } else {
-        slab.extend(numbers.iter().flat_map(|x| bytemuck::bytes_of(&x.swapped()).to_vec()));
+        slab.extend(numbers.iter().flat_map(|x| bytemuck::bytes_of(&x.to_little_endian()).to_vec()));
     }
 }
 
@@ -54,7 +54,7 @@ impl<'a> Slab<'a> {
         bytemuck::cast_slice_mut(into).copy_from_slice(bytes);
         if cfg!(target_endian = "big") {
             for x in into {
-                *x = x.swapped();
+                *x = x.to_little_endian();
             }
         }
         Ok(())
@@ -64,7 +64,7 @@ impl<'a> Slab<'a> {
     pub(crate) fn vec<T: Number>(&mut self, count: usize) -> Result<Vec<T>> {
         let needed = count.saturating_mul(size_of::<T>());
         if needed > self.rest.len() {
-            return Err(self.wrong(needed));
+            return Err(self.length_mismatch(needed));
         }
         let mut numbers = vec![T::zeroed(); count];
         self.read(&mut numbers)?;
@@ -79,17 +79,17 @@ impl<'a> Slab<'a> {
     }
 
     /// Refuses bytes that are left.
-    pub(crate) fn end(self) -> Result<()> {
-        if self.rest.is_empty() { Ok(()) } else { Err(self.wrong(0)) }
+    pub(crate) fn finish(self) -> Result<()> {
+        if self.rest.is_empty() { Ok(()) } else { Err(self.length_mismatch(0)) }
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let Some((taken, rest)) = self.rest.split_at_checked(count) else { return Err(self.wrong(count)) };
-        self.rest = rest;
-        Ok(taken)
+        let Some((bytes, remaining)) = self.rest.split_at_checked(count) else { return Err(self.length_mismatch(count)) };
+        self.rest = remaining;
+        Ok(bytes)
     }
 
-    fn wrong(&self, needed: usize) -> Error {
+    fn length_mismatch(&self, needed: usize) -> Error {
         let expected = format!("{} bytes", self.len - self.rest.len() + needed);
         Error::shape(self.name, expected, self.len.to_string(), "send what the session's spaces and num_envs say")
     }
@@ -105,32 +105,32 @@ pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl It
     flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
 }
 
-pub(crate) fn standing_to(standing: &Standing<'_>) -> proto::Standing {
-    let n = standing.finished.len();
-    let mut slab = Vec::with_capacity(8 * (standing.states.len() + n * (2 + Pcg64::WORDS)) + n);
-    put(&mut slab, &standing.states);
-    put(&mut slab, &standing.episode_returns);
-    put(&mut slab, &standing.episode_steps);
-    put(&mut slab, flags(&standing.finished));
-    put(&mut slab, &standing.streams);
-    proto::Standing { width: (standing.states.len() / n.max(1)) as u32, slab: slab.into() }
+pub(crate) fn snapshot_to(snapshot: &EnvSnapshot<'_>) -> proto::Standing {
+    let n = snapshot.finished.len();
+    let mut slab = Vec::with_capacity(8 * (snapshot.states.len() + n * (2 + Pcg64::STATE_LEN)) + n);
+    write_numbers(&mut slab, &snapshot.states);
+    write_numbers(&mut slab, &snapshot.episode_returns);
+    write_numbers(&mut slab, &snapshot.episode_steps);
+    write_numbers(&mut slab, flags(&snapshot.finished));
+    write_numbers(&mut slab, &snapshot.streams);
+    proto::Standing { width: (snapshot.states.len() / n.max(1)) as u32, slab: slab.into() }
 }
 
-pub(crate) fn standing_from(standing: &proto::Standing, num_envs: usize) -> Result<Standing<'static>> {
-    let mut slab = Slab::new("standing", &standing.slab);
+pub(crate) fn snapshot_from(snapshot: &proto::Standing, num_envs: usize) -> Result<EnvSnapshot<'static>> {
+    let mut slab = Slab::new("standing", &snapshot.slab);
     let mut finished = vec![false; num_envs];
-    let made = Standing {
-        states: Cow::Owned(slab.vec(num_envs.saturating_mul(standing.width as usize))?),
+    let env_snapshot = EnvSnapshot {
+        states: Cow::Owned(slab.vec(num_envs.saturating_mul(snapshot.width as usize))?),
         episode_returns: Cow::Owned(slab.vec(num_envs)?),
         episode_steps: Cow::Owned(slab.vec(num_envs)?),
         finished: {
             slab.flags(&mut finished)?;
             Cow::Owned(finished)
         },
-        streams: Cow::Owned(slab.vec(num_envs * Pcg64::WORDS)?),
+        streams: Cow::Owned(slab.vec(num_envs * Pcg64::STATE_LEN)?),
     };
-    slab.end()?;
-    Ok(made)
+    slab.finish()?;
+    Ok(env_snapshot)
 }
 
 pub(crate) fn mode_to(mode: AutoresetMode) -> proto::AutoresetMode {
@@ -152,38 +152,38 @@ pub(crate) fn mode_from(mode: i32) -> Result<AutoresetMode> {
 
 pub(crate) fn space_to(space: &Space) -> proto::Space {
     use proto::space::Kind;
-    let made = proto::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..proto::Space::default() };
+    let shaped = proto::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..proto::Space::default() };
     match space {
-        Space::Discrete { n, start } => proto::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..made },
-        Space::MultiDiscrete { nvec } => proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..made },
-        Space::MultiBinary { n } => proto::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..made },
+        Space::Discrete { n, start } => proto::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..shaped },
+        Space::MultiDiscrete { nvec } => proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..shaped },
+        Space::MultiBinary { n } => proto::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..shaped },
         Space::Box { low, high, .. } => {
-            let bound = |numbers: &[f32]| {
+            let bound_bytes = |numbers: &[f32]| {
                 let mut bytes = Vec::with_capacity(numbers.len() * 4);
-                put(&mut bytes, numbers);
+                write_numbers(&mut bytes, numbers);
                 Bytes::from(bytes)
             };
-            proto::Space { kind: Kind::Box.into(), low: bound(low), high: bound(high), ..made }
+            proto::Space { kind: Kind::Box.into(), low: bound_bytes(low), high: bound_bytes(high), ..shaped }
         }
     }
 }
 
 fn space_from(space: Option<proto::Space>, name: &'static str) -> Result<Space> {
     use proto::space::Kind;
-    let absent = || Error::space(name, "a space", "none", "use the same version of rlox on both sides");
-    let proto::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(absent)?;
-    let made = match Kind::try_from(kind).map_err(|_| absent())? {
+    let missing = || Error::space(name, "a space", "none", "use the same version of rlox on both sides");
+    let proto::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(missing)?;
+    let decoded = match Kind::try_from(kind).map_err(|_| missing())? {
         Kind::Discrete => Space::Discrete { n, start },
         Kind::MultiDiscrete => Space::MultiDiscrete { nvec },
         Kind::MultiBinary => Space::MultiBinary { n: usize::try_from(n).unwrap_or(0) },
         Kind::Box => {
-            let bound = |bytes: &[u8]| Slab::new(name, bytes).vec(bytes.len() / 4);
+            let parse_bound = |bytes: &[u8]| Slab::new(name, bytes).vec(bytes.len() / 4);
             let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-            Space::Box { shape, low: bound(&low)?, high: bound(&high)? }
+            Space::Box { shape, low: parse_bound(&low)?, high: parse_bound(&high)? }
         }
     };
-    made.validate(name)?;
-    Ok(made)
+    decoded.validate(name)?;
+    Ok(decoded)
 }
 
 /// What a worker's environments are.
@@ -204,74 +204,74 @@ pub(crate) fn spec_from(opened: proto::Opened) -> Result<EnvSpec> {
 
 /// Names with numbers as bytes, whatever they mean.
 pub(crate) fn arguments_to(argument: &'static str, arguments: &[(String, f64)]) -> Result<Bytes> {
-    if arguments.len() > MOST_ARGUMENTS {
-        return Err(wrong_arguments(argument, arguments.len().to_string(), "pass fewer"));
+    if arguments.len() > MAX_ARGUMENTS {
+        return Err(invalid_arguments(argument, arguments.len().to_string(), "pass fewer"));
     }
     let mut bytes = Vec::with_capacity(arguments.iter().map(|(name, _)| name.len() + 9).sum());
     for (name, value) in arguments {
-        let long = |_| wrong_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
-        bytes.push(u8::try_from(name.len()).map_err(long)?);
+        let name_too_long = |_| invalid_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
+        bytes.push(u8::try_from(name.len()).map_err(name_too_long)?);
         bytes.extend_from_slice(name.as_bytes());
-        put(&mut bytes, &[*value]);
+        write_numbers(&mut bytes, &[*value]);
     }
     Ok(bytes.into())
 }
 
 pub(crate) fn arguments_from(argument: &'static str, mut bytes: &[u8]) -> Result<Vec<(String, f64)>> {
-    let wrong = |got: &str| wrong_arguments(argument, got.to_owned(), "use the same version of rlox");
-    let mut made = Vec::new();
-    while let Some((len, rest)) = bytes.split_first() {
-        if made.len() == MOST_ARGUMENTS {
-            return Err(wrong("more"));
+    let mismatch = |got: &str| invalid_arguments(argument, got.to_owned(), "use the same version of rlox");
+    let mut arguments = Vec::new();
+    while let Some((len, remaining)) = bytes.split_first() {
+        if arguments.len() == MAX_ARGUMENTS {
+            return Err(mismatch("more"));
         }
-        let (name, rest) = rest.split_at_checked(*len as usize).ok_or_else(|| wrong("a name that is cut short"))?;
-        let (number, rest) = rest.split_first_chunk().ok_or_else(|| wrong("a number that is cut short"))?;
-        let name = str::from_utf8(name).map_err(|_| wrong("a name in another encoding"))?;
-        made.push((name.to_owned(), f64::from_le_bytes(*number)));
-        bytes = rest;
+        let (name, remaining) = remaining.split_at_checked(*len as usize).ok_or_else(|| mismatch("a name that is cut short"))?;
+        let (number, remaining) = remaining.split_first_chunk().ok_or_else(|| mismatch("a number that is cut short"))?;
+        let name = str::from_utf8(name).map_err(|_| mismatch("a name in another encoding"))?;
+        arguments.push((name.to_owned(), f64::from_le_bytes(*number)));
+        bytes = remaining;
     }
-    Ok(made)
+    Ok(arguments)
 }
 
-fn wrong_arguments(argument: &'static str, got: String, fix: &'static str) -> Error {
-    let expected = format!("at most {MOST_ARGUMENTS} numbers, each with a name of at most 255 bytes in UTF-8");
+fn invalid_arguments(argument: &'static str, got: String, fix: &'static str) -> Error {
+    let expected = format!("at most {MAX_ARGUMENTS} numbers, each with a name of at most 255 bytes in UTF-8");
     Error::config(argument, expected, got, fix)
 }
 
 /// Environments' seeds as bytes.
 pub(crate) fn seeds_to(seeds: &[Option<u64>]) -> Bytes {
-    let (there, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
+    let (is_present, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
     let mut bytes = Vec::with_capacity(seeds.len() * 9);
-    put(&mut bytes, flags(&there));
-    put(&mut bytes, &numbers);
+    write_numbers(&mut bytes, flags(&is_present));
+    write_numbers(&mut bytes, &numbers);
     bytes.into()
 }
 
 pub(crate) fn seeds_from(bytes: &[u8], num_envs: usize) -> Result<Vec<Option<u64>>> {
     let mut slab = Slab::new("seeds", bytes);
-    let there: Vec<u8> = slab.vec(num_envs)?;
+    let is_present: Vec<u8> = slab.vec(num_envs)?;
     let numbers = slab.vec(num_envs)?;
-    slab.end()?;
-    Ok(numbers.into_iter().zip(there).map(|(seed, there)| Some(seed).filter(|_| there != 0)).collect())
+    slab.finish()?;
+    Ok(numbers.into_iter().zip(is_present).map(|(seed, there)| Some(seed).filter(|_| there != 0)).collect())
 }
 
 pub(crate) fn failure_to(error: Error) -> proto::Failure {
     use proto::failure::Kind;
-    let (kind, wrong) = match error {
-        Error::Shape(wrong) => (Kind::Shape, wrong),
-        Error::Action(wrong) => (Kind::Action, wrong),
-        Error::Space(wrong) => (Kind::Space, wrong),
-        Error::Config(wrong) => (Kind::Config, wrong),
-        Error::NotFinite(wrong) => (Kind::NotFinite, wrong),
-        Error::Memory(wrong) => (Kind::Memory, wrong),
-        Error::Corrupt(wrong) => (Kind::Corrupt, wrong),
-        Error::Closed(wrong) => (Kind::Closed, wrong),
+    let (kind, mismatch) = match error {
+        Error::Shape(mismatch) => (Kind::Shape, mismatch),
+        Error::Action(mismatch) => (Kind::Action, mismatch),
+        Error::Space(mismatch) => (Kind::Space, mismatch),
+        Error::Config(mismatch) => (Kind::Config, mismatch),
+        Error::NotFinite(mismatch) => (Kind::NotFinite, mismatch),
+        Error::Memory(mismatch) => (Kind::Memory, mismatch),
+        Error::Corrupt(mismatch) => (Kind::Corrupt, mismatch),
+        Error::Closed(mismatch) => (Kind::Closed, mismatch),
         other => {
             let got = other.to_string();
             return proto::Failure { kind: Kind::Backend.into(), got, ..proto::Failure::default() };
         }
     };
-    let Mismatch { argument, expected, got, hint, at } = *wrong;
+    let Mismatch { argument, expected, got, hint, at } = *mismatch;
     proto::Failure {
         kind: kind.into(),
         argument: argument.into_owned(),
@@ -304,9 +304,9 @@ pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: us
         Kind::Closed => Error::closed,
     };
     let mut error = make(argument, expected, got, hint);
-    if let Some(wrong) = error.mismatch_mut() {
+    if let Some(mismatch) = error.mismatch_mut() {
         let number = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
-        wrong.at = Location {
+        mismatch.at = Location {
             env: number(env).and_then(|env| env.checked_add(first_env)),
             row: number(row),
             column: number(column),
@@ -374,9 +374,9 @@ mod tests {
 
         /// What is made takes no more than a multiple of what came: 64 names, and 16 bytes for 9.
         #[test]
-        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
             if let Ok(arguments) = arguments_from("arguments", &bytes) {
-                prop_assert!(arguments.len() <= MOST_ARGUMENTS);
+                prop_assert!(arguments.len() <= MAX_ARGUMENTS);
                 prop_assert_eq!(arguments_to("arguments", &arguments).unwrap(), bytes.clone());
             }
             let seeds = seeds_from(&bytes, num_envs).ok().map(|seeds| seeds.len());
@@ -388,7 +388,7 @@ mod tests {
             let _ = arguments_from("arguments", &bytes);
             let _ = seeds_from(&bytes, num_envs as usize);
             let slab = bytes.clone().into();
-            let _ = standing_from(&proto::Standing { width, slab }, num_envs as usize);
+            let _ = snapshot_from(&proto::Standing { width, slab }, num_envs as usize);
             let _ = prost::Message::decode(&bytes[..]).map(|_: proto::Request| ());
         }
     }

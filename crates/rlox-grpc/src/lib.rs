@@ -39,11 +39,11 @@ pub mod proto {
     include!("generated/rlox.v1.rs");
 }
 
-pub use cli::serve;
+pub use cli::run;
 pub use client::{
-    ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteVecEnv, RolloutSettings, Stop, asynchronous,
+    ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteVecEnv, RemoteRolloutConfig, StopFn, build_async_on_policy,
 };
-pub use worker::{Counters, Identity, Limits, Make, Worker, WorkerOptions};
+pub use worker::{Counters, Identity, Limits, MakeEnv, Worker, WorkerOptions};
 
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL: u32 = 2;

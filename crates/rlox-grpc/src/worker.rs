@@ -25,10 +25,10 @@ use tonic::{Request, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use connection::{Patience, Peer};
+use connection::{Timeouts, Peer};
 pub use metrics::Counters;
 use options::{FRAME_IN, THREADS, WINDOW};
-pub use options::{Identity, Limits, Make, WorkerOptions};
+pub use options::{Identity, Limits, MakeEnv, WorkerOptions};
 use session_task::Service;
 
 use crate::proto::worker_server::WorkerServer;
@@ -81,15 +81,15 @@ impl Worker {
     /// limits of 0; [`Error::Io`] where the system refuses the address or a thread.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         options.check()?;
-        apart(|| Self::begin(options))?
+        run_outside_runtime(|| Self::start_server(options))?
     }
 
-    fn begin(options: WorkerOptions) -> Result<Self> {
+    fn start_server(options: WorkerOptions) -> Result<Self> {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let runtime =
             Builder::new_multi_thread().worker_threads(threads).thread_name("rlox-worker").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the worker's threads".into(), source })?;
-        let inside = runtime.enter();
+        let runtime_guard = runtime.enter();
         let listener = runtime.block_on(bind(options.bind))?;
         let bound = address_of(&listener, options.bind)?;
         let counters = Arc::new(Counters::default());
@@ -125,26 +125,26 @@ impl Worker {
         let service = WorkerServer::new(service)
             .max_decoding_message_size(limits.max_message_bytes)
             .max_encoding_message_size(limits.max_message_bytes);
-        let (token, refused) = (options.token, Arc::clone(&counters));
-        let guard = move |request: Request<()>| admit(token.as_deref(), &refused, request);
+        let (token, guard_counters) = (options.token, Arc::clone(&counters));
+        let guard = move |request: Request<()>| admit(token.as_deref(), &guard_counters, request);
         let (health, health_service) = tonic_health::server::health_reporter();
         let health_service = health_service.max_decoding_message_size(LARGEST_HEALTH);
         runtime.block_on(health.set_serving::<WorkerServer<Service>>());
         let incoming = connection::accept(
             listener,
             limits.max_connections,
-            Patience::default(),
+            Timeouts::default(),
             Arc::clone(&counters),
             stopped.clone(),
         );
         let router = server
-            .add_service(InterceptedService::new(health_service, asks_health))
+            .add_service(InterceptedService::new(health_service, note_health_check))
             .add_service(InterceptedService::new(service, guard));
-        let ended = ended(stopped);
-        let served = runtime.spawn(router.serve_with_incoming_shutdown(incoming, ended));
-        drop(inside);
-        let (runtime, served, max_sessions) = (Some(runtime), Some(served), limits.max_sessions as u32);
-        Ok(Self { runtime, stop, health, sessions, max_sessions, served, counters, bound, metrics, tls })
+        let stop_signal = wait_for_stop(stopped);
+        let server_task = runtime.spawn(router.serve_with_incoming_shutdown(incoming, stop_signal));
+        drop(runtime_guard);
+        let (runtime, server_task, max_sessions) = (Some(runtime), Some(server_task), limits.max_sessions as u32);
+        Ok(Self { runtime, stop, health, sessions, max_sessions, served: server_task, counters, bound, metrics, tls })
     }
 
     /// Where it is found, as clients name it.
@@ -168,26 +168,26 @@ impl Worker {
     /// # Errors
     /// [`Error::Backend`] where sessions did not end within ten seconds, or the worker had failed.
     pub fn stop(mut self) -> Result<()> {
-        self.end()
+        self.shut_down()
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn shut_down(&mut self) -> Result<()> {
         let Some(runtime) = self.runtime.take() else { return Ok(()) };
-        let ended = apart(|| runtime.block_on(self.ended()));
+        let result = run_outside_runtime(|| runtime.block_on(self.wait_for_sessions()));
         runtime.shutdown_background();
-        ended?
+        result?
     }
 
-    async fn ended(&mut self) -> Result<()> {
+    async fn wait_for_sessions(&mut self) -> Result<()> {
         self.health.set_not_serving::<WorkerServer<Service>>().await;
         self.health.set_service_status("", ServingStatus::NotServing).await;
         self.stop.send_replace(true);
-        let all = timeout(GRACE, self.sessions.acquire_many(self.max_sessions)).await;
-        if all.is_err() {
+        let all_sessions = timeout(GRACE, self.sessions.acquire_many(self.max_sessions)).await;
+        if all_sessions.is_err() {
             return Err(Error::Backend(format!("sessions did not end within {} s", GRACE.as_secs())));
         }
-        let Some(served) = self.served.take() else { return Ok(()) };
-        match timeout(LAST, served).await {
+        let Some(server_task) = self.served.take() else { return Ok(()) };
+        match timeout(LAST, server_task).await {
             // Who watches its health, or takes no replies, is left.
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),
             Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", with_sources(&error)))),
@@ -199,18 +199,18 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         // Nobody is there who could be told.
-        let _ = self.end();
+        let _ = self.shut_down();
     }
 }
 
 /// Does what blocks in a thread of its own where the caller's is one of a runtime, which must not.
-fn apart<T: Send>(blocks: impl FnOnce() -> T + Send) -> Result<T> {
+fn run_outside_runtime<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     if Handle::try_current().is_err() {
-        return Ok(blocks());
+        return Ok(work());
     }
     let source = |source| Error::Io { path: "a thread".into(), source };
     thread::scope(|scope| {
-        let thread = thread::Builder::new().name("rlox-worker".into()).spawn_scoped(scope, blocks).map_err(source)?;
+        let thread = thread::Builder::new().name("rlox-worker".into()).spawn_scoped(scope, work).map_err(source)?;
         thread.join().map_err(|_| Error::Backend("a worker's thread panicked".into()))
     })
 }
@@ -230,20 +230,20 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|source| Error::Io { path: address.to_string(), source })
 }
 
-fn address_of(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr> {
-    listener.local_addr().map_err(|source| Error::Io { path: asked.to_string(), source })
+fn address_of(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAddr> {
+    listener.local_addr().map_err(|source| Error::Io { path: requested.to_string(), source })
 }
 
-async fn ended(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // An error says that the worker is gone.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Notes on the connection that it asks for the worker's health.
 #[expect(clippy::unnecessary_wraps, reason = "as interceptors are")]
-fn asks_health(request: Request<()>) -> std::result::Result<Request<()>, Status> {
+fn note_health_check(request: Request<()>) -> std::result::Result<Request<()>, Status> {
     if let Some(peer) = request.extensions().get::<Peer>() {
-        peer.ask_health();
+        peer.record_health_check();
     }
     Ok(request)
 }
@@ -254,12 +254,12 @@ fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std:
     use subtle::ConstantTimeEq;
 
     let Some(token) = token else { return Ok(request) };
-    let given = request.metadata().get("authorization").map(tonic::metadata::MetadataValue::as_bytes);
-    let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
-    if given.is_some_and(|given| given.ct_eq(token.as_bytes()).into()) {
+    let credential = request.metadata().get("authorization").map(tonic::metadata::MetadataValue::as_bytes);
+    let credential = credential.and_then(|value| value.strip_prefix(b"Bearer "));
+    if credential.is_some_and(|given| given.ct_eq(token.as_bytes()).into()) {
         return Ok(request);
     }
     counters.refused.fetch_add(1, Relaxed);
-    let got = if given.is_some() { "another one" } else { "none" };
+    let got = if credential.is_some() { "another one" } else { "none" };
     Err(Status::unauthenticated(format!("token: expected the worker's, got {got}; pass what its --token-file has")))
 }

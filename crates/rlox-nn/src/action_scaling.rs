@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Result, Space, check_len};
 
-use crate::builders::instead;
+use crate::builders::suggest_algorithms;
 
 /// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones. An
 /// element whose bounds are equal is constant, whatever the policy says of it.
@@ -34,10 +34,10 @@ impl ActionScaling {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
         let Space::Box { low, high, .. } = space else {
-            return Err(Error::space("action space", "a Box", space.to_json().to_string(), instead(space)));
+            return Err(Error::space("action space", "a Box", space.to_json().to_string(), suggest_algorithms(space)));
         };
-        let wrong = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite());
-        if let Some(i) = low.iter().zip(high).position(wrong) {
+        let is_unbounded = |(low, high): (&f32, &f32)| !(low.is_finite() && high.is_finite());
+        if let Some(i) = low.iter().zip(high).position(is_unbounded) {
             let got = format!("[{}, {}]", low[i], high[i]);
             return Err(Error::space("action space", "finite bounds", got, FIX).at_index(i));
         }
@@ -81,8 +81,8 @@ impl ActionScaling {
                     continue;
                 }
                 // The range of f32 bounds can exceed f32.
-                let [action_there, low, high] = [*action, *low, *high].map(f64::from);
-                *action = (2.0 * ((action_there - low) / (high - low)) - 1.0) as f32;
+                let [action_f64, low, high] = [*action, *low, *high].map(f64::from);
+                *action = (2.0 * ((action_f64 - low) / (high - low)) - 1.0) as f32;
             }
         }
         Ok(())

@@ -36,14 +36,14 @@ pub struct Minibatch<'a> {
 impl Minibatch<'_> {
     /// Some of `total` rows.
     fn rows(&self, rows: Range<usize>, total: usize) -> Self {
-        let wide = |len: usize| len / total * rows.start..len / total * rows.end;
+        let element_range = |len: usize| len / total * rows.start..len / total * rows.end;
         Self {
-            obs: &self.obs[wide(self.obs.len())],
+            obs: &self.obs[element_range(self.obs.len())],
             actions: match self.actions {
-                Actions::Discrete(actions) => Actions::Discrete(&actions[wide(actions.len())]),
-                Actions::Continuous(actions) => Actions::Continuous(&actions[wide(actions.len())]),
+                Actions::Discrete(actions) => Actions::Discrete(&actions[element_range(actions.len())]),
+                Actions::Continuous(actions) => Actions::Continuous(&actions[element_range(actions.len())]),
             },
-            masks: self.masks.map(|masks| &masks[wide(masks.len())]),
+            masks: self.masks.map(|masks| &masks[element_range(masks.len())]),
             log_probs: &self.log_probs[rows.clone()],
             values: &self.values[rows.clone()],
             advantages: &self.advantages[rows.clone()],
@@ -94,7 +94,7 @@ impl ActorCriticLoss {
 
 /// How the networks of a policy are made, as checkpoints tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyShape {
+pub struct PolicyArch {
     /// Widths of the hidden layers of the policy.
     pub policy: Vec<usize>,
     /// Widths of those of the values; the same ones where the trunk is shared.
@@ -128,16 +128,16 @@ pub struct ActorCriticStats {
 
 impl ActorCriticStats {
     /// Adds what a share of the rows said.
-    fn add(&mut self, part: &Self, share: f32) {
-        for (all, part) in [
-            (&mut self.policy_loss, part.policy_loss),
-            (&mut self.value_loss, part.value_loss),
-            (&mut self.entropy_loss, part.entropy_loss),
-            (&mut self.loss, part.loss),
-            (&mut self.approx_kl, part.approx_kl),
-            (&mut self.clip_fraction, part.clip_fraction),
+    fn add(&mut self, stats: &Self, weight: f32) {
+        for (total, value) in [
+            (&mut self.policy_loss, stats.policy_loss),
+            (&mut self.value_loss, stats.value_loss),
+            (&mut self.entropy_loss, stats.entropy_loss),
+            (&mut self.loss, stats.loss),
+            (&mut self.approx_kl, stats.approx_kl),
+            (&mut self.clip_fraction, stats.clip_fraction),
         ] {
-            *all += part * share;
+            *total += value * weight;
         }
     }
 }
@@ -223,7 +223,7 @@ pub trait ActorCritic: Policy + Send {
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
     ) -> Result<ActorCriticStats> {
-        self.update_unless(batch, loss, optimizer, max_grad_norm, None, &mut || false)
+        self.update_with_early_stopping(batch, loss, optimizer, max_grad_norm, None, &mut || false)
     }
 
     /// As [`ActorCritic::update`], but takes no step where [`ActorCriticStats::approx_kl`] is above `max_kl`, or where
@@ -232,7 +232,7 @@ pub trait ActorCritic: Policy + Send {
     /// # Errors
     /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; but for the gradients, nothing has
     /// changed then.
-    fn update_unless(
+    fn update_with_early_stopping(
         &mut self,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
@@ -253,9 +253,9 @@ pub trait ActorCritic: Policy + Send {
             self.backward()?;
             Ok(ActorCriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
         };
-        let done = work();
+        let result = work();
         self.zero_gradients();
-        done
+        result
     }
 
     /// Draws the noise of state-dependent exploration anew.
@@ -268,7 +268,7 @@ pub trait ActorCritic: Policy + Send {
     ///
     /// # Errors
     /// Those of [`Policy::act`].
-    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
     /// The mean standard deviation that is learned beside the networks, if one is.
     fn mean_std(&self) -> Option<f32> {
@@ -276,7 +276,7 @@ pub trait ActorCritic: Policy + Send {
     }
 
     /// How its networks are made; `None` if it is not of fully connected layers.
-    fn shape(&self) -> Option<PolicyShape> {
+    fn arch(&self) -> Option<PolicyArch> {
         None
     }
 

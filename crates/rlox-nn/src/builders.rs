@@ -5,7 +5,7 @@ use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
 use crate::{
     Activation, DeterministicActor, Distribution, Dueling, Init, Mlp, NamedTensors, Network, PolicyNetworks, QNetworks,
-    SquashedPolicy, TwinCritics,
+    SquashedPolicy, CriticEnsemble,
 };
 
 /// The logarithm of standard deviations to begin with.
@@ -65,15 +65,15 @@ impl<N: Network> PolicyNetworks<N> {
         let last = 2 * (widths.len() - 2);
         for tensor in &trunk.tensors() {
             let rows = tensor.shape.first() == Some(&(distribution.outputs() + 1));
-            let part = tensor.name.strip_prefix(&format!("{last}.")).filter(|_| rows);
-            let of_heads = |part: &str| {
-                let found = heads.iter().filter_map(|head| head.find(&format!("0.{part}")));
+            let suffix = tensor.name.strip_prefix(&format!("{last}.")).filter(|_| rows);
+            let head_data = |suffix: &str| {
+                let found = heads.iter().filter_map(|head| head.find(&format!("0.{suffix}")));
                 found.flat_map(|head| head.data.iter().copied()).collect()
             };
-            tensors.push(tensor.name.clone(), &tensor.shape, part.map_or_else(|| tensor.data.clone(), of_heads))?;
+            tensors.push(tensor.name.clone(), &tensor.shape, suffix.map_or_else(|| tensor.data.clone(), head_data))?;
         }
         trunk.load(&tensors)?;
-        Self::shared(trunk, distribution)
+        Self::with_shared_trunk(trunk, distribution)
     }
 }
 
@@ -157,7 +157,7 @@ impl<N: Network> QNetworks<N> {
         rng: &mut Pcg64,
         mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
     ) -> Result<Self> {
-        let [online, target] = pair(&sizes(spec.observation.dim(), net_arch, num_actions(spec)?), rng, &mut make)?;
+        let [online, target] = make_pair(&sizes(spec.observation.dim(), net_arch, num_actions(spec)?), rng, &mut make)?;
         Self::new(online, target)
     }
 }
@@ -174,12 +174,12 @@ impl<N: Network> QNetworks<Dueling<N>> {
         mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
     ) -> Result<Self> {
         let sizes = sizes(spec.observation.dim(), net_arch, num_actions(spec)?.saturating_add(1));
-        let [online, target] = pair(&sizes, rng, &mut make)?;
+        let [online, target] = make_pair(&sizes, rng, &mut make)?;
         Self::new(Dueling::new(online)?, Dueling::new(target)?)
     }
 }
 
-impl<N: Network> TwinCritics<N> {
+impl<N: Network> CriticEnsemble<N> {
     /// Critics of networks that `make` makes, given their sizes and a stream, for an environment's spaces: `n_critics` of
     /// them, each with hidden layers of these widths.
     ///
@@ -194,7 +194,7 @@ impl<N: Network> TwinCritics<N> {
     ) -> Result<Self> {
         let (obs_dim, action_dim) = (spec.observation.dim(), action_dim(spec)?);
         let sizes = sizes(obs_dim.saturating_add(action_dim), net_arch, 1);
-        let networks = (0..n_critics).map(|_| pair(&sizes, rng, &mut make)).collect::<Result<_>>()?;
+        let networks = (0..n_critics).map(|_| make_pair(&sizes, rng, &mut make)).collect::<Result<_>>()?;
         Self::new(networks, obs_dim)
     }
 }
@@ -214,8 +214,8 @@ impl<N: Network> SquashedPolicy<N> {
         mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
     ) -> Result<Self> {
         let action_dim = action_dim(spec)?;
-        let each = if log_std_init.is_some() { 1 } else { 2 };
-        let actor = make(&sizes(spec.observation.dim(), net_arch, action_dim.saturating_mul(each)), rng)?;
+        let outputs_per_action = if log_std_init.is_some() { 1 } else { 2 };
+        let actor = make(&sizes(spec.observation.dim(), net_arch, action_dim.saturating_mul(outputs_per_action)), rng)?;
         match log_std_init {
             Some(log_std_init) => Self::state_dependent(actor, action_dim, log_std_init),
             None => Self::new(actor, action_dim),
@@ -235,7 +235,7 @@ impl<N: Network> DeterministicActor<N> {
         rng: &mut Pcg64,
         mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
     ) -> Result<Self> {
-        let [online, target] = pair(&sizes(spec.observation.dim(), net_arch, action_dim(spec)?), rng, &mut make)?;
+        let [online, target] = make_pair(&sizes(spec.observation.dim(), net_arch, action_dim(spec)?), rng, &mut make)?;
         Self::new(online, target)
     }
 }
@@ -260,7 +260,7 @@ impl QNetworks<Dueling<Mlp>> {
     }
 }
 
-impl TwinCritics<Mlp> {
+impl CriticEnsemble<Mlp> {
     /// Critics of the built-in network for an environment's spaces, `n_critics` of them, each with hidden layers of these
     /// widths.
     ///
@@ -322,7 +322,7 @@ fn mlp(activation: Activation) -> impl FnMut(&[usize], &mut Pcg64) -> Result<Mlp
 }
 
 /// A network, and another of the same sizes, which is to become its copy and takes nothing from the stream.
-fn pair<N>(
+fn make_pair<N>(
     sizes: &[usize],
     rng: &mut Pcg64,
     make: &mut impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
@@ -331,7 +331,7 @@ fn pair<N>(
 }
 
 /// What to do in a space of actions that another algorithm is for.
-pub(crate) fn instead(space: &Space) -> &'static str {
+pub(crate) fn suggest_algorithms(space: &Space) -> &'static str {
     match space {
         Space::Discrete { .. } => "use DQN, PPO or A2C",
         Space::Box { low, high, .. } if low.iter().chain(high).all(|bound| bound.is_finite()) => {
@@ -347,7 +347,7 @@ fn action_dim(spec: &EnvSpec) -> Result<usize> {
     if matches!(spec.action, Space::Box { .. }) {
         return Ok(spec.action.dim());
     }
-    Err(Error::space("action space", "a Box", spec.action.to_json().to_string(), instead(&spec.action)))
+    Err(Error::space("action space", "a Box", spec.action.to_json().to_string(), suggest_algorithms(&spec.action)))
 }
 
 /// How many actions a Discrete space has.
@@ -356,5 +356,5 @@ pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     if let Space::Discrete { n, .. } = spec.action {
         return Ok(n as usize);
     }
-    Err(Error::space("action space", "a Discrete one", spec.action.to_json().to_string(), instead(&spec.action)))
+    Err(Error::space("action space", "a Discrete one", spec.action.to_json().to_string(), suggest_algorithms(&spec.action)))
 }

@@ -5,23 +5,23 @@ use rlox_core::{Error, Result, check_len};
 use crate::alloc::resize;
 use crate::losses::td_loss;
 use crate::optimizer::check_state;
-use crate::parallel::{at_once_if, pays};
+use crate::parallel::{join_if, worth_forking};
 use crate::{
-    CriticStats, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, validate,
+    CriticStats, Learnable, NamedTensors, Network, NetworkArch, Optimizer, Workspace, TdLoss, clip_and_step, validate,
 };
 
 /// Which critics speak to an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Critics {
+pub enum CriticReduction {
     /// The one that says least, row by row: SAC's way.
-    Smallest,
+    Min,
     /// The first one: TD3's way.
     First,
 }
 
 /// A minibatch of B state-action pairs for critics. All but the observations and actions are `[B]`.
 #[derive(Clone, Copy, Debug)]
-pub struct ValuedActions<'a> {
+pub struct CriticBatch<'a> {
     /// `[B, d]`.
     pub obs: &'a [f32],
     /// `[B, a]`, between -1 and 1.
@@ -32,7 +32,7 @@ pub struct ValuedActions<'a> {
     pub weights: Option<&'a [f32]>,
 }
 
-impl ValuedActions<'_> {
+impl CriticBatch<'_> {
     /// Checks the lengths, and that all numbers are finite.
     fn check(&self, obs_dim: usize, action_dim: usize) -> Result<()> {
         let rows = validate::count_rows("actions", self.actions, action_dim)?;
@@ -85,7 +85,7 @@ pub trait ActionValue: Send {
         &mut self,
         obs: &[f32],
         actions: &[f32],
-        critics: Critics,
+        reduction: CriticReduction,
         values: &mut [f32],
         d_actions: &mut [f32],
     ) -> Result<()>;
@@ -96,7 +96,7 @@ pub trait ActionValue: Send {
     /// # Errors
     /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
     /// is not finite. Of a critic that fails after that all gradients are dropped.
-    fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats>;
+    fn backward(&mut self, batch: &CriticBatch<'_>, coef: f32) -> Result<CriticStats>;
 
     /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
     ///
@@ -110,7 +110,7 @@ pub trait ActionValue: Send {
     /// Those of the two.
     fn update(
         &mut self,
-        batch: &ValuedActions<'_>,
+        batch: &CriticBatch<'_>,
         coef: f32,
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
@@ -127,10 +127,10 @@ pub trait ActionValue: Send {
     ///
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
-    fn track(&mut self, tau: f32) -> Result<()>;
+    fn soft_update(&mut self, tau: f32) -> Result<()>;
 
     /// How its networks are made; `None` if they are not of fully connected layers of the same widths.
-    fn shape(&self) -> Option<NetworkShape> {
+    fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
@@ -174,7 +174,7 @@ pub trait ActionValue: Send {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct TwinCritics<N> {
+pub struct CriticEnsemble<N> {
     critics: Vec<Critic<N>>,
     obs_dim: usize,
     /// `[observation | action]` rows.
@@ -186,7 +186,7 @@ pub struct TwinCritics<N> {
     apart: usize,
 }
 
-impl<N: Network> TwinCritics<N> {
+impl<N: Network> CriticEnsemble<N> {
     /// Critics for observations of `obs_dim` numbers, each a pair of networks, the online one and its target, of one
     /// architecture. Targets become copies.
     ///
@@ -208,7 +208,7 @@ impl<N: Network> TwinCritics<N> {
                 let got = format!("{} and {}", online.in_dim(), online.out_dim());
                 return Err(Error::shape("networks", format!("{inputs} inputs and 1 output"), got, FIX));
             }
-            target.track(&online, 1.0)?;
+            target.soft_update(&online, 1.0)?;
             critics.push(Critic::new(online, target));
         }
         Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new(), apart: 0 })
@@ -220,7 +220,7 @@ impl<N: Network> TwinCritics<N> {
     }
 
     /// Checks the rows of a batch and puts them together.
-    fn put_together(&mut self, obs: &[f32], actions: &[f32]) -> Result<usize> {
+    fn concat_inputs(&mut self, obs: &[f32], actions: &[f32]) -> Result<usize> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = validate::count_rows("actions", actions, action_dim)?;
         check_len("obs", obs.len(), rows.saturating_mul(obs_dim))?;
@@ -233,32 +233,32 @@ impl<N: Network> TwinCritics<N> {
     }
 
     /// `work` with each critic, given the inputs: two halves of them at once, or one after the other.
-    fn each(&mut self, apart: bool, work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync) -> Result<()> {
+    fn for_each_critic(&mut self, fork: bool, work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync) -> Result<()> {
         let inputs = &self.inputs[..];
-        each(&mut self.critics, apart, |critic| work(critic, inputs))
+        for_each_critic(&mut self.critics, fork, |critic| work(critic, inputs))
     }
 
     /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
     /// learned from by two, of which each has its critics at hand.
-    fn pays(&self, rows: usize, passes: usize) -> bool {
-        rows == self.apart || pays(self.work(rows, passes))
+    fn worth_forking(&self, rows: usize, passes: usize) -> bool {
+        rows == self.apart || worth_forking(self.multiplications(rows, passes))
     }
 
     /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
-    fn work(&self, rows: usize, passes: usize) -> usize {
+    fn multiplications(&self, rows: usize, passes: usize) -> usize {
         rows * self.critics[0].online.num_parameters() * passes / 3 * self.critics.len().div_ceil(2)
     }
 
     /// What each network gives, by name.
-    fn named(&self, prefix: &str, all: &mut NamedTensors, of: impl Fn(&Critic<N>) -> NamedTensors) {
+    fn named(&self, prefix: &str, all: &mut NamedTensors, get_tensors: impl Fn(&Critic<N>) -> NamedTensors) {
         for (i, critic) in self.critics.iter().enumerate() {
             // Each has a number of its own: nothing is refused.
-            let _ = all.extend(&format!("{prefix}qf{i}"), &of(critic));
+            let _ = all.extend(&format!("{prefix}qf{i}"), &get_tensors(critic));
         }
     }
 }
 
-impl<N: Network> ActionValue for TwinCritics<N> {
+impl<N: Network> ActionValue for CriticEnsemble<N> {
     fn obs_dim(&self) -> usize {
         self.obs_dim
     }
@@ -273,8 +273,8 @@ impl<N: Network> ActionValue for TwinCritics<N> {
 
     fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
         check_len("values", values.len(), self.critics.len() * (actions.len() / self.action_dim()))?;
-        let rows = self.put_together(obs, actions)?;
-        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, false))?;
+        let rows = self.concat_inputs(obs, actions)?;
+        self.for_each_critic(self.worth_forking(rows, 1), |critic, inputs| critic.infer(inputs, rows, false))?;
         for (values, critic) in values.chunks_exact_mut(rows).zip(&self.critics) {
             values.copy_from_slice(&critic.values);
         }
@@ -283,10 +283,10 @@ impl<N: Network> ActionValue for TwinCritics<N> {
 
     fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
-        let rows = self.put_together(obs, actions)?;
-        self.each(self.pays(rows, 1), |critic, inputs| critic.infer(inputs, rows, true))?;
+        let rows = self.concat_inputs(obs, actions)?;
+        self.for_each_critic(self.worth_forking(rows, 1), |critic, inputs| critic.infer(inputs, rows, true))?;
         for (row, value) in values.iter_mut().enumerate() {
-            *value = smallest(&self.critics, row).1;
+            *value = min_critic(&self.critics, row).1;
         }
         Ok(())
     }
@@ -295,38 +295,38 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         &mut self,
         obs: &[f32],
         actions: &[f32],
-        critics: Critics,
+        reduction: CriticReduction,
         values: &mut [f32],
         d_actions: &mut [f32],
     ) -> Result<()> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
         check_len("d_actions", d_actions.len(), actions.len())?;
-        let rows = self.put_together(obs, actions)?;
-        let (at_once, whole) = (pays(self.work(rows, 1)), self.pays(rows, 2));
+        let rows = self.concat_inputs(obs, actions)?;
+        let (fork_each_pass, fork_both_passes) = (worth_forking(self.multiplications(rows, 1)), self.worth_forking(rows, 2));
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
-        let counted = if critics == Critics::First { 1 } else { self.critics.len() };
-        let Self { critics, inputs, smallest, .. } = self;
-        let critics = &mut critics[..counted];
-        if whole && !at_once {
+        let num_used = if reduction == CriticReduction::First { 1 } else { self.critics.len() };
+        let Self { critics, inputs, smallest: min_indices, .. } = self;
+        let critics = &mut critics[..num_used];
+        if fork_both_passes && !fork_each_pass {
             // Worth two threads only in one piece.
-            each(critics, true, |critic| {
-                critic.say(inputs, rows)?;
+            for_each_critic(critics, true, |critic| {
+                critic.forward(inputs, rows)?;
                 critic.d_values.fill(1.0);
-                critic.slopes(inputs.len())
+                critic.input_gradients(inputs.len())
             })?;
-            all_smallest(critics, rows, smallest);
+            fill_min_indices(critics, rows, min_indices);
         } else {
-            each(critics, at_once, |critic| critic.say(inputs, rows))?;
-            all_smallest(critics, rows, smallest);
+            for_each_critic(critics, fork_each_pass, |critic| critic.forward(inputs, rows))?;
+            fill_min_indices(critics, rows, min_indices);
             // Of a row of which another one says less no gradient is wanted, and networks need not compute it.
             for (which, critic) in critics.iter_mut().enumerate() {
-                let wanted = smallest.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
+                let wanted = min_indices.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
                 critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
             }
-            each(critics, at_once, |critic| critic.slopes(inputs.len()))?;
+            for_each_critic(critics, fork_each_pass, |critic| critic.input_gradients(inputs.len()))?;
         }
         let slopes = d_actions.chunks_exact_mut(action_dim);
-        for (row, ((value, slopes), which)) in values.iter_mut().zip(slopes).zip(smallest).enumerate() {
+        for (row, ((value, slopes), which)) in values.iter_mut().zip(slopes).zip(min_indices).enumerate() {
             *value = critics[*which].values[row];
             let inputs = &critics[*which].d_inputs[row * (obs_dim + action_dim)..];
             slopes.copy_from_slice(&inputs[obs_dim..obs_dim + action_dim]);
@@ -334,19 +334,19 @@ impl<N: Network> ActionValue for TwinCritics<N> {
         Ok(())
     }
 
-    fn backward(&mut self, batch: &ValuedActions<'_>, coef: f32) -> Result<CriticStats> {
+    fn backward(&mut self, batch: &CriticBatch<'_>, coef: f32) -> Result<CriticStats> {
         validate::check_not_negative("coef", coef)?;
         batch.check(self.obs_dim, self.action_dim())?;
-        let rows = self.put_together(batch.obs, batch.actions)?;
-        let apart = pays(self.work(rows, 3));
-        self.apart = if apart { rows } else { 0 };
-        let learned = self.each(apart, |critic, inputs| critic.learn(inputs, rows, batch, coef));
+        let rows = self.concat_inputs(batch.obs, batch.actions)?;
+        let fork = worth_forking(self.multiplications(rows, 3));
+        self.apart = if fork { rows } else { 0 };
+        let result = self.for_each_critic(fork, |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
-        if learned.is_err() {
+        if result.is_err() {
             // One may have learned where another has not.
-            Together { critics, apart }.forget();
+            OnlineCritics { critics, apart: fork }.zero_grad();
         }
-        learned?;
+        result?;
         let share = 1.0 / critics.len() as f32;
         td_errors.clear();
         td_errors.extend((0..rows).map(|row| critics.iter().map(|critic| share * critic.td_errors[row]).sum::<f32>()));
@@ -359,22 +359,22 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let mut together = Together { critics: &mut self.critics, apart: self.apart > 0 };
-        clipped_step(&mut [("critic", &mut together)], optimizer, max_grad_norm)
+        let mut online = OnlineCritics { critics: &mut self.critics, apart: self.apart > 0 };
+        clip_and_step(&mut [("critic", &mut online)], optimizer, max_grad_norm)
     }
 
     fn td_errors(&self) -> &[f32] {
         &self.td_errors
     }
 
-    fn track(&mut self, tau: f32) -> Result<()> {
-        each(&mut self.critics, self.apart > 0, |critic| critic.target.track(&critic.online, tau))
+    fn soft_update(&mut self, tau: f32) -> Result<()> {
+        for_each_critic(&mut self.critics, self.apart > 0, |critic| critic.target.soft_update(&critic.online, tau))
     }
 
-    fn shape(&self) -> Option<NetworkShape> {
-        let mut shapes = self.online().map(NetworkShape::of);
-        let first = shapes.next()?;
-        shapes.all(|shape| shape == first).then_some(first)
+    fn arch(&self) -> Option<NetworkArch> {
+        let mut archs = self.online().map(NetworkArch::from_network);
+        let first = archs.next()?;
+        archs.all(|shape| shape == first).then_some(first)
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -387,8 +387,8 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
         for (i, critic) in self.critics.iter_mut().enumerate() {
-            critic.online.load(&tensors.part(&format!("critic.qf{i}")))?;
-            critic.target.load(&tensors.part(&format!("critic_target.qf{i}")))?;
+            critic.online.load(&tensors.strip_prefix(&format!("critic.qf{i}")))?;
+            critic.target.load(&tensors.strip_prefix(&format!("critic_target.qf{i}")))?;
         }
         Ok(())
     }
@@ -408,7 +408,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
         let mut critics = self.critics.iter_mut().enumerate();
-        critics.try_for_each(|(i, critic)| critic.online.load_optimizer_state(&state.part(&format!("critic.qf{i}"))))
+        critics.try_for_each(|(i, critic)| critic.online.load_optimizer_state(&state.strip_prefix(&format!("critic.qf{i}"))))
     }
 }
 
@@ -417,7 +417,7 @@ impl<N: Network> ActionValue for TwinCritics<N> {
 struct Critic<N> {
     online: N,
     target: N,
-    scratch: Scratch,
+    scratch: Workspace,
     /// `[B]`, and so are the next two.
     values: Vec<f32>,
     td_errors: Vec<f32>,
@@ -430,7 +430,7 @@ struct Critic<N> {
 impl<N: Network> Critic<N> {
     fn new(online: N, target: N) -> Self {
         let [values, td_errors, d_values, d_inputs] = Default::default();
-        Self { online, target, scratch: Scratch::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
+        Self { online, target, scratch: Workspace::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
     }
 
     /// What the network, or its target, says.
@@ -441,20 +441,20 @@ impl<N: Network> Critic<N> {
     }
 
     /// What the network says, keeping what [`Critic::slopes`] needs.
-    fn say(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
+    fn forward(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         resize("obs", &mut self.d_values, rows, 0.0)?;
         self.online.forward(inputs, rows, &mut self.values)
     }
 
     /// The gradients with respect to so many numbers of inputs of what it said, times `d_values`.
-    fn slopes(&mut self, inputs: usize) -> Result<()> {
+    fn input_gradients(&mut self, inputs: usize) -> Result<()> {
         resize("obs", &mut self.d_inputs, inputs, 0.0)?;
         self.online.backward(&self.d_values, false, Some(&mut self.d_inputs))
     }
 
     /// The loss of a minibatch; adds its gradient to the parameters'.
-    fn learn(&mut self, inputs: &[f32], rows: usize, batch: &ValuedActions<'_>, coef: f32) -> Result<()> {
+    fn learn(&mut self, inputs: &[f32], rows: usize, batch: &CriticBatch<'_>, coef: f32) -> Result<()> {
         let Self { online, values, d_values, td_errors, .. } = self;
         for vector in [&mut *values, &mut *d_values, &mut *td_errors] {
             resize("obs", vector, rows, 0.0)?;
@@ -467,7 +467,7 @@ impl<N: Network> Critic<N> {
 }
 
 /// The first critic that said least of a row, and what it said. One that did not say a number says least.
-fn smallest<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
+fn min_critic<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
     let mut least = (0, critics.first().map_or(f32::NAN, |critic| critic.values[row]));
     for (which, critic) in critics.iter().enumerate() {
         let value = critic.values[row];
@@ -479,15 +479,15 @@ fn smallest<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
 }
 
 /// Which critic said least, of each row.
-fn all_smallest<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
+fn fill_min_indices<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
     which.clear();
-    which.extend((0..rows).map(|row| smallest(critics, row).0));
+    which.extend((0..rows).map(|row| min_critic(critics, row).0));
 }
 
 /// `work` with each critic: two halves of them at once, or one after the other.
-fn each<N: Network>(
+fn for_each_critic<N: Network>(
     critics: &mut [Critic<N>],
-    apart: bool,
+    fork: bool,
     work: impl Fn(&mut Critic<N>) -> Result<()> + Sync,
 ) -> Result<()> {
     let (left, right) = critics.split_at_mut(critics.len().div_ceil(2));
@@ -495,24 +495,24 @@ fn each<N: Network>(
         return left.iter_mut().try_for_each(work);
     }
     let work = &work;
-    at_once_if(apart, || left.iter_mut().try_for_each(work), || right.iter_mut().try_for_each(work))?;
+    join_if(fork, || left.iter_mut().try_for_each(work), || right.iter_mut().try_for_each(work))?;
     Ok(())
 }
 
 /// All critics as one part of a joint step.
-struct Together<'a, N> {
+struct OnlineCritics<'a, N> {
     critics: &'a mut [Critic<N>],
     /// Whether two threads have computed their gradients.
     apart: bool,
 }
 
-impl<N: Network> Learnable for Together<'_, N> {
+impl<N: Network> Learnable for OnlineCritics<'_, N> {
     fn sum_of_squares(&mut self) -> Result<f64> {
-        self.critics.iter_mut().try_fold(0.0, |sum, critic| Ok(sum + critic.online.grad_sq()?))
+        self.critics.iter_mut().try_fold(0.0, |sum, critic| Ok(sum + critic.online.grad_norm_sq()?))
     }
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        each(self.critics, self.apart, |critic| critic.online.apply_gradients(optimizer, scale))
+        for_each_critic(self.critics, self.apart, |critic| critic.online.apply_gradients(optimizer, scale))
     }
 
     fn named_gradients(&self) -> NamedTensors {
@@ -523,7 +523,7 @@ impl<N: Network> Learnable for Together<'_, N> {
         all
     }
 
-    fn forget(&mut self) {
+    fn zero_grad(&mut self) {
         self.critics.iter_mut().for_each(|critic| critic.online.zero_gradients());
     }
 }

@@ -7,7 +7,7 @@ use crate::distribution::{Squash, draw_normal};
 use crate::losses::td3_actor_loss;
 use crate::optimizer::check_state;
 use crate::{
-    ActionValue, ActorStats, Critics, NamedTensors, Network, NetworkShape, Optimizer, Scratch, clipped_step, validate,
+    ActionValue, ActorStats, CriticReduction, NamedTensors, Network, NetworkArch, Optimizer, Workspace, clip_and_step, validate,
 };
 
 /// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
@@ -98,10 +98,10 @@ pub trait DeterministicPolicy: Send {
     ///
     /// # Errors
     /// [`rlox_core::Error::Config`] for a share outside of 0 to 1.
-    fn track(&mut self, tau: f32) -> Result<()>;
+    fn soft_update(&mut self, tau: f32) -> Result<()>;
 
     /// How its networks are made; `None` if they are not of fully connected layers.
-    fn shape(&self) -> Option<NetworkShape> {
+    fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
@@ -153,7 +153,7 @@ pub struct DeterministicActor<N> {
 /// Memory of a batch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    scratch: Scratch,
+    scratch: Workspace,
     outputs: Vec<f32>,
     noise: Vec<f32>,
     acting: Squash,
@@ -172,7 +172,7 @@ impl<N: Network> DeterministicActor<N> {
     /// # Errors
     /// [`rlox_core::Error::Shape`] if they differ.
     pub fn new(online: N, mut target: N) -> Result<Self> {
-        target.track(&online, 1.0)?;
+        target.soft_update(&online, 1.0)?;
         Ok(Self { online, target, memory: Memory::default() })
     }
 
@@ -194,12 +194,12 @@ impl<N: Network> DeterministicActor<N> {
 
     fn infer(&mut self, target: bool, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
-        let Memory { scratch, outputs, acting, .. } = &mut self.memory;
+        let Memory { scratch: workspace, outputs, acting, .. } = &mut self.memory;
         resize("obs", outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
-        network.infer(obs, rows, outputs, scratch)?;
-        let said = validate::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
+        network.infer(obs, rows, outputs, workspace)?;
+        let result = validate::check_finite_outputs("actions", outputs, actions.len() / rows);
+        result.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
         acting.run(outputs, actions);
         Ok(())
     }
@@ -228,10 +228,10 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         validate::check_not_negative("smoothing.noise", smoothing.noise)?;
         validate::check_not_negative("smoothing.clip", smoothing.clip)?;
         self.infer(true, obs, actions)?;
-        let drawn = &mut self.memory.noise;
-        resize("obs", drawn, actions.len(), 0.0)?;
-        draw_normal(drawn, rng);
-        smoothing.apply(drawn, actions);
+        let noise = &mut self.memory.noise;
+        resize("obs", noise, actions.len(), 0.0)?;
+        draw_normal(noise, rng);
+        smoothing.apply(noise, actions);
         Ok(())
     }
 
@@ -242,8 +242,8 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         learning.slopes.clear();
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
-        let said = validate::check_said("actions", outputs, actions.len() / rows);
-        said.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
+        let result = validate::check_finite_outputs("actions", outputs, actions.len() / rows);
+        result.map_err(|error| validate::blame_input(error, obs, self.online.in_dim()))?;
         learning.run(outputs, actions);
         Ok(())
     }
@@ -260,7 +260,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let norm = clipped_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)?;
+        let norm = clip_and_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)?;
         // The actions were the former weights'.
         self.memory.learning.slopes.clear();
         Ok(norm)
@@ -282,7 +282,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         resize("obs", &mut d_actions, count, 0.0)?;
         resize("obs", &mut values, rows, 0.0)?;
         self.forward(obs, &mut actions)?;
-        critics.action_gradients(obs, &actions, Critics::First, &mut values, &mut d_actions)?;
+        critics.action_gradients(obs, &actions, CriticReduction::First, &mut values, &mut d_actions)?;
         let loss = td3_actor_loss(&values, &mut d_actions)?;
         self.backward(&d_actions)?;
         let Memory { actions: a, values: v, d_actions: d, .. } = &mut self.memory;
@@ -291,12 +291,12 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
         Ok(ActorStats { loss, mean_value: -loss, entropy: 0.0, grad_norm })
     }
 
-    fn track(&mut self, tau: f32) -> Result<()> {
-        self.target.track(&self.online, tau)
+    fn soft_update(&mut self, tau: f32) -> Result<()> {
+        self.target.soft_update(&self.online, tau)
     }
 
-    fn shape(&self) -> Option<NetworkShape> {
-        Some(NetworkShape::of(&self.online))
+    fn arch(&self) -> Option<NetworkArch> {
+        Some(NetworkArch::from_network(&self.online))
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -310,8 +310,8 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
         self.memory.learning.slopes.clear();
-        self.online.load(&tensors.part("actor"))?;
-        self.target.load(&tensors.part("actor_target"))
+        self.online.load(&tensors.strip_prefix("actor"))?;
+        self.target.load(&tensors.strip_prefix("actor_target"))
     }
 
     fn gradients(&self) -> NamedTensors {
@@ -328,6 +328,6 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.online.load_optimizer_state(&state.part("actor"))
+        self.online.load_optimizer_state(&state.strip_prefix("actor"))
     }
 }

@@ -24,7 +24,7 @@ pub use squashed::SquashedGaussian;
 
 /// What a network says about a batch of N rows, and what goes with it.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct DistInputs<'a> {
     /// The network's outputs, `[N, outputs]`.
     pub outputs: &'a [f32],
     /// The last hidden layer, `[N, hidden]`; read with state-dependent exploration only.
@@ -103,8 +103,8 @@ impl Distribution {
         if hidden == 0 {
             return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
         }
-        let made = StateDependent::new(hidden, space.dim(), log_std_init);
-        Ok(Self { kind: Kind::StateDependent(made.map_err(|error| error.rename_argument("shape", "hidden"))?) })
+        let result = StateDependent::new(hidden, space.dim(), log_std_init);
+        Ok(Self { kind: Kind::StateDependent(result.map_err(|error| error.rename_argument("shape", "hidden"))?) })
     }
 
     /// How many numbers a row of the network has for it.
@@ -144,7 +144,7 @@ impl Distribution {
     }
 
     /// How many numbers of the last hidden layer it reads; 0 for none.
-    pub fn reads_hidden(&self) -> usize {
+    pub fn hidden_dim(&self) -> usize {
         if let Kind::StateDependent(it) = &self.kind { it.hidden } else { 0 }
     }
 
@@ -172,22 +172,22 @@ impl Distribution {
     /// number of the `hidden` layer that is NaN or infinite. Nothing is written or drawn then.
     pub fn sample(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         rngs: &mut [Pcg64],
         actions: ActionsMut<'_>,
         log_probs: &mut [f32],
     ) -> Result<()> {
-        self.check(given, actions_len(&actions), rngs.len())?;
+        self.check(inputs, actions_len(&actions), rngs.len())?;
         check_len("log_probs", log_probs.len(), rngs.len())?;
         match (&mut self.kind, actions) {
-            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
-            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.sample(given, rngs, actions, log_probs),
+            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.sample(inputs, rngs, actions, log_probs),
+            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.sample(inputs, rngs, actions, log_probs),
             (Kind::Gaussian(it), ActionsMut::Continuous(actions)) => {
-                it.sample(given, rngs, actions, log_probs);
+                it.sample(inputs, rngs, actions, log_probs);
                 Ok(())
             }
-            (Kind::StateDependent(it), ActionsMut::Continuous(actions)) => it.sample(given, rngs, actions, log_probs),
-            _ => Err(self.other_kind()),
+            (Kind::StateDependent(it), ActionsMut::Continuous(actions)) => it.sample(inputs, rngs, actions, log_probs),
+            _ => Err(self.action_type_error()),
         }
     }
 
@@ -195,17 +195,17 @@ impl Distribution {
     ///
     /// # Errors
     /// Those of [`Distribution::sample`].
-    pub fn mode(&mut self, given: Given<'_>, actions: ActionsMut<'_>) -> Result<()> {
+    pub fn mode(&mut self, inputs: DistInputs<'_>, actions: ActionsMut<'_>) -> Result<()> {
         let len = actions_len(&actions);
-        self.check(given, len, len / self.action_dim())?;
+        self.check(inputs, len, len / self.action_dim())?;
         match (&mut self.kind, actions) {
-            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
-            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.mode(given, actions),
+            (Kind::Categorical(it), ActionsMut::Discrete(actions)) => it.mode(inputs, actions),
+            (Kind::Bernoulli(it), ActionsMut::Discrete(actions)) => it.mode(inputs, actions),
             (Kind::Gaussian(_) | Kind::StateDependent(_), ActionsMut::Continuous(actions)) => {
-                actions.copy_from_slice(given.outputs);
+                actions.copy_from_slice(inputs.outputs);
                 Ok(())
             }
-            _ => Err(self.other_kind()),
+            _ => Err(self.action_type_error()),
         }
     }
 
@@ -217,24 +217,24 @@ impl Distribution {
     /// the actions were chosen.
     pub fn evaluate(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: Actions<'_>,
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        self.check_chosen(given, actions, log_probs.len())?;
+        self.check_inputs_and_actions(inputs, actions, log_probs.len())?;
         check_len("entropies", entropies.len(), log_probs.len())?;
         match (&mut self.kind, actions) {
-            (Kind::Categorical(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
-            (Kind::Bernoulli(it), Actions::Discrete(actions)) => it.evaluate(given, actions, log_probs, entropies),
+            (Kind::Categorical(it), Actions::Discrete(actions)) => it.evaluate(inputs, actions, log_probs, entropies),
+            (Kind::Bernoulli(it), Actions::Discrete(actions)) => it.evaluate(inputs, actions, log_probs, entropies),
             (Kind::Gaussian(it), Actions::Continuous(actions)) => {
-                it.evaluate(given, actions, log_probs, entropies);
+                it.evaluate(inputs, actions, log_probs, entropies);
                 Ok(())
             }
             (Kind::StateDependent(it), Actions::Continuous(actions)) => {
-                it.evaluate(given, actions, log_probs, entropies)
+                it.evaluate(inputs, actions, log_probs, entropies)
             }
-            _ => Err(self.other_kind()),
+            _ => Err(self.action_type_error()),
         }
     }
 
@@ -246,13 +246,13 @@ impl Distribution {
     /// Those of [`Distribution::evaluate`], and [`Error::Shape`] if that was not called last for as many rows.
     pub fn backward(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: Actions<'_>,
         d_log_probs: &[f32],
         d_entropy: f32,
         d_outputs: &mut [f32],
     ) -> Result<()> {
-        self.differentiate(given, actions, d_log_probs, d_entropy, d_outputs)?;
+        self.differentiate(inputs, actions, d_log_probs, d_entropy, d_outputs)?;
         self.add_gradients();
         Ok(())
     }
@@ -261,14 +261,14 @@ impl Distribution {
     /// [`Distribution::add_gradients`].
     pub(crate) fn differentiate(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: Actions<'_>,
         d_log_probs: &[f32],
         d_entropy: f32,
         d_outputs: &mut [f32],
     ) -> Result<()> {
-        self.check_chosen(given, actions, d_log_probs.len())?;
-        check_len("d_outputs", d_outputs.len(), given.outputs.len())?;
+        self.check_inputs_and_actions(inputs, actions, d_log_probs.len())?;
+        check_len("d_outputs", d_outputs.len(), inputs.outputs.len())?;
         match (&mut self.kind, actions) {
             (Kind::Categorical(it), Actions::Discrete(actions)) => {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)
@@ -277,12 +277,12 @@ impl Distribution {
                 it.backward(actions, d_log_probs, d_entropy, d_outputs)
             }
             (Kind::Gaussian(it), Actions::Continuous(actions)) => {
-                it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
+                it.backward(inputs, actions, d_log_probs, d_entropy, d_outputs)
             }
             (Kind::StateDependent(it), Actions::Continuous(actions)) => {
-                it.backward(given, actions, d_log_probs, d_entropy, d_outputs)
+                it.backward(inputs, actions, d_log_probs, d_entropy, d_outputs)
             }
-            _ => Err(self.other_kind()),
+            _ => Err(self.action_type_error()),
         }
     }
 
@@ -295,14 +295,14 @@ impl Distribution {
         }
     }
 
-    fn check(&self, given: Given<'_>, actions: usize, rows: usize) -> Result<()> {
-        check_len("outputs", given.outputs.len(), rows.saturating_mul(self.outputs()))?;
-        check_len("hidden", given.hidden.len(), rows.saturating_mul(self.reads_hidden()))?;
+    fn check(&self, inputs: DistInputs<'_>, actions: usize, rows: usize) -> Result<()> {
+        check_len("outputs", inputs.outputs.len(), rows.saturating_mul(self.outputs()))?;
+        check_len("hidden", inputs.hidden.len(), rows.saturating_mul(self.hidden_dim()))?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim()))?;
         let name = if matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_)) { "logits" } else { "mean" };
-        validate::check_said(name, given.outputs, self.outputs())?;
-        validate::check_said("hidden", given.hidden, self.reads_hidden())?;
-        given.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
+        validate::check_finite_outputs(name, inputs.outputs, self.outputs())?;
+        validate::check_finite_outputs("hidden", inputs.hidden, self.hidden_dim())?;
+        inputs.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
     }
 
     /// Checks the masks of so many rows.
@@ -319,16 +319,16 @@ impl Distribution {
     }
 
     /// The same, of actions that were chosen before.
-    fn check_chosen(&self, given: Given<'_>, actions: Actions<'_>, rows: usize) -> Result<()> {
+    fn check_inputs_and_actions(&self, inputs: DistInputs<'_>, actions: Actions<'_>, rows: usize) -> Result<()> {
         let len = match actions {
             Actions::Discrete(actions) => actions.len(),
             Actions::Continuous(actions) => actions.len(),
         };
-        self.check(given, len, rows)?;
+        self.check(inputs, len, rows)?;
         check_actions(actions, self.action_dim())
     }
 
-    fn other_kind(&self) -> Error {
+    fn action_type_error(&self) -> Error {
         let integers = matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_));
         let [expected, got] = if integers { ["integers", "f32"] } else { ["f32", "integers"] };
         Error::space("actions", expected, got, "match the policy to the action space")
@@ -337,17 +337,17 @@ impl Distribution {
 
 /// How far logarithms of standard deviations may begin from 0: the squares of what follows from them stay far from the
 /// ends of f32.
-const MOST_LOG_STD: f32 = 20.0;
+const MAX_LOG_STD: f32 = 20.0;
 
 /// Checks what logarithms of standard deviations begin at.
 ///
 /// # Errors
 /// [`Error::Config`] for what is NaN or too far from 0.
 pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
-    if init.abs() <= MOST_LOG_STD {
+    if init.abs() <= MAX_LOG_STD {
         return Ok(());
     }
-    let expected = format!("a number from -{MOST_LOG_STD} to {MOST_LOG_STD}");
+    let expected = format!("a number from -{MAX_LOG_STD} to {MAX_LOG_STD}");
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
@@ -381,7 +381,7 @@ fn actions_len(actions: &ActionsMut<'_>) -> usize {
 }
 
 /// Room for `len` numbers.
-fn room(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
+fn ensure_len(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     if numbers.len() < len {
         resize("outputs", numbers, len, 0.0)?;
     }

@@ -3,7 +3,7 @@
 use rlox_core::{Error, Result, check_len};
 
 use crate::alloc::resize;
-use crate::{Activation, NamedTensors, Network, Optimizer, Scratch};
+use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};
 
 /// A network of the values of actions, `Q = V + A - mean(A)` (Wang et al. 2016, "Dueling Network Architectures for Deep
 /// Reinforcement Learning", eq. 9), around one whose outputs are `[advantages | value]`; the hidden layers are common to
@@ -93,28 +93,28 @@ impl<N: Network> Network for Dueling<N> {
         true
     }
 
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
-        let mut outputs = std::mem::take(&mut scratch.outputs);
-        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
-            .and_then(|()| self.network.infer(x, rows, &mut outputs, scratch));
-        if said.is_ok() {
+        let mut outputs = std::mem::take(&mut workspace.outputs);
+        let result = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
+            .and_then(|()| self.network.infer(x, rows, &mut outputs, workspace));
+        if result.is_ok() {
             combine(&outputs, self.actions(), y);
         }
-        scratch.outputs = outputs;
-        said
+        workspace.outputs = outputs;
+        result
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
-        let mut outputs = std::mem::take(&mut scratch.outputs);
-        let said = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
-            .and_then(|()| self.network.infer_hidden(x, rows, &mut outputs, h, scratch));
-        if said.is_ok() {
+        let mut outputs = std::mem::take(&mut workspace.outputs);
+        let result = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)
+            .and_then(|()| self.network.infer_hidden(x, rows, &mut outputs, h, workspace));
+        if result.is_ok() {
             combine(&outputs, self.actions(), y);
         }
-        scratch.outputs = outputs;
-        said
+        workspace.outputs = outputs;
+        result
     }
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
@@ -145,8 +145,8 @@ impl<N: Network> Network for Dueling<N> {
         self.network.backward_hidden(&self.outputs, dh)
     }
 
-    fn grad_sq(&mut self) -> Result<f64> {
-        self.network.grad_sq()
+    fn grad_norm_sq(&mut self) -> Result<f64> {
+        self.network.grad_norm_sq()
     }
 
     fn zero_gradients(&mut self) {
@@ -157,8 +157,8 @@ impl<N: Network> Network for Dueling<N> {
         self.network.apply_gradients(optimizer, scale)
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.network.track(&online.network, tau)
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.network.soft_update(&online.network, tau)
     }
 
     fn tensors(&self) -> NamedTensors {

@@ -12,13 +12,13 @@ pub use layout::{LayerLayout, MlpLayout};
 
 use rlox_core::{Pcg64, Result};
 
-use crate::alloc::{check_free, filled};
+use crate::alloc::{check_available, try_vec};
 use crate::kernels::elementwise::move_towards;
 use crate::network::check_stepped;
-use crate::optimizer::{MEANS, Moments, STEP, check_state, step_of};
-use crate::simd::Line;
-use crate::{NamedTensors, Network, Optimizer, Scratch};
-use forward::{Kept, Layer};
+use crate::optimizer::{MEANS, Moments, STEP, check_state, read_step};
+use crate::simd::AlignedF32x16;
+use crate::{NamedTensors, Network, Optimizer, Workspace};
+use forward::{ForwardCache, Layer};
 
 /// The argument that all memory follows from.
 const SIZES: &str = "sizes";
@@ -45,14 +45,14 @@ const SIZES: &str = "sizes";
 pub struct Mlp {
     layout: MlpLayout,
     layers: Vec<Layer>,
-    parameters: Vec<Line>,
-    gradients: Vec<Line>,
+    parameters: Vec<AlignedF32x16>,
+    gradients: Vec<AlignedF32x16>,
     moments: Moments,
     /// Whether there are gradients since the last step.
     live: bool,
     /// The sum of their squares.
     squares: f64,
-    kept: Kept,
+    kept: ForwardCache,
     /// The line of the arenas at which two threads part.
     middle: usize,
     /// Whether they shared the gradients, and each has its part of them at hand.
@@ -76,8 +76,8 @@ impl Mlp {
         let total = layers.last().map_or(0, |layer| layer.bias.end);
         // Parameters, gradients and two means, padded, and the transposed weights.
         let needed = layers.iter().fold(4 * total as u128, |sum, layer| sum + layer.transposed() as u128);
-        check_free(SIZES, needed * size_of::<Line>() as u128, || format!("{sizes:?}"))?;
-        let arena = || filled(SIZES, total, Line::ZERO);
+        check_available(SIZES, needed * size_of::<AlignedF32x16>() as u128, || format!("{sizes:?}"))?;
+        let arena = || try_vec(SIZES, total, AlignedF32x16::ZERO);
         let mut net = Self {
             layout,
             parameters: arena()?,
@@ -85,7 +85,7 @@ impl Mlp {
             moments: Moments::new(SIZES, total)?,
             live: false,
             squares: 0.0,
-            kept: Kept::new(&layers, activation)?,
+            kept: ForwardCache::new(&layers, activation)?,
             middle: backward::middle(&layers),
             shared: false,
             layers,
@@ -94,7 +94,7 @@ impl Mlp {
             let layer = &net.layers[i];
             let last = i + 1 == net.layers.len();
             let (weight, bias) = init.draw(layer.outputs, layer.inputs, last, rng)?;
-            layer.put(&mut net.parameters, &weight, &bias);
+            layer.write(&mut net.parameters, &weight, &bias);
         }
         Ok(net)
     }
@@ -110,12 +110,12 @@ impl Mlp {
     }
 
     /// An arena by the names of the parameters.
-    fn named(&self, arena: &[Line]) -> NamedTensors {
-        self.layout.names(|i, _| self.layers[i].take(arena))
+    fn named_tensors(&self, arena: &[AlignedF32x16]) -> NamedTensors {
+        self.layout.names(|i, _| self.layers[i].read(arena))
     }
 
     /// Forgets the last forward, which was that of other parameters.
-    fn forget_forward(&mut self) {
+    fn invalidate_cache(&mut self) {
         (self.kept.rows, self.kept.fresh) = (0, false);
     }
 }
@@ -141,22 +141,22 @@ impl Network for Mlp {
         Some(self.layout.activation())
     }
 
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        self.run(x, rows, y, scratch).map(|_| ())
+        self.run(x, rows, y, workspace).map(|_| ())
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.layout.check_hidden(rows, h)?;
-        let first = self.run(x, rows, y, scratch)?;
-        self.hidden_of(scratch, first, h);
+        let first = self.run(x, rows, y, workspace)?;
+        self.copy_hidden(workspace, first, h);
         Ok(())
     }
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        self.run_keeping(x, rows, y)
+        self.run_cached(x, rows, y)
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
@@ -167,15 +167,15 @@ impl Network for Mlp {
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         self.layout.check_backward(self.kept.rows, dy, dx.as_deref())?;
-        self.run_back(dy, None, params, dx)
+        self.run_backward(dy, None, params, dx)
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
         self.layout.check_backward_hidden(self.kept.rows, dy, dh)?;
-        self.run_back(dy, Some(dh), true, None)
+        self.run_backward(dy, Some(dh), true, None)
     }
 
-    fn grad_sq(&mut self) -> Result<f64> {
+    fn grad_norm_sq(&mut self) -> Result<f64> {
         Ok(if self.live { self.squares } else { 0.0 })
     }
 
@@ -184,62 +184,62 @@ impl Network for Mlp {
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        let squares = self.grad_sq()?;
+        let squares = self.grad_norm_sq()?;
         optimizer.check_step(scale, squares, || self.gradients())?;
         if !self.live {
-            self.gradients.fill(Line::ZERO);
+            self.gradients.fill(AlignedF32x16::ZERO);
         }
         let middle = if self.shared { self.middle } else { self.gradients.len() };
         let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters, middle);
         self.live = false;
-        self.forget_forward();
+        self.invalidate_cache();
         check_stepped(finite?, || self.tensors())
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.layout.check_track(&online.layout, tau)?;
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.layout.check_soft_update(&online.layout, tau)?;
         if tau == 1.0 {
             self.parameters.copy_from_slice(&online.parameters);
         } else {
             move_towards(tau, &online.parameters, &mut self.parameters);
         }
-        self.forget_forward();
+        self.invalidate_cache();
         Ok(())
     }
 
     fn tensors(&self) -> NamedTensors {
-        self.named(&self.parameters)
+        self.named_tensors(&self.parameters)
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
-        put(&self.layers, self.layout.found(tensors, ""), &mut self.parameters);
-        self.forget_forward();
+        write_layers(&self.layers, self.layout.find_tensors(tensors, ""), &mut self.parameters);
+        self.invalidate_cache();
         Ok(())
     }
 
     fn gradients(&self) -> NamedTensors {
-        if self.live { self.named(&self.gradients) } else { self.named(&vec![Line::ZERO; self.gradients.len()]) }
+        if self.live { self.named_tensors(&self.gradients) } else { self.named_tensors(&vec![AlignedF32x16::ZERO; self.gradients.len()]) }
     }
 
     fn optimizer_state(&self) -> NamedTensors {
         let Moments { step, mean, square } = &self.moments;
-        self.layout.names_state(*step, [mean, square], |mean, i, _| self.layers[i].take(mean))
+        self.layout.names_state(*step, [mean, square], |mean, i, _| self.layers[i].read(mean))
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.moments.step = step_of(state, STEP);
+        self.moments.step = read_step(state, STEP);
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
-            put(&self.layers, self.layout.found(state, &format!(".{name}")), means);
+            write_layers(&self.layers, self.layout.find_tensors(state, &format!(".{name}")), means);
         }
         Ok(())
     }
 }
 
 /// Puts weights and biases into an arena.
-fn put<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, arena: &mut [Line]) {
+fn write_layers<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, arena: &mut [AlignedF32x16]) {
     for (layer, [weight, bias]) in layers.iter().zip(tensors) {
-        layer.put(arena, weight, bias);
+        layer.write(arena, weight, bias);
     }
 }

@@ -9,13 +9,13 @@ use std::fmt;
 
 use rlox_core::Result;
 
-pub use arch::NetworkShape;
+pub use arch::NetworkArch;
 pub(crate) use arch::widths;
-pub use clip::clipped_step;
-pub(crate) use clip::{check_stepped, clipped_step_if};
+pub use clip::clip_and_step;
+pub(crate) use clip::{check_stepped, clip_and_step_if};
 pub use free_params::Parameters;
 
-use crate::simd::Line;
+use crate::simd::AlignedF32x16;
 use crate::{Activation, NamedTensors, Optimizer};
 
 /// A function of rows with parameters that can be learned: the only thing a backend implements.
@@ -69,13 +69,13 @@ pub trait Network: Send {
     ///
     /// # Errors
     /// [`rlox_core::Error::Shape`] for slices of wrong lengths or no rows.
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()>;
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<()>;
 
     /// As [`Network::infer`], and the last hidden layer, `[rows, hidden_dim]`.
     ///
     /// # Errors
     /// Those of [`Network::infer`].
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()>;
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()>;
 
     /// `y = f(x)`, keeping what [`Network::backward`] needs until the parameters change.
     ///
@@ -109,7 +109,7 @@ pub trait Network: Send {
     ///
     /// # Errors
     /// Those of the backend.
-    fn grad_sq(&mut self) -> Result<f64>;
+    fn grad_norm_sq(&mut self) -> Result<f64>;
 
     /// Drops the gradients: the next backward starts from zero.
     fn zero_gradients(&mut self);
@@ -126,7 +126,7 @@ pub trait Network: Send {
     ///
     /// # Errors
     /// [`rlox_core::Error::Shape`] for a network of another shape.
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()>
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()>
     where
         Self: Sized;
 
@@ -166,32 +166,32 @@ pub trait Network: Send {
 /// assert_eq!(scratch.of::<Vec<f64>>().len(), 8);
 /// ```
 #[derive(Default)]
-pub struct Scratch {
-    pub(crate) layers: [Vec<Line>; 2],
+pub struct Workspace {
+    pub(crate) layers: [Vec<AlignedF32x16>; 2],
     /// Of a network inside another.
     pub(crate) outputs: Vec<f32>,
     other: Option<Box<dyn Any + Send>>,
 }
 
-impl Scratch {
+impl Workspace {
     /// Memory of one type, that of the last call with this type if there was no other since.
-    pub fn of<T: Any + Default + Send>(&mut self) -> &mut T {
+    pub fn get_or_default<T: Any + Default + Send>(&mut self) -> &mut T {
         if !self.other.as_ref().is_some_and(|other| other.is::<T>()) {
             self.other = Some(Box::new(T::default()));
         }
-        let other = self.other.as_mut().and_then(|other| other.downcast_mut());
-        other.unwrap_or_else(|| unreachable!("it is of this type"))
+        let state = self.other.as_mut().and_then(|other| other.downcast_mut());
+        state.unwrap_or_else(|| unreachable!("it is of this type"))
     }
 }
 
 /// A copy holds nothing, as what is held means nothing.
-impl Clone for Scratch {
+impl Clone for Workspace {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl fmt::Debug for Scratch {
+impl fmt::Debug for Workspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scratch").finish_non_exhaustive()
     }
@@ -215,12 +215,12 @@ pub trait Learnable: Send {
     fn named_gradients(&self) -> NamedTensors;
 
     /// Drops the gradients.
-    fn forget(&mut self);
+    fn zero_grad(&mut self);
 }
 
 impl<N: Network> Learnable for N {
     fn sum_of_squares(&mut self) -> Result<f64> {
-        self.grad_sq()
+        self.grad_norm_sq()
     }
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
@@ -231,7 +231,7 @@ impl<N: Network> Learnable for N {
         self.gradients()
     }
 
-    fn forget(&mut self) {
+    fn zero_grad(&mut self) {
         self.zero_gradients();
     }
 }

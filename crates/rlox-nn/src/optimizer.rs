@@ -2,10 +2,10 @@
 
 use rlox_core::{Error, Result};
 
-use crate::alloc::filled;
+use crate::alloc::try_vec;
 use crate::kernels::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
-use crate::parallel::{STEP_WORK, at_once};
-use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+use crate::parallel::{STEP_WORK, join_if_worth};
+use crate::simd::{LANES, AlignedF32x16, lines, numbers, numbers_mut};
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors};
 
@@ -17,7 +17,7 @@ pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
 /// torch's default for the same.
 pub(crate) const EPS: f32 = 1e-8;
 /// Steps of larger learning rates leave the range of f32.
-const MOST_LR: f32 = 1e30;
+const MAX_LR: f32 = 1e30;
 
 /// How gradients become steps.
 ///
@@ -101,9 +101,9 @@ impl Optimizer {
 
     /// The same with another number added to roots.
     #[must_use]
-    pub fn with_eps(mut self, added: f32) -> Self {
+    pub fn with_eps(mut self, value: f32) -> Self {
         match &mut self {
-            Self::Adam { eps, .. } | Self::AdamW { eps, .. } | Self::RmsProp { eps, .. } => *eps = added,
+            Self::Adam { eps, .. } | Self::AdamW { eps, .. } | Self::RmsProp { eps, .. } => *eps = value,
         }
         self
     }
@@ -146,20 +146,20 @@ impl Optimizer {
             }
             Self::RmsProp { lr, alpha, eps } => (lr, [("alpha", alpha); 2], eps, 0.0),
         };
-        let wrong = |name, expected: &str, got: f32| {
+        let out_of_range = |name, expected: &str, got: f32| {
             Err(Error::config(name, expected, got.to_string(), "pass one in that range"))
         };
-        if !(0.0..=MOST_LR).contains(&lr) {
-            return wrong("lr", "a number from 0 to 1e30", lr);
+        if !(0.0..=MAX_LR).contains(&lr) {
+            return out_of_range("lr", "a number from 0 to 1e30", lr);
         }
         if let Some((name, beta)) = decays.into_iter().find(|(_, beta)| !(0.0..1.0).contains(beta)) {
-            return wrong(name, "a number from 0 to 1, without 1", beta);
+            return out_of_range(name, "a number from 0 to 1, without 1", beta);
         }
         if !(eps.is_finite() && eps > 0.0) {
-            return wrong("eps", "a positive number", eps);
+            return out_of_range("eps", "a positive number", eps);
         }
         if !(weight_decay.is_finite() && weight_decay >= 0.0) {
-            return wrong("weight_decay", "a finite number, at least 0", weight_decay);
+            return out_of_range("weight_decay", "a finite number, at least 0", weight_decay);
         }
         Ok(())
     }
@@ -193,24 +193,24 @@ impl Optimizer {
 /// [`Error::Config`] naming the gradient that made it infinite or NaN.
 pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
     // So far below its end that rounding does not lead there.
-    const MOST: f64 = f32::MAX as f64 / 2.0;
-    let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MOST;
+    const MAX: f64 = f32::MAX as f64 / 2.0;
+    let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MAX;
     if fits { Ok(()) } else { Err(not_finite(&gradients())) }
 }
 
 /// Names the gradient that made a norm infinite or NaN.
 fn not_finite(gradients: &[NamedTensor]) -> Error {
-    let first = gradients.iter().find_map(|one| Some((one, one.first_not_finite()?)));
+    let first = gradients.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?)));
     let largest = || {
-        let numbers = gradients.iter().flat_map(|one| (0..one.data.len()).map(move |at| (one, at)));
-        let size = |(one, at): (&NamedTensor, usize)| one.data[at].abs();
+        let numbers = gradients.iter().flat_map(|tensor| (0..tensor.data.len()).map(move |index| (tensor, index)));
+        let size = |(tensor, index): (&NamedTensor, usize)| tensor.data[index].abs();
         numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })
     };
     let hint = "lower the learning rate, or look for extreme rewards or observations";
     let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
     match (first, largest()) {
-        (Some((one, at)), _) => one.locate(error(one.data[at].to_string()), at),
-        (None, Some((one, at))) => one.locate(error(format!("{}, whose square overflows", one.data[at])), at),
+        (Some((tensor, index)), _) => tensor.locate(error(tensor.data[index].to_string()), index),
+        (None, Some((tensor, index))) => tensor.locate(error(format!("{}, whose square overflows", tensor.data[index])), index),
         (None, None) => error(String::new()),
     }
 }
@@ -260,7 +260,7 @@ impl Update {
     pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) -> bool {
         // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
         const BLOCK: usize = 16;
-        let (mut block, mut finite) = ([[Line::ZERO; BLOCK]; 4], true);
+        let (mut block, mut finite) = ([[AlignedF32x16::ZERO; BLOCK]; 4], true);
         let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
         let chunks = chunks.zip(parameters.chunks_mut(BLOCK * LANES)).zip(gradients.chunks(BLOCK * LANES));
         for (((mean, square), parameters), gradients) in chunks {
@@ -280,7 +280,7 @@ impl Update {
         finite
     }
 
-    fn apply_to_lines(self, scale: f32, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
+    fn apply_to_lines(self, scale: f32, g: &[AlignedF32x16], m: &mut [AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         match self {
             Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
             Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
@@ -294,8 +294,8 @@ impl Update {
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     pub(crate) step: u32,
-    pub(crate) mean: Vec<Line>,
-    pub(crate) square: Vec<Line>,
+    pub(crate) mean: Vec<AlignedF32x16>,
+    pub(crate) square: Vec<AlignedF32x16>,
 }
 
 impl Moments {
@@ -304,7 +304,7 @@ impl Moments {
     /// # Errors
     /// [`Error::Memory`] naming it.
     pub(crate) fn new(argument: &'static str, lines: usize) -> Result<Self> {
-        let means = || filled(argument, lines, Line::ZERO);
+        let means = || try_vec(argument, lines, AlignedF32x16::ZERO);
         Ok(Self { step: 0, mean: means()?, square: means()? })
     }
 
@@ -317,15 +317,15 @@ impl Moments {
         &mut self,
         optimizer: &Optimizer,
         scale: f32,
-        gradients: &[Line],
-        parameters: &mut [Line],
+        gradients: &[AlignedF32x16],
+        parameters: &mut [AlignedF32x16],
         middle: usize,
     ) -> Result<bool> {
         self.step = self.step.saturating_add(1);
         let update = optimizer.update(self.step);
         let ((g, g_rest), (p, p_rest)) = (gradients.split_at(middle), parameters.split_at_mut(middle));
         let ((m, m_rest), (v, v_rest)) = (self.mean.split_at_mut(middle), self.square.split_at_mut(middle));
-        let (first, second) = at_once(
+        let (first, second) = join_if_worth(
             STEP_WORK * LANES * middle.min(gradients.len() - middle),
             || Ok(update.apply_to_lines(scale, g, m, v, p)),
             || Ok(update.apply_to_lines(scale, g_rest, m_rest, v_rest, p_rest)),
@@ -349,20 +349,20 @@ pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Resu
     state.check(expected).map_err(|error| error.rename_argument("tensors", "state"))?;
     for NamedTensor { name, data, .. } in state {
         let kind = name.rsplit('.').next();
-        let (wanted, whole) = match kind {
+        let (wanted, is_integer) = match kind {
             Some(STEP) => ("a whole number", true),
             Some(kind) if kind == MEANS[1] => ("numbers", false),
             _ => continue,
         };
-        if let Some(wrong) = data.iter().find(|x| **x < 0.0 || (whole && x.fract() != 0.0)) {
+        if let Some(invalid) = data.iter().find(|x| **x < 0.0 || (is_integer && x.fract() != 0.0)) {
             let (expected, hint) = (format!("{wanted}, at least 0"), "pass what optimizer_state gave");
-            return Err(Error::config("state", expected, wrong.to_string(), hint).in_section(name.clone()));
+            return Err(Error::config("state", expected, invalid.to_string(), hint).in_section(name.clone()));
         }
     }
     Ok(())
 }
 
 /// The number of steps in a checked state.
-pub(crate) fn step_of(state: &NamedTensors, name: &str) -> u32 {
+pub(crate) fn read_step(state: &NamedTensors, name: &str) -> u32 {
     state.find(name).and_then(|step| step.data.first()).map_or(0, |step| *step as u32)
 }

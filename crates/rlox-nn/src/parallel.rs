@@ -8,55 +8,55 @@ use rlox_core::{Result, join};
 
 /// From so many multiplications on, of which each is made three times in a forward and a backward, two pieces of work are
 /// done at once: about 10 us each.
-const SHARED_FROM: usize = 200_000;
+const FORK_THRESHOLD: usize = 200_000;
 
 /// Two threads that share one network move its parameters, layers and gradients from one core's memory to the other's, which
 /// takes as long as so many times the work that is worth two threads otherwise.
-pub(crate) const MOVES: usize = 10;
+pub(crate) const MIGRATION_COST: usize = 10;
 
 /// To the optimiser a parameter is as much work as about so many multiplications.
 pub(crate) const STEP_WORK: usize = 8;
 
 thread_local! {
     /// Whether this thread does a piece of work while another thread does the other one.
-    static SHARING: Cell<bool> = const { Cell::new(false) };
+    static IN_FORK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether two pieces of so many multiplications each are worth two threads.
-pub(crate) fn pays(multiplications: usize) -> bool {
-    multiplications >= SHARED_FROM && num_threads() > 1
+pub(crate) fn worth_forking(multiplications: usize) -> bool {
+    multiplications >= FORK_THRESHOLD && num_threads() > 1
 }
 
 /// Both pieces, at once if there is enough to do. `multiplications` are those of one of them. What is a piece itself is
 /// done alone: the other thread has work then.
-pub(crate) fn at_once<A: Send, B: Send>(
+pub(crate) fn join_if_worth<A: Send, B: Send>(
     multiplications: usize,
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
-    at_once_if(pays(multiplications), a, b)
+    join_if(worth_forking(multiplications), a, b)
 }
 
 /// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
 /// its memory would move from one core to the other and back, which takes longer.
-pub(crate) fn at_once_if<A: Send, B: Send>(
-    pays: bool,
+pub(crate) fn join_if<A: Send, B: Send>(
+    fork: bool,
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
-    if !pays || SHARING.get() {
+    if !fork || IN_FORK.get() {
         // Both, as by two threads, even if one fails.
         let (a, b) = (a(), b());
         return Ok((a?, b?));
     }
     #[cfg(test)]
     tests::FORKS.set(tests::FORKS.get() + 1);
-    let (a, b) = join(|| Sharing::during(a), || Sharing::during(b))?;
+    let (a, b) = join(|| ForkGuard::scoped(a), || ForkGuard::scoped(b))?;
     Ok((a?, b?))
 }
 
 /// As [`at_once`], for pieces that give nothing.
-pub(crate) fn both_at_once(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
+pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
     let (a, b) = (
         || {
             a();
@@ -67,23 +67,23 @@ pub(crate) fn both_at_once(multiplications: usize, a: impl FnOnce() + Send, b: i
             Ok(())
         },
     );
-    at_once(multiplications, a, b).map(|_| ())
+    join_if_worth(multiplications, a, b).map(|_| ())
 }
 
 /// Ends sharing when it is dropped, after a panic, too.
-struct Sharing;
+struct ForkGuard;
 
-impl Sharing {
-    fn during<T>(work: impl FnOnce() -> T) -> T {
-        SHARING.set(true);
-        let _ends = Self;
+impl ForkGuard {
+    fn scoped<T>(work: impl FnOnce() -> T) -> T {
+        IN_FORK.set(true);
+        let _guard = Self;
         work()
     }
 }
 
-impl Drop for Sharing {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
-        SHARING.set(false);
+        IN_FORK.set(false);
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        ActionValue, Activation, ActorCritic, ActorCriticLoss, Critics, DeterministicActor, DeterministicPolicy,
+        ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticReduction, DeterministicActor, DeterministicPolicy,
         Discount, Distribution, Init, Minibatch, Mlp, Network, Optimizer, PolicyLoss, PolicyNetworks, QFunction, QLoss,
-        QNetworks, Scratch, SquashedPolicy, StochasticPolicy, TdLoss, Transitions, TwinCritics, ValuedActions,
+        QNetworks, Workspace, SquashedPolicy, StochasticPolicy, TdLoss, QBatch, CriticEnsemble, CriticBatch,
     };
 
     thread_local! {
@@ -123,15 +123,15 @@ mod tests {
         Mlp::new(&sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap()
     }
 
-    fn critics(hidden: &[usize]) -> TwinCritics<Mlp> {
-        TwinCritics::new((0..2).map(|_| [net(hidden, 4, 1), net(hidden, 4, 1)]).collect(), 3).unwrap()
+    fn critics(hidden: &[usize]) -> CriticEnsemble<Mlp> {
+        CriticEnsemble::new((0..2).map(|_| [net(hidden, 4, 1), net(hidden, 4, 1)]).collect(), 3).unwrap()
     }
 
     /// Of PPO's gradients and of its step.
     fn of_ppo(hidden: &[usize], rows: usize, shared: bool) -> [usize; 2] {
         let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
         let mut policy = if shared {
-            PolicyNetworks::shared(net(hidden, 4, 3), distribution).unwrap()
+            PolicyNetworks::with_shared_trunk(net(hidden, 4, 3), distribution).unwrap()
         } else {
             PolicyNetworks::new(net(hidden, 4, 2), net(hidden, 4, 1), distribution).unwrap()
         };
@@ -169,15 +169,15 @@ mod tests {
     fn critics_are_computed_at_once() {
         let of = |hidden: &[usize], rows: usize| {
             let (obs, actions, targets) = (vec![0.5; rows * 3], vec![0.5; rows], vec![1.0; rows]);
-            let batch = ValuedActions { obs: &obs, actions: &actions, targets: &targets, weights: None };
+            let batch = CriticBatch { obs: &obs, actions: &actions, targets: &targets, weights: None };
             let (mut critics, mut values, mut slopes) = (critics(hidden), vec![0.0; rows], vec![0.0; rows]);
             [
                 forks(|| critics.target_values(&obs, &actions, &mut values)),
                 forks(|| critics.backward(&batch, 0.5)),
                 forks(|| critics.step(&ADAM, None)),
-                forks(|| critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)),
-                forks(|| critics.action_gradients(&obs, &actions, Critics::First, &mut values, &mut slopes)),
-                forks(|| critics.track(0.5)),
+                forks(|| critics.action_gradients(&obs, &actions, CriticReduction::Min, &mut values, &mut slopes)),
+                forks(|| critics.action_gradients(&obs, &actions, CriticReduction::First, &mut values, &mut slopes)),
+                forks(|| critics.soft_update(0.5)),
             ]
         };
         assert_eq!(of(&[64, 64], 32), [0; 6]);
@@ -210,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_of_a_huge_network_are_not_shared() {
+    fn small_batches_of_a_huge_network_are_not_shared() {
         let of = |rows: usize| {
             let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
-            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
             [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
         };
         assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
@@ -226,7 +226,7 @@ mod tests {
             let mut q = QNetworks::new(net(hidden, 4, 2), net(hidden, 4, 2)).unwrap();
             let (obs, actions, rewards, terminated) =
                 (vec![0.5; rows * 4], vec![1; rows], vec![1.0; rows], vec![false; rows]);
-            let batch = Transitions {
+            let batch = QBatch {
                 obs: &obs,
                 actions: &actions,
                 rewards: &rewards,
@@ -249,19 +249,19 @@ mod tests {
         let rows = 256;
         let (net, x) = (net(&[256, 256], 4, 1), vec![0.5; rows * 4]);
         let infer = || {
-            let (mut y, mut scratch) = (vec![0.0; rows], Scratch::default());
+            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
             net.infer(&x, rows, &mut y, &mut scratch).map(|()| FORKS.get())
         };
         assert_eq!(forks(infer), 1);
         FORKS.set(0);
-        let (here, there) = at_once(SHARED_FROM, infer, infer).unwrap();
+        let (here, there) = join_if_worth(FORK_THRESHOLD, infer, infer).unwrap();
         // Where the other thread came too late, this one does both.
         assert!(here <= 1 && there <= 1, "{here} {there}");
         // A piece that fails or panics ends, too.
-        let failed: Result<((), ())> = at_once(SHARED_FROM, || Err(rlox_core::Error::Interrupted), || Ok(()));
+        let failed: Result<((), ())> = join_if_worth(FORK_THRESHOLD, || Err(rlox_core::Error::Interrupted), || Ok(()));
         assert!(failed.is_err());
         let panicked =
-            std::panic::catch_unwind(|| at_once(SHARED_FROM, || -> Result<()> { panic!("here") }, || Ok(())));
+            std::panic::catch_unwind(|| join_if_worth(FORK_THRESHOLD, || -> Result<()> { panic!("here") }, || Ok(())));
         assert!(panicked.is_err());
         assert_eq!(forks(infer), 1);
     }

@@ -5,8 +5,8 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 use crate::alloc::resize;
 use crate::losses::{td_loss, td_targets};
 use crate::optimizer::check_state;
-use crate::parallel::at_once;
-use crate::{Discount, NamedTensors, Network, NetworkShape, Optimizer, Scratch, TdLoss, clipped_step, validate};
+use crate::parallel::join_if_worth;
+use crate::{Discount, NamedTensors, Network, NetworkArch, Optimizer, Workspace, TdLoss, clip_and_step, validate};
 
 /// How a Q-function learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct CriticStats {
 
 /// A minibatch of B transitions. All but the observations and masks are `[B]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Transitions<'a> {
+pub struct QBatch<'a> {
     /// `[B, d]`.
     pub obs: &'a [f32],
     /// Counted from 0.
@@ -50,7 +50,7 @@ pub struct Transitions<'a> {
     pub next_masks: Option<&'a [bool]>,
 }
 
-impl Transitions<'_> {
+impl QBatch<'_> {
     /// The number of rows, of observations of `obs_dim` numbers and so many actions.
     fn check(&self, obs_dim: usize, num_actions: usize) -> Result<usize> {
         let rows = validate::count_rows("obs", self.obs, obs_dim)?;
@@ -75,8 +75,8 @@ impl Transitions<'_> {
 
     /// What comes after a terminated row counts for nothing, and may be anything.
     fn check_next_obs(&self, obs_dim: usize) -> Result<()> {
-        let spoilt = |(next, terminated): (&[f32], &bool)| !terminated && next.iter().any(|x| !x.is_finite());
-        match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(spoilt) {
+        let has_non_finite = |(next, terminated): (&[f32], &bool)| !terminated && next.iter().any(|x| !x.is_finite());
+        match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(has_non_finite) {
             None => Ok(()),
             Some(row) => {
                 let (expected, got) = ("finite numbers where an episode goes on", "NaN or infinity");
@@ -120,7 +120,7 @@ pub trait QFunction: Send {
     /// # Errors
     /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit; [`Error::Config`] naming
     /// a number of it that is not finite.
-    fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats>;
+    fn evaluate(&mut self, batch: &QBatch<'_>, loss: QLoss) -> Result<CriticStats>;
 
     /// Adds the gradient of what [`QFunction::evaluate`] said last to the parameters' gradients.
     ///
@@ -140,7 +140,7 @@ pub trait QFunction: Send {
     /// Those of the three.
     fn update(
         &mut self,
-        batch: &Transitions<'_>,
+        batch: &QBatch<'_>,
         loss: QLoss,
         optimizer: &Optimizer,
         max_grad_norm: Option<f32>,
@@ -158,10 +158,10 @@ pub trait QFunction: Send {
     ///
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
-    fn track(&mut self, tau: f32) -> Result<()>;
+    fn soft_update(&mut self, tau: f32) -> Result<()>;
 
     /// How its networks are made; `None` if they are not of fully connected layers.
-    fn shape(&self) -> Option<NetworkShape> {
+    fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
@@ -225,7 +225,7 @@ impl<N: Network> QNetworks<N> {
     /// # Errors
     /// [`Error::Shape`] if they differ.
     pub fn new(online: N, mut target: N) -> Result<Self> {
-        target.track(&online, 1.0)?;
+        target.soft_update(&online, 1.0)?;
         Ok(Self { online, target, memory: Memory::default() })
     }
 
@@ -265,18 +265,18 @@ impl<N: Network> QFunction for QNetworks<N> {
             let fix = "pass a share of random actions";
             return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
         }
-        let Memory { scratch: [scratch, _], next_values: values, .. } = &mut self.memory;
+        let Memory { scratch: [workspace, _], next_values: values, .. } = &mut self.memory;
         resize("obs", values, rows * count, 0.0)?;
-        self.online.infer(obs, rows, values, scratch)?;
-        if let Some(at) = values.iter().position(|value| value.is_nan()) {
-            let error = Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(at / count);
+        self.online.infer(obs, rows, values, workspace)?;
+        if let Some(index) = values.iter().position(|value| value.is_nan()) {
+            let error = Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(index / count);
             return Err(validate::blame_input(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
-            let at = row * count..(row + 1) * count;
-            let allowed = masks.map(|masks| &masks[at.clone()]);
+            let range = row * count..(row + 1) * count;
+            let allowed = masks.map(|masks| &masks[range.clone()]);
             let explores = epsilon > 0.0 && rng.random() < f64::from(epsilon);
-            *action = if explores { any(count, allowed, rng) } else { best(&values[at], allowed) as i64 };
+            *action = if explores { random_action(count, allowed, rng) } else { masked_argmax(&values[range], allowed) as i64 };
         }
         Ok(())
     }
@@ -287,25 +287,25 @@ impl<N: Network> QFunction for QNetworks<N> {
         self.online.infer(obs, rows, values, &mut self.memory.scratch[0])
     }
 
-    fn evaluate(&mut self, batch: &Transitions<'_>, loss: QLoss) -> Result<CriticStats> {
+    fn evaluate(&mut self, batch: &QBatch<'_>, loss: QLoss) -> Result<CriticStats> {
         let count = self.num_actions();
         let rows = batch.check(self.obs_dim(), count)?;
         let Self { online, target, memory } = self;
         memory.evaluated = false;
-        memory.make_room(rows, count, loss.double)?;
-        let Memory { scratch, values, next_values, next_choices, .. } = memory;
-        let [scratch, target_scratch] = scratch;
-        at_once(
+        memory.resize_buffers(rows, count, loss.double)?;
+        let Memory { scratch: workspaces, values, next_values, next_choices, .. } = memory;
+        let [workspace, target_workspace] = workspaces;
+        join_if_worth(
             // Forward only, which is a third of a step.
             rows * online.num_parameters() / 3,
             || {
                 if loss.double {
-                    online.infer(batch.next_obs, rows, next_choices, scratch)?;
+                    online.infer(batch.next_obs, rows, next_choices, workspace)?;
                 }
                 online.forward(batch.obs, rows, values)
             },
             // Moved: networks may be sent to another thread, but not shared with it.
-            move || target.infer(batch.next_obs, rows, next_values, target_scratch),
+            move || target.infer(batch.next_obs, rows, next_values, target_workspace),
         )?;
         let stats = memory.learn(batch, loss, count)?;
         memory.evaluated = true;
@@ -320,7 +320,7 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let norm = clipped_step(&mut [("q_net", &mut self.online)], optimizer, max_grad_norm)?;
+        let norm = clip_and_step(&mut [("q_net", &mut self.online)], optimizer, max_grad_norm)?;
         self.memory.evaluated = false;
         Ok(norm)
     }
@@ -329,12 +329,12 @@ impl<N: Network> QFunction for QNetworks<N> {
         &self.memory.td_errors
     }
 
-    fn track(&mut self, tau: f32) -> Result<()> {
-        self.target.track(&self.online, tau)
+    fn soft_update(&mut self, tau: f32) -> Result<()> {
+        self.target.soft_update(&self.online, tau)
     }
 
-    fn shape(&self) -> Option<NetworkShape> {
-        Some(NetworkShape::of(&self.online))
+    fn arch(&self) -> Option<NetworkArch> {
+        Some(NetworkArch::from_network(&self.online))
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -348,8 +348,8 @@ impl<N: Network> QFunction for QNetworks<N> {
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
         self.memory.evaluated = false;
-        self.online.load(&tensors.part("q_net"))?;
-        self.target.load(&tensors.part("q_net_target"))
+        self.online.load(&tensors.strip_prefix("q_net"))?;
+        self.target.load(&tensors.strip_prefix("q_net_target"))
     }
 
     fn gradients(&self) -> NamedTensors {
@@ -366,14 +366,14 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.online.load_optimizer_state(&state.part("q_net"))
+        self.online.load_optimizer_state(&state.strip_prefix("q_net"))
     }
 }
 
 /// Memory of a batch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    scratch: [Scratch; 2],
+    scratch: [Workspace; 2],
     /// `[B, n]`, and so are the next two.
     values: Vec<f32>,
     next_values: Vec<f32>,
@@ -390,37 +390,37 @@ struct Memory {
 }
 
 impl Memory {
-    fn make_room(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
+    fn resize_buffers(&mut self, rows: usize, actions: usize, double: bool) -> Result<()> {
         for vector in [&mut self.values, &mut self.next_values, &mut self.d_values] {
             resize("obs", vector, rows * actions, 0.0)?;
         }
         resize("obs", &mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
-        let [taken, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
-        for vector in [taken, targets, next, &mut self.td_errors, &mut self.d_taken] {
+        let [action_values, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
+        for vector in [action_values, targets, next, &mut self.td_errors, &mut self.d_taken] {
             resize("obs", vector, rows, 0.0)?;
         }
         Ok(())
     }
 
     /// The loss of what the networks said, and its gradient.
-    fn learn(&mut self, batch: &Transitions<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
+    fn learn(&mut self, batch: &QBatch<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
         let choices = if loss.double { &self.next_choices } else { &self.next_values };
         for (row, next) in self.next.iter_mut().enumerate() {
-            let at = row * count..(row + 1) * count;
-            let allowed = batch.next_masks.map(|masks| &masks[at.clone()]);
-            *next = self.next_values[row * count + best(&choices[at], allowed)];
+            let range = row * count..(row + 1) * count;
+            let allowed = batch.next_masks.map(|masks| &masks[range.clone()]);
+            *next = self.next_values[row * count + masked_argmax(&choices[range], allowed)];
         }
         td_targets(batch.rewards, batch.terminated, batch.discount, &self.next, &mut self.targets)?;
-        for (row, (taken, action)) in self.taken.iter_mut().zip(batch.actions).enumerate() {
-            *taken = self.values[row * count + *action as usize];
+        for (row, (action_value, action)) in self.taken.iter_mut().zip(batch.actions).enumerate() {
+            *action_value = self.values[row * count + *action as usize];
         }
-        let Self { taken, targets, td_errors, d_taken, d_values, .. } = self;
-        let loss = td_loss(loss.distance, taken, targets, batch.weights, 1.0, td_errors, d_taken)?;
+        let Self { taken: action_values, targets, td_errors, d_taken: d_action_values, d_values, .. } = self;
+        let loss = td_loss(loss.distance, action_values, targets, batch.weights, 1.0, td_errors, d_action_values)?;
         d_values.fill(0.0);
-        for (row, (slope, action)) in d_taken.iter().zip(batch.actions).enumerate() {
+        for (row, (slope, action)) in d_action_values.iter().zip(batch.actions).enumerate() {
             d_values[row * count + *action as usize] = *slope;
         }
-        let mean_value = (taken.iter().map(|x| f64::from(*x)).sum::<f64>() / taken.len() as f64) as f32;
+        let mean_value = (action_values.iter().map(|x| f64::from(*x)).sum::<f64>() / action_values.len() as f64) as f32;
         Ok(CriticStats { loss, mean_value, grad_norm: 0.0 })
     }
 }
@@ -431,12 +431,12 @@ fn check_masks(
     masks: Option<&[bool]>,
     rows: usize,
     actions: usize,
-    matters: impl Fn(usize) -> bool,
+    is_required: impl Fn(usize) -> bool,
 ) -> Result<()> {
     let Some(masks) = masks else { return Ok(()) };
     check_len(name, masks.len(), rows.saturating_mul(actions))?;
     let mut rows = masks.chunks_exact(actions).enumerate();
-    match rows.find(|(row, allowed)| !allowed.contains(&true) && matters(*row)) {
+    match rows.find(|(row, allowed)| !allowed.contains(&true) && is_required(*row)) {
         None => Ok(()),
         Some((row, _)) => {
             Err(Error::action(name, "at least one allowed action a row", "none", "allow one").at_row(row))
@@ -445,7 +445,7 @@ fn check_masks(
 }
 
 /// The first action of the largest value among those allowed. A value that is not a number counts as the largest.
-fn best(values: &[f32], allowed: Option<&[bool]>) -> usize {
+fn masked_argmax(values: &[f32], allowed: Option<&[bool]>) -> usize {
     let mut best: Option<usize> = None;
     for (action, value) in values.iter().enumerate() {
         let larger = best.is_none_or(|best| *value > values[best] || value.is_nan() && !values[best].is_nan());
@@ -457,11 +457,11 @@ fn best(values: &[f32], allowed: Option<&[bool]>) -> usize {
 }
 
 /// Any of the allowed actions, all alike.
-fn any(actions: usize, allowed: Option<&[bool]>, rng: &mut Pcg64) -> i64 {
+fn random_action(actions: usize, allowed: Option<&[bool]>, rng: &mut Pcg64) -> i64 {
     let Some(allowed) = allowed else { return rng.integers(0, actions as i64) };
     let count = allowed.iter().filter(|allowed| **allowed).count();
-    let chosen = rng.integers(0, count as i64) as usize;
-    allowed.iter().enumerate().filter(|(_, allowed)| **allowed).nth(chosen).map_or(0, |(action, _)| action as i64)
+    let choice = rng.integers(0, count as i64) as usize;
+    allowed.iter().enumerate().filter(|(_, allowed)| **allowed).nth(choice).map_or(0, |(action, _)| action as i64)
 }
 
 #[cfg(test)]
@@ -470,10 +470,10 @@ mod tests {
 
     #[test]
     fn the_first_of_the_largest_allowed_values_is_best() {
-        assert_eq!(best(&[1.0, 3.0, 3.0], None), 1);
-        assert_eq!(best(&[1.0, 3.0, 3.0], Some(&[true, false, true])), 2);
-        assert_eq!(best(&[1.0, f32::NAN, 3.0, f32::NAN], None), 1);
-        assert_eq!(best(&[f32::NEG_INFINITY; 2], Some(&[false, true])), 1);
+        assert_eq!(masked_argmax(&[1.0, 3.0, 3.0], None), 1);
+        assert_eq!(masked_argmax(&[1.0, 3.0, 3.0], Some(&[true, false, true])), 2);
+        assert_eq!(masked_argmax(&[1.0, f32::NAN, 3.0, f32::NAN], None), 1);
+        assert_eq!(masked_argmax(&[f32::NEG_INFINITY; 2], Some(&[false, true])), 1);
     }
 
     #[test]
@@ -481,7 +481,7 @@ mod tests {
         let mut rng = Pcg64::seed_from(1);
         let mut counts = [0; 4];
         for _ in 0..3000 {
-            counts[any(4, Some(&[true, false, true, true]), &mut rng) as usize] += 1;
+            counts[random_action(4, Some(&[true, false, true, true]), &mut rng) as usize] += 1;
         }
         assert_eq!(counts[1], 0);
         assert!([0, 2, 3].iter().all(|i| (900..1100).contains(&counts[*i])), "{counts:?}");

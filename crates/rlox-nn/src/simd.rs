@@ -27,9 +27,9 @@ const ROOT_OF_HALF: i32 = 0x3f35_04f3;
 /// One vector in memory, aligned to cache lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line(pub(crate) [f32; LANES]);
+pub(crate) struct AlignedF32x16(pub(crate) [f32; LANES]);
 
-impl Line {
+impl AlignedF32x16 {
     pub(crate) const ZERO: Self = Self([0.0; LANES]);
 }
 
@@ -39,18 +39,18 @@ pub(crate) fn lines(len: usize) -> usize {
 }
 
 /// The numbers of lines, padding included.
-pub(crate) fn numbers(lines: &[Line]) -> &[f32] {
+pub(crate) fn numbers(lines: &[AlignedF32x16]) -> &[f32] {
     // Arrays of arrays are flattened without unsafe code, lines with their alignment are not.
     #[expect(unsafe_code, reason = "flattens")]
     // SAFETY: a `Line` is LANES f32 and nothing else: its size is 64, which the assertion states.
     unsafe {
-        const { assert!(size_of::<Line>() == LANES * size_of::<f32>()) };
+        const { assert!(size_of::<AlignedF32x16>() == LANES * size_of::<f32>()) };
         std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES)
     }
 }
 
 /// The numbers of lines, padding included, to be changed.
-pub(crate) fn numbers_mut(lines: &mut [Line]) -> &mut [f32] {
+pub(crate) fn numbers_mut(lines: &mut [AlignedF32x16]) -> &mut [f32] {
     #[expect(unsafe_code, reason = "flattens")]
     // SAFETY: as in `numbers`; the borrow is handed on.
     unsafe {
@@ -68,8 +68,8 @@ pub(crate) trait F32s: Copy {
     /// are faster whatever they are multiplied by.
     fn strip(columns: usize) -> usize;
 
-    fn load(self, from: &Line) -> Self::Vector;
-    fn store(self, vector: Self::Vector, to: &mut Line);
+    fn load(self, from: &AlignedF32x16) -> Self::Vector;
+    fn store(self, vector: Self::Vector, to: &mut AlignedF32x16);
     /// `number` in every lane.
     fn splat(self, number: f32) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
@@ -88,7 +88,7 @@ pub(crate) trait F32s: Copy {
     /// `x` where `sign > 0`, else 0.
     fn where_positive(self, sign: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// `x` where `|x| >= least`, or where it is NaN, else 0.
-    fn unless_tiny(self, x: Self::Vector, least: Self::Vector) -> Self::Vector;
+    fn zero_if_tiny(self, x: Self::Vector, least: Self::Vector) -> Self::Vector;
     /// A bit for each number that is not 0, the first one's the lowest.
     fn not_zero(self, x: Self::Vector) -> u32;
     /// The nearest integers.

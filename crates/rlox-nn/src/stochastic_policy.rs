@@ -7,8 +7,8 @@ use crate::distribution::{Exploration, Explored, check_log_std, draw_normal};
 use crate::losses::{sac_actor_loss, temperature_loss};
 use crate::optimizer::check_state;
 use crate::{
-    ActionValue, Critics, Learnable, NamedTensors, Network, NetworkShape, Optimizer, Parameters, Scratch,
-    SquashedGaussian, clipped_step, validate,
+    ActionValue, CriticReduction, Learnable, NamedTensors, Network, NetworkArch, Optimizer, Parameters, Workspace,
+    SquashedGaussian, clip_and_step, validate,
 };
 
 /// What a minibatch said to an actor.
@@ -52,7 +52,7 @@ pub trait StochasticPolicy: Send {
     ///
     /// # Errors
     /// Those of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
-    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
+    fn act_stateless(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
     /// The modes before they were squashed, `[N, a]`.
     ///
@@ -102,7 +102,7 @@ pub trait StochasticPolicy: Send {
     ) -> Result<ActorStats>;
 
     /// How its networks are made; `None` if they are not of fully connected layers.
-    fn shape(&self) -> Option<NetworkShape> {
+    fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
@@ -176,7 +176,7 @@ impl<N: Network> SquashedPolicy<N> {
     /// [`Error::Shape`] for another network.
     pub fn new(actor: N, action_dim: usize) -> Result<Self> {
         check_outputs(&actor, action_dim, 2)?;
-        Self::made(actor, action_dim, None)
+        Self::from_parts(actor, action_dim, None)
     }
 
     /// A policy with state-dependent exploration, of a network with one output for each number of an action. Logarithms of
@@ -193,10 +193,10 @@ impl<N: Network> SquashedPolicy<N> {
             return Err(Error::shape("actor", "a network with a hidden layer", "none", "give it one"));
         }
         let exploration = Exploration::new(hidden, action_dim, log_std_init)?;
-        Self::made(actor, action_dim, Some(exploration))
+        Self::from_parts(actor, action_dim, Some(exploration))
     }
 
-    fn made(actor: N, action_dim: usize, exploration: Option<Exploration>) -> Result<Self> {
+    fn from_parts(actor: N, action_dim: usize, exploration: Option<Exploration>) -> Result<Self> {
         let [acting, learning] = [Memory::new(action_dim)?, Memory::new(action_dim)?];
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
@@ -227,7 +227,7 @@ impl<N: Network> SquashedPolicy<N> {
         self.forward(obs, rows)?;
         self.learning.noise.clear();
         self.learning.noise.extend_from_slice(noise);
-        self.rsample_kept(actions, log_probs)
+        self.rsample_from_noise(actions, log_probs)
     }
 
     /// The number of rows of observations, if actions and log-probabilities are as many.
@@ -248,12 +248,12 @@ impl<N: Network> SquashedPolicy<N> {
             resize("obs", &mut memory.hidden, rows * exploration.hidden, 0.0)?;
             actor.hidden(&mut memory.hidden)?;
         }
-        let said = memory.check_finite(exploration.is_some());
-        said.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
+        let result = memory.check_finite(exploration.is_some());
+        result.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
     }
 
     /// Samples with the noise in memory, keeping what backward needs.
-    fn rsample_kept(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+    fn rsample_from_noise(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { exploration, learning: memory, .. } = self;
         memory.sample(exploration.as_ref(), actions, log_probs)?;
         memory.actions.clear();
@@ -266,24 +266,24 @@ impl<N: Network> SquashedPolicy<N> {
     /// Outputs and, where it is wanted, the last hidden layer.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
-        let Memory { scratch, outputs, hidden, .. } = acting;
+        let Memory { scratch: workspace, outputs, hidden, .. } = acting;
         resize("obs", outputs, rows * actor.out_dim(), 0.0)?;
         if let Some(exploration) = exploration {
             resize("obs", hidden, rows * exploration.hidden, 0.0)?;
-            actor.infer_hidden(obs, rows, outputs, hidden, scratch)?;
+            actor.infer_hidden(obs, rows, outputs, hidden, workspace)?;
         } else {
-            actor.infer(obs, rows, outputs, scratch)?;
+            actor.infer(obs, rows, outputs, workspace)?;
         }
-        let said = acting.check_finite(exploration.is_some());
-        said.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
+        let result = acting.check_finite(exploration.is_some());
+        result.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
     }
 
-    fn named(&self, of: impl Fn(&N) -> NamedTensors, beside: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+    fn named(&self, network_tensors: impl Fn(&N) -> NamedTensors, parameter_tensors: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
         let mut all = NamedTensors::default();
         // The names of the two differ: nothing is refused.
-        let _ = all.extend("actor", &of(&self.actor));
+        let _ = all.extend("actor", &network_tensors(&self.actor));
         if let Some(exploration) = &self.exploration {
-            for tensor in &beside(&exploration.log_std) {
+            for tensor in &parameter_tensors(&exploration.log_std) {
                 let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
             }
         }
@@ -335,13 +335,13 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
-    fn act_once(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
-        let kept = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
-        let done = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
-        if let (Some(exploration), Some(kept)) = (&mut self.exploration, kept) {
-            exploration.matrices = kept;
+    fn act_stateless(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+        let saved_matrices = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
+        let result = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
+        if let (Some(exploration), Some(saved_matrices)) = (&mut self.exploration, saved_matrices) {
+            exploration.matrices = saved_matrices;
         }
-        done
+        result
     }
 
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
@@ -376,7 +376,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let noise = &mut self.learning.noise;
         resize("obs", noise, count, 0.0)?;
         draw_normal(noise, rng);
-        self.rsample_kept(actions, log_probs)
+        self.rsample_from_noise(actions, log_probs)
     }
 
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()> {
@@ -391,8 +391,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
             return actor.backward(d_outputs, true, None);
         };
         resize("obs", d_hidden, hidden.len(), 0.0)?;
-        let (said, given) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
-        explored.backward(exploration, matrix, said, given, (d_outputs, d_hidden));
+        let (network_outputs, gradients) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
+        explored.backward(exploration, matrix, network_outputs, gradients, (d_outputs, d_hidden));
         actor.backward_hidden(d_outputs, d_hidden)?;
         // Once the network has not failed: gradients are added whole or not at all.
         explored.add_gradients(exploration, matrix);
@@ -402,8 +402,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let Self { actor, exploration, learning, .. } = self;
         let norm = match exploration {
-            None => clipped_step(&mut [("actor", actor)], optimizer, max_grad_norm),
-            Some(it) => clipped_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
+            None => clip_and_step(&mut [("actor", actor)], optimizer, max_grad_norm),
+            Some(it) => clip_and_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
         }?;
         // The sample was the former weights'.
         learning.log_probs.clear();
@@ -428,7 +428,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         resize("obs", values, log_probs.len(), 0.0)?;
         resize("obs", d_log_probs, log_probs.len(), 0.0)?;
         resize("obs", d_actions, actions.len(), 0.0)?;
-        critics.action_gradients(obs, actions, Critics::Smallest, values, d_actions)?;
+        critics.action_gradients(obs, actions, CriticReduction::Min, values, d_actions)?;
         let loss = sac_actor_loss(log_probs, values, alpha, d_log_probs, d_actions)?;
         let mean = |numbers: &[f32]| numbers.iter().map(|x| f64::from(*x)).sum::<f64>() / numbers.len() as f64;
         let stats =
@@ -438,8 +438,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         Ok(ActorStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
-    fn shape(&self) -> Option<NetworkShape> {
-        Some(NetworkShape::of(&self.actor))
+    fn arch(&self) -> Option<NetworkArch> {
+        Some(NetworkArch::from_network(&self.actor))
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -450,8 +450,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         tensors.check(&self.tensors())?;
         // The sample was the former weights'.
         self.learning.log_probs.clear();
-        self.actor.load(&tensors.part("actor"))?;
-        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.beside("actor")))
+        self.actor.load(&tensors.strip_prefix("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.without_prefix("actor")))
     }
 
     fn gradients(&self) -> NamedTensors {
@@ -464,15 +464,15 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.actor.load_optimizer_state(&state.part("actor"))?;
-        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load_optimizer_state(&state.beside("actor")))
+        self.actor.load_optimizer_state(&state.strip_prefix("actor"))?;
+        self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load_optimizer_state(&state.without_prefix("actor")))
     }
 }
 
 /// Memory of a batch.
 #[derive(Clone, Debug)]
 struct Memory {
-    scratch: Scratch,
+    scratch: Workspace,
     outputs: Vec<f32>,
     hidden: Vec<f32>,
     noise: Vec<f32>,
@@ -489,9 +489,9 @@ impl Memory {
     fn new(action_dim: usize) -> Result<Self> {
         let [outputs, hidden, noise, matrix, actions, log_probs, d_outputs, d_hidden] = Default::default();
         let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
-        let scratch = Scratch::default();
+        let workspace = Workspace::default();
         Ok(Self {
-            scratch,
+            scratch: workspace,
             outputs,
             hidden,
             noise,
@@ -515,7 +515,7 @@ impl Memory {
     /// Checks that all that the network said is finite: means alone, or standard deviations with them.
     fn check_finite(&self, means_alone: bool) -> Result<()> {
         if means_alone {
-            return validate::check_said("mean", &self.outputs, self.gaussian.outputs() / 2);
+            return validate::check_finite_outputs("mean", &self.outputs, self.gaussian.outputs() / 2);
         }
         self.gaussian.check_finite(&self.outputs)
     }
@@ -602,13 +602,13 @@ impl Temperature {
         }
         let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy)?;
         log_alpha.add_gradients([gradient].into_iter());
-        clipped_step(&mut [("temperature", log_alpha)], optimizer, None)?;
+        clip_and_step(&mut [("temperature", log_alpha)], optimizer, None)?;
         Ok(loss)
     }
 
     /// `log_alpha`, if it is learned.
     pub fn tensors(&self) -> NamedTensors {
-        self.learns(Parameters::tensors)
+        self.map_parameters(Parameters::tensors)
     }
 
     /// Takes what [`Temperature::tensors`] gave.
@@ -624,7 +624,7 @@ impl Temperature {
 
     /// What the optimiser keeps.
     pub fn optimizer_state(&self) -> NamedTensors {
-        self.learns(Parameters::optimizer_state)
+        self.map_parameters(Parameters::optimizer_state)
     }
 
     /// Takes what [`Temperature::optimizer_state`] gave.
@@ -638,10 +638,10 @@ impl Temperature {
         }
     }
 
-    fn learns(&self, of: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+    fn map_parameters(&self, get_tensors: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
         match &self.0 {
             Kind::Fixed(_) => NamedTensors::default(),
-            Kind::Learned { log_alpha, .. } => of(log_alpha),
+            Kind::Learned { log_alpha, .. } => get_tensors(log_alpha),
         }
     }
 }

@@ -19,23 +19,23 @@ mod td3;
 mod trainer;
 
 pub use a2c::{A2c, A2cConfig};
-pub use agent::{OffPolicyAgent, Pause};
+pub use agent::{OffPolicyAgent, StopFn};
 pub use algorithm::{Algorithm as OffPolicyAlgorithm, Method as OffPolicyMethod};
-pub use checkpoint::settings::{Setting, Settings};
+pub use checkpoint::settings::{ConfigValue, ConfigMap};
 pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;
-pub use env_stepper::Outcome;
+pub use env_stepper::StepResult;
 pub use evaluate::{Greedy, Observations, evaluate_policy, mask_width, predict_actions, predict_with};
 pub use impala::{Impala, ImpalaConfig};
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
 pub use ppo::{Ppo, PpoConfig};
-pub use replay::{Gathering, Priorities, Replayed, Surroundings};
+pub use replay::{ReplayConfig, Priorities, ReplayBatch, EnvInfo};
 pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
 pub use streams::IterationStreams;
 pub use td3::{Td3, Td3Config, Td3Learner};
 pub use trainer::{
-    ActorPlan, AsyncOnPolicy, Collection, OffPolicy, OffPolicyMetrics, OnPolicy, OnPolicyAlgorithm,
+    ActorPlan, AsyncOnPolicy, CollectConfig, OffPolicy, OffPolicyMetrics, OnPolicy, OnPolicyAlgorithm,
     collect_transitions, estimate_advantages,
 };
 
@@ -60,10 +60,10 @@ impl Schedule {
     /// ```
     /// assert_eq!(rlox_nn::train::Schedule::Linear.at(0.2, 0.75), 0.05);
     /// ```
-    pub fn at(self, setting: f32, progress: f64) -> f32 {
+    pub fn value_at(self, initial: f32, progress: f64) -> f32 {
         match self {
-            Self::Constant => setting,
-            Self::Linear => (f64::from(setting) * (1.0 - progress)) as f32,
+            Self::Constant => initial,
+            Self::Linear => (f64::from(initial) * (1.0 - progress)) as f32,
         }
     }
 }
@@ -80,14 +80,14 @@ pub struct Metrics {
     /// How many episodes were finished.
     pub episodes: u64,
     /// What was learned.
-    pub learned: Learned,
+    pub learned: UpdateStats,
     /// Passes over a rollout so far.
     pub updates: u64,
 }
 
 /// What learning from a rollout said.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Learned {
+pub struct UpdateStats {
     /// Means over the minibatches; as in Stable-Baselines3, `loss` is that of the last one, and `approx_kl` the last
     /// epoch's.
     pub stats: ActorCriticStats,
@@ -101,7 +101,7 @@ pub struct Learned {
 
 /// What a minibatch of an off-policy method said, or the means of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OffPolicyLearned {
+pub struct OffPolicyUpdateStats {
     /// The loss of the critics, or of the Q-function.
     pub critic_loss: f32,
     /// The mean value of the actions that were taken.
@@ -150,9 +150,9 @@ struct OffPolicyMeans {
 }
 
 impl OffPolicyMeans {
-    fn add(&mut self, said: &OffPolicyLearned) {
-        let OffPolicyLearned { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
-            *said;
+    fn add(&mut self, stats: &OffPolicyUpdateStats) {
+        let OffPolicyUpdateStats { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
+            *stats;
         let all = [Some(critic_loss), Some(mean_value), Some(grad_norm), actor_loss, ent_coef, ent_coef_loss];
         for ((count, sum), x) in self.sums.iter_mut().zip(all) {
             if let Some(x) = x {
@@ -164,11 +164,11 @@ impl OffPolicyMeans {
     }
 
     /// The means, if there are any; what no minibatch told is as it was before.
-    fn mean(&self, before: Option<&OffPolicyLearned>) -> Option<OffPolicyLearned> {
+    fn mean(&self, before: Option<&OffPolicyUpdateStats>) -> Option<OffPolicyUpdateStats> {
         let [critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss] =
             self.sums.map(|(count, sum)| (count > 0.0).then_some((sum / count) as f32));
-        let or = |mean: Option<f32>, of: fn(&OffPolicyLearned) -> Option<f32>| mean.or(before.and_then(of));
-        Some(OffPolicyLearned {
+        let or = |mean: Option<f32>, field: fn(&OffPolicyUpdateStats) -> Option<f32>| mean.or(before.and_then(field));
+        Some(OffPolicyUpdateStats {
             critic_loss: critic_loss?,
             mean_value: mean_value?,
             grad_norm: grad_norm?,
@@ -202,13 +202,13 @@ impl Episodes {
     fn new(total: u64, mut recent: VecDeque<(f64, u32)>) -> Self {
         recent.reserve(RECENT.saturating_sub(recent.len()));
         let (known, drained) = (0, Default::default());
-        let mut made = Self { recent, total, mean_return: f64::NAN, mean_length: f64::NAN, known, drained };
-        made.average();
-        made
+        let mut episodes = Self { recent, total, mean_return: f64::NAN, mean_length: f64::NAN, known, drained };
+        episodes.average();
+        episodes
     }
 
     /// Drops those that the environments tell of: they are not this trainer's.
-    fn forget(&mut self, env: &mut dyn VectorEnv) {
+    fn discard(&mut self, env: &mut dyn VectorEnv) {
         self.drain(env);
     }
 
@@ -216,12 +216,12 @@ impl Episodes {
     fn update(&mut self, env: &mut dyn VectorEnv) {
         let new = self.drain(env);
         let (returns, lengths) = std::mem::take(&mut self.drained);
-        self.take(new, &returns, &lengths);
+        self.record(new, &returns, &lengths);
         self.drained = (returns, lengths);
     }
 
     /// Takes in so many, of which the newest are told, oldest first.
-    fn take(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
+    fn record(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
         if new == 0 {
             return;
         }
@@ -236,7 +236,7 @@ impl Episodes {
     }
 
     fn average(&mut self) {
-        let mean = |of: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(of).sum::<f64>() / self.recent.len() as f64;
+        let mean = |value: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(value).sum::<f64>() / self.recent.len() as f64;
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }
 
@@ -270,17 +270,17 @@ fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
 }
 
 /// What `work` gives, which asks `stop` now and then; `None` if it ended because that said so.
-fn unless_stopped<T>(
+fn run_interruptible<T>(
     stop: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>,
 ) -> Result<Option<T>> {
     let mut stopped = false;
-    let done = work(&mut || {
+    let result = work(&mut || {
         stopped = stopped || stop();
         stopped
     });
-    match done {
+    match result {
         Err(Error::Interrupted) if stopped => Ok(None),
-        done => done.map(Some),
+        result => result.map(Some),
     }
 }

@@ -31,20 +31,20 @@ pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
 /// # Errors
 /// [`Error::NotFinite`] naming the first that is not, and its row.
 pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
-    let wrong = first_not_finite(numbers, dim);
+    let non_finite = first_not_finite(numbers, dim);
     let hint = "look at where it comes from";
-    wrong.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, hint).at_row(row)))
+    non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, hint).at_row(row)))
 }
 
 /// Checks that what a network said, rows of `dim`, is finite.
 ///
 /// # Errors
 /// [`Error::NotFinite`] naming the first number that is not, and its row.
-pub(crate) fn check_said(name: &'static str, outputs: &[f32], dim: usize) -> Result<()> {
+pub(crate) fn check_finite_outputs(name: &'static str, outputs: &[f32], dim: usize) -> Result<()> {
     const FIX: &str =
         "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
-    let wrong = first_not_finite(outputs, dim);
-    wrong.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, FIX).at_row(row)))
+    let non_finite = first_not_finite(outputs, dim);
+    non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, FIX).at_row(row)))
 }
 
 /// Returns the error, or one about the observations, rows of `dim`, if outputs are not finite because those are not.
@@ -58,8 +58,8 @@ fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
     if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
         return None;
     }
-    let at = numbers.iter().position(|x| !x.is_finite())?;
-    Some((numbers[at].to_string(), at / dim))
+    let index = numbers.iter().position(|x| !x.is_finite())?;
+    Some((numbers[index].to_string(), index / dim))
 }
 
 /// Checks a number that is to be finite and at least 0.

@@ -24,15 +24,15 @@ impl NamedTensor {
     }
 
     /// Adds the location of an element to an error: the name of the array, and the row along the first axis.
-    pub(crate) fn locate(&self, error: Error, at: usize) -> Error {
+    pub(crate) fn locate(&self, error: Error, index: usize) -> Error {
         let rows = self.shape.first().copied().unwrap_or(1).max(1);
-        error.in_section(self.name.clone()).at_row(at / (self.data.len() / rows).max(1))
+        error.in_section(self.name.clone()).at_row(index / (self.data.len() / rows).max(1))
     }
 
     fn check_finite(&self, argument: &'static str) -> Result<()> {
-        let Some(at) = self.first_not_finite() else { return Ok(()) };
-        let (got, hint) = (self.data[at].to_string(), "go back to weights that were saved whole");
-        Err(self.locate(Error::not_finite(argument, "finite numbers", got, hint), at))
+        let Some(index) = self.first_not_finite() else { return Ok(()) };
+        let (got, hint) = (self.data[index].to_string(), "go back to weights that were saved whole");
+        Err(self.locate(Error::not_finite(argument, "finite numbers", got, hint), index))
     }
 }
 
@@ -115,30 +115,30 @@ impl NamedTensors {
     /// # Errors
     /// [`Error::Shape`] if a name is taken.
     pub fn extend(&mut self, prefix: &str, others: &Self) -> Result<()> {
-        others.iter().try_for_each(|one| self.push(format!("{prefix}.{}", one.name), &one.shape, one.data.clone()))
+        others.iter().try_for_each(|tensor| self.push(format!("{prefix}.{}", tensor.name), &tensor.shape, tensor.data.clone()))
     }
 
     /// Those whose names begin with `prefix` and a dot, without it.
     #[must_use]
-    pub fn part(&self, prefix: &str) -> Self {
+    pub fn strip_prefix(&self, prefix: &str) -> Self {
         let stripped = |tensor: &NamedTensor| {
             let name = tensor.name.strip_prefix(prefix)?.strip_prefix('.')?;
             Some(NamedTensor { name: name.to_owned(), ..tensor.clone() })
         };
-        Self::of(self.iter().filter_map(stripped))
+        Self::from_tensors(self.iter().filter_map(stripped))
     }
 
     /// Those whose names do not begin with `prefix` and a dot.
-    pub(crate) fn beside(&self, prefix: &str) -> Self {
-        let beside = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
-        Self::of(self.iter().filter(beside).cloned())
+    pub(crate) fn without_prefix(&self, prefix: &str) -> Self {
+        let is_other = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
+        Self::from_tensors(self.iter().filter(is_other).cloned())
     }
 
     /// Some of those that were checked, whose names still differ.
-    fn of(tensors: impl Iterator<Item = NamedTensor>) -> Self {
+    fn from_tensors(tensors: impl Iterator<Item = NamedTensor>) -> Self {
         let tensors: Vec<_> = tensors.collect();
-        let places = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
-        Self { tensors, places }
+        let indices = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
+        Self { tensors, places: indices }
     }
 
     /// Checks that all numbers are finite.

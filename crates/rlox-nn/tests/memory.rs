@@ -1,7 +1,7 @@
 //! What fits into no memory, or cannot be counted, is an error that names the argument.
 
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Actions, Ends, EnvSpec, Error, Pcg64, Result, Space, Vtrace, available_memory};
+use rlox_core::{Actions, EpisodeEnds, EnvSpec, Error, Pcg64, Result, Space, VtraceConfig, available_memory};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{
     Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyNetworks, SquashedGaussian, SquashedPolicy,
@@ -99,8 +99,8 @@ fn more_environments_than_memory_holds_are_refused_by_that_name() {
         masks: None,
         log_probs: &[-0.7],
         rewards: &[1.0],
-        ends: Ends::dones(&[false]),
+        ends: EpisodeEnds::dones(&[false]),
         num_envs: usize::MAX,
     };
-    refused(VtraceTargets::default().minibatch(&mut policy, &steps, Vtrace::default()).map(|_| ()), "num_envs");
+    refused(VtraceTargets::default().minibatch(&mut policy, &steps, VtraceConfig::default()).map(|_| ()), "num_envs");
 }

@@ -12,12 +12,12 @@ use rlox_core::{Error, Result};
 use crate::error::to_py;
 
 /// Results smaller than this, in bytes, come from NumPy's own allocator, which keeps such sizes itself.
-pub(crate) const SMALLEST: usize = 64 << 10;
+pub(crate) const MIN_BLOCK_BYTES: usize = 64 << 10;
 
 /// How many bytes are kept at most.
-const KEPT: usize = 64 << 20;
+const FREE_LIST_MAX_BYTES: usize = 64 << 20;
 
-static FREE: Mutex<Vec<Box<[AtomicU64]>>> = Mutex::new(Vec::new());
+static FREE_LIST: Mutex<Vec<Box<[AtomicU64]>>> = Mutex::new(Vec::new());
 
 /// A block of memory that owns what a result array shows. Dropped with the array, it waits for the next result.
 ///
@@ -28,14 +28,14 @@ pub(crate) struct Block(Box<[AtomicU64]>);
 impl Block {
     /// A block of at least `bytes`, of which at most half is wasted. Its content is arbitrary.
     pub(crate) fn take(bytes: usize) -> PyResult<Self> {
-        let words = bytes.div_ceil(8);
+        let len = bytes.div_ceil(8);
         // Never waits for the lock: after a fork its holder may not exist in this process.
-        if let Ok(mut free) = FREE.try_lock()
-            && let Some(at) = free.iter().position(|block| (words..=2 * words).contains(&block.len()))
+        if let Ok(mut free) = FREE_LIST.try_lock()
+            && let Some(index) = free.iter().position(|block| (len..=2 * len).contains(&block.len()))
         {
-            return Ok(Self(free.swap_remove(at)));
+            return Ok(Self(free.swap_remove(index)));
         }
-        try_zeroed_slice_box(words).map(Self).map_err(|()| no_memory(bytes))
+        try_zeroed_slice_box(len).map(Self).map_err(|()| out_of_memory_error(bytes))
     }
 
     /// Where it begins.
@@ -44,36 +44,36 @@ impl Block {
     }
 }
 
-pub(crate) fn no_memory(bytes: usize) -> PyErr {
-    to_py(refused(bytes))
+pub(crate) fn out_of_memory_error(bytes: usize) -> PyErr {
+    to_py(out_of_memory(bytes))
 }
 
-fn refused(bytes: usize) -> Error {
+fn out_of_memory(bytes: usize) -> Error {
     Error::memory("the result", "memory that the system grants", format!("{bytes} bytes to ask for"), "ask for less")
 }
 
 /// Zeros, or an error where the system grants no memory for them.
 pub(crate) fn zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>> {
-    try_zeroed_vec(len).map_err(|()| refused(len.saturating_mul(size_of::<T>())))
+    try_zeroed_vec(len).map_err(|()| out_of_memory(len.saturating_mul(size_of::<T>())))
 }
 
 /// An empty vector with room for `len` items, or an error where the system grants no memory for it.
-pub(crate) fn reserved<T>(len: usize) -> Result<Vec<T>> {
+pub(crate) fn with_capacity<T>(len: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
-    vector.try_reserve_exact(len).map_err(|_| refused(len.saturating_mul(size_of::<T>())))?;
+    vector.try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
     Ok(vector)
 }
 
 /// What is made of the elements, or an error where the system grants no memory for it.
-pub(crate) fn mapped<S: Copy, T>(elements: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
-    let mut all = reserved(elements.len())?;
+pub(crate) fn try_map<S: Copy, T>(elements: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
+    let mut all = with_capacity(elements.len())?;
     all.extend(elements.iter().map(|x| make(*x)));
     Ok(all)
 }
 
 /// All that an iterator of so many items gives, or its first error.
-pub(crate) fn collected<T>(len: usize, items: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
-    let mut all = reserved(len).map_err(to_py)?;
+pub(crate) fn try_collect<T>(len: usize, items: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
+    let mut all = with_capacity(len).map_err(to_py)?;
     for item in items.take(len) {
         all.push(item?);
     }
@@ -82,37 +82,37 @@ pub(crate) fn collected<T>(len: usize, items: impl Iterator<Item = PyResult<T>>)
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Ok(mut free) = FREE.try_lock() else { return };
+        let Ok(mut free) = FREE_LIST.try_lock() else { return };
         let block = std::mem::take(&mut self.0);
         free.push(block);
         let mut bytes: usize = free.iter().map(|block| 8 * block.len()).sum();
-        while bytes > KEPT && !free.is_empty() {
+        while bytes > FREE_LIST_MAX_BYTES && !free.is_empty() {
             bytes -= 8 * free.remove(0).len();
         }
     }
 }
 
 thread_local! {
-    static FLAGS: Cell<(Vec<bool>, Vec<usize>)> = const { Cell::new((Vec::new(), Vec::new())) };
+    static FREE_FLAGS: Cell<(Vec<bool>, Vec<usize>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
 /// Room for flags of a shape, each thread's own, which goes back when dropped unless it is large.
-pub(crate) struct Scratch {
+pub(crate) struct FlagBuffer {
     flags: Vec<bool>,
     len: usize,
     shape: Vec<usize>,
 }
 
-impl Scratch {
+impl FlagBuffer {
     pub(crate) fn take(shape: &[usize]) -> PyResult<Self> {
-        let (len, (mut flags, mut lengths)) = (shape.iter().product(), FLAGS.take());
+        let (len, (mut flags, mut dims)) = (shape.iter().product(), FREE_FLAGS.take());
         if flags.len() < len {
-            flags.try_reserve_exact(len - flags.len()).map_err(|_| no_memory(len))?;
+            flags.try_reserve_exact(len - flags.len()).map_err(|_| out_of_memory_error(len))?;
             flags.resize(len, false);
         }
-        lengths.clear();
-        lengths.extend_from_slice(shape);
-        Ok(Self { flags, len, shape: lengths })
+        dims.clear();
+        dims.extend_from_slice(shape);
+        Ok(Self { flags, len, shape: dims })
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -128,10 +128,10 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for FlagBuffer {
     fn drop(&mut self) {
-        if self.flags.len() <= KEPT / 16 {
-            FLAGS.set((std::mem::take(&mut self.flags), std::mem::take(&mut self.shape)));
+        if self.flags.len() <= FREE_LIST_MAX_BYTES / 16 {
+            FREE_FLAGS.set((std::mem::take(&mut self.flags), std::mem::take(&mut self.shape)));
         }
     }
 }

@@ -5,10 +5,10 @@ pub(crate) mod snapshot;
 mod step_arrays;
 pub(crate) mod vec_env;
 
-use rlox_core::{Error, Result, Standing, VectorEnv, Watch, check_len};
+use rlox_core::{Error, Result, EnvSnapshot, VectorEnv, InterruptCheck, check_len};
 
 use crate::alloc::zeroed;
-use crate::sync::interrupt::look;
+use crate::sync::interrupt::poll_interrupt;
 
 /// Environments, and what they keep between two calls.
 pub(crate) struct Inner {
@@ -23,15 +23,15 @@ impl Inner {
     pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
         let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
         self.env.observe(&mut obs).map_err(|error| error.rename_argument("observe", call))?;
-        let standing = Standing::of(self.env.as_ref())?.ok_or_else(untold)?;
-        Ok(standing.states.len() / self.env.num_envs())
+        let snapshot = EnvSnapshot::capture(self.env.as_ref())?.ok_or_else(state_unavailable)?;
+        Ok(snapshot.states.len() / self.env.num_envs())
     }
 
     /// What every environment remembers, `width` numbers each.
     pub(crate) fn states(&self, width: usize, rows: &mut [f64]) -> Result<()> {
-        let mut watch = Watch::default();
+        let mut interrupt = InterruptCheck::default();
         for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
-            look(&mut watch, i)?;
+            poll_interrupt(&mut interrupt, i)?;
             let state = self.state(i)?;
             check_len("states", state.len(), width)?;
             row.copy_from_slice(&state);
@@ -43,19 +43,19 @@ impl Inner {
     /// many there were besides.
     pub(crate) fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) -> u64 {
         let log = self.env.episodes();
-        let (told, total) = (log.len() as u64, log.total());
+        let (num_logged, total) = (log.len() as u64, log.total());
         log.drain(returns, lengths);
-        let dropped = total - self.drained - told;
+        let dropped = total - self.drained - num_logged;
         (self.drained, self.dropped) = (total, dropped);
         dropped
     }
 
     fn state(&self, index: usize) -> Result<Vec<f64>> {
-        self.env.state(index).ok_or_else(untold)
+        self.env.state(index).ok_or_else(state_unavailable)
     }
 }
 
 /// The error of environments that do not tell where they stand.
-pub(crate) fn untold() -> Error {
+pub(crate) fn state_unavailable() -> Error {
     Error::config("states", "environments that tell their state", "others", "do without")
 }

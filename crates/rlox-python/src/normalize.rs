@@ -3,17 +3,17 @@
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, Watch};
+use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, InterruptCheck};
 
-use crate::alloc::mapped;
+use crate::alloc::try_map;
 use crate::convert::args::{Input, REAL, argument, count, instance, item, numbers, shape, switches};
-use crate::convert::array::{new_dict, result};
+use crate::convert::array::{new_dict, empty};
 use crate::error::{to_py, value_error};
-use crate::sync::cell::Shared;
-use crate::sync::gil::alone;
+use crate::sync::cell::GuardedCell;
+use crate::sync::gil::is_alone;
 
 /// From how many numbers on a call may take more than 5 us.
-const LONG: usize = 2048;
+const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
 /// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
 ///
@@ -40,7 +40,7 @@ const LONG: usize = 2048;
 ///        [ 1.]], dtype=float32)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct Normalizer {
-    pub(crate) inner: Shared<Core>,
+    pub(crate) inner: GuardedCell<Core>,
     obs_shape: Vec<usize>,
     /// Whether observations are normalised; `normalize_obs` returns them unchanged otherwise.
     #[pyo3(get)]
@@ -82,7 +82,7 @@ impl Normalizer {
         let dim = obs_shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         let options = NormalizerOptions { obs, reward, gamma, clip_obs, clip_reward, epsilon };
         let core = Core::new(num_envs, dim, options).map_err(to_py)?;
-        Ok(Self { inner: Shared::new("Normalizer", core), obs_shape, normalizes_obs: obs })
+        Ok(Self { inner: GuardedCell::new("Normalizer", core), obs_shape, normalizes_obs: obs })
     }
 
     /// How many environments it is for.
@@ -105,7 +105,7 @@ impl Normalizer {
         let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
         let rows = obs.slice();
-        self.inner.with(py, rows.len() > LONG, |normalizer| {
+        self.inner.with(py, rows.len() > DETACH_ABOVE_ELEMENTS, |normalizer| {
             normalizer.update_obs(rows).map_err(|error| error.rename_argument("rows", "obs"))
         })
     }
@@ -116,19 +116,19 @@ impl Normalizer {
     ///     ValueError: A wrong shape.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
         let obs = argument::<f32>("obs", obs, &REAL)?;
-        let long = obs.len() > LONG;
-        let obs = obs.read(!long && alone(py))?;
+        let long = obs.len() > DETACH_ABOVE_ELEMENTS;
+        let obs = obs.read(!long && is_alone(py))?;
         self.check(obs.shape())?;
-        let mut array = result::<f32>(py, obs.shape())?;
+        let mut array = empty::<f32>(py, obs.shape())?;
         let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
         // Each number takes several times as long as in other loops.
-        let stretch = (Watch::STRETCH / 4 / dim).max(1) * dim;
+        let chunk_len = (InterruptCheck::POLL_ELEMENTS / 4 / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
-            let mut watch = Watch::default();
-            for (rows, raw) in rows.chunks_mut(stretch).zip(raw.chunks(stretch)) {
+            let mut interrupt = InterruptCheck::default();
+            for (rows, raw) in rows.chunks_mut(chunk_len).zip(raw.chunks(chunk_len)) {
                 rows.copy_from_slice(raw);
                 normalizer.normalize_obs(rows)?;
-                watch.check()?;
+                interrupt.check()?;
             }
             Ok(())
         })?;
@@ -137,7 +137,7 @@ impl Normalizer {
 
     /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        told(py, self.inner.with(py, false, |normalizer| columns(normalizer))?)
+        to_dict(py, self.inner.with(py, false, |normalizer| state_arrays(normalizer))?)
     }
 
     /// Puts back what `state` gave.
@@ -147,21 +147,21 @@ impl Normalizer {
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let get = |name: &'static str| -> PyResult<Vec<f64>> {
             let numbers = item(state, name, "pass what state() gave")?;
-            let numbers = argument::<f64>(name, &numbers, &REAL)?.read(alone(py))?;
+            let numbers = argument::<f64>(name, &numbers, &REAL)?.read(is_alone(py))?;
             if numbers.shape().len() != 1 {
                 let got = format!("shape {:?}", numbers.shape());
                 return Err(value_error(name, "an array of one axis", &got, "pass what state() gave"));
             }
-            mapped(numbers.slice(), |x| x).map_err(to_py)
+            try_map(numbers.slice(), |x| x).map_err(to_py)
         };
-        let one = |name: &'static str| -> PyResult<f64> {
+        let scalar = |name: &'static str| -> PyResult<f64> {
             let numbers = get(name)?;
-            let wrong =
+            let mismatch =
                 || value_error(name, "one number", &format!("{} numbers", numbers.len()), "pass what state() gave");
-            if numbers.len() == 1 { Ok(numbers[0]) } else { Err(wrong()) }
+            if numbers.len() == 1 { Ok(numbers[0]) } else { Err(mismatch()) }
         };
         let statistics = |[mean, var, count]: [&'static str; 3]| -> PyResult<Statistics> {
-            let parts = Statistics::from_parts(get(mean)?, get(var)?, one(count)?);
+            let parts = Statistics::from_parts(get(mean)?, get(var)?, scalar(count)?);
             parts.map_err(|error| {
                 to_py(error.rename_argument("mean", mean).rename_argument("var", var).rename_argument("count", count))
             })
@@ -188,13 +188,13 @@ impl Normalizer {
 /// (2.0, 1.0)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct RunningMeanStd {
-    inner: Shared<Statistics>,
+    inner: GuardedCell<Statistics>,
     shape: Vec<usize>,
 }
 
 impl RunningMeanStd {
     fn column<'py>(&self, py: Python<'py>, column: fn(&Statistics) -> &[f64]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-        let numbers = self.inner.with(py, false, |statistics| mapped(column(statistics), |x| x))?;
+        let numbers = self.inner.with(py, false, |statistics| try_map(column(statistics), |x| x))?;
         PyArray1::from_vec(py, numbers).reshape(self.shape.clone())
     }
 }
@@ -207,7 +207,7 @@ impl RunningMeanStd {
         let shape = shape.map_or_else(|| Ok(Vec::new()), |object| crate::convert::args::shape("shape", object))?;
         let dim = shape.iter().fold(1, |product: usize, n| product.saturating_mul(*n));
         let statistics = Statistics::try_new(dim).map_err(to_py)?;
-        Ok(Self { inner: Shared::new("RunningMeanStd", statistics), shape })
+        Ok(Self { inner: GuardedCell::new("RunningMeanStd", statistics), shape })
     }
 
     /// Takes in rows, (K, *shape).
@@ -221,7 +221,7 @@ impl RunningMeanStd {
             return Err(value_error("x", &expected, &got, "pass rows of that shape"));
         }
         let rows = Input::slice(&x);
-        self.inner.with(py, rows.len() > LONG, |statistics| {
+        self.inner.with(py, rows.len() > DETACH_ABOVE_ELEMENTS, |statistics| {
             statistics.update(rows).map_err(|error| error.rename_argument("rows", "x"))
         })
     }
@@ -233,7 +233,7 @@ impl RunningMeanStd {
     fn merge(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
         let other = instance::<Self>("other", other, "RunningMeanStd")?.get();
         let other = other.inner.with(py, false, |statistics| {
-            let copy = |numbers| mapped(numbers, |x| x);
+            let copy = |numbers| try_map(numbers, |x| x);
             Statistics::from_parts(copy(statistics.mean())?, copy(statistics.var())?, statistics.count())
         })?;
         self.inner.with(py, false, |statistics| statistics.merge(&other))
@@ -259,11 +259,11 @@ impl RunningMeanStd {
 }
 
 /// All statistics by name.
-pub(crate) type Columns = [(&'static str, Vec<f64>); 7];
+pub(crate) type StateArrays = [(&'static str, Vec<f64>); 7];
 
 /// Copies of a normaliser's statistics.
-pub(crate) fn columns(normalizer: &rlox_core::Normalizer) -> rlox_core::Result<Columns> {
-    let copy = |numbers: &[f64]| mapped(numbers, |x| x);
+pub(crate) fn state_arrays(normalizer: &rlox_core::Normalizer) -> rlox_core::Result<StateArrays> {
+    let copy = |numbers: &[f64]| try_map(numbers, |x| x);
     let (obs, reward) = (normalizer.obs(), normalizer.reward());
     Ok([
         ("obs_mean", copy(obs.mean())?),
@@ -277,9 +277,9 @@ pub(crate) fn columns(normalizer: &rlox_core::Normalizer) -> rlox_core::Result<C
 }
 
 /// Statistics as `Normalizer.state` gives them.
-pub(crate) fn told(py: Python<'_>, columns: Columns) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn to_dict(py: Python<'_>, arrays: StateArrays) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
-    for (name, numbers) in columns {
+    for (name, numbers) in arrays {
         dict.set_item(name, numbers.into_pyarray(py))?;
     }
     Ok(dict)

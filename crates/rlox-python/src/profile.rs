@@ -40,17 +40,17 @@ pub(crate) fn stop_phases() {
 #[pyfunction]
 pub(crate) fn enter_phase(phase: &Bound<'_, PyAny>) -> PyResult<()> {
     // Called a few times for each step: no copy of the text.
-    let known = phase.cast_exact::<PyString>().ok().and_then(|name| named(name.to_str().ok()?));
+    let known = phase.cast_exact::<PyString>().ok().and_then(|name| phase_named(name.to_str().ok()?));
     let unknown = || {
         let name = text("phase", phase)?;
         let names = Phase::ALL.map(|(_, name)| name).join(", ");
-        named(&name).ok_or_else(|| value_error("phase", &format!("one of {names}"), &format!("{name:?}"), "correct it"))
+        phase_named(&name).ok_or_else(|| value_error("phase", &format!("one of {names}"), &format!("{name:?}"), "correct it"))
     };
     profile::enter(known.map_or_else(unknown, Ok)?);
     Ok(())
 }
 
-fn named(name: &str) -> Option<Phase> {
+fn phase_named(name: &str) -> Option<Phase> {
     Phase::ALL.iter().find(|(_, known)| *known == name).map(|(phase, _)| *phase)
 }
 

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
-use rlox_core::{Ahead, Begun, Collect, Error, Result, VectorEnv};
-use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteVecEnv, RolloutSettings};
-use rlox_nn::train::Collection;
+use rlox_core::{StalenessPolicy, RolloutJob, Collect, Error, Result, VectorEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteVecEnv, RemoteRolloutConfig};
+use rlox_nn::train::CollectConfig;
 
-use crate::convert::args::{count, number, sequence, shown, switches, text};
+use crate::convert::args::{count, number, sequence, short_repr, switches, text};
 use crate::convert::array::new_dict;
 use crate::convert::options::{arguments_of, limit_of};
 use crate::convert::seed::{base_of, streams_from};
 use crate::env::make::{id_of, mode_of};
 use crate::env::vec_env::NativeVectorEnv;
-use crate::error::{blamed, to_py, type_error, value_error};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
 use crate::native::NativePolicy;
-use crate::native::actors::{Filled, NativeActors, Weights, each, seeds_of};
+use crate::native::actors::{FilledRollout, NativeActors, Weights, each, seeds_of};
 use crate::rollout::RolloutBuffer;
-use crate::sync::gil::{detached, without_gil};
+use crate::sync::gil::{detach, without_gil};
 
 /// Environments of workers, as `rlox.distributed.remote.RemoteVecEnv` makes them.
 ///
@@ -47,7 +47,7 @@ pub(crate) fn remote_env(
     kwargs: &Bound<'_, PyDict>,
     reach: &Bound<'_, PyDict>,
 ) -> PyResult<(NativeVectorEnv, Py<PyAny>)> {
-    let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
+    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(reach)?);
     let base = base_of(seed)?;
     let env = EnvOptions {
         seed: base.unwrap_or(0),
@@ -57,22 +57,22 @@ pub(crate) fn remote_env(
         ..EnvOptions::new(id_of(env_id)?, count("n", n)?, 0)
     };
     let name = |error: Error| error.rename_argument("num_envs", "n").rename_argument("arguments", "env_kwargs");
-    let made = detached(py, || RemoteVecEnv::new(&addresses, &env, &reach)).map_err(|error| to_py(name(error)))?;
-    let told = telling(py, vec![made.fault_counts()])?;
-    let mut made: Box<dyn VectorEnv> = Box::new(made);
+    let remote = detach(py, || RemoteVecEnv::new(&addresses, &env, &options)).map_err(|error| to_py(name(error)))?;
+    let faults = make_faults_function(py, vec![remote.fault_counts()])?;
+    let mut vector_env: Box<dyn VectorEnv> = Box::new(remote);
     if base.is_none() {
         let streams = streams_from(seed, env.num_envs, |rng| rng)?;
-        detached(py, || made.set_rngs(&streams)).map_err(to_py)?;
+        detach(py, || vector_env.set_rngs(&streams)).map_err(to_py)?;
     }
     // Here, where an error can be told: it is remembered.
-    let there = &mut made;
-    detached(py, move || there.standing()).map_err(to_py)?;
-    Ok((NativeVectorEnv::around(py, made, true)?, told))
+    let env_ref = &mut vector_env;
+    detach(py, move || env_ref.snapshot()).map_err(to_py)?;
+    Ok((NativeVectorEnv::from_env(py, vector_env, true)?, faults))
 }
 
 /// A function that tells the faults of some clients together.
-fn telling(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
-    let told = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
+    let faults = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
         let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
         let dict = new_dict(args.py())?;
         dict.set_item("lost", all.iter().map(|one| one.lost).sum::<u64>())?;
@@ -81,7 +81,7 @@ fn telling(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
         dict.set_item("longest", all.iter().map(|one| one.longest).max().unwrap_or_default().as_secs_f64())?;
         Ok::<_, PyErr>(dict.unbind())
     };
-    Ok(PyCFunction::new_closure(py, Some(c"faults"), None, told)?.into_any().unbind())
+    Ok(PyCFunction::new_closure(py, Some(c"faults"), None, faults)?.into_any().unbind())
 }
 
 /// An actor of a worker, and the ring in which its rollouts go.
@@ -90,16 +90,16 @@ struct Remote {
     buffers: Arc<Vec<Py<RolloutBuffer>>>,
 }
 
-impl Collect<Weights, Filled> for Remote {
-    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let Weights::Tensors(weights) = &*begun.weights else {
+impl Collect<Weights, FilledRollout> for Remote {
+    fn collect(&mut self, job: &mut RolloutJob<Weights, FilledRollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Weights::Tensors(weights) = &*job.weights else {
             return Err(Error::Backend("expected tensors for actors of workers, got an object".to_owned()));
         };
-        let Filled { buffer, returns, lengths, dropped, .. } = &mut begun.buffer;
-        let (ring, turn) = (Arc::clone(&self.buffers), begun.turn);
-        let steps = ring[*buffer].get();
+        let FilledRollout { buffer, returns, lengths, dropped, .. } = &mut job.buffer;
+        let (ring, ticket) = (Arc::clone(&self.buffers), job.turn);
+        let rollout = ring[*buffer].get();
         let episodes = without_gil(|| {
-            steps.inner.enter(|steps| self.actor.collect_into(turn, weights, steps, returns, lengths, stop))
+            rollout.inner.enter(|steps| self.actor.collect_into(ticket, weights, steps, returns, lengths, stop))
         })?;
         *dropped = episodes.saturating_sub(returns.len() as u64);
         Ok(())
@@ -145,20 +145,20 @@ pub(crate) fn remote_actors(
     kwargs: &Bound<'_, PyDict>,
     reach: &Bound<'_, PyDict>,
 ) -> PyResult<(NativeActors, Py<PyAny>)> {
-    let (addresses, reach) = (addresses_of(addresses)?, reach_of(reach)?);
+    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(reach)?);
     let num_actors = count("num_actors", num_actors)?;
-    let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
-    ahead.check(num_actors).map_err(to_py)?;
+    let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+    staleness_policy.check(num_actors).map_err(to_py)?;
     let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
-    if buffers.len() as u64 != ahead.max_lag as u64 + 1 {
-        let (expected, got) = (format!("{}, max_lag + 1", ahead.max_lag as u64 + 1), buffers.len().to_string());
+    if buffers.len() as u64 != staleness_policy.max_lag as u64 + 1 {
+        let (expected, got) = (format!("{}, max_lag + 1", staleness_policy.max_lag as u64 + 1), buffers.len().to_string());
         return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
     }
     let learner = crate::convert::args::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
     let (spec, masks) = (learner.spec.clone(), learner.masks);
     let (num_envs, n_steps) = buffers.first().map_or((1, 1), |one| (one.get().num_envs, one.get().n_steps));
-    let first = crate::convert::args::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
-    let (tensors, shape) = first.lent(py)?;
+    let policy = crate::convert::args::instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
+    let (tensors, arch) = policy.weights_and_arch(py)?;
     let seed = base_of(seed)?.unwrap_or(0);
     let env = EnvOptions {
         autoreset_mode: mode_of(autoreset_mode)?,
@@ -166,29 +166,29 @@ pub(crate) fn remote_actors(
         arguments: arguments_of(Some(kwargs))?,
         ..EnvOptions::new(id_of(env_id)?, num_envs, seed)
     };
-    let how = Collection {
+    let config = CollectConfig {
         gamma: number("gamma", gamma)?,
         gae_lambda: number("gae_lambda", gae_lambda)?,
         sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
     };
     let seeds = seeds_of(stream)?;
     let mut counts = Vec::new();
-    let made = detached(py, || {
+    let actors = detach(py, || {
         (0..num_actors)
-            .map(|at| {
-                let reset = seed.wrapping_add((at * num_envs) as u64);
-                let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
-                let actor = RemoteActor::new(&addresses, at, &env, &settings, &reach)?;
+            .map(|index| {
+                let reset_seed = seed.wrapping_add((index * num_envs) as u64);
+                let rollout_config = RemoteRolloutConfig { n_steps, config, reset_seed, shape: arch.clone() };
+                let actor = RemoteActor::new(&addresses, index, &env, &rollout_config, &options)?;
                 actor.check_spec(&spec, masks)?;
                 counts.push(actor.fault_counts());
                 let buffers = Arc::clone(&buffers);
-                Ok(Box::new(Remote { actor, buffers }) as Box<dyn Collect<Weights, Filled>>)
+                Ok(Box::new(Remote { actor, buffers }) as Box<dyn Collect<Weights, FilledRollout>>)
             })
             .collect::<Result<Vec<_>>>()
     });
-    let made = made.map_err(|error| to_py(error.rename_argument("arguments", "env_kwargs")))?;
-    let made = NativeActors::start(py, made, ahead, Weights::Tensors(tensors), seeds, Arc::default())?;
-    Ok((made, telling(py, counts)?))
+    let actors = actors.map_err(|error| to_py(error.rename_argument("arguments", "env_kwargs")))?;
+    let actors = NativeActors::start(py, actors, staleness_policy, Weights::Tensors(tensors), seeds, Arc::default())?;
+    Ok((actors, make_faults_function(py, counts)?))
 }
 
 /// What the program `rlox-worker` does with these words, until the process is told to end.
@@ -198,24 +198,24 @@ pub(crate) fn remote_actors(
 ///     OSError: A file that cannot be read, an address in use.
 #[pyfunction]
 pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {
-    let wrong = || type_error("words", "a list of str", &shown(words), "pass those of the command line");
-    let items = sequence(words).map_err(|error| blamed(py, error, wrong))?;
-    let words = items.iter().map(|word| text("words", &word)).collect::<PyResult<Vec<_>>>()?;
-    detached(py, || rlox_grpc::serve(&words)).map_err(to_py)
+    let mismatch = || type_error("words", "a list of str", &short_repr(words), "pass those of the command line");
+    let items = sequence(words).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
+    let argv = items.iter().map(|word| text("words", &word)).collect::<PyResult<Vec<_>>>()?;
+    detach(py, || rlox_grpc::run(&argv)).map_err(to_py)
 }
 
-fn addresses_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+fn parse_addresses(object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let fix = r#"pass for example ["127.0.0.1:50051"]"#;
-    let wrong = || type_error("addresses", "a list of workers' addresses", &shown(given), fix);
-    let items = sequence(given).map_err(|error| blamed(given.py(), error, wrong))?;
+    let mismatch = || type_error("addresses", "a list of workers' addresses", &short_repr(object), fix);
+    let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     items.iter().map(|item| text("addresses", &item)).collect()
 }
 
-fn reach_of(given: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
+fn parse_client_options(dict: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
     let mut options = ClientOptions::default();
-    for (name, value) in given.iter() {
+    for (name, value) in dict.iter() {
         let name: String = name.extract()?;
-        let words = |name| if value.is_none() { Ok(None) } else { text(name, &value).map(Some) };
+        let optional_text = |name| if value.is_none() { Ok(None) } else { text(name, &value).map(Some) };
         let seconds = |name| {
             let seconds = number(name, &value)?;
             Duration::try_from_secs_f64(seconds).map_err(|_| {
@@ -224,9 +224,9 @@ fn reach_of(given: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
             })
         };
         match name.as_str() {
-            "token" => options.token = words("token")?,
-            "tls_ca" => options.tls_ca = words("tls_ca")?,
-            "tls_domain" => options.tls_domain = words("tls_domain")?,
+            "token" => options.token = optional_text("token")?,
+            "tls_ca" => options.tls_ca = optional_text("tls_ca")?,
+            "tls_domain" => options.tls_domain = optional_text("tls_domain")?,
             "connect_timeout" => options.connect_timeout = seconds("connect_timeout")?,
             "keepalive_timeout" => options.keepalive_timeout = seconds("keepalive_timeout")?,
             "reply_timeout" => options.reply_timeout = seconds("reply_timeout")?,

@@ -15,10 +15,10 @@ use pyo3::types::PyDict;
 use rlox_core::replay::{Replay, Uniform};
 
 use crate::convert::args::{numbers, switches};
-use buffer::{Buffer, Settings, Transition, made};
+use buffer::{Buffer, BufferOptions, Transition, make_parts};
 pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use saving::{arrays_of, fields_of};
-use sequences::Asked;
+use sequences::SequenceRequest;
 
 /// Replay buffer with uniform sampling: a ring of transitions.
 ///
@@ -81,10 +81,10 @@ impl ReplayBuffer {
         seed: Option<&Bound<'_, PyAny>>,
         capacity_name: Option<&str>,
     ) -> PyResult<Self> {
-        let settings =
-            Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
-        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        Ok(Self { buffer: Buffer::new(py, made, Uniform.into(), "ReplayBuffer")? })
+        let options =
+            BufferOptions { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
+        let parts = make_parts(py, [capacity, obs_dim, act_dim], options)?;
+        Ok(Self { buffer: Buffer::new(py, parts, Uniform.into(), "ReplayBuffer")? })
     }
 
     /// Adds a transition of the only environment.
@@ -222,7 +222,7 @@ impl ReplayBuffer {
         #[pyo3(from_py_with = switches::whole)] whole: bool,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample_sequences(py, &Asked { batch_size, length, seed, burn_in, whole, out })
+        self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole, out })
     }
 
     /// Everything that it holds, as arrays by name: what `load_state` of another buffer takes.
@@ -301,6 +301,6 @@ impl ReplayBuffer {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?.to_string();
-        Ok(slf.get().buffer.told(slf.py(), &name, &[]))
+        Ok(slf.get().buffer.format_repr(slf.py(), &name, &[]))
     }
 }

@@ -4,25 +4,25 @@ pub(crate) mod bytes;
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
-use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition, Watch};
+use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition, InterruptCheck};
 
-use crate::alloc::{collected, mapped};
+use crate::alloc::{try_collect, try_map};
 use crate::convert::args::{
-    Input, REAL, argument, count, expect_shape, index, instance, numbers, shape, shown, switches, text,
+    Input, REAL, argument, count, expect_shape, index, instance, numbers, shape, short_repr, switches, text,
 };
 use crate::convert::array::FieldMemory;
 use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::observation::{ObsArgument, ObsInput, Owned, dtype_of};
-use crate::convert::options::{copied, extra_of};
-use crate::convert::policy_output::SaidArgument;
+use crate::convert::options::{try_to_string, extra_of};
+use crate::convert::policy_output::PolicyStepArgument;
 use crate::error::{to_py, value_error};
 use crate::normalize::normalizer_of;
-use crate::sync::cell::Shared;
-use crate::sync::gil::detached;
-use crate::sync::interrupt::look;
+use crate::sync::cell::GuardedCell;
+use crate::sync::gil::detach;
+use crate::sync::interrupt::poll_interrupt;
 
 /// From how many numbers in a step on a call may take more than 5 us.
-const LONG: usize = 2048;
+const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
 /// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
 ///
@@ -68,7 +68,7 @@ const LONG: usize = 2048;
 /// array([3., 3.], dtype=float32)
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct RolloutBuffer {
-    pub(crate) inner: Shared<Core>,
+    pub(crate) inner: GuardedCell<Core>,
     #[pyo3(get)]
     pub(crate) n_steps: usize,
     #[pyo3(get)]
@@ -83,17 +83,17 @@ pub(crate) struct RolloutBuffer {
 
 impl RolloutBuffer {
     /// A view of the field of this name.
-    fn named<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
     }
 
     /// A view of a field that `finish` writes.
-    fn computed<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn finished_field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         if !slf.get().inner.with(slf.py(), false, |buffer| Ok(buffer.is_finished()))? {
             return Err(value_error(name, "a finished rollout", "one that is not", "call finish first"));
         }
-        Self::named(slf, name)
+        Self::field_view(slf, name)
     }
 
     fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
@@ -122,38 +122,38 @@ impl RolloutBuffer {
         let (n_steps, num_envs) = (count("n_steps", n_steps)?, count("num_envs", num_envs)?);
         let obs_shape = shape("obs_shape", obs_shape)?;
         let action_shape = action_shape.map_or_else(|| Ok(Vec::new()), |object| shape("action_shape", object))?;
-        let dtype = |name, given: Option<&Bound<'_, PyAny>>, default| match given {
-            Some(given) => dtype_of(name, given),
+        let dtype = |name, dtype_object: Option<&Bound<'_, PyAny>>, default| match dtype_object {
+            Some(object) => dtype_of(name, object),
             None => Ok(default),
         };
-        let kind = dtype("action_dtype", action_dtype, DType::I64)?;
-        if let (Some(given), DType::F64 | DType::U8 | DType::Bool) = (action_dtype, kind) {
+        let parsed_dtype = dtype("action_dtype", action_dtype, DType::I64)?;
+        if let (Some(object), DType::F64 | DType::U8 | DType::Bool) = (action_dtype, parsed_dtype) {
             let fix = "int64 for Discrete, MultiDiscrete and MultiBinary actions, float32 for Box";
-            return Err(value_error("action_dtype", "int64 or float32", &shown(given), fix));
+            return Err(value_error("action_dtype", "int64 or float32", &short_repr(object), fix));
         }
-        let action_dtype = kind;
+        let action_dtype = parsed_dtype;
         let obs_dtype = dtype("obs_dtype", obs_dtype, DType::F32)?;
         let extra = extra_of(extra)?;
-        let mut watch = Watch::default();
-        let core = detached(py, || {
+        let mut interrupt = InterruptCheck::default();
+        let core = detach(py, || {
             let core = Core::new(n_steps, num_envs, (&obs_shape, obs_dtype), (&action_shape, action_dtype))?;
             extra.iter().enumerate().try_fold(core, |core, (i, (name, shape, dtype))| {
-                look(&mut watch, i)?;
+                poll_interrupt(&mut interrupt, i)?;
                 core.with_field(name, shape, *dtype)
             })
         });
         let mut core = core.map_err(to_py)?;
-        let names = core.fields().map(|field| copied(field.name()));
+        let names = core.fields().map(|field| try_to_string(field.name()));
         let count = core.fields().count();
-        let names = collected(count, names)?;
+        let names = try_collect(count, names)?;
         let fields = names.into_iter().enumerate().filter_map(|(i, name)| {
-            let memory = FieldMemory::of(&mut core, &name)?;
-            Some(look(&mut watch, i).map_err(to_py).map(|()| (name, memory)))
+            let memory = FieldMemory::find(&mut core, &name)?;
+            Some(poll_interrupt(&mut interrupt, i).map_err(to_py).map(|()| (name, memory)))
         });
-        let fields = collected(count, fields)?;
-        let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > LONG;
+        let fields = try_collect(count, fields)?;
+        let long = num_envs * (8 + obs_shape.iter().product::<usize>()) > DETACH_ABOVE_ELEMENTS;
         let discrete = action_dtype == DType::I64;
-        let inner = Shared::new("RolloutBuffer", core);
+        let inner = GuardedCell::new("RolloutBuffer", core);
         Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, obs_dtype, fields, long })
     }
 
@@ -165,49 +165,49 @@ impl RolloutBuffer {
 
     /// A view of a field by its name, `(T, N, ...)`, whatever it holds so far.
     fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, &text("name", name)?)
+        Self::field_view(slf, &text("name", name)?)
     }
 
     /// What the policy saw, (T, N, *obs_shape).
     #[getter]
     fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "obs")
+        Self::field_view(slf, "obs")
     }
 
     /// The actions, (T, N, *action_shape); Discrete ones counted from 0.
     #[getter]
     fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "actions")
+        Self::field_view(slf, "actions")
     }
 
     /// Their log-probabilities, (T, N).
     #[getter]
     fn log_probs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "log_probs")
+        Self::field_view(slf, "log_probs")
     }
 
     /// The values of the observations, (T, N).
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "values")
+        Self::field_view(slf, "values")
     }
 
     /// The rewards, (T, N).
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "rewards")
+        Self::field_view(slf, "rewards")
     }
 
     /// The task itself ended, (T, N).
     #[getter]
     fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "terminated")
+        Self::field_view(slf, "terminated")
     }
 
     /// The episode was cut, (T, N).
     #[getter]
     fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "truncated")
+        Self::field_view(slf, "truncated")
     }
 
     /// True for transitions, False where a step only reset, as it does in NEXT_STEP mode, (T, N).
@@ -215,7 +215,7 @@ impl RolloutBuffer {
     /// Such a row has reward, flags and advantage 0, and is nothing to learn from.
     #[getter]
     fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "valid")
+        Self::field_view(slf, "valid")
     }
 
     /// How many transitions are stored: the rows filled so far where `valid` is True.
@@ -227,19 +227,19 @@ impl RolloutBuffer {
     /// The values of the final observations where truncated, else 0, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::named(slf, "final_values")
+        Self::field_view(slf, "final_values")
     }
 
     /// What `finish` computed, (T, N); before it, a ValueError.
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::computed(slf, "advantages")
+        Self::finished_field_view(slf, "advantages")
     }
 
     /// What `finish` computed, (T, N); before it, a ValueError.
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::computed(slf, "returns")
+        Self::finished_field_view(slf, "returns")
     }
 
     /// The observations that follow the last step, (N, *obs_shape).
@@ -253,14 +253,14 @@ impl RolloutBuffer {
     /// The rows `t * N + n` truncated and not terminated, (K,).
     #[getter]
     fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let index = self.inner.with(py, false, |buffer| mapped(buffer.final_index(), |i| i as i64))?;
+        let index = self.inner.with(py, false, |buffer| try_map(buffer.final_index(), |i| i as i64))?;
         Ok(index.into_pyarray(py))
     }
 
     /// Their true last observations, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::of(b.final_obs())?)))?;
+        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::copy_from(b.final_obs())?)))?;
         data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
@@ -335,17 +335,17 @@ impl RolloutBuffer {
     ) -> PyResult<()> {
         let normalizer = normalizer_of(normalizer)?;
         let t = index("t", t)?;
-        let said = SaidArgument::new(actions, log_probs, values, self.discrete)?;
+        let policy_step = PolicyStepArgument::new(actions, log_probs, values, self.discrete)?;
         let next_obs = ObsArgument::new("next_obs", next_obs, self.obs_dtype)?;
         let rewards = argument::<f64>("rewards", rewards, &REAL)?;
         let terminated = flag_argument("terminated", terminated)?;
         let truncated = flag_argument("truncated", truncated)?;
         let final_obs = final_obs.map(|array| ObsArgument::new("final_obs", array, self.obs_dtype)).transpose()?;
 
-        let said = said.read(&self.fields, self.num_envs, &self.action_shape)?;
-        let said = said.get();
+        let policy_step = policy_step.read(&self.fields, self.num_envs, &self.action_shape)?;
+        let policy_step = policy_step.get();
         let next_obs = next_obs.read_for(&self.fields)?;
-        let rewards = rewards.read(false)?.apart_from(&self.fields)?;
+        let rewards = rewards.read(false)?.copy_if_overlapping(&self.fields)?;
         let terminated = terminated.read(py, false)?;
         let truncated = truncated.read(py, false)?;
         let final_obs = final_obs.map(|array| array.read_for(&self.fields)).transpose()?;
@@ -356,7 +356,7 @@ impl RolloutBuffer {
         if let Some(final_obs) = &final_obs {
             expect_shape("final_obs", final_obs.shape(), self.num_envs, &self.obs_shape)?;
         }
-        let answered = Transition {
+        let transition = Transition {
             next_obs: next_obs.get(),
             rewards: rewards.slice(),
             terminated: terminated.slice(),
@@ -364,8 +364,8 @@ impl RolloutBuffer {
             final_obs: final_obs.as_ref().map_or(FieldData::F32(&[]), ObsInput::get),
         };
         self.inner.with(py, self.long, |buffer| match normalizer {
-            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.record(t, said, answered, Some(normalizer))),
-            None => buffer.record(t, said, answered, None),
+            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.record(t, policy_step, transition, Some(normalizer))),
+            None => buffer.record(t, policy_step, transition, None),
         })
     }
 
@@ -389,8 +389,8 @@ impl RolloutBuffer {
     ) -> PyResult<()> {
         let last = argument::<f32>("last_values", last_values, &REAL)?;
         let finals = final_values.map(|values| argument::<f32>("final_values", values, &REAL)).transpose()?;
-        let last = last.read(false)?.apart_from(&self.fields)?;
-        let finals = finals.map(|values| values.read(false)?.apart_from(&self.fields)).transpose()?;
+        let last = last.read(false)?.copy_if_overlapping(&self.fields)?;
+        let finals = finals.map(|values| values.read(false)?.copy_if_overlapping(&self.fields)).transpose()?;
         let (last, finals) = (last.slice(), finals.as_ref().map_or(&[][..], Input::slice));
         let long = self.n_steps * self.num_envs > 4096;
         self.inner.with(py, long, |buffer| buffer.finish(last, finals, gamma, gae_lambda))
@@ -425,8 +425,8 @@ pub(crate) fn check_step(
     check_normalizer(py, buffer, normalizer)?;
     let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
     let t = index("t", t)?;
-    let said = SaidArgument::new(actions, log_probs, values, buffer.discrete)?;
-    let said = said.read(&buffer.fields, buffer.num_envs, &buffer.action_shape)?;
-    let said = said.get();
-    buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, said, None))
+    let policy_step = PolicyStepArgument::new(actions, log_probs, values, buffer.discrete)?;
+    let policy_step = policy_step.read(&buffer.fields, buffer.num_envs, &buffer.action_shape)?;
+    let policy_step = policy_step.get();
+    buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, policy_step, None))
 }

@@ -12,5 +12,5 @@ use pyo3::prelude::*;
 #[pyfunction]
 pub(crate) fn after_fork() {
     gil::after_fork();
-    borrow::forget_other_threads();
+    borrow::release_other_threads();
 }

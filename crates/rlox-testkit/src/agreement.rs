@@ -5,7 +5,7 @@ use proptest::test_runner::TestRunner;
 use rlox_core::{Actions, EnvSpec, Pcg64, Space};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
-    PolicyLoss, Scratch, clipped_step,
+    PolicyLoss, Workspace, clip_and_step,
 };
 
 use crate::{ACTIVATIONS, Make, assert_all_near, assert_near, draws, pair, policy};
@@ -31,23 +31,23 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     built_in.forward(&x, rows, &mut expected).unwrap();
     net.forward(&x, rows, &mut y).unwrap();
     assert_near(&y, &expected, "forward");
-    let (mut inferred, mut h, mut kept, mut there) = (zeros(output), zeros(hidden), zeros(hidden), zeros(hidden));
-    let mut scratch = Scratch::default();
-    net.infer(&x, rows, &mut inferred, &mut scratch).unwrap();
+    let (mut inferred, mut h, mut stored_hidden, mut expected_hidden) = (zeros(output), zeros(hidden), zeros(hidden), zeros(hidden));
+    let mut workspace = Workspace::default();
+    net.infer(&x, rows, &mut inferred, &mut workspace).unwrap();
     assert_near(&inferred, &expected, "infer");
     inferred.fill(0.0);
-    net.infer_hidden(&x, rows, &mut inferred, &mut h, &mut scratch).unwrap();
+    net.infer_hidden(&x, rows, &mut inferred, &mut h, &mut workspace).unwrap();
     assert_near(&inferred, &expected, "infer_hidden");
-    built_in.hidden(&mut there).unwrap();
-    net.hidden(&mut kept).unwrap();
-    assert_near(&h, &there, "the hidden layer of infer_hidden");
-    assert_near(&kept, &there, "hidden");
+    built_in.hidden(&mut expected_hidden).unwrap();
+    net.hidden(&mut stored_hidden).unwrap();
+    assert_near(&h, &expected_hidden, "the hidden layer of infer_hidden");
+    assert_near(&stored_hidden, &expected_hidden, "hidden");
     let (mut dx, mut expected) = (zeros(input), zeros(input));
     built_in.backward(&dy, false, Some(&mut expected)).unwrap();
     net.backward(&dy, false, Some(&mut dx)).unwrap();
     assert_near(&dx, &expected, "dx");
     // Without `params` there are none; with it they add up, backward after backward.
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     assert_eq!(net.gradients(), built_in.gradients());
     for times in 1..3 {
         dx.fill(0.0);
@@ -55,11 +55,11 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
         built_in.backward(&dy, true, None).unwrap();
         assert_near(&dx, &expected, "dx");
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
-        assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
+        assert_near(&[net.grad_norm_sq().unwrap() as f32], &[built_in.grad_norm_sq().unwrap() as f32], "grad_sq");
     }
     // Dropped, they are as if there had been none.
     net.zero_gradients();
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, None).unwrap();
     built_in.zero_gradients();
     built_in.backward(&dy, true, None).unwrap();
@@ -69,18 +69,18 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     net.backward_hidden(&dy, &dh).unwrap();
     built_in.backward_hidden(&dy, &dh).unwrap();
     assert_all_near(&net.gradients(), &built_in.gradients(), "gradients through the hidden layer");
-    assert_near(&[net.grad_sq().unwrap() as f32], &[built_in.grad_sq().unwrap() as f32], "grad_sq");
+    assert_near(&[net.grad_norm_sq().unwrap() as f32], &[built_in.grad_norm_sq().unwrap() as f32], "grad_sq");
 }
 
 pub fn rows_do_not_depend_on_each_other<N: Network>(make: Make<N>) {
     let (net, _) = pair(make, &[9, 70, 33, 5], Activation::Tanh);
-    let (mut x, mut y, mut scratch) = (draws(64 * 9, 1), vec![0.0; 64 * 5], Scratch::default());
+    let (mut x, mut y, mut workspace) = (draws(64 * 9, 1), vec![0.0; 64 * 5], Workspace::default());
     // What one row spoils is its own.
     x[9 * 20..9 * 21].fill(f32::NAN);
-    net.infer(&x, 64, &mut y, &mut scratch).unwrap();
+    net.infer(&x, 64, &mut y, &mut workspace).unwrap();
     for (row, (x, y)) in x.chunks_exact(9).zip(y.chunks_exact(5)).enumerate() {
         let mut alone = [0.0; 5];
-        net.infer(x, 1, &mut alone, &mut scratch).unwrap();
+        net.infer(x, 1, &mut alone, &mut workspace).unwrap();
         for (together, alone) in y.iter().zip(alone) {
             assert!((together - alone).abs() <= 1e-6 || (row == 20 && alone.is_nan() && together.is_nan()), "{row}");
         }
@@ -102,7 +102,7 @@ fn learn(net: &mut impl Network, optimizer: &Optimizer) -> f32 {
     net.forward(&x, 13, &mut y).unwrap();
     let dy: Vec<f32> = y.iter().zip(&target).map(|(y, t)| (y - t) / 13.0).collect();
     net.backward(&dy, true, None).unwrap();
-    clipped_step(&mut [("net", net)], optimizer, Some(0.1)).unwrap()
+    clip_and_step(&mut [("net", net)], optimizer, Some(0.1)).unwrap()
 }
 
 pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
@@ -116,7 +116,7 @@ pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
             assert_all_near(&net.tensors(), &built_in.tensors(), &what);
             assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &what);
             // Gradients are gone, and a step without any goes on with the means.
-            assert_eq!(net.grad_sq().unwrap(), 0.0);
+            assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
             net.apply_gradients(&optimizer, 1.0).unwrap();
             built_in.apply_gradients(&optimizer, 1.0).unwrap();
             assert_all_near(&net.tensors(), &built_in.tensors(), &what);
@@ -186,10 +186,10 @@ impl Drawn {
         let mut rng = Pcg64::seed_from(seed);
         let discrete = matches!(space, Space::Discrete { .. });
         let discrete = discrete.then(|| (0..ROWS).map(|_| rng.integers(0, 2)).collect());
-        let mut rest = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
+        let mut targets = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
         // Log-probabilities near those of a policy that knows nothing yet.
-        rest[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
-        Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), rest }
+        targets[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
+        Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), rest: targets }
     }
 
     fn minibatch(&self) -> Minibatch<'_> {
@@ -216,8 +216,8 @@ pub fn policy_gradients_equal_the_built_in_networks<N: Network>(make: Make<N>) {
         let mut net = policy(make, &spec, distribution.clone(), 1);
         let mut built_in = policy(Mlp::new, &spec, distribution, 1);
         assert_eq!(net.tensors(), built_in.tensors());
-        let (said, expected) = (net.evaluate(&drawn.minibatch(), &LOSS), built_in.evaluate(&drawn.minibatch(), &LOSS));
-        assert_near(&[said.unwrap().loss], &[expected.unwrap().loss], "loss");
+        let (stats, expected) = (net.evaluate(&drawn.minibatch(), &LOSS), built_in.evaluate(&drawn.minibatch(), &LOSS));
+        assert_near(&[stats.unwrap().loss], &[expected.unwrap().loss], "loss");
         net.backward().unwrap();
         built_in.backward().unwrap();
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("{space:?}, sde {sde}"));
@@ -273,18 +273,18 @@ pub fn targets_follow_slowly<N: Network>(make: Make<N>) {
     let (online, _) = pair(make, &[2, 4, 1], ACTIVATIONS[1]);
     let mut target = make(&[2, 4, 1], ACTIVATIONS[1], Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap();
     let before = target.tensors();
-    target.track(&online, 0.25).unwrap();
+    target.soft_update(&online, 0.25).unwrap();
     for ((new, old), to) in target.tensors().iter().zip(&before).zip(&online.tensors()) {
         for ((new, old), to) in new.data.iter().zip(&old.data).zip(&to.data) {
             assert!((new - (0.75 * old + 0.25 * to)).abs() < 1e-6);
         }
     }
-    target.track(&online, 1.0).unwrap();
+    target.soft_update(&online, 1.0).unwrap();
     assert_eq!(target.tensors(), online.tensors());
     // What it computes with has moved too.
-    let (x, mut y, mut expected, mut scratch) = (draws(2, 1), [0.0], [0.0], Scratch::default());
-    target.infer(&x, 1, &mut y, &mut scratch).unwrap();
-    online.infer(&x, 1, &mut expected, &mut scratch).unwrap();
+    let (x, mut y, mut expected, mut workspace) = (draws(2, 1), [0.0], [0.0], Workspace::default());
+    target.infer(&x, 1, &mut y, &mut workspace).unwrap();
+    online.infer(&x, 1, &mut expected, &mut workspace).unwrap();
     assert_eq!(y, expected);
 }
 
@@ -295,7 +295,7 @@ pub fn clones_go_their_own_way<N: Network + Clone>(make: Make<N>) {
     let mut copy = net.clone();
     let (mut dx, mut again) = ([0.0; 15], [0.0; 15]);
     copy.backward(&dy, true, Some(&mut again)).unwrap();
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, Some(&mut dx)).unwrap();
     assert_eq!(dx, again);
     assert_eq!(net.gradients(), copy.gradients());

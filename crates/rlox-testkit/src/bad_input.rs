@@ -4,13 +4,13 @@ use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
-    PolicyLoss, Scratch, clipped_step,
+    PolicyLoss, Workspace, clip_and_step,
 };
 
 use crate::{Make, draws, pair, policy};
 
 /// Checks that both errors have the same variant and the same fields.
-fn alike<T>(got: Result<T>, expected: Result<T>, what: &str) {
+fn assert_same_error<T>(got: Result<T>, expected: Result<T>, what: &str) {
     let fields = |result: Result<T>| match result {
         Ok(_) => panic!("{what} is not refused"),
         Err(error @ Error::Backend(_)) => panic!("{what}: {error}"),
@@ -36,7 +36,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     for sizes in [&[][..], &[3], &[3, 0, 2], &[usize::MAX, 2], &[1 << 20, 1 << 20]] {
         let rng = &mut Pcg64::seed_from(0);
         let expected = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ());
-        alike(make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()), expected, &format!("{sizes:?}"));
+        assert_same_error(make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()), expected, &format!("{sizes:?}"));
     }
     let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     let before = (net.tensors(), net.optimizer_state());
@@ -48,17 +48,17 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
             alike(got, $call, stringify!($call));
         }};
     }
-    let (y, h, scratch) = (&mut [0.0; 4], &mut [0.0; 16], &mut Scratch::default());
+    let (y, h, workspace) = (&mut [0.0; 4], &mut [0.0; 16], &mut Workspace::default());
     both!(|net| net.backward(&[0.0; 2], true, None));
     both!(|net| net.backward_hidden(&[0.0; 4], &[0.0; 16]));
     both!(|net| net.forward(&[0.0; 5], 2, y));
     both!(|net| net.forward(&[0.0; 6], 2, &mut y[..3]));
     both!(|net| net.forward(&[], 0, &mut []));
-    both!(|net| net.infer(&[0.0; 6], usize::MAX, y, scratch));
-    both!(|net| net.infer(&[0.0; 7], 2, y, scratch));
-    both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], scratch));
-    both!(|net| net.infer_hidden(&[], 0, &mut [], &mut [], scratch));
-    assert_eq!(assert_rejects(net.infer_hidden(&[], 0, &mut [], &mut [], scratch), Error::Shape, "rows").got, "0");
+    both!(|net| net.infer(&[0.0; 6], usize::MAX, y, workspace));
+    both!(|net| net.infer(&[0.0; 7], 2, y, workspace));
+    both!(|net| net.infer_hidden(&[0.0; 6], 2, y, &mut h[..15], workspace));
+    both!(|net| net.infer_hidden(&[], 0, &mut [], &mut [], workspace));
+    assert_eq!(assert_rejects(net.infer_hidden(&[], 0, &mut [], &mut [], workspace), Error::Shape, "rows").got, "0");
     both!(|net| net.hidden(&mut h[..8]));
     net.forward(&[0.0; 6], 2, y).unwrap();
     built_in.forward(&[0.0; 6], 2, y).unwrap();
@@ -70,7 +70,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     }
     assert_eq!(assert_rejects(net.backward_hidden(&[0.0; 4], &[0.0; 15]), Error::Shape, "dh").got, "15");
     both!(|net| net.apply_gradients(&Optimizer::adam(-1.0), 1.0));
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     both!(|net| net
         .backward(&[1.0; 4], true, None)
         .and_then(|()| net.apply_gradients(&Optimizer::adam(1.0), f32::NAN)));
@@ -85,47 +85,47 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
     let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     let (weights, state) = (net.tensors(), net.optimizer_state());
     let (other, other_in) = pair(make, &[3, 9, 2], Activation::Tanh);
-    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another width");
+    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_in, 0.5), "another width");
     let (other, other_in) = pair(make, &[3, 8, 2], Activation::Relu);
-    alike(net.track(&other, 0.5), built_in.track(&other_in, 0.5), "another activation");
+    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_in, 0.5), "another activation");
     let (same, same_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     for tau in [-0.1, 1.5, f32::NAN] {
-        alike(net.track(&same, tau), built_in.track(&same_in, tau), "tau");
+        assert_same_error(net.soft_update(&same, tau), built_in.soft_update(&same_in, tau), "tau");
     }
-    let (wide, _) = pair(make, &[3, 9, 2], Activation::Tanh);
+    let (wider_net, _) = pair(make, &[3, 9, 2], Activation::Tanh);
     let mut more = weights.clone();
     more.push("4.weight", &[1], vec![0.0]).unwrap();
-    let spoiled = |name: &'static str, number: f32| {
-        move |here: &str, data: &mut Vec<f32>| {
-            if here == name {
+    let with_last_value = |name: &'static str, number: f32| {
+        move |tensor_name: &str, data: &mut Vec<f32>| {
+            if tensor_name == name {
                 let last = data.len() - 1;
                 data[last] = number;
             }
         }
     };
     assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a name stands twice");
-    let spoilt = edited(&weights, spoiled("0.weight", f32::NAN));
+    let with_nan = edited(&weights, with_last_value("0.weight", f32::NAN));
     let cases: [(_, Variant, _, _); 4] = [
         (NamedTensors::default(), Error::Shape, r#"one named "0.weight""#, ""),
-        (wide.tensors(), Error::Shape, r#""0.weight" of shape [8, 3]"#, ""),
+        (wider_net.tensors(), Error::Shape, r#""0.weight" of shape [8, 3]"#, ""),
         (more, Error::Shape, "", r#"one more, "4.weight""#),
-        (spoilt, Error::NotFinite, "finite numbers", "NaN"),
+        (with_nan, Error::NotFinite, "finite numbers", "NaN"),
     ];
-    for (wrong, variant, expected, got) in cases {
-        alike(net.load(&wrong), built_in.load(&wrong), "weights");
-        let rejected = assert_rejects(net.load(&wrong), variant, "tensors");
+    for (invalid, variant, expected, got) in cases {
+        assert_same_error(net.load(&invalid), built_in.load(&invalid), "weights");
+        let rejected = assert_rejects(net.load(&invalid), variant, "tensors");
         assert!(rejected.expected.contains(expected) && rejected.got.contains(got), "{rejected}");
         let location = (rejected.at.section.as_deref(), rejected.at.row);
         assert_eq!(location, if got == "NaN" { (Some("0.weight"), Some(7)) } else { (None, None) });
     }
-    for wrong in [
+    for invalid in [
         weights.clone(),
-        wide.optimizer_state(),
-        edited(&state, spoiled("step", 0.5)),
-        edited(&state, spoiled("0.weight.exp_avg", f32::INFINITY)),
-        edited(&state, spoiled("2.bias.exp_avg_sq", -1e-9)),
+        wider_net.optimizer_state(),
+        edited(&state, with_last_value("step", 0.5)),
+        edited(&state, with_last_value("0.weight.exp_avg", f32::INFINITY)),
+        edited(&state, with_last_value("2.bias.exp_avg_sq", -1e-9)),
     ] {
-        alike(net.load_optimizer_state(&wrong), built_in.load_optimizer_state(&wrong), "state");
+        assert_same_error(net.load_optimizer_state(&invalid), built_in.load_optimizer_state(&invalid), "state");
     }
     assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
 }
@@ -135,8 +135,8 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
     let changes: [fn(&mut N, &N); 4] = [
         |net, _| net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap(),
         |net, other| net.load(&other.tensors()).unwrap(),
-        |net, other| net.track(other, 0.5).unwrap(),
-        |net, other| net.track(other, 1.0).unwrap(),
+        |net, other| net.soft_update(other, 0.5).unwrap(),
+        |net, other| net.soft_update(other, 1.0).unwrap(),
     ];
     let (other, _) = pair(make, &[3, 8, 2], Activation::Tanh);
     for change in changes {
@@ -151,7 +151,7 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
         for result in [net.backward(&[1.0, 0.0], true, None), through, net.hidden(&mut [0.0; 8])] {
             assert_eq!(assert_rejects(result, Error::Shape, "rows").got, "none");
         }
-        assert_eq!(net.grad_sq().unwrap(), 0.0);
+        assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
         net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
         net.backward(&[1.0, 0.0], true, None).unwrap();
     }
@@ -162,12 +162,12 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     let (before, mut y) = (net.tensors(), [0.0; 2]);
     net.forward(&draws(3, 1), 1, &mut y).unwrap();
     net.backward(&[f32::NAN, 0.0], true, None).unwrap();
-    let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
+    let result = clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
     let rejected = assert_rejects(result, Error::NotFinite, "gradients");
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.weight")));
     assert!(rejected.at.row.is_some());
     assert_eq!(net.tensors(), before);
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
 }
 
 /// Means of them would stay infinite, and what they belong to would never move again.
@@ -185,7 +185,7 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
             if scale > 1.0 {
                 // They are there still, and far from it without the scale.
                 net.apply_gradients(&optimizer, 1.0).unwrap();
-                assert_eq!(net.grad_sq().unwrap(), 0.0);
+                assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
                 let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];
                 assert!(square > 0.0 && square.is_finite(), "{square}");
             }
@@ -196,12 +196,12 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
         other.backward(&[1.0, 0.0], true, None).unwrap();
         net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
         net.backward(&[3e19, 0.0], true, None).unwrap();
-        let result = clipped_step(&mut [("actor", &mut other), ("critic", &mut net)], &optimizer, None);
+        let result = clip_and_step(&mut [("actor", &mut other), ("critic", &mut net)], &optimizer, None);
         let rejected = assert_rejects(result, Error::NotFinite, "gradients");
         assert_eq!(rejected.got, "30000000000000000000, whose square overflows");
         assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("critic.2.bias"), Some(0)));
         assert_eq!((net.tensors(), net.optimizer_state(), other.tensors(), other.optimizer_state()), before);
-        assert_eq!([net.grad_sq().unwrap(), other.grad_sq().unwrap()], [0.0; 2]);
+        assert_eq!([net.grad_norm_sq().unwrap(), other.grad_norm_sq().unwrap()], [0.0; 2]);
     }
 }
 
@@ -233,7 +233,7 @@ pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Ma
     net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
     net.backward(&[1.0, 0.0], true, None).unwrap();
     let optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 1e30 };
-    let result = clipped_step(&mut [("critic", &mut net)], &optimizer, None);
+    let result = clip_and_step(&mut [("critic", &mut net)], &optimizer, None);
     let rejected = assert_rejects(result, Error::NotFinite, "parameters of critic");
     assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("0.weight"), Some(0)));
 }

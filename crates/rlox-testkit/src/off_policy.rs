@@ -1,10 +1,10 @@
 //! Updates of off-policy methods equal those of the built-in network: same weights, minibatches and noise.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
-use rlox_nn::train::{DqnConfig, DqnLearner, OffPolicyMethod, Replayed, SacConfig, SacLearner, Td3Config, Td3Learner};
+use rlox_nn::train::{DqnConfig, DqnLearner, OffPolicyMethod, ReplayBatch, SacConfig, SacLearner, Td3Config, Td3Learner};
 use rlox_nn::{
     Activation, DeterministicActor, Discount, Dueling, Init, Mlp, NamedTensors, Network, Optimizer, QNetworks,
-    SquashedPolicy, TwinCritics,
+    SquashedPolicy, CriticEnsemble,
 };
 
 use crate::{Make, assert_all_near, draws};
@@ -23,8 +23,8 @@ fn optimizer() -> Optimizer {
 }
 
 /// All tensors after three updates, by minibatches and noise that are always the same.
-fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &EnvSpec) -> NamedTensors {
-    M::gathering(&config, spec).unwrap();
+fn train_briefly<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &EnvSpec) -> NamedTensors {
+    M::replay_config(&config, spec).unwrap();
     let mut learner = M::new(config, networks, spec, 1).unwrap();
     let mut rng = Pcg64::seed_from(9);
     for update in 0..3_u64 {
@@ -32,7 +32,7 @@ fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &
         let (numbers, integers) = (draws(ROWS * 3, 10 + seed), (0..ROWS as i64).map(|i| i % 4).collect::<Vec<_>>());
         let discrete = matches!(spec.action, Space::Discrete { .. });
         let terminated: Vec<_> = (0..ROWS).map(|i| i % 7 == 0).collect();
-        let batch = Replayed {
+        let batch = ReplayBatch {
             obs: &draws(ROWS * OBS, 20 + seed),
             actions: if discrete { Actions::Discrete(&integers) } else { Actions::Continuous(&numbers) },
             rewards: &draws(ROWS, 30 + seed),
@@ -43,13 +43,13 @@ fn updated<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &
             next_masks: None,
         };
         learner.learn(&batch, &mut rng, 0.0).unwrap();
-        learner.stepped(update..update + 1).unwrap();
+        learner.on_step(update..update + 1).unwrap();
     }
     learner.tensors()
 }
 
 /// What makes networks of a backend's own for a method.
-fn making<N: Network>(make: Make<N>) -> impl FnMut(&[usize], &mut Pcg64) -> Result<N> {
+fn relu_network<N: Network>(make: Make<N>) -> impl FnMut(&[usize], &mut Pcg64) -> Result<N> {
     move |sizes, rng| make(sizes, Activation::Relu, Init::Kaiming, rng)
 }
 
@@ -58,29 +58,29 @@ fn dqn<N: Network>(make: Make<N>, dueling: bool) -> NamedTensors {
     let config = DqnConfig { optimizer: optimizer(), double: true, target_update_interval: 2, ..DqnConfig::default() };
     let mut rng = Pcg64::seed_from(3);
     if dueling {
-        let q = QNetworks::<Dueling<N>>::dueling_with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
-        return updated::<DqnLearner<_>>(config, q, &spec);
+        let q = QNetworks::<Dueling<N>>::dueling_with(&spec, &[20, 17], &mut rng, relu_network(make)).unwrap();
+        return train_briefly::<DqnLearner<_>>(config, q, &spec);
     }
-    let q = QNetworks::with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
-    updated::<DqnLearner<_>>(config, q, &spec)
+    let q = QNetworks::with(&spec, &[20, 17], &mut rng, relu_network(make)).unwrap();
+    train_briefly::<DqnLearner<_>>(config, q, &spec)
 }
 
 fn sac<N: Network>(make: Make<N>, use_sde: bool) -> NamedTensors {
     let spec = spec(Space::uniform_box(-2.0, 1.0, &[3]));
     let config = SacConfig { optimizer: optimizer(), use_sde, tau: 0.1, ..SacConfig::default() };
     let mut rng = Pcg64::seed_from(3);
-    let policy = SquashedPolicy::with(&spec, &[20, 17], use_sde.then_some(-1.0), &mut rng, making(make)).unwrap();
-    let critics = TwinCritics::with(&spec, &[20, 17], 2, &mut rng, making(make)).unwrap();
-    updated::<SacLearner<_, _>>(config, (policy, critics), &spec)
+    let policy = SquashedPolicy::with(&spec, &[20, 17], use_sde.then_some(-1.0), &mut rng, relu_network(make)).unwrap();
+    let critics = CriticEnsemble::with(&spec, &[20, 17], 2, &mut rng, relu_network(make)).unwrap();
+    train_briefly::<SacLearner<_, _>>(config, (policy, critics), &spec)
 }
 
 fn td3<N: Network>(make: Make<N>) -> NamedTensors {
     let spec = spec(Space::uniform_box(-2.0, 1.0, &[3]));
     let config = Td3Config { optimizer: optimizer(), policy_delay: 2, tau: 0.1, ..Td3Config::default() };
     let mut rng = Pcg64::seed_from(3);
-    let policy = DeterministicActor::with(&spec, &[20, 17], &mut rng, making(make)).unwrap();
-    let critics = TwinCritics::with(&spec, &[20, 17], 2, &mut rng, making(make)).unwrap();
-    updated::<Td3Learner<_, _>>(config, (policy, critics), &spec)
+    let policy = DeterministicActor::with(&spec, &[20, 17], &mut rng, relu_network(make)).unwrap();
+    let critics = CriticEnsemble::with(&spec, &[20, 17], 2, &mut rng, relu_network(make)).unwrap();
+    train_briefly::<Td3Learner<_, _>>(config, (policy, critics), &spec)
 }
 
 pub fn updates_of_dqn_equal_the_built_in_networks<N: Network>(make: Make<N>) {

@@ -1,10 +1,10 @@
 //! A backend computes what PyTorch does: `fixtures/make.py` writes what it says.
 
-use rlox_core::{Actions, Ends, Pcg64, Space, Vtrace};
+use rlox_core::{Actions, EpisodeEnds, Pcg64, Space, VtraceConfig};
 use rlox_nn::train::Schedule;
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, NamedTensors, Network, Optimizer,
-    PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets, clipped_step,
+    PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets, clip_and_step,
 };
 
 use crate::{Make, assert_all_near, assert_near};
@@ -29,9 +29,9 @@ pub fn networks_and_their_gradients_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for name in ["tanh", "relu", "silu", "gelu"] {
         for outputs in [3, 11] {
-            let case = all.part(&format!("mlp_{name}_{outputs}"));
+            let case = all.strip_prefix(&format!("mlp_{name}_{outputs}"));
             let mut net = mlp(make, outputs, name.parse().unwrap());
-            let weights = case.part("net");
+            let weights = case.strip_prefix("net");
             net.load(&weights).unwrap();
             assert!(net.tensors().iter().all(|tensor| weights.find(&tensor.name) == Some(tensor)));
             let mut y = vec![0.0; ROWS * outputs];
@@ -40,7 +40,7 @@ pub fn networks_and_their_gradients_equal_torch<N: Network>(make: Make<N>) {
             let mut dx = vec![0.0; ROWS * OBS];
             net.backward(data(&case, "dy"), true, Some(&mut dx)).unwrap();
             assert_near(&dx, data(&case, "dx"), name);
-            assert_all_near(&net.gradients(), &case.part("grad"), name);
+            assert_all_near(&net.gradients(), &case.strip_prefix("grad"), name);
         }
     }
 }
@@ -53,18 +53,18 @@ pub fn optimizers_equal_torch<N: Network>(make: Make<N>) {
         ("adam_w", Optimizer::AdamW { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1 }),
         ("rms_prop", Optimizer::RmsProp { lr: 0.01, alpha: 0.99, eps }),
     ] {
-        let case = all.part(&format!("optimizer_{name}"));
+        let case = all.strip_prefix(&format!("optimizer_{name}"));
         let mut net = mlp(make, 2, Activation::Tanh);
-        net.load(&case.part("before")).unwrap();
+        net.load(&case.strip_prefix("before")).unwrap();
         for _ in 0..5 {
             let mut y = vec![0.0; ROWS * 2];
             net.forward(data(&case, "x"), ROWS, &mut y).unwrap();
             let target = data(&case, "target");
             let dy: Vec<f32> = y.iter().zip(target).map(|(y, t)| (y - t) / ROWS as f32).collect();
             net.backward(&dy, true, None).unwrap();
-            clipped_step(&mut [("net", &mut net)], &optimizer, Some(0.1)).unwrap();
+            clip_and_step(&mut [("net", &mut net)], &optimizer, Some(0.1)).unwrap();
         }
-        assert_all_near(&net.tensors(), &case.part("after"), name);
+        assert_all_near(&net.tensors(), &case.strip_prefix("after"), name);
     }
 }
 
@@ -89,7 +89,7 @@ fn policy<N: Network>(make: Make<N>, name: &str, weights: &NamedTensors) -> Poli
     let mlp = |outputs| mlp(make, outputs, Activation::Tanh);
     let outputs = distribution.outputs();
     let mut policy = if name.starts_with("shared") {
-        PolicyNetworks::shared(mlp(outputs + 1), distribution).unwrap()
+        PolicyNetworks::with_shared_trunk(mlp(outputs + 1), distribution).unwrap()
     } else {
         PolicyNetworks::new(mlp(outputs), mlp(1), distribution).unwrap()
     };
@@ -126,8 +126,8 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
             "shared_state_dependent",
         ] {
             let what = format!("{algorithm}_{name}");
-            let case = all.part(&what);
-            let mut policy = policy(make, name, &case.part("net"));
+            let case = all.strip_prefix(&what);
+            let mut policy = policy(make, name, &case.strip_prefix("net"));
             let discrete = integers(&case);
             let masks = case.find("mask").map(|_| flags(&case, "mask"));
             let batch = Minibatch {
@@ -148,19 +148,19 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
             };
             let stats = policy.evaluate(&batch, &loss).unwrap();
             policy.backward().unwrap();
-            let mut said = vec![
+            let mut metrics = vec![
                 ("policy_loss", stats.policy_loss),
                 ("value_loss", stats.value_loss),
                 ("entropy_loss", stats.entropy_loss),
                 ("loss", stats.loss),
             ];
             if ppo {
-                said.extend([("approx_kl", stats.approx_kl), ("clip_fraction", stats.clip_fraction)]);
+                metrics.extend([("approx_kl", stats.approx_kl), ("clip_fraction", stats.clip_fraction)]);
             }
-            for (key, value) in said {
+            for (key, value) in metrics {
                 assert_near(&[value], data(&case, key), &format!("{what}.{key}"));
             }
-            assert_all_near(&policy.gradients(), &case.part("grad"), &what);
+            assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &what);
         }
     }
 }
@@ -169,27 +169,27 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for name in ["categorical", "gaussian"] {
         let what = format!("vtrace_{name}");
-        let case = all.part(&what);
-        let mut policy = policy(make, name, &case.part("net"));
+        let case = all.strip_prefix(&what);
+        let mut policy = policy(make, name, &case.strip_prefix("net"));
         let discrete = integers(&case);
         let (terminated, truncated) = (flags(&case, "terminated"), flags(&case, "truncated"));
-        let steps = Trajectories {
+        let trajectories = Trajectories {
             obs: data(&case, "obs"),
             next_obs: data(&case, "next_obs"),
             actions: actions(name, &case, &discrete),
             masks: None,
             log_probs: data(&case, "log_prob"),
             rewards: data(&case, "reward"),
-            ends: Ends {
+            ends: EpisodeEnds {
                 terminated: &terminated,
                 truncated: Some(&truncated),
                 final_values: Some(data(&case, "final_value")),
             },
             num_envs: 2,
         };
-        let settings = Vtrace { gamma: 0.97, rho_bar: 0.9, c_bar: 0.8, lambda: 0.95, pg_rho_bar: 1.1 };
+        let config = VtraceConfig { gamma: 0.97, rho_bar: 0.9, c_bar: 0.8, lambda: 0.95, pg_rho_bar: 1.1 };
         let mut targets = VtraceTargets::default();
-        let batch = targets.minibatch(&mut policy, &steps, settings).unwrap();
+        let batch = targets.minibatch(&mut policy, &trajectories, config).unwrap();
         assert_near(batch.returns, data(&case, "vs"), &what);
         assert_near(batch.advantages, data(&case, "pg_advantage"), &what);
         let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
@@ -203,9 +203,9 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
         ] {
             assert_near(&[value], data(&case, key), &format!("{what}.{key}"));
         }
-        assert_all_near(&policy.gradients(), &case.part("grad"), &what);
-        let short = Trajectories { log_probs: &steps.log_probs[1..], ..steps };
-        let result = targets.minibatch(&mut policy, &short, settings);
+        assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &what);
+        let short = Trajectories { log_probs: &trajectories.log_probs[1..], ..trajectories };
+        let result = targets.minibatch(&mut policy, &short, config);
         assert_eq!(rlox_core::testing::assert_rejects(result, rlox_core::Error::Shape, "log_probs").got, "11");
     }
 }
@@ -217,13 +217,13 @@ const DRIFT: f32 = 1e-3;
 pub fn losses_of_a_hundred_updates_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for (name, schedule) in [("constant", Schedule::Constant), ("linear", Schedule::Linear)] {
-        let case = all.part(&format!("curve_{name}"));
-        let mut policy = policy(make, name, &case.part("before"));
-        let batches: Vec<_> = (0..4).map(|i| case.part(&i.to_string())).collect();
+        let case = all.strip_prefix(&format!("curve_{name}"));
+        let mut policy = policy(make, name, &case.strip_prefix("before"));
+        let batches: Vec<_> = (0..4).map(|i| case.strip_prefix(&i.to_string())).collect();
         let actions: Vec<_> = batches.iter().map(integers).collect();
         let expected = data(&case, "losses");
         assert_eq!(expected.len(), 100);
-        let ends = expected.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+        let range = expected.iter().fold((f32::MAX, f32::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
         for (i, expected) in expected.iter().enumerate() {
             let (batch, progress) = (&batches[i % 4], i as f64 / 100.0);
             let minibatch = Minibatch {
@@ -236,23 +236,23 @@ pub fn losses_of_a_hundred_updates_equal_torch<N: Network>(make: Make<N>) {
                 returns: data(batch, "return"),
             };
             let loss = ActorCriticLoss {
-                policy: PolicyLoss::Clipped { clip_coef: schedule.at(0.2, progress) },
+                policy: PolicyLoss::Clipped { clip_coef: schedule.value_at(0.2, progress) },
                 clip_coef_vf: None,
                 vf_coef: 0.5,
                 ent_coef: 0.01,
             };
-            let lr = schedule.at(3e-3, progress);
+            let lr = schedule.value_at(3e-3, progress);
             let adam = Optimizer::Adam { lr, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
             let got = policy.update(&minibatch, &loss, &adam, Some(0.5)).unwrap().loss;
-            let allowed = DRIFT * (ends.1 - ends.0);
+            let allowed = DRIFT * (range.1 - range.0);
             assert!((got - expected).abs() <= allowed, "{name}, update {i}: {got} instead of {expected}");
         }
         for tensor in &policy.tensors() {
-            let (after, before) = (case.part("after"), case.part("before"));
+            let (after, before) = (case.strip_prefix("after"), case.strip_prefix("before"));
             let (after, before) = (data(&after, &tensor.name), data(&before, &tensor.name));
-            let way = after.iter().zip(before).fold(0.0_f32, |most, (x, y)| most.max((x - y).abs()));
+            let max_change = after.iter().zip(before).fold(0.0_f32, |most, (x, y)| most.max((x - y).abs()));
             for (got, expected) in tensor.data.iter().zip(after) {
-                assert!((got - expected).abs() <= 0.01 * way, "{name}, {}: {got}, {expected}", tensor.name);
+                assert!((got - expected).abs() <= 0.01 * max_change, "{name}, {}: {got}, {expected}", tensor.name);
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
 
 /// What a vector-Jacobian product needs of a forward pass.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
     /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
     pub(crate) inputs: Vec<Tensor<2>>,
@@ -44,23 +44,23 @@ pub(crate) struct Hidden {
 impl Hidden {
     /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not
     /// `keep`.
-    pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, Kept) {
-        let mut kept = Kept { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
+    pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, ForwardCache) {
+        let mut cache = ForwardCache { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
         let (mut h, last) = (x, layers.len() - 1);
         for (i, Layer { weight, bias }) in layers.iter().enumerate() {
             let sum = h.clone().matmul(weight.clone().transpose()) + bias.clone();
             if keep || i == last {
-                kept.inputs.push(h);
+                cache.inputs.push(h);
             }
             if i == last {
-                return (sum, kept);
+                return (sum, cache);
             }
             if keep && self.activation.needs_inputs() {
-                kept.sums.push(sum.clone());
+                cache.sums.push(sum.clone());
             }
             h = self.activate(sum);
         }
-        (h, kept)
+        (h, cache)
     }
 
     /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of
@@ -68,7 +68,7 @@ impl Hidden {
     pub(crate) fn backward(
         self,
         layers: &[Layer],
-        kept: &mut Kept,
+        cache: &mut ForwardCache,
         (dy, mut dh): (Tensor<2>, Option<Tensor<2>>),
         params: bool,
         input: bool,
@@ -78,17 +78,17 @@ impl Hidden {
             if params {
                 let [outputs, inputs] = weight.dims();
                 gradients.push(delta.clone().sum_dim(0).reshape([outputs]));
-                let product = delta.clone().transpose().matmul(kept.inputs[i].clone());
+                let product = delta.clone().transpose().matmul(cache.inputs[i].clone());
                 gradients.push(product.reshape([outputs * inputs]));
             }
             if i > 0 {
-                let of = kept.sums.get_mut(i - 1).unwrap_or(&mut kept.inputs[i]);
+                let operand = cache.sums.get_mut(i - 1).unwrap_or(&mut cache.inputs[i]);
                 let back = delta.matmul(weight.clone());
                 let back = match dh.take() {
                     Some(dh) => back + dh,
                     None => back,
                 };
-                delta = self.differentiate(back, of);
+                delta = self.differentiate(back, operand);
             } else if input {
                 delta = delta.matmul(weight.clone());
             }
@@ -113,24 +113,24 @@ impl Hidden {
     }
 
     /// A gradient times the derivative of the activation, given what it was applied to or what came out of it.
-    fn differentiate(self, mut back: Tensor<2>, of: &mut Tensor<2>) -> Tensor<2> {
+    fn differentiate(self, mut back: Tensor<2>, operand: &mut Tensor<2>) -> Tensor<2> {
         if self.cpu {
-            in_place([&mut back, of], |[back, of]| self.activation.multiply_by_derivative(of, back));
+            in_place([&mut back, operand], |[back, of]| self.activation.multiply_by_derivative(of, back));
             return back;
         }
-        let of = of.clone();
+        let operand = operand.clone();
         match self.activation {
-            Activation::Tanh => back * (-of.square() + 1.0),
-            Activation::Relu => back.mask_fill(of.lower_equal_elem(0.0), 0.0),
+            Activation::Tanh => back * (-operand.square() + 1.0),
+            Activation::Relu => back.mask_fill(operand.lower_equal_elem(0.0), 0.0),
             Activation::Silu => {
                 // s (1 + z (1 - s)), with the logistic function s.
-                let s = activation::sigmoid(of.clone());
-                back * (s.clone() * (of * (-s + 1.0) + 1.0))
+                let s = activation::sigmoid(operand.clone());
+                back * (s.clone() * (operand * (-s + 1.0) + 1.0))
             }
             Activation::Gelu => {
                 // Phi(z) + z phi(z), the density's factor 1 / sqrt(2 pi).
-                let density = (of.clone().square() * -0.5).exp() * 0.398_942_3;
-                back * (distribution(of.clone()) + of * density)
+                let density = (operand.clone().square() * -0.5).exp() * 0.398_942_3;
+                back * (distribution(operand.clone()) + operand * density)
             }
         }
     }
@@ -142,7 +142,7 @@ fn distribution(z: Tensor<2>) -> Tensor<2> {
 }
 
 /// Parameters and means after a step, all in the flat order.
-pub(crate) fn updated(
+pub(crate) fn apply_update(
     update: Update,
     gradients: Tensor<1>,
     flat: Tensor<1>,
@@ -155,8 +155,8 @@ pub(crate) fn updated(
             let square = blend(beta2, square, gradients.clone().square());
             let mean = blend(beta1, mean, gradients);
             let step = mean.clone() / (square.clone().sqrt() * root_scale + eps) * step_size;
-            let kept = if decay == 1.0 { flat } else { flat * decay };
-            (kept - step, [mean, square])
+            let decayed = if decay == 1.0 { flat } else { flat * decay };
+            (decayed - step, [mean, square])
         }
         Update::RmsProp { lr, alpha, eps } => {
             let square = blend(alpha, square, gradients.clone().square());
@@ -175,17 +175,17 @@ mod tests {
     use super::Activation;
     use crate::BurnMlp;
 
-    fn elsewhere(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<BurnMlp> {
+    fn make_generic(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<BurnMlp> {
         let mut net = BurnMlp::new(sizes, activation, init, rng)?;
-        net.pretend_to_be_elsewhere();
+        net.force_generic_path();
         Ok(net)
     }
 
     #[test]
     fn burns_own_operations_do_the_same() {
-        agreement::passes_equal_the_built_in_networks(elsewhere);
-        agreement::optimizers_equal_the_built_in_networks(elsewhere);
-        agreement::targets_follow_slowly(elsewhere);
-        agreement::clones_go_their_own_way(elsewhere);
+        agreement::passes_equal_the_built_in_networks(make_generic);
+        agreement::optimizers_equal_the_built_in_networks(make_generic);
+        agreement::targets_follow_slowly(make_generic);
+        agreement::clones_go_their_own_way(make_generic);
     }
 }

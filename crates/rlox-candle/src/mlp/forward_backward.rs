@@ -4,7 +4,7 @@
 use candle_core::{DType, Result, Tensor};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
-use crate::cpu::{Apply, Derivative, Each, EachOfTwo, Gradients, Linear, Product};
+use crate::cpu::{Apply, Derivative, Each, EachPair, Gradients, Linear, Product};
 
 /// One layer's parameters: views of the flat array.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Layer {
 
 /// What a vector-Jacobian product needs of a forward pass.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
     /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
     pub(crate) inputs: Vec<Tensor>,
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
 }
 
 /// Whether the operations of [`crate::cpu`] are there for a tensor.
-pub(crate) fn fused(tensor: &Tensor) -> bool {
+pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     #[cfg(test)]
     if tests::OWN.get() {
         return false;
@@ -46,23 +46,23 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
 }
 
 /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
-pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep: bool) -> Result<(Tensor, Kept)> {
-    let mut kept = Kept { rows: x.dim(0)?, inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
+pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep: bool) -> Result<(Tensor, ForwardCache)> {
+    let mut cache = ForwardCache { rows: x.dim(0)?, inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
     let (mut h, last) = (x, layers.len() - 1);
     for (i, layer) in layers.iter().enumerate() {
         let sum = linear(&h, layer)?;
         if keep || i == last {
-            kept.inputs.push(h);
+            cache.inputs.push(h);
         }
         if i == last {
-            return Ok((sum, kept));
+            return Ok((sum, cache));
         }
         if keep && activation.needs_inputs() {
-            kept.sums.push(sum.copy()?);
+            cache.sums.push(sum.copy()?);
         }
         h = activate(activation, sum)?;
     }
-    Ok((h, kept))
+    Ok((h, cache))
 }
 
 /// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. The
@@ -70,7 +70,7 @@ pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep:
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
-    kept: &Kept,
+    cache: &ForwardCache,
     (dy, mut dh): (Tensor, Option<Tensor>),
     mut all: Option<(&Tensor, bool)>,
     input: bool,
@@ -78,14 +78,14 @@ pub(crate) fn backward(
     let mut delta = dy;
     for (i, layer) in layers.iter().enumerate().rev() {
         if let Some((all, add)) = &mut all {
-            gradients(layer, &delta, &kept.inputs[i], all, *add)?;
+            gradients(layer, &delta, &cache.inputs[i], all, *add)?;
         }
         if i > 0 {
             let mut back = product(&delta, &layer.weight)?;
             if let Some(dh) = dh.take() {
                 back = (back + dh)?;
             }
-            delta = slopes(activation, back, &kept.inputs[i], kept.sums.get(i - 1))?;
+            delta = slopes(activation, back, &cache.inputs[i], cache.sums.get(i - 1))?;
         } else if input {
             delta = product(&delta, &layer.weight)?;
         }
@@ -94,25 +94,25 @@ pub(crate) fn backward(
 }
 
 fn linear(x: &Tensor, Layer { weight, bias, .. }: &Layer) -> Result<Tensor> {
-    if fused(x) {
+    if is_fused(x) {
         return x.apply_op3_no_bwd(weight, bias, &Linear);
     }
     x.matmul(&weight.t()?)?.broadcast_add(bias)
 }
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    if fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
+    if is_fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
 }
 
 /// Puts a layer's gradients among all, or adds them.
 fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool) -> Result<()> {
     let LayerLayout { weight, bias, .. } = layer.layout.clone();
-    if fused(all) {
+    if is_fused(all) {
         return all.inplace_op3(delta, x, &Gradients { weight, bias, add });
     }
-    for (more, at) in [(delta.t()?.matmul(x)?.flatten_all()?, weight), (delta.sum(0)?, bias)] {
-        let sum = if add { (all.narrow(0, at.start, at.len())? + more)? } else { more };
-        all.slice_set(&sum, 0, at.start)?;
+    for (gradient, range) in [(delta.t()?.matmul(x)?.flatten_all()?, weight), (delta.sum(0)?, bias)] {
+        let sum = if add { (all.narrow(0, range.start, range.len())? + gradient)? } else { gradient };
+        all.slice_set(&sum, 0, range.start)?;
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool)
 /// What an activation makes of sums that are not needed any more.
 fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     match activation {
-        _ if fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
+        _ if is_fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
         Activation::Tanh => sum.tanh(),
         Activation::Relu => sum.relu(),
         Activation::Silu => sum.silu(),
@@ -132,7 +132,7 @@ fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
 fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
     let sum = sum.unwrap_or(out);
     let slope = match activation {
-        _ if fused(out) => return back.inplace_op2(sum, &Derivative(activation)).map(|()| back),
+        _ if is_fused(out) => return back.inplace_op2(sum, &Derivative(activation)).map(|()| back),
         Activation::Tanh => out.sqr()?.affine(-1.0, 1.0),
         Activation::Relu => out.gt(0_f32)?.to_dtype(DType::F32),
         Activation::Silu => {
@@ -160,8 +160,8 @@ const SMALLEST: f32 = f32::MIN_POSITIVE;
 
 /// The mean of squares as the built-in network keeps it: 0 instead of what is below [`SMALLEST`] if `over`, which is
 /// divided by its root, is 0. Otherwise a step over 0 would be a giant one.
-fn unless_idle(square: f32, over: f32) -> f32 {
-    if over == 0.0 && square < SMALLEST { 0.0 } else { square }
+fn flush_underflow(square: f32, moment: f32) -> f32 {
+    if moment == 0.0 && square < SMALLEST { 0.0 } else { square }
 }
 
 /// A step on the CPU, with gradients times `scale`: parameters and means are changed in place.
@@ -174,8 +174,8 @@ pub(crate) fn step(
 ) -> Result<()> {
     // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
     let blend = |decay: f32| {
-        let rest = (1.0 - f64::from(decay)) as f32;
-        move |a: f32, b: f32| decay * a + rest * b
+        let complement = (1.0 - f64::from(decay)) as f32;
+        move |a: f32, b: f32| decay * a + complement * b
     };
     match update {
         Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {
@@ -187,23 +187,23 @@ pub(crate) fn step(
                     if mean.abs() < SMALLEST { 0.0 } else { mean }
                 }),
             )?;
-            let squared = |v: f32, g: f32, m: f32| unless_idle(second(v, (scale * g) * (scale * g)), m);
-            square.inplace_op3(gradients, mean, &EachOfTwo(squared))?;
+            let squared = |v: f32, g: f32, m: f32| flush_underflow(second(v, (scale * g) * (scale * g)), m);
+            square.inplace_op3(gradients, mean, &EachPair(squared))?;
             let step = |p: f32, m: f32, v: f32| decay * p - step_size * (m / (root_scale * v.sqrt() + eps));
-            flat.inplace_op3(mean, square, &EachOfTwo(step))
+            flat.inplace_op3(mean, square, &EachPair(step))
         }
         Update::RmsProp { lr, alpha, eps } => {
             let blend = blend(alpha);
-            let squared = |v: f32, g: f32| unless_idle(blend(v, (scale * g) * (scale * g)), g);
+            let squared = |v: f32, g: f32| flush_underflow(blend(v, (scale * g) * (scale * g)), g);
             square.inplace_op2(gradients, &Each(squared))?;
             let step = |p: f32, g: f32, v: f32| p - lr * (scale * g / (v.sqrt() + eps));
-            flat.inplace_op3(gradients, square, &EachOfTwo(step))
+            flat.inplace_op3(gradients, square, &EachPair(step))
         }
     }
 }
 
 /// Parameters and means after a step, all in the flat order.
-pub(crate) fn updated(
+pub(crate) fn apply_update(
     update: Update,
     gradients: &Tensor,
     flat: &Tensor,
@@ -217,8 +217,8 @@ pub(crate) fn updated(
             let square = blend(beta2, square, &gradients.sqr()?)?;
             let root = square.sqrt()?.affine(root_scale.into(), eps.into())?;
             let step = (&mean / root)?.affine(step_size.into(), 0.0)?;
-            let kept = if decay == 1.0 { flat.clone() } else { flat.affine(decay.into(), 0.0)? };
-            Ok(((kept - step)?, [mean, square]))
+            let decayed = if decay == 1.0 { flat.clone() } else { flat.affine(decay.into(), 0.0)? };
+            Ok(((decayed - step)?, [mean, square]))
         }
         Update::RmsProp { lr, alpha, eps } => {
             let square = blend(alpha, square, &gradients.sqr()?)?;

@@ -16,10 +16,10 @@
 
 use std::ops::Range;
 
-use super::lanes::{Window, either, fixed, fixed_mut, only_if};
-use super::{Ends, check_discount, check_rows};
-use crate::interrupt::{Pause, Watch, backwards};
-use crate::pool::{ColumnsMut, PIECE, run_chunks, run_columns};
+use super::lanes::{Window, select, array_at, array_at_mut, mask};
+use super::{EpisodeEnds, check_discount, check_rows};
+use crate::interrupt::{PollFn, InterruptCheck, reverse_chunks};
+use crate::pool::{ColumnsMut, CHUNK_ELEMENTS, run_chunks, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Float, Result, check_len};
@@ -54,7 +54,7 @@ use crate::{Float, Result, check_len};
 pub fn compute_gae<T: Float>(
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     last_value: T,
     gamma: f64,
     gae_lambda: f64,
@@ -62,8 +62,8 @@ pub fn compute_gae<T: Float>(
     returns: &mut [T],
 ) -> Result<()> {
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    let mut watch = Watch::default();
-    trajectory(rows, last_value, advantages, returns, &mut || watch.check())
+    let mut interrupt = InterruptCheck::default();
+    compute_trajectory(rows, last_value, advantages, returns, &mut || interrupt.check())
 }
 
 /// Advantages and returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of
@@ -89,7 +89,7 @@ pub fn compute_gae<T: Float>(
 pub fn compute_gae_time_major<T: Float>(
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     num_envs: usize,
     last_values: &[T],
     gamma: f64,
@@ -100,7 +100,7 @@ pub fn compute_gae_time_major<T: Float>(
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("last_values", last_values.len(), num_envs)?;
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    columns(rows, last_values, advantages, returns)
+    compute_columns(rows, last_values, advantages, returns)
 }
 
 /// Advantages and returns of N trajectories of `n_steps` each, one after the other (environment-major): row
@@ -125,7 +125,7 @@ pub fn compute_gae_time_major<T: Float>(
 pub fn compute_gae_batched<T: Float>(
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     last_values: &[T],
     n_steps: usize,
     gamma: f64,
@@ -139,11 +139,11 @@ pub fn compute_gae_batched<T: Float>(
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
     // A thread takes several trajectories at a time if they are short.
-    let each = PIECE.div_ceil(n_steps.max(1));
-    run_chunks([advantages, returns], each * n_steps, |i, [advantages, returns], pause| {
+    let trajectories_per_chunk = CHUNK_ELEMENTS.div_ceil(n_steps.max(1));
+    run_chunks([advantages, returns], trajectories_per_chunk * n_steps, |i, [advantages, returns], poll| {
         let out = advantages.chunks_exact_mut(n_steps).zip(returns.chunks_exact_mut(n_steps));
-        (i * each..).zip(out).try_for_each(|(n, (advantages, returns))| {
-            trajectory(rows.slice(n * n_steps..(n + 1) * n_steps), last_values[n], advantages, returns, pause)
+        (i * trajectories_per_chunk..).zip(out).try_for_each(|(n, (advantages, returns))| {
+            compute_trajectory(rows.slice(n * n_steps..(n + 1) * n_steps), last_values[n], advantages, returns, poll)
         })
     })
 }
@@ -152,7 +152,7 @@ pub fn compute_gae_batched<T: Float>(
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
-    ends: Ends<'a, T>,
+    ends: EpisodeEnds<'a, T>,
     gamma: f64,
     gae_lambda: f64,
     out: [usize; 2],
@@ -200,14 +200,14 @@ impl<'a, T: Float> Rows<'a, T> {
 
     /// N steps from `at` on. Without final values, `truncated` and `finals` hold something else and do not count.
     #[inline(always)]
-    fn block<const N: usize>(&self, at: usize) -> Block<'a, T, N> {
+    fn block<const N: usize>(&self, index: usize) -> Block<'a, T, N> {
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
         (
-            fixed(self.rewards, at),
-            fixed(self.values, at),
-            fixed(self.terminated, at),
-            fixed(truncated, at),
-            fixed(finals, at),
+            array_at(self.rewards, index),
+            array_at(self.values, index),
+            array_at(self.terminated, index),
+            array_at(truncated, index),
+            array_at(finals, index),
         )
     }
 
@@ -216,25 +216,25 @@ impl<'a, T: Float> Rows<'a, T> {
     fn delta<const FINALS: bool>(&self, t: usize, next: f64) -> (f64, bool) {
         let ([reward], [value], [terminated], [truncated], [last]) = self.block::<1>(t);
         let cut = FINALS && *truncated;
-        let bootstrap = only_if(!terminated, self.gamma * either(cut, last.wide(), next));
-        (reward.wide() + bootstrap - value.wide(), self.decay != 0.0 && !(terminated | cut))
+        let bootstrap = mask(!terminated, self.gamma * select(cut, last.to_f64(), next));
+        (reward.to_f64() + bootstrap - value.to_f64(), self.decay != 0.0 && !(terminated | cut))
     }
 }
 
 /// One trajectory.
-fn trajectory<T: Float>(
+fn compute_trajectory<T: Float>(
     rows: Rows<'_, T>,
     last_value: T,
     advantages: &mut [T],
     returns: &mut [T],
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<()> {
     let mut behind = (0.0, last_value);
-    for range in backwards(rows.rewards.len(), 1) {
+    for range in reverse_chunks(rows.rewards.len(), 1) {
         let (start, out) = (range.start, (&mut advantages[range.clone()], &mut returns[range.clone()]));
-        stretch(rows.slice(range), &mut behind, out.0, out.1);
+        compute_chunk(rows.slice(range), &mut behind, out.0, out.1);
         if start > 0 {
-            pause()?;
+            poll()?;
         }
     }
     Ok(())
@@ -242,7 +242,7 @@ fn trajectory<T: Float>(
 
 on_f64s! {
     /// Steps of one trajectory, given the advantage and the value behind them, in whose place come those of the first.
-    fn stretch<T: Float>(
+    fn compute_chunk<T: Float>(
         simd: F64s,
         rows: Rows<'_, T>,
         behind: &mut (f64, T),
@@ -269,110 +269,110 @@ fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
 ) {
     let (gamma, decay) = (simd.splat(rows.gamma), simd.splat(rows.decay));
     let mut window = Window::<_, TINY>::new(simd, behind.0);
-    let mut values_behind = simd.splat(behind.1.wide());
+    let mut values_behind = simd.splat(behind.1.to_f64());
     let mut end = rows.rewards.len();
     while end >= LANES {
         end -= LANES;
         let (rewards, values, terminated, truncated, finals) = rows.block::<LANES>(end);
         behind.1 = values[0];
         let (rewards, values) = (T::load(simd, rewards), T::load(simd, values));
-        let (mut after, mut factor) = (simd.ahead::<1>(values, values_behind), decay);
+        let (mut after, mut factor) = (simd.shift_lanes::<1>(values, values_behind), decay);
         if FINALS {
-            after = simd.either(*truncated, T::load(simd, finals), after);
-            factor = simd.unless(*truncated, factor);
+            after = simd.select(*truncated, T::load(simd, finals), after);
+            factor = simd.mask_zero(*truncated, factor);
         }
-        let bootstrap = simd.unless(*terminated, simd.mul(gamma, after));
+        let bootstrap = simd.mask_zero(*terminated, simd.mul(gamma, after));
         let delta = simd.sub(simd.add(rewards, bootstrap), values);
-        let x = window.step(delta, simd.unless(*terminated, factor));
-        T::store(simd, x, fixed_mut(advantages, end));
-        T::store(simd, simd.add(x, values), fixed_mut(returns, end));
+        let x = window.step(delta, simd.mask_zero(*terminated, factor));
+        T::store(simd, x, array_at_mut(advantages, end));
+        T::store(simd, simd.add(x, values), array_at_mut(returns, end));
         values_behind = values;
     }
     behind.0 = window.first();
     for t in (0..end).rev() {
-        let (delta, open) = rows.delta::<FINALS>(t, behind.1.wide());
-        *behind = (delta + only_if(open, rows.decay * behind.0), rows.values[t]);
-        advantages[t] = T::of(behind.0);
-        returns[t] = T::of(behind.0 + behind.1.wide());
+        let (delta, open) = rows.delta::<FINALS>(t, behind.1.to_f64());
+        *behind = (delta + mask(open, rows.decay * behind.0), rows.values[t]);
+        advantages[t] = T::from_f64(behind.0);
+        returns[t] = T::from_f64(behind.0 + behind.1.to_f64());
     }
 }
 
 /// A time-major grid, one column per environment.
-fn columns<T: Float>(rows: Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) -> Result<()> {
-    run_columns([advantages, returns], last_values.len(), |columns, out, pause| {
-        grid(rows, last_values, columns, out, pause)
+fn compute_columns<T: Float>(rows: Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) -> Result<()> {
+    run_columns([advantages, returns], last_values.len(), |columns, out, poll| {
+        compute_grid(rows, last_values, columns, out, poll)
     })
 }
 
 multiversion! {
     /// Some of the columns.
-    fn grid<T: Float>(
+    fn compute_grid<T: Float>(
         rows: Rows<'_, T>,
         last_values: &[T],
         columns: Range<usize>,
         out: [ColumnsMut<'_, T>; 2],
-        pause: Pause<'_>,
+        poll: PollFn<'_>,
     ) -> Result<()> {
         if rows.finals.is_some() {
-            all_strips::<T, true>(&rows, last_values, columns, out, pause)
+            compute_all_strips::<T, true>(&rows, last_values, columns, out, poll)
         } else {
-            all_strips::<T, false>(&rows, last_values, columns, out, pause)
+            compute_all_strips::<T, false>(&rows, last_values, columns, out, poll)
         }
     }
 }
 
 #[inline(always)]
-fn all_strips<T: Float, const FINALS: bool>(
+fn compute_all_strips<T: Float, const FINALS: bool>(
     rows: &Rows<'_, T>,
     last_values: &[T],
     mut columns: Range<usize>,
     mut out: [ColumnsMut<'_, T>; 2],
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<()> {
     // Wide strips read and write memory in long runs, which counts once a rollout is larger than the caches.
-    strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, pause)?;
-    strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, pause)?;
-    strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, pause)?;
-    strips::<T, FINALS, 8>(rows, last_values, &mut columns, &mut out, pause)?;
-    strips::<T, FINALS, 4>(rows, last_values, &mut columns, &mut out, pause)?;
-    strips::<T, FINALS, 1>(rows, last_values, &mut columns, &mut out, pause)
+    compute_strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, poll)?;
+    compute_strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, poll)?;
+    compute_strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, poll)?;
+    compute_strips::<T, FINALS, 8>(rows, last_values, &mut columns, &mut out, poll)?;
+    compute_strips::<T, FINALS, 4>(rows, last_values, &mut columns, &mut out, poll)?;
+    compute_strips::<T, FINALS, 1>(rows, last_values, &mut columns, &mut out, poll)
 }
 
 /// As many strips of W columns as there are; leaves the columns behind them.
 #[inline(always)]
-fn strips<T: Float, const FINALS: bool, const W: usize>(
+fn compute_strips<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
     last_values: &[T],
     columns: &mut Range<usize>,
     out: &mut [ColumnsMut<'_, T>; 2],
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<()> {
     while columns.len() >= W {
-        strip::<T, FINALS, W>(rows, last_values, columns.start, out, pause)?;
+        compute_strip::<T, FINALS, W>(rows, last_values, columns.start, out, poll)?;
         columns.start += W;
     }
     Ok(())
 }
 
 #[inline(always)]
-fn strip<T: Float, const FINALS: bool, const W: usize>(
+fn compute_strip<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
     last_values: &[T],
     first: usize,
     [advantages, returns]: &mut [ColumnsMut<'_, T>; 2],
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<()> {
     let width = last_values.len();
     let mut carry = [0.0; W];
-    let mut next = fixed::<T, W>(last_values, first).map(T::wide);
-    for range in backwards(rows.rewards.len() / width, W) {
+    let mut next = array_at::<T, W>(last_values, first).map(T::to_f64);
+    for range in reverse_chunks(rows.rewards.len() / width, W) {
         for t in range.clone().rev() {
             let block = rows.block::<W>(t * width + first);
             let (advantages, returns) = (advantages.row(t, first), returns.row(t, first));
             step::<T, FINALS, W>(rows, block, &mut carry, &mut next, advantages, returns);
         }
         if range.start > 0 {
-            pause()?;
+            poll()?;
         }
     }
     Ok(())
@@ -388,16 +388,16 @@ fn step<T: Float, const FINALS: bool, const W: usize>(
     advantages: &mut [T; W],
     returns: &mut [T; W],
 ) {
-    let ends = rows.decay == 0.0;
+    let no_decay = rows.decay == 0.0;
     for i in 0..W {
-        let (reward, value, last) = (rewards[i].wide(), values[i].wide(), finals[i].wide());
+        let (reward, value, last) = (rewards[i].to_f64(), values[i].to_f64(), finals[i].to_f64());
         let cut = FINALS && truncated[i];
-        let after = if FINALS { either(cut, last, next[i]) } else { next[i] };
-        let delta = reward + only_if(!terminated[i], rows.gamma * after) - value;
-        carry[i] = delta + only_if(!(ends | terminated[i] | cut), rows.decay * carry[i]);
+        let after = if FINALS { select(cut, last, next[i]) } else { next[i] };
+        let delta = reward + mask(!terminated[i], rows.gamma * after) - value;
+        carry[i] = delta + mask(!(no_decay | terminated[i] | cut), rows.decay * carry[i]);
         next[i] = value;
-        advantages[i] = T::of(carry[i]);
-        returns[i] = T::of(carry[i] + value);
+        advantages[i] = T::from_f64(carry[i]);
+        returns[i] = T::from_f64(carry[i] + value);
     }
 }
 
@@ -423,9 +423,9 @@ mod tests {
         };
         let (mut advantages, mut returns) = (vec![0.0; len], vec![0.0; len]);
         if width.is_some() {
-            columns(rows, &last_values, &mut advantages, &mut returns).unwrap();
+            compute_columns(rows, &last_values, &mut advantages, &mut returns).unwrap();
         } else {
-            trajectory(rows, last_values[0], &mut advantages, &mut returns, &mut || Ok(())).unwrap();
+            compute_trajectory(rows, last_values[0], &mut advantages, &mut returns, &mut || Ok(())).unwrap();
         }
         advantages.iter().chain(&returns).map(|x| x.to_bits()).collect()
     }

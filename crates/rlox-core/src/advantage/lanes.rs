@@ -7,7 +7,7 @@ use std::fmt::{Debug, Display};
 use std::ops::{Add, Mul, Sub};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::{PIECE, run_chunks_whole};
+use crate::pool::{CHUNK_ELEMENTS, run_chunks_uninterrupted};
 use crate::simd::exp::Exponential;
 use crate::simd::f64x8::F64s;
 use crate::simd::{LANES, multiversion};
@@ -31,7 +31,7 @@ pub trait Float:
     + Sub<Output = Self>
     + Send
     + Sync
-    + sealed::Wide
+    + sealed::SimdFloat
     + Exponential
     + 'static
 {
@@ -55,24 +55,24 @@ impl Float for f64 {}
 pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
     check_len(argument, numbers.len(), flags.len())?;
     let strange = AtomicBool::new(false);
-    run_chunks_whole([flags], PIECE, |i, [flags]| {
-        if !convert(&numbers[i * PIECE..][..flags.len()], flags) {
+    run_chunks_uninterrupted([flags], CHUNK_ELEMENTS, |i, [flags]| {
+        if !convert(&numbers[i * CHUNK_ELEMENTS..][..flags.len()], flags) {
             strange.store(true, Ordering::Relaxed);
         }
     })?;
     if !strange.into_inner() {
         return Ok(());
     }
-    let strange = numbers.iter().position(|x| *x != T::of(0.0) && *x != T::of(1.0));
-    let got = strange.map_or_else(String::new, |at| numbers[at].to_string());
+    let strange = numbers.iter().position(|x| *x != T::from_f64(0.0) && *x != T::from_f64(1.0));
+    let got = strange.map_or_else(String::new, |index| numbers[index].to_string());
     let error = Error::space(argument, "flags, each 0 or 1", got, "pass booleans");
-    Err(if let Some(at) = strange { error.at_index(at) } else { error })
+    Err(if let Some(index) = strange { error.at_index(index) } else { error })
 }
 
 multiversion! {
     /// Whether every number was 0 or 1.
     fn convert<T: Float>(numbers: &[T], flags: &mut [bool]) -> bool {
-        let (zero, one) = (T::of(0.0), T::of(1.0));
+        let (zero, one) = (T::from_f64(0.0), T::from_f64(1.0));
         let mut strange = 0_u8;
         for (flag, x) in flags.iter_mut().zip(numbers) {
             let set = *x == one;
@@ -88,20 +88,20 @@ pub(super) mod sealed {
     use crate::simd::f64x8::F64s;
 
     /// To f64, in which kernels compute, and back.
-    pub trait Wide: Sized {
+    pub trait SimdFloat: Sized {
         /// The nearest number of this width.
-        fn of(number: f64) -> Self;
+        fn from_f64(number: f64) -> Self;
         /// This number, exactly.
-        fn wide(self) -> f64;
+        fn to_f64(self) -> f64;
         /// Eight numbers, exactly.
         fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector;
         /// The nearest eight numbers of this width.
         fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]);
         /// This number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
-        fn only_if(self, keep: bool) -> Self;
+        fn mask(self, keep: bool) -> Self;
     }
 
-    macro_rules! wide {
+    macro_rules! simd_float {
         ($float:ident, $bits:ident, $load:ident, $store:ident) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
             impl Wide for $float {
@@ -132,33 +132,33 @@ pub(super) mod sealed {
             }
         };
     }
-    wide!(f32, u32, load_f32, store_f32);
-    wide!(f64, u64, load, store);
+    simd_float!(f32, u32, load_f32, store_f32);
+    simd_float!(f64, u64, load, store);
 }
 
 /// The number, or zero, as [`sealed::Wide::only_if`].
 #[inline(always)]
-pub(super) fn only_if(keep: bool, number: f64) -> f64 {
-    sealed::Wide::only_if(number, keep)
+pub(super) fn mask(keep: bool, number: f64) -> f64 {
+    sealed::SimdFloat::mask(number, keep)
 }
 
 /// One number or the other, branch-free.
 #[inline(always)]
-pub(super) fn either(first: bool, number: f64, other: f64) -> f64 {
+pub(super) fn select(first: bool, number: f64, other: f64) -> f64 {
     let mask = u64::from(first).wrapping_neg();
     f64::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
 /// N elements from `at` on: their number is known when compiled, so that loops over them become vectors.
 #[inline(always)]
-pub(super) fn fixed<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
-    slice[at..].first_chunk().expect("the caller counted the rows")
+pub(super) fn array_at<T, const N: usize>(slice: &[T], start: usize) -> &[T; N] {
+    slice[start..].first_chunk().expect("the caller counted the rows")
 }
 
 /// As [`fixed`], to be changed.
 #[inline(always)]
-pub(super) fn fixed_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
-    slice[at..].first_chunk_mut().expect("the caller counted the rows")
+pub(super) fn array_at_mut<T, const N: usize>(slice: &mut [T], start: usize) -> &mut [T; N] {
+    slice[start..].first_chunk_mut().expect("the caller counted the rows")
 }
 
 // The recursion over one trajectory is a chain: each step waits for the next one's result. Here each step is first composed with the seven after
@@ -200,12 +200,12 @@ impl<S: F64s, const TINY: bool> Window<S, TINY> {
     }
 
     #[inline(always)]
-    fn double<const K: usize>(&mut self, at: usize, offset: S::Vector, factor: S::Vector) -> (S::Vector, S::Vector) {
+    fn double<const K: usize>(&mut self, level: usize, offset: S::Vector, factor: S::Vector) -> (S::Vector, S::Vector) {
         let simd = self.simd;
-        let offset_behind = simd.ahead::<K>(offset, std::mem::replace(&mut self.offsets[at], offset));
-        let factor_behind = simd.ahead::<K>(factor, std::mem::replace(&mut self.factors[at], factor));
-        let composed = if TINY { simd.composed(factor, factor_behind) } else { simd.scaled(factor, factor_behind) };
-        (simd.add_scaled(offset, factor, offset_behind), composed)
+        let offset_behind = simd.shift_lanes::<K>(offset, std::mem::replace(&mut self.offsets[level], offset));
+        let factor_behind = simd.shift_lanes::<K>(factor, std::mem::replace(&mut self.factors[level], factor));
+        let product = if TINY { simd.blend(factor, factor_behind) } else { simd.scaled(factor, factor_behind) };
+        (simd.add_scaled(offset, factor, offset_behind), product)
     }
 }
 

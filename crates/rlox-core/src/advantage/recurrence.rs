@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use super::lanes::sealed::Wide;
-use super::lanes::{Window, either, fixed, fixed_mut, only_if};
-use crate::interrupt::{Pause, Watch, backwards};
+use super::lanes::sealed::SimdFloat;
+use super::lanes::{Window, select, array_at, array_at_mut, mask};
+use crate::interrupt::{PollFn, InterruptCheck, reverse_chunks};
 use crate::pool::{ColumnsMut, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
@@ -38,25 +38,25 @@ pub(super) struct Following<'a, T, const N: usize> {
 impl<'a, T: Float> Steps<'a, T> {
     /// What follows after the N steps from `at` on, given the values of the observations after them.
     #[inline(always)]
-    pub(super) fn following<'b, const N: usize>(&self, at: usize, next: &'b [T; N]) -> Following<'b, T, N>
+    pub(super) fn following<'b, const N: usize>(&self, index: usize, next: &'b [T; N]) -> Following<'b, T, N>
     where
         'a: 'b,
     {
         // Without final values something else is looked at, and not used.
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
-        let finals = (self.finals.is_some(), fixed(truncated, at), fixed(finals, at));
-        Following { next, terminated: fixed(self.terminated, at), finals }
+        let finals = (self.finals.is_some(), array_at(truncated, index), array_at(finals, index));
+        Following { next, terminated: array_at(self.terminated, index), finals }
     }
 
     /// The values to bootstrap after a block of steps from `at` on, zero behind a termination, and which of them end the
     /// episode, given the values of the observations after them.
     #[inline(always)]
-    pub(super) fn ahead<S: F64s>(&self, simd: S, at: usize, next: S::Vector) -> (S::Vector, [bool; LANES]) {
-        let terminated = fixed::<_, LANES>(self.terminated, at);
-        let Some((truncated, finals)) = self.finals else { return (simd.unless(*terminated, next), *terminated) };
-        let truncated = fixed::<_, LANES>(truncated, at);
-        let value = simd.either(*truncated, T::load(simd, fixed(finals, at)), next);
-        (simd.unless(*terminated, value), std::array::from_fn(|i| terminated[i] | truncated[i]))
+    pub(super) fn bootstrap_lanes<S: F64s>(&self, simd: S, index: usize, next: S::Vector) -> (S::Vector, [bool; LANES]) {
+        let terminated = array_at::<_, LANES>(self.terminated, index);
+        let Some((truncated, finals)) = self.finals else { return (simd.mask_zero(*terminated, next), *terminated) };
+        let truncated = array_at::<_, LANES>(truncated, index);
+        let value = simd.select(*truncated, T::load(simd, array_at(finals, index)), next);
+        (simd.mask_zero(*terminated, value), std::array::from_fn(|i| terminated[i] | truncated[i]))
     }
 }
 
@@ -66,7 +66,7 @@ impl<T: Float, const N: usize> Following<'_, T, N> {
     pub(super) fn step(&self, i: usize) -> (f64, bool) {
         let (some, truncated, finals) = self.finals;
         let (terminated, cut) = (self.terminated[i], some & truncated[i]);
-        (only_if(!terminated, either(cut, finals[i].wide(), self.next[i].wide())), !(terminated | cut))
+        (mask(!terminated, select(cut, finals[i].to_f64(), self.next[i].to_f64())), !(terminated | cut))
     }
 }
 
@@ -80,32 +80,32 @@ pub(super) struct Terms<'a, const N: usize> {
 pub(super) trait Recursion<const K: usize>: Sync {
     type Float: Float;
     /// What is kept of N steps' terms for the results.
-    type Kept<const N: usize>;
+    type Cache<const N: usize>;
     /// What is computed of N steps at once, before they are looked at in blocks.
     type Ready<const N: usize>;
 
     fn steps(&self) -> Steps<'_, Self::Float>;
-    fn kept<const N: usize>() -> Self::Kept<N>;
+    fn new_cache<const N: usize>() -> Self::Cache<N>;
     /// `x` behind the last step, whose observation has this value.
     fn start(last_value: Self::Float) -> f64;
     /// For N steps from `at` on, given the values of the observations after them. A factor of zero cuts: what lies
     /// behind it is masked out, so that a NaN there stays there.
-    fn terms<const N: usize>(&self, at: usize, next: &[Self::Float; N], terms: Terms<'_, N>, kept: &mut Self::Kept<N>);
+    fn terms<const N: usize>(&self, index: usize, next: &[Self::Float; N], terms: Terms<'_, N>, cache: &mut Self::Cache<N>);
     /// Writes N steps' results, given `x` at these steps and after them.
     fn write<const N: usize>(
         &self,
-        at: usize,
-        kept: &Self::Kept<N>,
+        index: usize,
+        cache: &Self::Cache<N>,
         x: &[f64; N],
         after: &[f64; N],
         out: [&mut [Self::Float; N]; K],
     );
-    fn prepare<const N: usize>(&self, at: usize) -> Self::Ready<N>;
+    fn prepare<const N: usize>(&self, index: usize) -> Self::Ready<N>;
     /// Terms, sums and results of a block of steps from `at` on, given their values and the next observations'. What is
     /// ready of them begins at the number beside it.
     fn block<S: F64s, const N: usize>(
         &self,
-        at: usize,
+        index: usize,
         ready: (&Self::Ready<N>, usize),
         values: S::Vector,
         next: S::Vector,
@@ -116,38 +116,38 @@ pub(super) trait Recursion<const K: usize>: Sync {
 
 #[inline(always)]
 fn behind(factor: f64, x: f64) -> f64 {
-    only_if(factor != 0.0, factor * x)
+    mask(factor != 0.0, factor * x)
 }
 
 /// What N steps at once, whose successors' `x` are known, are computed with.
 struct Row<R: Recursion<K>, const K: usize, const N: usize> {
     offset: [f64; N],
     factor: [f64; N],
-    kept: R::Kept<N>,
+    kept: R::Cache<N>,
     x: [f64; N],
 }
 
 impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
     #[inline(always)]
     fn new() -> Self {
-        Self { offset: [0.0; N], factor: [0.0; N], kept: R::kept(), x: [0.0; N] }
+        Self { offset: [0.0; N], factor: [0.0; N], kept: R::new_cache(), x: [0.0; N] }
     }
 
     #[inline(always)]
     fn step(
         &mut self,
         recursion: &R,
-        at: usize,
+        index: usize,
         next: &[R::Float; N],
         after: &mut [f64; N],
         out: [&mut [R::Float; N]; K],
     ) {
-        let Self { offset, factor, kept, x } = self;
-        recursion.terms(at, next, Terms { offset, factor }, kept);
+        let Self { offset, factor, kept: cache, x } = self;
+        recursion.terms(index, next, Terms { offset, factor }, cache);
         for i in 0..N {
             x[i] = offset[i] + behind(factor[i], after[i]);
         }
-        recursion.write(at, kept, x, after, out);
+        recursion.write(index, cache, x, after, out);
         *after = *x;
     }
 }
@@ -159,17 +159,17 @@ struct Behind<T> {
 }
 
 /// One trajectory.
-pub(super) fn trajectory<R: Recursion<K>, const K: usize>(
+pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_value: R::Float,
     mut out: [&mut [R::Float]; K],
 ) -> Result<()> {
     let mut behind = Behind { value: [last_value], x: [R::start(last_value)] };
-    let mut watch = Watch::default();
-    for range in backwards(recursion.steps().rewards.len(), 1) {
-        stretch(recursion, range.clone(), &mut behind, &mut out);
+    let mut interrupt = InterruptCheck::default();
+    for range in reverse_chunks(recursion.steps().rewards.len(), 1) {
+        compute_chunk(recursion, range.clone(), &mut behind, &mut out);
         if range.start > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
     }
     Ok(())
@@ -177,7 +177,7 @@ pub(super) fn trajectory<R: Recursion<K>, const K: usize>(
 
 on_f64s! {
     /// Steps of one trajectory, given what is behind them, in whose place comes what the first of them has.
-    fn stretch<R: Recursion<K>, const K: usize>(
+    fn compute_chunk<R: Recursion<K>, const K: usize>(
         simd: F64s,
         recursion: &R,
         range: Range<usize>,
@@ -195,13 +195,13 @@ on_f64s! {
             blocks.chunk::<R, K, LANES>(recursion, end, out);
         }
         if end < range.end {
-            *behind = Behind { value: *fixed(recursion.steps().values, end), x: [blocks.window.first()] };
+            *behind = Behind { value: *array_at(recursion.steps().values, end), x: [blocks.window.first()] };
         }
         let mut row = Row::new();
         while end > range.start {
             end -= 1;
-            row.step(recursion, end, &behind.value, &mut behind.x, out.each_mut().map(|out| fixed_mut(out, end)));
-            behind.value = *fixed(recursion.steps().values, end);
+            row.step(recursion, end, &behind.value, &mut behind.x, out.each_mut().map(|out| array_at_mut(out, end)));
+            behind.value = *array_at(recursion.steps().values, end);
         }
     }
 }
@@ -215,7 +215,7 @@ struct Blocks<S: F64s> {
 impl<S: F64s> Blocks<S> {
     #[inline(always)]
     fn new<T: Float>(simd: S, behind: &Behind<T>) -> Self {
-        Self { window: Window::new(simd, behind.x[0]), values: simd.splat(behind.value[0].wide()) }
+        Self { window: Window::new(simd, behind.x[0]), values: simd.splat(behind.value[0].to_f64()) }
     }
 
     /// C steps from `at` on.
@@ -223,69 +223,69 @@ impl<S: F64s> Blocks<S> {
     fn chunk<R: Recursion<K>, const K: usize, const C: usize>(
         &mut self,
         recursion: &R,
-        at: usize,
+        index: usize,
         out: &mut [&mut [R::Float]; K],
     ) {
-        let (simd, steps, ready) = (self.window.simd, recursion.steps(), recursion.prepare::<C>(at));
+        let (simd, steps, ready) = (self.window.simd, recursion.steps(), recursion.prepare::<C>(index));
         for t in (0..C / LANES).rev().map(|block| block * LANES) {
-            let values = R::Float::load(simd, fixed(steps.values, at + t));
-            let next = simd.ahead::<1>(values, std::mem::replace(&mut self.values, values));
-            let out = out.each_mut().map(|out| fixed_mut(out, at + t));
-            recursion.block(at + t, (&ready, t), values, next, &mut self.window, out);
+            let values = R::Float::load(simd, array_at(steps.values, index + t));
+            let next = simd.shift_lanes::<1>(values, std::mem::replace(&mut self.values, values));
+            let out = out.each_mut().map(|out| array_at_mut(out, index + t));
+            recursion.block(index + t, (&ready, t), values, next, &mut self.window, out);
         }
     }
 }
 
 /// A time-major grid, one column per environment.
-pub(super) fn columns<R: Recursion<K>, const K: usize>(
+pub(super) fn compute_columns<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_values: &[R::Float],
     out: [&mut [R::Float]; K],
 ) -> Result<()> {
-    run_columns(out, last_values.len(), |columns, out, pause| grid(recursion, last_values, columns, out, pause))
+    run_columns(out, last_values.len(), |columns, out, poll| compute_grid(recursion, last_values, columns, out, poll))
 }
 
 multiversion! {
     /// Some of the columns.
-    fn grid<R: Recursion<K>, const K: usize>(
+    fn compute_grid<R: Recursion<K>, const K: usize>(
         recursion: &R,
         last_values: &[R::Float],
         columns: Range<usize>,
         out: [ColumnsMut<'_, R::Float>; K],
-        pause: Pause<'_>,
+        poll: PollFn<'_>,
     ) -> Result<()> {
         let (mut columns, mut out) = (columns, out);
-        strips::<R, K, 64>(recursion, last_values, &mut columns, &mut out, pause)?;
-        strips::<R, K, 16>(recursion, last_values, &mut columns, &mut out, pause)?;
-        strips::<R, K, 8>(recursion, last_values, &mut columns, &mut out, pause)?;
-        strips::<R, K, 4>(recursion, last_values, &mut columns, &mut out, pause)?;
-        strips::<R, K, 1>(recursion, last_values, &mut columns, &mut out, pause)
+        compute_strips::<R, K, 64>(recursion, last_values, &mut columns, &mut out, poll)?;
+        compute_strips::<R, K, 16>(recursion, last_values, &mut columns, &mut out, poll)?;
+        compute_strips::<R, K, 8>(recursion, last_values, &mut columns, &mut out, poll)?;
+        compute_strips::<R, K, 4>(recursion, last_values, &mut columns, &mut out, poll)?;
+        compute_strips::<R, K, 1>(recursion, last_values, &mut columns, &mut out, poll)
     }
 }
 
 /// As many strips of W columns as there are; leaves the columns behind them.
 #[inline(always)]
-fn strips<R: Recursion<K>, const K: usize, const W: usize>(
+fn compute_strips<R: Recursion<K>, const K: usize, const W: usize>(
     recursion: &R,
     last_values: &[R::Float],
     columns: &mut Range<usize>,
     out: &mut [ColumnsMut<'_, R::Float>; K],
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<()> {
     let width = last_values.len();
     let mut row = Row::<R, K, W>::new();
     while columns.len() >= W {
         let first = columns.start;
-        let mut next = *fixed::<_, W>(last_values, first);
+        let mut next = *array_at::<_, W>(last_values, first);
         let mut carry = next.map(R::start);
-        for range in backwards(recursion.steps().rewards.len() / width, W) {
+        for range in reverse_chunks(recursion.steps().rewards.len() / width, W) {
             for t in range.clone().rev() {
-                let at = t * width + first;
-                row.step(recursion, at, &next, &mut carry, out.each_mut().map(|out| out.row(t, first)));
-                next = *fixed(recursion.steps().values, at);
+                let index = t * width + first;
+                row.step(recursion, index, &next, &mut carry, out.each_mut().map(|out| out.row(t, first)));
+                next = *array_at(recursion.steps().values, index);
             }
             if range.start > 0 {
-                pause()?;
+                poll()?;
             }
         }
         columns.start += W;
@@ -297,17 +297,17 @@ fn strips<R: Recursion<K>, const K: usize, const W: usize>(
 mod tests {
     use super::*;
     use crate::simd::tests::on_each_isa;
-    use crate::{Ends, Pcg64, Vtrace, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major};
+    use crate::{EpisodeEnds, Pcg64, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major};
 
     /// Results on random rows with dense ends, as bits.
     fn bits<T: Float>(len: usize, width: usize) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
-        let mut draw = |n: usize| (0..n).map(|_| T::of(rng.uniform(-1.0, 1.0))).collect::<Vec<T>>();
+        let mut draw = |n: usize| (0..n).map(|_| T::from_f64(rng.uniform(-1.0, 1.0))).collect::<Vec<T>>();
         let (log_rhos, rewards, values, finals, last) = (draw(len), draw(len), draw(len), draw(len), draw(width));
-        let [terminated, truncated] = [(); 2].map(|()| draw(len).iter().map(|x| x.wide() > 0.8).collect::<Vec<_>>());
-        let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
-        let settings = Vtrace { lambda: 0.9, ..Vtrace::default() };
-        let [mut vs, mut pg, mut returns] = [(); 3].map(|()| vec![T::of(0.0); len]);
+        let [terminated, truncated] = [(); 2].map(|()| draw(len).iter().map(|x| x.to_f64() > 0.8).collect::<Vec<_>>());
+        let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
+        let settings = VtraceConfig { lambda: 0.9, ..VtraceConfig::default() };
+        let [mut vs, mut pg, mut returns] = [(); 3].map(|()| vec![T::from_f64(0.0); len]);
         let (x, y) = (&mut vs, &mut pg);
         if width == 1 {
             compute_vtrace(&log_rhos, &rewards, &values, ends, last[0], settings, x, y).unwrap();
@@ -315,7 +315,7 @@ mod tests {
             compute_vtrace_time_major(&log_rhos, &rewards, &values, ends, width, &last, settings, x, y).unwrap();
         }
         compute_lambda_returns_time_major(&rewards, &values, ends, width, &last, 0.99, 0.95, &mut returns).unwrap();
-        vs.iter().chain(&pg).chain(&returns).map(|x| x.wide().to_bits()).collect()
+        vs.iter().chain(&pg).chain(&returns).map(|x| x.to_f64().to_bits()).collect()
     }
 
     #[test]

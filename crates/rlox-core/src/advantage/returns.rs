@@ -11,9 +11,9 @@
     reason = "loops that are compiled for several instruction sets; free functions on slices"
 )]
 
-use super::lanes::{Window, either, fixed, only_if};
-use super::recurrence::{Recursion, Steps, Terms, columns, trajectory};
-use super::{Ends, check_discount, check_rows};
+use super::lanes::{Window, select, array_at, mask};
+use super::recurrence::{Recursion, Steps, Terms, compute_columns, compute_trajectory};
+use super::{EpisodeEnds, check_discount, check_rows};
 use crate::simd::LANES;
 use crate::simd::f64x8::F64s;
 use crate::{Float, Result, check_len};
@@ -37,7 +37,7 @@ use crate::{Float, Result, check_len};
 /// ```
 pub fn compute_returns<T: Float>(
     rewards: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     last_value: T,
     gamma: f64,
     returns: &mut [T],
@@ -65,7 +65,7 @@ pub fn compute_returns<T: Float>(
 /// ```
 pub fn compute_returns_time_major<T: Float>(
     rewards: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     num_envs: usize,
     last_values: &[T],
     gamma: f64,
@@ -95,13 +95,13 @@ pub fn compute_returns_time_major<T: Float>(
 pub fn compute_lambda_returns<T: Float>(
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     last_value: T,
     gamma: f64,
     lambda: f64,
     returns: &mut [T],
 ) -> Result<()> {
-    trajectory(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_value, [returns])
+    compute_trajectory(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_value, [returns])
 }
 
 /// Lambda returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
@@ -125,7 +125,7 @@ pub fn compute_lambda_returns<T: Float>(
 pub fn compute_lambda_returns_time_major<T: Float>(
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     num_envs: usize,
     last_values: &[T],
     gamma: f64,
@@ -134,14 +134,14 @@ pub fn compute_lambda_returns_time_major<T: Float>(
 ) -> Result<()> {
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("last_values", last_values.len(), num_envs)?;
-    columns(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_values, [returns])
+    compute_columns(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_values, [returns])
 }
 
 /// Checks everything before anything is written.
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
-    ends: Ends<'a, T>,
+    ends: EpisodeEnds<'a, T>,
     gamma: f64,
     lambda: f64,
     out: usize,
@@ -165,7 +165,7 @@ struct LambdaReturns<'a, T> {
 
 impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     type Float = T;
-    type Kept<const N: usize> = ();
+    type Cache<const N: usize> = ();
     type Ready<const N: usize> = ();
 
     #[inline(always)]
@@ -175,32 +175,32 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
 
     #[inline(always)]
     fn start(last_value: T) -> f64 {
-        last_value.wide()
+        last_value.to_f64()
     }
 
     #[inline(always)]
-    fn kept<const N: usize>() {}
+    fn new_cache<const N: usize>() {}
 
     #[inline(always)]
-    fn terms<const N: usize>(&self, at: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
-        let following = self.steps.following(at, next);
-        let rewards = fixed::<_, N>(self.steps.rewards, at);
+    fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
+        let following = self.steps.following(index, next);
+        let rewards = array_at::<_, N>(self.steps.rewards, index);
         // The value's share of what follows: all of it behind a truncation, else 1 - lambda. A share of nothing is
         // masked out.
         let (share, trace) = (self.gamma * (1.0 - self.lambda), self.gamma * self.lambda);
-        let shared = self.lambda < 1.0;
+        let has_bootstrap = self.lambda < 1.0;
         for (i, reward) in rewards.iter().enumerate() {
             let (bootstrap, open) = following.step(i);
-            let weight = either(open, share, self.gamma);
-            terms.offset[i] = reward.wide() + only_if(shared || !open, weight * bootstrap);
-            terms.factor[i] = only_if(open, trace);
+            let weight = select(open, share, self.gamma);
+            terms.offset[i] = reward.to_f64() + mask(has_bootstrap || !open, weight * bootstrap);
+            terms.factor[i] = mask(open, trace);
         }
     }
 
     #[inline(always)]
     fn write<const N: usize>(&self, _: usize, (): &(), x: &[f64; N], _: &[f64; N], [returns]: [&mut [T; N]; 1]) {
         for i in 0..N {
-            returns[i] = T::of(x[i]);
+            returns[i] = T::from_f64(x[i]);
         }
     }
 
@@ -210,20 +210,20 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     #[inline(always)]
     fn block<S: F64s, const N: usize>(
         &self,
-        at: usize,
+        index: usize,
         _: (&(), usize),
         _: S::Vector,
         next: S::Vector,
         window: &mut Window<S, true>,
         [returns]: [&mut [T; LANES]; 1],
     ) {
-        let (simd, shared) = (window.simd, self.lambda < 1.0);
+        let (simd, has_bootstrap) = (window.simd, self.lambda < 1.0);
         let (share, trace) = (simd.splat(self.gamma * (1.0 - self.lambda)), simd.splat(self.gamma * self.lambda));
-        let (bootstrap, done) = self.steps.ahead(simd, at, next);
-        let weighted = simd.mul(simd.either(done, simd.splat(self.gamma), share), bootstrap);
-        let value = simd.unless(done.map(|done| !(shared || done)), weighted);
-        let rewards = T::load(simd, fixed(self.steps.rewards, at));
-        let x = window.step(simd.add(rewards, value), simd.unless(done, trace));
+        let (bootstrap, done) = self.steps.bootstrap_lanes(simd, index, next);
+        let weighted = simd.mul(simd.select(done, simd.splat(self.gamma), share), bootstrap);
+        let value = simd.mask_zero(done.map(|done| !(has_bootstrap || done)), weighted);
+        let rewards = T::load(simd, array_at(self.steps.rewards, index));
+        let x = window.step(simd.add(rewards, value), simd.mask_zero(done, trace));
         T::store(simd, x, returns);
     }
 }

@@ -13,9 +13,9 @@
     reason = "loops that are compiled for several instruction sets; free functions on slices"
 )]
 
-use super::lanes::{Window, fixed, only_if};
-use super::recurrence::{Recursion, Steps, Terms, columns, trajectory};
-use super::{Ends, check_discount, check_rows};
+use super::lanes::{Window, array_at, mask};
+use super::recurrence::{Recursion, Steps, Terms, compute_columns, compute_trajectory};
+use super::{EpisodeEnds, check_discount, check_rows};
 use crate::simd::LANES;
 use crate::simd::exp::exp;
 use crate::simd::f64x8::F64s;
@@ -28,7 +28,7 @@ use crate::{Error, Float, Result, check_len};
 /// assert_eq!((settings.rho_bar, settings.c_bar, settings.lambda), (1.0, 1.0, 1.0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Vtrace {
+pub struct VtraceConfig {
     /// Discount in [0, 1].
     pub gamma: f64,
     /// Ratios are at most this in the temporal difference; decides which policy's value is the fixed point. Infinity
@@ -42,14 +42,14 @@ pub struct Vtrace {
     pub pg_rho_bar: f64,
 }
 
-impl Default for Vtrace {
+impl Default for VtraceConfig {
     /// The paper's: `gamma` 0.99, all else 1.
     fn default() -> Self {
         Self { gamma: 0.99, rho_bar: 1.0, c_bar: 1.0, lambda: 1.0, pg_rho_bar: 1.0 }
     }
 }
 
-impl Vtrace {
+impl VtraceConfig {
     /// Checks the settings.
     ///
     /// # Errors
@@ -63,8 +63,8 @@ impl Vtrace {
         check_discount("lambda", self.lambda)?;
         for (name, bar) in [("rho_bar", self.rho_bar), ("c_bar", self.c_bar), ("pg_rho_bar", self.pg_rho_bar)] {
             if bar.is_nan() || bar < 0.0 {
-                let fix = "pass 1 as the paper does, or infinity for no limit";
-                return Err(Error::config(name, "a number of at least 0", bar.to_string(), fix));
+                let hint = "pass 1 as the paper does, or infinity for no limit";
+                return Err(Error::config(name, "a number of at least 0", bar.to_string(), hint));
             }
         }
         Ok(())
@@ -107,14 +107,14 @@ pub fn compute_vtrace<T: Float>(
     log_rhos: &[T],
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     bootstrap_value: T,
-    settings: Vtrace,
+    config: VtraceConfig,
     vs: &mut [T],
     pg_advantages: &mut [T],
 ) -> Result<()> {
-    let targets = check(log_rhos, rewards, values, ends, settings, [vs.len(), pg_advantages.len()])?;
-    trajectory(&targets, bootstrap_value, [vs, pg_advantages])
+    let targets = check(log_rhos, rewards, values, ends, config, [vs.len(), pg_advantages.len()])?;
+    compute_trajectory(&targets, bootstrap_value, [vs, pg_advantages])
 }
 
 /// V-trace targets and policy gradient advantages of N environments over T steps, time-major: row `t * num_envs + n` is
@@ -142,17 +142,17 @@ pub fn compute_vtrace_time_major<T: Float>(
     log_rhos: &[T],
     rewards: &[T],
     values: &[T],
-    ends: Ends<'_, T>,
+    ends: EpisodeEnds<'_, T>,
     num_envs: usize,
     bootstrap_values: &[T],
-    settings: Vtrace,
+    config: VtraceConfig,
     vs: &mut [T],
     pg_advantages: &mut [T],
 ) -> Result<()> {
     check_rows(rewards.len(), "num_envs", num_envs)?;
     check_len("bootstrap_values", bootstrap_values.len(), num_envs)?;
-    let targets = check(log_rhos, rewards, values, ends, settings, [vs.len(), pg_advantages.len()])?;
-    columns(&targets, bootstrap_values, [vs, pg_advantages])
+    let targets = check(log_rhos, rewards, values, ends, config, [vs.len(), pg_advantages.len()])?;
+    compute_columns(&targets, bootstrap_values, [vs, pg_advantages])
 }
 
 /// Checks everything before anything is written.
@@ -160,11 +160,11 @@ fn check<'a, T: Float>(
     log_rhos: &'a [T],
     rewards: &'a [T],
     values: &'a [T],
-    ends: Ends<'a, T>,
-    settings: Vtrace,
+    ends: EpisodeEnds<'a, T>,
+    config: VtraceConfig,
     out: [usize; 2],
 ) -> Result<Targets<'a, T>> {
-    settings.check()?;
+    config.check()?;
     let len = rewards.len();
     check_len("log_rhos", log_rhos.len(), len)?;
     check_len("values", values.len(), len)?;
@@ -172,20 +172,20 @@ fn check<'a, T: Float>(
     check_len("vs", out[0], len)?;
     check_len("pg_advantages", out[1], len)?;
     let steps = Steps { rewards, values, terminated: ends.terminated, finals };
-    Ok(Targets { log_rhos, steps, settings, trace: settings.gamma * settings.lambda })
+    Ok(Targets { log_rhos, steps, settings: config, trace: config.gamma * config.lambda })
 }
 
 /// The recursion over `vs_t - v_t`.
 struct Targets<'a, T> {
     log_rhos: &'a [T],
     steps: Steps<'a, T>,
-    settings: Vtrace,
+    settings: VtraceConfig,
     /// gamma * lambda
     trace: f64,
 }
 
 /// What the policy gradient needs of N steps.
-struct Kept<const N: usize> {
+struct StepCache<const N: usize> {
     delta: [f64; N],
     rho: [f64; N],
     open: [bool; N],
@@ -199,7 +199,7 @@ fn limit(rho: f64, bar: f64) -> f64 {
 
 impl<T: Float> Recursion<2> for Targets<'_, T> {
     type Float = T;
-    type Kept<const N: usize> = Kept<N>;
+    type Cache<const N: usize> = StepCache<N>;
     /// Ratios.
     type Ready<const N: usize> = [T; N];
 
@@ -214,42 +214,42 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
     }
 
     #[inline(always)]
-    fn kept<const N: usize>() -> Kept<N> {
-        Kept { delta: [0.0; N], rho: [0.0; N], open: [false; N] }
+    fn new_cache<const N: usize>() -> StepCache<N> {
+        StepCache { delta: [0.0; N], rho: [0.0; N], open: [false; N] }
     }
 
     #[inline(always)]
-    fn terms<const N: usize>(&self, at: usize, next: &[T; N], terms: Terms<'_, N>, kept: &mut Kept<N>) {
-        let Vtrace { gamma, rho_bar, c_bar, pg_rho_bar, .. } = self.settings;
-        let following = self.steps.following(at, next);
-        let (log_rhos, rewards) = (fixed::<_, N>(self.log_rhos, at), fixed::<_, N>(self.steps.rewards, at));
-        let values = fixed::<_, N>(self.steps.values, at);
+    fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, cache: &mut StepCache<N>) {
+        let VtraceConfig { gamma, rho_bar, c_bar, pg_rho_bar, .. } = self.settings;
+        let following = self.steps.following(index, next);
+        let (log_rhos, rewards) = (array_at::<_, N>(self.log_rhos, index), array_at::<_, N>(self.steps.rewards, index));
+        let values = array_at::<_, N>(self.steps.values, index);
         for i in 0..N {
-            let ratio = exp(log_rhos[i]).wide();
+            let ratio = exp(log_rhos[i]).to_f64();
             let (bootstrap, open) = following.step(i);
-            let delta = rewards[i].wide() + gamma * bootstrap - values[i].wide();
+            let delta = rewards[i].to_f64() + gamma * bootstrap - values[i].to_f64();
             terms.offset[i] = limit(ratio, rho_bar) * delta;
-            terms.factor[i] = only_if(open, self.trace * limit(ratio, c_bar));
-            (kept.delta[i], kept.rho[i], kept.open[i]) = (delta, limit(ratio, pg_rho_bar), open);
+            terms.factor[i] = mask(open, self.trace * limit(ratio, c_bar));
+            (cache.delta[i], cache.rho[i], cache.open[i]) = (delta, limit(ratio, pg_rho_bar), open);
         }
     }
 
     #[inline(always)]
     fn write<const N: usize>(
         &self,
-        at: usize,
-        kept: &Kept<N>,
+        index: usize,
+        cache: &StepCache<N>,
         x: &[f64; N],
         after: &[f64; N],
         [vs, pg_advantages]: [&mut [T; N]; 2],
     ) {
-        let values = fixed::<_, N>(self.steps.values, at);
-        self.targets(values, kept, x, after, vs, pg_advantages);
+        let values = array_at::<_, N>(self.steps.values, index);
+        self.targets(values, cache, x, after, vs, pg_advantages);
     }
 
     #[inline(always)]
-    fn prepare<const N: usize>(&self, at: usize) -> [T; N] {
-        let mut ratios = *fixed::<_, N>(self.log_rhos, at);
+    fn prepare<const N: usize>(&self, index: usize) -> [T; N] {
+        let mut ratios = *array_at::<_, N>(self.log_rhos, index);
         for ratio in &mut ratios {
             *ratio = exp(*ratio);
         }
@@ -259,24 +259,24 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
     #[inline(always)]
     fn block<S: F64s, const N: usize>(
         &self,
-        at: usize,
+        index: usize,
         (ratios, first): (&[T; N], usize),
         values: S::Vector,
         next: S::Vector,
         window: &mut Window<S, true>,
         [vs, pg_advantages]: [&mut [T; LANES]; 2],
     ) {
-        let (simd, behind, settings) = (window.simd, window.x, self.settings);
-        let (gamma, ratio) = (simd.splat(settings.gamma), T::load(simd, fixed(ratios, first)));
+        let (simd, behind, config) = (window.simd, window.x, self.settings);
+        let (gamma, ratio) = (simd.splat(config.gamma), T::load(simd, array_at(ratios, first)));
         let limited = |bar| simd.min(simd.splat(bar), ratio);
-        let (bootstrap, done) = self.steps.ahead(simd, at, next);
-        let rewards = T::load(simd, fixed(self.steps.rewards, at));
+        let (bootstrap, done) = self.steps.bootstrap_lanes(simd, index, next);
+        let rewards = T::load(simd, array_at(self.steps.rewards, index));
         let delta = simd.sub(simd.add(rewards, simd.mul(gamma, bootstrap)), values);
-        let trace = simd.mul(simd.splat(self.trace), limited(settings.c_bar));
-        let x = window.step(simd.mul(limited(settings.rho_bar), delta), simd.unless(done, trace));
-        let ahead = simd.unless(done, simd.mul(gamma, simd.ahead::<1>(x, behind)));
+        let trace = simd.mul(simd.splat(self.trace), limited(config.c_bar));
+        let x = window.step(simd.mul(limited(config.rho_bar), delta), simd.mask_zero(done, trace));
+        let discounted_next = simd.mask_zero(done, simd.mul(gamma, simd.shift_lanes::<1>(x, behind)));
         T::store(simd, simd.add(values, x), vs);
-        T::store(simd, simd.mul(limited(settings.pg_rho_bar), simd.add(delta, ahead)), pg_advantages);
+        T::store(simd, simd.mul(limited(config.pg_rho_bar), simd.add(delta, discounted_next)), pg_advantages);
     }
 }
 
@@ -286,16 +286,16 @@ impl<T: Float> Targets<'_, T> {
     fn targets<const N: usize>(
         &self,
         values: &[T; N],
-        kept: &Kept<N>,
+        cache: &StepCache<N>,
         x: &[f64; N],
         after: &[f64; N],
         vs: &mut [T; N],
         pg_advantages: &mut [T; N],
     ) {
         for i in 0..N {
-            vs[i] = T::of(values[i].wide() + x[i]);
-            let ahead = only_if(kept.open[i], self.settings.gamma * after[i]);
-            pg_advantages[i] = T::of(kept.rho[i] * (kept.delta[i] + ahead));
+            vs[i] = T::from_f64(values[i].to_f64() + x[i]);
+            let discounted_next = mask(cache.open[i], self.settings.gamma * after[i]);
+            pg_advantages[i] = T::from_f64(cache.rho[i] * (cache.delta[i] + discounted_next));
         }
     }
 }

@@ -11,7 +11,7 @@ use super::MANIFEST;
 pub(super) type Before<'a> = &'a mut dyn FnMut() -> io::Result<()>;
 
 /// The name of a folder with a word, hidden beside it.
-pub(super) fn beside(path: &Path, word: &str) -> PathBuf {
+pub(super) fn sibling_path(path: &Path, word: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{word}"));
@@ -40,7 +40,7 @@ pub(super) fn is_checkpoint(path: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     let mut start = Vec::new();
-    File::open(manifest)?.take(super::MOST_MANIFEST).read_to_end(&mut start)?;
+    File::open(manifest)?.take(super::MAX_MANIFEST_BYTES).read_to_end(&mut start)?;
     Ok(start.windows(7).any(|bytes| bytes == b"\"rlox\":"))
 }
 
@@ -71,8 +71,8 @@ fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(false) => {
-            let said = "expected nothing or what an earlier save left, got something else";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{}: {said}", path.display())));
+            let message = "expected nothing or what an earlier save left, got something else";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{}: {message}", path.display())));
         }
         Ok(true) => {}
     }
@@ -83,7 +83,7 @@ fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
 /// Puts a folder with these files in the place of the one at `path`. Whenever it ends, the old or the new one is there
 /// whole: at `path`, or while it changes places, as `previous` beside it.
 pub(super) fn replace(path: &Path, files: &[(String, &[u8])], before: Before<'_>) -> io::Result<()> {
-    let (partial, previous) = (beside(path, "partial"), beside(path, "previous"));
+    let (partial, previous) = (sibling_path(path, "partial"), sibling_path(path, "previous"));
     let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     before()?;
     fs::create_dir_all(parent)?;

@@ -12,15 +12,15 @@ const SEAL: &str = "\n  \"sha256\": \"";
 const DIGITS: usize = 64;
 
 /// The text of a manifest, sealed.
-pub(super) fn sealed(mut content: Map<String, Value>) -> String {
+pub(super) fn seal(mut content: Map<String, Value>) -> String {
     content.remove("sha256");
-    let digest = hex_sha256(text(&content).as_bytes());
+    let digest = hex_sha256(to_json_text(&content).as_bytes());
     content.insert("sha256".into(), digest.into());
-    text(&content)
+    to_json_text(&content)
 }
 
 /// The manifest of a sealed text; what is wrong with it otherwise. Every byte is covered, white space included.
-pub(super) fn opened(bytes: &[u8]) -> Result<Map<String, Value>, String> {
+pub(super) fn unseal(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("no JSON ({error})"))?;
     let missing = || "no SHA-256 of it".to_owned();
     // Strings of JSON have no line breaks: a line with this indentation is the outermost object's.
@@ -43,37 +43,37 @@ pub(super) fn opened(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
-fn text(content: &Map<String, Value>) -> String {
+fn to_json_text(content: &Map<String, Value>) -> String {
     let mut out = String::new();
-    object(&mut out, content, 0);
+    write_object(&mut out, content, 0);
     out.push('\n');
     out
 }
 
-fn value(out: &mut String, value: &Value, depth: usize) {
+fn write_value(out: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(x) => out.push_str(&float(x)),
+            Some(x) => out.push_str(&format_float(x)),
             None => out.push_str(&number.to_string()),
         },
-        Value::String(text) => string(out, text),
+        Value::String(text) => write_string(out, text),
         Value::Array(items) if items.is_empty() => out.push_str("[]"),
         Value::Array(items) => {
             for (i, item) in items.iter().enumerate() {
                 out.push(if i == 0 { '[' } else { ',' });
-                line(out, depth + 1);
-                self::value(out, item, depth + 1);
+                write_newline(out, depth + 1);
+                self::write_value(out, item, depth + 1);
             }
-            line(out, depth);
+            write_newline(out, depth);
             out.push(']');
         }
-        Value::Object(content) => object(out, content, depth),
+        Value::Object(content) => write_object(out, content, depth),
     }
 }
 
-fn object(out: &mut String, content: &Map<String, Value>, depth: usize) {
+fn write_object(out: &mut String, content: &Map<String, Value>, depth: usize) {
     if content.is_empty() {
         out.push_str("{}");
         return;
@@ -82,21 +82,21 @@ fn object(out: &mut String, content: &Map<String, Value>, depth: usize) {
     entries.sort_by_key(|(key, _)| *key);
     for (i, (key, item)) in entries.into_iter().enumerate() {
         out.push(if i == 0 { '{' } else { ',' });
-        line(out, depth + 1);
-        string(out, key);
+        write_newline(out, depth + 1);
+        write_string(out, key);
         out.push_str(": ");
-        value(out, item, depth + 1);
+        write_value(out, item, depth + 1);
     }
-    line(out, depth);
+    write_newline(out, depth);
     out.push('}');
 }
 
-fn line(out: &mut String, depth: usize) {
+fn write_newline(out: &mut String, depth: usize) {
     out.push('\n');
     out.extend(std::iter::repeat_n("  ", depth));
 }
 
-fn string(out: &mut String, text: &str) {
+fn write_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -120,7 +120,7 @@ fn string(out: &mut String, text: &str) {
 }
 
 /// A number as Python's `repr` writes it: the fewest digits that are read back as the same.
-pub(crate) fn float(x: f64) -> String {
+pub(crate) fn format_float(x: f64) -> String {
     if !x.is_finite() {
         return x.to_string().to_lowercase();
     }
@@ -177,24 +177,24 @@ mod tests {
 }
 "#;
         let Value::Object(content) = content else { unreachable!() };
-        assert_eq!(text(&content), expected);
-        assert_eq!(text(&Map::new()), "{}\n");
-        assert_eq!([float(f64::INFINITY), float(f64::NEG_INFINITY), float(f64::NAN)], ["inf", "-inf", "nan"]);
+        assert_eq!(to_json_text(&content), expected);
+        assert_eq!(to_json_text(&Map::new()), "{}\n");
+        assert_eq!([format_float(f64::INFINITY), format_float(f64::NEG_INFINITY), format_float(f64::NAN)], ["inf", "-inf", "nan"]);
     }
 
     #[test]
     fn what_is_sealed_opens_wherever_the_seal_stands() {
         for key in ["a", "z"] {
             let content: Map<_, _> = [(key.to_owned(), Value::from(0.1 + 0.2))].into_iter().collect();
-            let text = sealed(content.clone());
-            assert_eq!(opened(text.as_bytes()), Ok(content));
+            let text = seal(content.clone());
+            assert_eq!(unseal(text.as_bytes()), Ok(content));
         }
         for text in ["", "{}\n", "[]\n", "\n  \"sha256\": \"", "{\n  \"sha256\": \"\"\n}\n"] {
-            assert_eq!(opened(text.as_bytes()), Err("no SHA-256 of it".into()), "{text}");
+            assert_eq!(unseal(text.as_bytes()), Err("no SHA-256 of it".into()), "{text}");
         }
         let deep = format!("{{\n  \"a\": {}{}\n}}\n", "[".repeat(1000), "]".repeat(1000));
         let seal = format!(",{SEAL}{}\"\n}}\n", hex_sha256(deep.as_bytes()));
-        let error = opened(deep.replace("\n}\n", &seal).as_bytes()).unwrap_err();
+        let error = unseal(deep.replace("\n}\n", &seal).as_bytes()).unwrap_err();
         assert!(error.starts_with("no JSON (recursion limit"), "{error}");
     }
 }

@@ -17,16 +17,16 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`Checkpoint::put_safetensors`], [`Error::Shape`] for shapes that do not have as many elements.
-    pub fn put(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
+    pub fn insert_arrays(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
         for (name, shape, data) in arrays {
             if shape.iter().try_fold(1, |len: usize, n| len.checked_mul(*n)) != Some(data.len()) {
                 let got = format!("{name:?} of shape {shape:?} and {} elements", data.len());
-                let fix = "pass the shape of the elements";
-                return Err(Error::shape("arrays", "as many elements as the shape has", got, fix));
+                let hint = "pass the shape of the elements";
+                return Err(Error::shape("arrays", "as many elements as the shape has", got, hint));
             }
         }
         let named: Vec<_> = arrays.iter().map(|(name, shape, data)| (*name, *shape, data.dtype())).collect();
-        self.put_filled(member, &named, |memory| {
+        self.insert_with(member, &named, |memory| {
             memory.into_iter().zip(arrays).for_each(|(to, (.., data))| to.copy_from_slice(data.bytes()));
             Ok(())
         })
@@ -37,7 +37,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of [`Checkpoint::put_safetensors`] and of `fill`, [`Error::Memory`] if there is no room.
-    pub(crate) fn put_filled(
+    pub(crate) fn insert_with(
         &mut self,
         member: &str,
         arrays: &[Named<'_>],
@@ -48,46 +48,46 @@ impl Checkpoint {
         let mut order: Vec<_> = (0..arrays.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
         let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();
-        let (mut at, mut infos) = (0, Vec::with_capacity(arrays.len()));
+        let (mut offset, mut infos) = (0, Vec::with_capacity(arrays.len()));
         for (name, shape, kind) in order.iter().map(|i| arrays[*i]) {
-            let end = at + shape.iter().product::<usize>() * kind.size();
+            let end = offset + shape.iter().product::<usize>() * kind.size();
             infos.push((
                 name.to_owned(),
-                TensorInfo { dtype: dtype(kind), shape: shape.to_vec(), data_offsets: (at, end) },
+                TensorInfo { dtype: dtype(kind), shape: shape.to_vec(), data_offsets: (offset, end) },
             ));
-            at = end;
+            offset = end;
         }
         let failed = |error: &dyn std::fmt::Display| Error::Backend(error.to_string());
-        let about = Metadata::new(None, infos).map_err(|error| failed(&error))?;
-        let header = serde_json::to_vec(&about).map_err(|error| failed(&error))?;
+        let metadata = Metadata::new(None, infos).map_err(|error| failed(&error))?;
+        let header = serde_json::to_vec(&metadata).map_err(|error| failed(&error))?;
         let start = LEN + header.len().next_multiple_of(LEN);
-        let mut bytes = alloc::zeroed("path", start + at)?;
+        let mut bytes = alloc::zeroed("path", start + offset)?;
         let (before, mut rest) = bytes.split_at_mut(start);
         before.fill(b' ');
         before[..LEN].copy_from_slice(&((start - LEN) as u64).to_le_bytes());
         before[LEN..][..header.len()].copy_from_slice(&header);
-        let mut places: Vec<_> = arrays.iter().map(|_| &mut [][..]).collect();
+        let mut slices: Vec<_> = arrays.iter().map(|_| &mut [][..]).collect();
         for i in order {
-            (places[i], rest) = rest.split_at_mut(len(i));
+            (slices[i], rest) = rest.split_at_mut(len(i));
         }
-        fill(places)?;
+        fill(slices)?;
         for (name, _, kind) in arrays {
-            if let Some(info) = about.info(name) {
-                as_in_files(*kind, &mut bytes[start..][info.data_offsets.0..info.data_offsets.1]);
+            if let Some(info) = metadata.info(name) {
+                to_file_bytes(*kind, &mut bytes[start..][info.data_offsets.0..info.data_offsets.1]);
             }
         }
-        self.put_safetensors(member, bytes)
+        self.insert_safetensors(member, bytes)
     }
 
     /// Adds a member, or replaces it: each field an array `[rows, ...]`.
     ///
     /// # Errors
     /// Those of [`Checkpoint::put_safetensors`].
-    pub fn put_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
+    pub fn insert_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
         let shapes: Vec<_> = fields.iter().map(|field| [&[field.rows()], field.shape()].concat()).collect();
         let each = fields.iter().zip(&shapes);
         let arrays: Vec<_> = each.map(|(field, shape)| (field.name(), &shape[..], field.data())).collect();
-        self.put(member, &arrays)
+        self.insert_arrays(member, &arrays)
     }
 
     /// The arrays of a member as fields, in the order of their names; none if there is no such member.
@@ -110,7 +110,7 @@ impl Checkpoint {
                 Err(error @ Error::Shape(_)) => return Err(self.damaged(member, error)),
                 other => other?,
             };
-            take(view.data(), field.data_mut());
+            copy_from_bytes(view.data(), field.data_mut());
             fields.push(field);
         }
         fields.sort_by(|a, b| a.name().cmp(b.name()));
@@ -131,16 +131,16 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Corrupt`] if there is none of this name, shape and type; `out` has not changed then. [`Error::Shape`] if
     /// `out` has another length.
-    pub fn array(&self, member: &str, name: &str, shape: &[usize], out: FieldMut<'_>) -> Result<()> {
+    pub fn read_array(&self, member: &str, name: &str, shape: &[usize], out: FieldMut<'_>) -> Result<()> {
         let file = self.tensors(member)?.ok_or_else(|| self.corrupt(member, "no such member"))?;
         let view = file.tensor(name).map_err(|_| self.corrupt(member, format!("no array {name:?}")))?;
-        let (kind, len) = of(&out);
+        let (kind, len) = dtype_and_len(&out);
         if view.shape() != shape || view.dtype() != dtype(kind) {
             let got = format!("{name:?} of shape {:?} and type {:?}", view.shape(), view.dtype());
             return Err(self.corrupt(member, format!("{got} instead of {shape:?} and {:?}", dtype(kind))));
         }
         crate::check_len("out", len, shape.iter().product())?;
-        take(view.data(), out);
+        copy_from_bytes(view.data(), out);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Checkpoint {
 }
 
 /// Makes elements as this machine has them such as files have: of booleans 0 and 1, of numbers the lowest byte first.
-fn as_in_files(kind: DType, bytes: &mut [u8]) {
+fn to_file_bytes(kind: DType, bytes: &mut [u8]) {
     if kind == DType::Bool {
         for byte in bytes {
             *byte = u8::from(*byte != 0);
@@ -171,7 +171,7 @@ fn dtype(dtype: DType) -> Dtype {
     }
 }
 
-fn of(out: &FieldMut<'_>) -> (DType, usize) {
+fn dtype_and_len(out: &FieldMut<'_>) -> (DType, usize) {
     match out {
         FieldMut::F32(out) => (DType::F32, out.len()),
         FieldMut::F64(out) => (DType::F64, out.len()),
@@ -181,7 +181,7 @@ fn of(out: &FieldMut<'_>) -> (DType, usize) {
     }
 }
 
-fn take(bytes: &[u8], out: FieldMut<'_>) {
+fn copy_from_bytes(bytes: &[u8], out: FieldMut<'_>) {
     fn copy<T, const SIZE: usize>(bytes: &[u8], out: &mut [T], read: fn([u8; SIZE]) -> T) {
         let elements = bytes.as_chunks::<SIZE>().0.iter();
         out.iter_mut().zip(elements).for_each(|(x, bytes)| *x = read(*bytes));

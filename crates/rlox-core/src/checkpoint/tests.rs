@@ -18,13 +18,13 @@ fn names(folder: &TempDir) -> Vec<String> {
 }
 
 fn checkpoint(steps: u64) -> Checkpoint {
-    let mut made = Checkpoint::default();
-    made.manifest.insert("steps".into(), steps.into());
+    let mut checkpoint = Checkpoint::default();
+    checkpoint.manifest.insert("steps".into(), steps.into());
     let numbers = [steps as f32, -0.5, f32::MIN_POSITIVE, 3.0, 4.0, 5.0];
-    made.put("networks", &[("actor.0.weight", &[2, 3], numbers[..].into()), ("step", &[], [1.0_f32][..].into())])
+    checkpoint.insert_arrays("networks", &[("actor.0.weight", &[2, 3], numbers[..].into()), ("step", &[], [1.0_f32][..].into())])
         .unwrap();
     let (mean, flags, counts) = ([1.5_f64, 0.1], [true, false], [i64::MIN]);
-    made.put(
+    checkpoint.insert_arrays(
         "normalizer",
         &[
             ("mean", &[2], mean[..].into()),
@@ -34,7 +34,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         ],
     )
     .unwrap();
-    made
+    checkpoint
 }
 
 fn saved() -> (TempDir, PathBuf) {
@@ -47,7 +47,7 @@ fn saved() -> (TempDir, PathBuf) {
 fn steps(path: &Path) -> u64 {
     let read = Checkpoint::read(path).unwrap();
     let mut weight = [0.0; 6];
-    read.array("networks", "actor.0.weight", &[2, 3], FieldMut::F32(&mut weight)).unwrap();
+    read.read_array("networks", "actor.0.weight", &[2, 3], FieldMut::F32(&mut weight)).unwrap();
     assert_eq!(Some(weight[0] as u64), read.manifest["steps"].as_u64(), "a mixture");
     weight[0] as u64
 }
@@ -57,10 +57,10 @@ fn what_is_written_is_read() {
     let (scratch, path) = saved();
     let read = Checkpoint::read(&path).unwrap();
     let (mut mean, mut flags, mut counts) = ([0.0; 2], [9; 2], [0]);
-    read.array("normalizer", "mean", &[2], FieldMut::F64(&mut mean)).unwrap();
-    read.array("normalizer", "flags", &[2], FieldMut::Bool(&mut flags)).unwrap();
-    read.array("normalizer", "counts", &[1, 1], FieldMut::I64(&mut counts)).unwrap();
-    read.array("normalizer", "none", &[0], FieldMut::U8(&mut [])).unwrap();
+    read.read_array("normalizer", "mean", &[2], FieldMut::F64(&mut mean)).unwrap();
+    read.read_array("normalizer", "flags", &[2], FieldMut::Bool(&mut flags)).unwrap();
+    read.read_array("normalizer", "counts", &[1, 1], FieldMut::I64(&mut counts)).unwrap();
+    read.read_array("normalizer", "none", &[0], FieldMut::U8(&mut [])).unwrap();
     assert_eq!((mean, flags, counts), ([1.5, 0.1], [1, 0], [i64::MIN]));
     assert_eq!(read.shapes("networks").unwrap().len(), 2);
     assert!(read.shapes("replay").unwrap().is_empty());
@@ -80,13 +80,13 @@ fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
         ("optimizer", "x", &[6], "no such member"),
         ("normalizer", "mean", &[2], "type F64 instead of [2] and F32"),
     ] {
-        let result = read.array(member, name, shape, FieldMut::F32(&mut out));
+        let result = read.read_array(member, name, shape, FieldMut::F32(&mut out));
         let rejected = assert_rejects(result, Error::Corrupt, &read.file_of(member));
         assert!(rejected.got.contains(got) && rejected.at.section.as_deref() == Some(member), "{rejected}");
     }
-    assert!(matches!(read.array("networks", "step", &[], FieldMut::F32(&mut out)), Err(Error::Shape(_))));
+    assert!(matches!(read.read_array("networks", "step", &[], FieldMut::F32(&mut out)), Err(Error::Shape(_))));
     assert_eq!(out, [7.0; 6]);
-    let rejected = assert_rejects(checkpoint(1).put("a", &[("x", &[3], [0_u8; 2][..].into())]), Error::Shape, "arrays");
+    let rejected = assert_rejects(checkpoint(1).insert_arrays("a", &[("x", &[3], [0_u8; 2][..].into())]), Error::Shape, "arrays");
     assert!(rejected.got.contains("\"x\" of shape [3]"), "{rejected}");
 }
 
@@ -120,7 +120,7 @@ fn a_flipped_bit_of_any_byte_and_every_truncation_is_found() {
 fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     let mut manifest = Checkpoint::read(path).unwrap().manifest;
     change(&mut manifest);
-    fs::write(path.join(MANIFEST), manifest::sealed(manifest)).unwrap();
+    fs::write(path.join(MANIFEST), manifest::seal(manifest)).unwrap();
 }
 
 /// Checks that a file of the checkpoint `path` is found to be corrupt.
@@ -131,7 +131,7 @@ fn corrupt(path: &Path, file: &str) -> Mismatch {
 #[test]
 fn names_cannot_leave_the_folder() {
     for name in ["../networks", "/etc/passwd", "a/b", "..", "", "A", "é", "9", &"a".repeat(65)] {
-        assert_rejects(checkpoint(1).put_safetensors(name, Vec::new()), Error::Config, "members");
+        assert_rejects(checkpoint(1).insert_safetensors(name, Vec::new()), Error::Config, "members");
         let (_scratch, path) = saved();
         forge(&path, |manifest| manifest["members"][name] = json!({"bytes": 0, "sha256": ""}));
         assert_eq!(corrupt(&path, MANIFEST).at.section.as_deref(), Some("members"));
@@ -190,9 +190,9 @@ fn manifests_of_others_are_refused() {
 
 fn forge_size(path: &Path) {
     let text = fs::read(path.join(MANIFEST)).unwrap();
-    let mut manifest = manifest::opened(&text).unwrap();
+    let mut manifest = manifest::unseal(&text).unwrap();
     manifest["members"]["networks"]["bytes"] = json!(i64::MAX);
-    fs::write(path.join(MANIFEST), manifest::sealed(manifest)).unwrap();
+    fs::write(path.join(MANIFEST), manifest::seal(manifest)).unwrap();
     fs::write(path.join("networks.safetensors"), [0; 8]).unwrap();
 }
 
@@ -262,7 +262,7 @@ fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
         for first in 1.. {
             let (scratch, path) = saved();
             let (mut before, calls) = failing(first, kill);
-            let done = checkpoint(6).write_asking(&path, &mut before);
+            let done = checkpoint(6).write_with_hook(&path, &mut before);
             if calls.get() < first {
                 assert!(done.is_ok());
                 break;
@@ -287,7 +287,7 @@ fn members_are_what_the_format_s_own_library_writes() {
     use safetensors::tensor::{Dtype, TensorView, serialize};
 
     let (a, b) = ([1.5_f32, -0.25, 3.0, 0.0, 1e-9, f32::MAX], [i64::MIN, 7]);
-    let mut made = Checkpoint::default();
+    let mut checkpoint = Checkpoint::default();
     let flags = [2_u8, 0, 1];
     let arrays: [(&str, &[usize], FieldData<'_>); 4] = [
         ("b", &[2], b[..].into()),
@@ -295,7 +295,7 @@ fn members_are_what_the_format_s_own_library_writes() {
         ("a \"quoted\"", &[3, 2], a[..].into()),
         ("empty", &[0, 4], [0_u8; 0][..].into()),
     ];
-    made.put("all", &arrays).unwrap();
+    checkpoint.insert_arrays("all", &arrays).unwrap();
     let bytes = [
         b.iter().flat_map(|x| x.to_le_bytes()).collect(),
         vec![1, 0, 1],
@@ -308,8 +308,8 @@ fn members_are_what_the_format_s_own_library_writes() {
         .zip(types)
         .zip(&bytes)
         .map(|(((name, shape, _), dtype), bytes)| (*name, TensorView::new(dtype, shape.to_vec(), bytes).unwrap()));
-    assert!(made.safetensors("all") == Some(&serialize(views, None).unwrap()[..]));
+    assert!(checkpoint.safetensors("all") == Some(&serialize(views, None).unwrap()[..]));
     for rows in [2, usize::MAX] {
-        assert_rejects(made.put("all", &[("x", &[rows, 2], [1.0_f32; 3][..].into())]), Error::Shape, "arrays");
+        assert_rejects(checkpoint.insert_arrays("all", &[("x", &[rows, 2], [1.0_f32; 3][..].into())]), Error::Shape, "arrays");
     }
 }

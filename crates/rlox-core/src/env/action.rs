@@ -28,7 +28,7 @@ impl<'a> ActionsMut<'a> {
     ///
     /// # Panics
     /// If there are not so many, as slices do.
-    pub fn part(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
+    pub fn slice_mut(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
         match self {
             Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
             Self::Continuous(actions) => ActionsMut::Continuous(&mut actions[numbers]),
@@ -45,7 +45,7 @@ impl<'a> ActionsMut<'a> {
     /// let sent = ActionsMut::Discrete(&mut actions).sent(&Space::Discrete { n: 3, start: 5 });
     /// assert!(matches!(sent, Actions::Discrete([5, 7])));
     /// ```
-    pub fn sent(self, space: &Space) -> Actions<'a> {
+    pub fn into_env_actions(self, space: &Space) -> Actions<'a> {
         match (self, space) {
             (Self::Discrete(actions), Space::Discrete { start, .. }) if *start != 0 => {
                 for action in &mut *actions {
@@ -83,16 +83,16 @@ mod sealed {
     impl Sealed for [f32] {}
 }
 
-fn wrong_kind(space: &Space, got: &'static str) -> Error {
+fn kind_mismatch(space: &Space, got: &'static str) -> Error {
     Error::space("actions", format!("actions of {space:?}"), got, "pass the kind of action the space names")
 }
 
-fn wrong_count(num_envs: usize, dim: usize, got: usize) -> Error {
+fn count_mismatch(num_envs: usize, dim: usize, got: usize) -> Error {
     let expected = format!("{num_envs} actions of {dim} numbers each");
     Error::shape("actions", expected, format!("{got} numbers"), "pass one action per environment")
 }
 
-fn outside(env: usize, expected: &str, got: &str) -> Error {
+fn out_of_range(env: usize, expected: &str, got: &str) -> Error {
     Error::action("actions", expected, got, "keep actions inside the action space").at_env(env)
 }
 
@@ -107,14 +107,14 @@ impl Action for i64 {
     #[inline]
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
         let (Actions::Discrete(values), Space::Discrete { n, start }) = (actions, space) else {
-            return Err(wrong_kind(space, "actions of another kind"));
+            return Err(kind_mismatch(space, "actions of another kind"));
         };
         if values.len() != num_envs {
-            return Err(wrong_count(num_envs, 1, values.len()));
+            return Err(count_mismatch(num_envs, 1, values.len()));
         }
         if any_outside(values, *start, *n) {
             let env = values.iter().position(|a| a.wrapping_sub(*start) as u64 >= *n as u64).unwrap_or(0);
-            return Err(outside(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
+            return Err(out_of_range(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
         }
         Ok(values.iter())
     }
@@ -123,20 +123,20 @@ impl Action for i64 {
 impl Action for [i64] {
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
         let Actions::Discrete(values) = actions else {
-            return Err(wrong_kind(space, "floating-point actions"));
+            return Err(kind_mismatch(space, "floating-point actions"));
         };
         let limit: &dyn Fn(usize) -> i64 = match space {
             Space::MultiDiscrete { nvec } => &|i| nvec[i],
             Space::MultiBinary { .. } => &|_| 2,
-            _ => return Err(wrong_kind(space, "vectors of integers")),
+            _ => return Err(kind_mismatch(space, "vectors of integers")),
         };
         let dim = space.dim();
         if values.len() != num_envs * dim {
-            return Err(wrong_count(num_envs, dim, values.len()));
+            return Err(count_mismatch(num_envs, dim, values.len()));
         }
-        if let Some(at) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
-            let expected = format!("integers in [0, {}]", limit(at % dim) - 1);
-            return Err(outside(at / dim, &expected, &values[at].to_string()).at_column(at % dim));
+        if let Some(index) = values.iter().enumerate().position(|(i, a)| *a < 0 || *a >= limit(i % dim)) {
+            let expected = format!("integers in [0, {}]", limit(index % dim) - 1);
+            return Err(out_of_range(index / dim, &expected, &values[index].to_string()).at_column(index % dim));
         }
         Ok(values.chunks_exact(dim))
     }
@@ -146,16 +146,16 @@ impl Action for [f32] {
     #[inline]
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
         let (Actions::Continuous(values), Space::Box { .. }) = (actions, space) else {
-            return Err(wrong_kind(space, "actions of another kind"));
+            return Err(kind_mismatch(space, "actions of another kind"));
         };
         let dim = space.dim();
         if values.len() != num_envs * dim {
-            return Err(wrong_count(num_envs, dim, values.len()));
+            return Err(count_mismatch(num_envs, dim, values.len()));
         }
         if values.iter().fold(false, |any, a| any | !a.is_finite()) {
-            let at = values.iter().position(|a| !a.is_finite()).unwrap_or(0);
-            let (got, fix) = (values[at].to_string(), "keep actions finite");
-            return Err(Error::not_finite("actions", "finite numbers", got, fix).at_env(at / dim));
+            let index = values.iter().position(|a| !a.is_finite()).unwrap_or(0);
+            let (got, hint) = (values[index].to_string(), "keep actions finite");
+            return Err(Error::not_finite("actions", "finite numbers", got, hint).at_env(index / dim));
         }
         Ok(values.chunks_exact(dim))
     }

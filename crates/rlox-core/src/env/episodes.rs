@@ -29,8 +29,8 @@ impl EpisodeLog {
     pub(crate) const CAPACITY: usize = 16_384;
 
     /// An empty log, where the system may refuse the memory.
-    pub(crate) fn reserved() -> Result<Self> {
-        Ok(Self { episodes: alloc::reserved("num_envs", EpisodeLog::CAPACITY)?, oldest: 0, total: 0 })
+    pub(crate) fn with_capacity() -> Result<Self> {
+        Ok(Self { episodes: alloc::with_capacity("num_envs", EpisodeLog::CAPACITY)?, oldest: 0, total: 0 })
     }
 
     /// Notes one finished episode: the sum of its rewards and its number of steps.
@@ -46,12 +46,12 @@ impl EpisodeLog {
     }
 
     /// Counts episodes that are nowhere kept.
-    pub(crate) fn skip(&mut self, episodes: u64) {
+    pub(crate) fn discard(&mut self, episodes: u64) {
         self.total += episodes;
     }
 
     /// Moves the episodes behind those of another log.
-    pub(crate) fn pour_into(&mut self, other: &mut Self) {
+    pub(crate) fn append_to(&mut self, other: &mut Self) {
         let (newer, older) = self.episodes.split_at(self.oldest);
         other.total += self.total - self.episodes.len() as u64;
         for (episode_return, length) in older.iter().chain(newer) {

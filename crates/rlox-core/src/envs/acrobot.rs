@@ -36,9 +36,9 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use super::numpy_math::{cos_f32, sin_f32, square};
-use super::soa::{Columns, Lanes, LanesOut};
-use super::{argument, bounds, check_bounds, check_mark, check_state, switch};
-use crate::simd::trig::{self, Rounded, each_lane, mend};
+use super::soa::{LaneScratch, LaneEnv, LaneOut};
+use super::{argument, bounds, check_bounds, check_flag, check_state, bool_argument};
+use crate::simd::trig::{self, Rounded, each_lane, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
@@ -100,7 +100,7 @@ impl Acrobot {
     pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
         let known = ["dt", "torque_noise_max", "nips"];
         let read = |name, default| argument(arguments, &known, name, default);
-        Self::new(read("dt", 0.2)?, read("torque_noise_max", 0.0)?, switch(arguments, &known, "nips")?)
+        Self::new(read("dt", 0.2)?, read("torque_noise_max", 0.0)?, bool_argument(arguments, &known, "nips")?)
     }
 
     fn write(&self, obs: &mut [f32]) {
@@ -170,11 +170,11 @@ fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nip
 /// One step of the classical Runge-Kutta method of fourth order, without wrapping the angles or bounding the velocities.
 #[inline]
 fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
-    let ahead = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
+    let euler_step = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
     let k1 = derivative(state, torque, nips);
-    let k2 = derivative(ahead(dt / 2.0, k1), torque, nips);
-    let k3 = derivative(ahead(dt / 2.0, k2), torque, nips);
-    let k4 = derivative(ahead(dt, k3), torque, nips);
+    let k2 = derivative(euler_step(dt / 2.0, k1), torque, nips);
+    let k3 = derivative(euler_step(dt / 2.0, k2), torque, nips);
+    let k4 = derivative(euler_step(dt, k3), torque, nips);
     std::array::from_fn(|i| weighted(state[i], [k1[i], k2[i], k3[i], k4[i]], dt))
 }
 
@@ -186,16 +186,16 @@ fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
 
 /// The angle in `[-pi, pi]`, turn by turn as Gymnasium wraps it, since every subtraction rounds.
 fn wrap(mut angle: f64) -> f64 {
-    const TURN: f64 = 2.0 * PI;
+    const TWO_PI: f64 = 2.0 * PI;
     if angle.abs() > MAX_TURNING {
         // Gymnasium's loop takes minutes or for ever here; the remainder answers at once (NaN for infinity).
-        angle %= TURN;
+        angle %= TWO_PI;
     }
     while angle > PI {
-        angle -= TURN;
+        angle -= TWO_PI;
     }
     while angle < -PI {
-        angle += TURN;
+        angle += TWO_PI;
     }
     angle
 }
@@ -260,7 +260,7 @@ impl Env for Acrobot {
 
     fn check_state(&self, state: &[f64]) -> Result<()> {
         check_state(state, 5)?;
-        check_mark(state)
+        check_flag(state)
     }
 
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
@@ -275,24 +275,24 @@ impl Env for Acrobot {
 // A block of environments at once.
 
 /// The two angles, the two angular velocities, and 0 at the start of an episode, 1 after a step.
-impl Lanes<5, 6> for Acrobot {
+impl LaneEnv<5, 6> for Acrobot {
     type Scratch = Scratch;
 
-    const FROM: usize = 4;
-    const SHARE: usize = 512;
+    const MIN_ENVS: usize = 4;
+    const ENVS_PER_THREAD: usize = 512;
 
     type Number = i64;
 
-    fn has_lanes(&self) -> bool {
+    fn supports_lanes(&self) -> bool {
         self.torque_noise_max == 0.0
     }
 
-    fn columns(&self) -> [f64; 5] {
+    fn lane_state(&self) -> [f64; 5] {
         let [theta1, theta2, velocity1, velocity2] = self.state;
         [theta1, theta2, velocity1, velocity2, f64::from(u8::from(!self.at_start))]
     }
 
-    fn set_columns(&mut self, [theta1, theta2, velocity1, velocity2, stepped]: [f64; 5]) {
+    fn set_lane_state(&mut self, [theta1, theta2, velocity1, velocity2, stepped]: [f64; 5]) {
         self.state = [theta1, theta2, velocity1, velocity2];
         self.at_start = stepped == 0.0;
     }
@@ -302,10 +302,10 @@ impl Lanes<5, 6> for Acrobot {
         state: &mut [Block; 5],
         actions: &[i64; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, 6>,
+        out: LaneOut<'_, 6>,
     ) {
         let [theta1, theta2, velocity1, velocity2, stepped] = state;
-        let Scratch { torque, slopes: Columns(slopes), ahead: Columns(ahead), parts } = scratch;
+        let Scratch { torque, slopes: LaneScratch(slopes), ahead: LaneScratch(stage_state), parts } = scratch;
         let count = out.count;
         for (torque, action) in torque.iter_mut().zip(actions) {
             *torque = (action - 1) as f64;
@@ -314,22 +314,22 @@ impl Lanes<5, 6> for Acrobot {
             let (done, slope) = slopes.split_at_mut(4 * k);
             let now = [&*theta1, theta2, velocity1, velocity2];
             if let Some(last) = done.last_chunk::<4>() {
-                for ((now, slope), ahead) in now.into_iter().zip(last).zip(&mut *ahead) {
-                    go_ahead(count, now, slope, dt, ahead);
+                for ((now, slope), stage) in now.into_iter().zip(last).zip(&mut *stage_state) {
+                    euler_step_block(count, now, slope, dt, stage);
                 }
             }
-            let at = if k == 0 { now } else { ahead.each_ref() };
+            let point = if k == 0 { now } else { stage_state.each_ref() };
             if let Some(slope) = slope.first_chunk_mut() {
-                self.derivative(count, at, torque, parts, slope);
+                self.derivative(count, point, torque, parts, slope);
             }
         }
         for (column, now) in [&*theta1, theta2, velocity1, velocity2].into_iter().enumerate() {
             let slopes = [0, 4, 8, 12].map(|k| &slopes[k + column]);
-            weigh(count, now, slopes, self.dt, &mut ahead[column]);
+            combine_slopes(count, now, slopes, self.dt, &mut stage_state[column]);
         }
-        wrap_all(&ahead[0], count, theta1);
-        wrap_all(&ahead[1], count, theta2);
-        bound(count, &ahead[2], &ahead[3], velocity1, velocity2);
+        wrap_all(&stage_state[0], count, theta1);
+        wrap_all(&stage_state[1], count, theta2);
+        bound(count, &stage_state[2], &stage_state[3], velocity1, velocity2);
         stepped[..count].fill(1.0);
         observe([theta1, theta2, velocity1, velocity2], parts, out);
     }
@@ -340,17 +340,17 @@ impl Lanes<5, 6> for Acrobot {
 pub struct Scratch {
     torque: Block,
     /// The four slopes of Runge and Kutta, four columns each.
-    slopes: Columns<16>,
+    slopes: LaneScratch<16>,
     /// The state at which a slope is taken.
-    ahead: Columns<4>,
+    ahead: LaneScratch<4>,
     /// What the equations of motion and the observations take from libm.
-    parts: Columns<10>,
+    parts: LaneScratch<10>,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
         let torque = [0.0; BLOCK];
-        Self { torque, slopes: Columns::default(), ahead: Columns::default(), parts: Columns::default() }
+        Self { torque, slopes: LaneScratch::default(), ahead: LaneScratch::default(), parts: LaneScratch::default() }
     }
 }
 
@@ -361,7 +361,7 @@ impl Acrobot {
         count: usize,
         [theta1, theta2, velocity1, velocity2]: [&Block; 4],
         torque: &Block,
-        Columns(parts): &mut Columns<10>,
+        LaneScratch(parts): &mut LaneScratch<10>,
         slope: &mut [Block; 4],
     ) {
         let [sin, cos, direction1, direction2, across1, across2, d2, squared1, squared2, d2_squared] = parts;
@@ -384,16 +384,16 @@ impl Acrobot {
 fn wrap_all(theta: &Block, count: usize, wrapped: &mut Block) {
     let mut fails = [false; BLOCK];
     wrap_block(theta, count, wrapped, &mut fails);
-    mend(theta, count, wrapped, &fails, wrap);
+    recompute_failed(theta, count, wrapped, &fails, wrap);
 }
 
 multiversion! {
     /// Angles within two turns, as nearly all are after a step.
     fn wrap_block(theta: &Block, count: usize, wrapped: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(theta, count, wrapped, fails, |theta| {
-            const TURN: f64 = 2.0 * PI;
-            let back = |x: f64| if x > PI { x - TURN } else { x };
-            let forth = |x: f64| if x < -PI { x + TURN } else { x };
+            const TWO_PI: f64 = 2.0 * PI;
+            let back = |x: f64| if x > PI { x - TWO_PI } else { x };
+            let forth = |x: f64| if x < -PI { x + TWO_PI } else { x };
             let value = forth(forth(back(back(theta))));
             Rounded { value, fails: !(-PI..=PI).contains(&value) }
         });
@@ -409,16 +409,16 @@ fn reach(count: usize) -> usize {
 }
 
 multiversion! {
-    fn go_ahead(count: usize, now: &Block, slope: &Block, dt: f64, ahead: &mut Block) {
+    fn euler_step_block(count: usize, now: &Block, slope: &Block, dt: f64, next: &mut Block) {
         let n = reach(count);
-        for (ahead, (now, slope)) in ahead[..n].iter_mut().zip(now.iter().zip(slope)) {
-            *ahead = now + dt * slope;
+        for (next, (now, slope)) in next[..n].iter_mut().zip(now.iter().zip(slope)) {
+            *next = now + dt * slope;
         }
     }
 }
 
 multiversion! {
-    fn weigh(count: usize, now: &Block, slopes: [&Block; 4], dt: f64, next: &mut Block) {
+    fn combine_slopes(count: usize, now: &Block, slopes: [&Block; 4], dt: f64, next: &mut Block) {
         let n = reach(count);
         let [now, k1, k2, k3, k4] = [now, slopes[0], slopes[1], slopes[2], slopes[3]].map(|column| &column[..n]);
         let next = &mut next[..n];
@@ -482,9 +482,9 @@ multiversion! {
 }
 
 /// Observations, ends and rewards of the states after a step.
-fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut Columns<10>, out: LanesOut<'_, 6>) {
-    let LanesOut { count, obs, reward, terminated } = out;
-    let Columns([sin1, cos1, sin2, cos2, sum, cos_sum, ..]) = parts;
+fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut LaneScratch<10>, out: LaneOut<'_, 6>) {
+    let LaneOut { count, obs, reward, terminated } = out;
+    let LaneScratch([sin1, cos1, sin2, cos2, sum, cos_sum, ..]) = parts;
     for (sum, (theta1, theta2)) in sum.iter_mut().zip(theta1.iter().zip(theta2)) {
         *sum = theta2 + theta1;
     }
@@ -492,7 +492,7 @@ fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut Colu
     trig::sin_cos(theta2, count, sin2, cos2);
     trig::cos(sum, count, cos_sum);
     write(count, [cos1, sin1, cos2, sin2, velocity1, velocity2], obs);
-    judge(count, cos1, cos_sum, reward, terminated);
+    write_outcomes(count, cos1, cos_sum, reward, terminated);
 }
 
 /// Rows of six do not vectorise.
@@ -503,7 +503,7 @@ fn write(count: usize, columns: [&Block; 6], obs: &mut [[f32; 6]; BLOCK]) {
 }
 
 multiversion! {
-    fn judge(count: usize, cos1: &Block, cos_sum: &Block, reward: &mut Block, terminated: &mut [bool; BLOCK]) {
+    fn write_outcomes(count: usize, cos1: &Block, cos_sum: &Block, reward: &mut Block, terminated: &mut [bool; BLOCK]) {
         let output = vectors_mut(reward).zip(vectors_mut(terminated));
         let all = vectors(cos1).zip(vectors(cos_sum)).zip(output).take(count.div_ceil(LANES));
         for ((cos1, cos_sum), (reward, terminated)) in all {
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_kept_without_torque() {
+    fn energy_is_conserved_without_torque() {
         // Kinetic energy of the mass matrix [[d1, d2], [d2, 1.25]] and the heights of the two centres of mass.
         let energy = |[a, b, u, v]: [f64; 4]| {
             let (d1, d2) = (3.5 + b.cos(), 1.25 + 0.5 * b.cos());

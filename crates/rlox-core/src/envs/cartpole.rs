@@ -30,8 +30,8 @@
 
 use std::sync::Arc;
 
-use super::soa::{Columns, Lanes, LanesOut};
-use super::{bounds, check_bounds, check_state, switch};
+use super::soa::{LaneScratch, LaneEnv, LaneOut};
+use super::{bounds, check_bounds, check_state, bool_argument};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
@@ -80,7 +80,7 @@ impl CartPole {
 
     pub(super) fn from_arguments(arguments: &[(String, f64)]) -> Result<Self> {
         let name = "sutton_barto_reward";
-        Ok(Self::new(switch(arguments, &[name], name)?))
+        Ok(Self::new(bool_argument(arguments, &[name], name)?))
     }
 
     /// The reward of a step that does or does not terminate.
@@ -164,20 +164,20 @@ impl Env for CartPole {
 
 // A block of environments at once.
 
-impl Lanes<4, 4> for CartPole {
-    type Scratch = Columns<2>;
+impl LaneEnv<4, 4> for CartPole {
+    type Scratch = LaneScratch<2>;
 
-    const FROM: usize = 8;
-    const SHARE: usize = 2_048;
+    const MIN_ENVS: usize = 8;
+    const ENVS_PER_THREAD: usize = 2_048;
 
     type Number = i64;
 
-    fn columns(&self) -> [f64; 4] {
+    fn lane_state(&self) -> [f64; 4] {
         self.state
     }
 
-    fn set_columns(&mut self, columns: [f64; 4]) {
-        self.state = columns;
+    fn set_lane_state(&mut self, state: [f64; 4]) {
+        self.state = state;
     }
 
     fn step_block(
@@ -185,12 +185,12 @@ impl Lanes<4, 4> for CartPole {
         state: &mut [Block; 4],
         actions: &[i64; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, 4>,
+        out: LaneOut<'_, 4>,
     ) {
-        let Columns([sin, cos]) = scratch;
+        let LaneScratch([sin, cos]) = scratch;
         trig::sin_cos_near_zero(&state[2], out.count, sin, cos);
         let [x, x_dot, theta, theta_dot] = state;
-        let LanesOut { count, obs, reward, terminated } = out;
+        let LaneOut { count, obs, reward, terminated } = out;
         let rewards = [self.reward(false), self.reward(true)];
         step(count, x, x_dot, theta, theta_dot, actions, sin, cos, rewards, obs, reward, terminated);
     }

@@ -29,7 +29,7 @@
 
 use std::sync::Arc;
 
-use super::soa::{Columns, Lanes, LanesOut};
+use super::soa::{LaneScratch, LaneEnv, LaneOut};
 use super::{argument, bounds, check_bounds, check_state};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
@@ -148,20 +148,20 @@ impl Env for MountainCar {
 
 // A block of environments at once.
 
-impl Lanes<2, 2> for MountainCar {
-    type Scratch = Columns<2>;
+impl LaneEnv<2, 2> for MountainCar {
+    type Scratch = LaneScratch<2>;
 
-    const FROM: usize = 8;
-    const SHARE: usize = 2_048;
+    const MIN_ENVS: usize = 8;
+    const ENVS_PER_THREAD: usize = 2_048;
 
     type Number = i64;
 
-    fn columns(&self) -> [f64; 2] {
+    fn lane_state(&self) -> [f64; 2] {
         self.state
     }
 
-    fn set_columns(&mut self, columns: [f64; 2]) {
-        self.state = columns;
+    fn set_lane_state(&mut self, state: [f64; 2]) {
+        self.state = state;
     }
 
     fn step_block(
@@ -169,10 +169,10 @@ impl Lanes<2, 2> for MountainCar {
         state: &mut [Block; 2],
         actions: &[i64; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, 2>,
+        out: LaneOut<'_, 2>,
     ) {
         let ([position, velocity], count) = (state, out.count);
-        let Columns([slope, cos]) = scratch;
+        let LaneScratch([slope, cos]) = scratch;
         for (slope, position) in slope.iter_mut().zip(&*position) {
             *slope = 3.0 * position;
         }

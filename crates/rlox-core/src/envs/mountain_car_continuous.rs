@@ -29,8 +29,8 @@
 use std::sync::Arc;
 
 use super::mountain_car::{MAX_POSITION, MAX_SPEED, MIN_POSITION, START, observation_space};
-use super::soa::{Columns, Lanes, LanesOut};
-use super::{argument, bounds, check_bounds, check_mark, check_state};
+use super::soa::{LaneScratch, LaneEnv, LaneOut};
+use super::{argument, bounds, check_bounds, check_flag, check_state};
 use crate::simd::{BLOCK, Block, LANES, lane_bits, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 
@@ -81,11 +81,11 @@ impl MountainCarContinuous {
     }
 
     fn write(&self, obs: &mut [f32]) {
-        let seen = match self.car {
+        let values = match self.car {
             Car::Reset(state) => state.map(|x| x as f32),
             Car::Stepped(state) => state,
         };
-        obs[..2].copy_from_slice(&seen);
+        obs[..2].copy_from_slice(&values);
     }
 }
 
@@ -118,7 +118,7 @@ fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity:
             Some(force) => (force * POWER - pull) as f32,
             None => action * POWER as f32 - pull as f32,
         };
-    let fast_enough = if velocity > SPEED {
+    let reaches_goal_velocity = if velocity > SPEED {
         MAX_SPEED >= goal_velocity
     } else if velocity < -SPEED {
         -MAX_SPEED >= goal_velocity
@@ -130,7 +130,7 @@ fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity:
     if position == MIN_POSITION as f32 && velocity < 0.0 {
         velocity = 0.0;
     }
-    ([position, velocity], position >= GOAL_POSITION as f32 && fast_enough)
+    ([position, velocity], position >= GOAL_POSITION as f32 && reaches_goal_velocity)
 }
 
 /// The argument of the cosine that is the slope of the hill, after the first step.
@@ -198,7 +198,7 @@ impl Env for MountainCarContinuous {
 
     fn check_state(&self, state: &[f64]) -> Result<()> {
         check_state(state, 3)?;
-        check_mark(state)
+        check_flag(state)
     }
 
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
@@ -216,22 +216,22 @@ impl Env for MountainCarContinuous {
 // A block of environments at once: steps after the first of an episode, which are f32.
 
 /// Position, velocity, and 1 where they are f32 since a step has been taken, else 0.
-impl Lanes<3, 2> for MountainCarContinuous {
-    type Scratch = Columns<2>;
+impl LaneEnv<3, 2> for MountainCarContinuous {
+    type Scratch = LaneScratch<2>;
 
-    const FROM: usize = 8;
-    const SHARE: usize = 2_048;
+    const MIN_ENVS: usize = 8;
+    const ENVS_PER_THREAD: usize = 2_048;
 
     type Number = f32;
 
-    fn columns(&self) -> [f64; 3] {
+    fn lane_state(&self) -> [f64; 3] {
         match self.car {
             Car::Reset([position, velocity]) => [position, velocity, 0.0],
             Car::Stepped([position, velocity]) => [f64::from(position), f64::from(velocity), 1.0],
         }
     }
 
-    fn set_columns(&mut self, [position, velocity, stepped]: [f64; 3]) {
+    fn set_lane_state(&mut self, [position, velocity, stepped]: [f64; 3]) {
         self.car = if stepped == 0.0 {
             Car::Reset([position, velocity])
         } else {
@@ -244,10 +244,10 @@ impl Lanes<3, 2> for MountainCarContinuous {
         state: &mut [Block; 3],
         actions: &[f32; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, 2>,
+        out: LaneOut<'_, 2>,
     ) {
-        let ([position, velocity, stepped], LanesOut { count, obs, reward: rewards, terminated }) = (state, out);
-        let Columns([angle, cos]) = scratch;
+        let ([position, velocity, stepped], LaneOut { count, obs, reward: rewards, terminated }) = (state, out);
+        let LaneScratch([angle, cos]) = scratch;
         for (angle, position) in angle.iter_mut().zip(&*position) {
             *angle = slope(*position as f32);
         }

@@ -31,14 +31,14 @@ fn quadrant(x: f32, shift: i32) -> f32 {
     const PI_2: [u32; 3] = [0x3fc9_0fd8, 0x34a8_885a, 0x27c2_34c4]; // f32 bits of pi/2 in three parts
     const SIN: [u32; 4] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab]; // x^9, x^7, x^5, x^3
     const COS: [u32; 4] = [0x37cc_730b, 0xbab6_036e, 0x3d2a_aa9e, 0xbf00_0000]; // x^8, x^6, x^4, x^2
-    let turns = x.mul_add(TWO_OVER_PI, ROUND) - ROUND;
-    let rest = PI_2.iter().fold(x, |rest, part| turns.mul_add(-f32::from_bits(*part), rest));
+    let quarter_turns = x.mul_add(TWO_OVER_PI, ROUND) - ROUND;
+    let rest = PI_2.iter().fold(x, |rest, part| quarter_turns.mul_add(-f32::from_bits(*part), rest));
     let squared = rest * rest;
     let horner = |bits: [u32; 4]| {
         let [first, others @ ..] = bits.map(f32::from_bits);
         others.iter().fold(first, |sum, next| sum.mul_add(squared, *next))
     };
-    let which = turns as i32 + shift;
+    let which = quarter_turns as i32 + shift;
     let value = if which & 1 == 0 {
         horner(SIN).mul_add(squared, 0.0).mul_add(rest, rest)
     } else {

@@ -31,9 +31,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use super::numpy_math::square;
-use super::soa::{Columns, Lanes, LanesOut};
+use super::soa::{LaneScratch, LaneEnv, LaneOut};
 use super::{argument, check_state};
-use crate::simd::trig::{self, Rounded, each_lane, lanes_pay, mend};
+use crate::simd::trig::{self, Rounded, each_lane, has_fast_lanes, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
@@ -91,8 +91,8 @@ fn half_widths(options: &ResetOptions) -> (f64, f64) {
 
 /// `x % y` as Python has it: the result has the sign of `y`.
 fn modulo(x: f64, y: f64) -> f64 {
-    let rest = x % y;
-    if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
+    let remainder = x % y;
+    if remainder != 0.0 && (remainder < 0.0) != (y < 0.0) { remainder + y } else { remainder }
 }
 
 // The order of the operations and the f32 parts are Gymnasium's, so that every bit is too.
@@ -131,7 +131,7 @@ impl Env for Pendulum {
     }
 
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
-        options.only(&["x_init", "y_init"])?;
+        options.check_known(&["x_init", "y_init"])?;
         let (x, y) = half_widths(options);
         let limit = f64::from(f32::MAX);
         if (0.0..=limit).contains(&x) && (0.0..=limit).contains(&y) {
@@ -181,20 +181,20 @@ impl Env for Pendulum {
 // A block of environments at once.
 
 /// Angle, angular velocity, last torque, and the sine of the angle, which an observation needs and the next step too.
-impl Lanes<4, 3> for Pendulum {
-    type Scratch = Columns<4>;
+impl LaneEnv<4, 3> for Pendulum {
+    type Scratch = LaneScratch<4>;
 
-    const FROM: usize = 4;
-    const SHARE: usize = 1_024;
+    const MIN_ENVS: usize = 4;
+    const ENVS_PER_THREAD: usize = 1_024;
 
     type Number = f32;
 
-    fn columns(&self) -> [f64; 4] {
+    fn lane_state(&self) -> [f64; 4] {
         [self.theta, self.theta_dot, self.last_torque, self.theta.sin()]
     }
 
-    fn set_columns(&mut self, columns: [f64; 4]) {
-        [self.theta, self.theta_dot, self.last_torque, _] = columns;
+    fn set_lane_state(&mut self, state: [f64; 4]) {
+        [self.theta, self.theta_dot, self.last_torque, _] = state;
     }
 
     fn step_block(
@@ -202,10 +202,10 @@ impl Lanes<4, 3> for Pendulum {
         state: &mut [Block; 4],
         actions: &[f32; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, 3>,
+        out: LaneOut<'_, 3>,
     ) {
         let ([theta, theta_dot, last_torque, sin], count) = (state, out.count);
-        let Columns([angle, cos, angle_squared, speed_squared]) = scratch;
+        let LaneScratch([angle, cos, angle_squared, speed_squared]) = scratch;
         let (mut torque, mut torque_squared) = ([0.0; BLOCK], [0.0; BLOCK]);
         wrap_all(theta, count, angle);
         clip_block(actions, &mut torque);
@@ -223,23 +223,23 @@ impl Lanes<4, 3> for Pendulum {
 /// Writes the angles of the first `count` pendulums in `[-pi, pi]`.
 fn wrap_all(theta: &Block, count: usize, angle: &mut Block) {
     let mut fails = [true; BLOCK];
-    if lanes_pay() {
+    if has_fast_lanes() {
         wrap_block(theta, count, angle, &mut fails);
     }
-    mend(theta, count, angle, &fails, wrap);
+    recompute_failed(theta, count, angle, &fails, wrap);
 }
 
 multiversion! {
     fn wrap_block(theta: &Block, count: usize, angle: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(theta, count, angle, fails, |theta| {
-            const TURN: f64 = 2.0 * PI;
+            const TWO_PI: f64 = 2.0 * PI;
             const MARGIN: f64 = 1e-6;
             let x = theta + PI;
             // Away from whole turns the rounded quotient has the right floor; then one rounding of the difference gives
             // what the exact remainder does, which for x < 0 gets its one rounding from the addition of a turn.
-            let rest = (-(x / TURN).floor()).mul_add(TURN, x);
-            let in_range = x.abs() < 1e5 && rest > MARGIN && rest < TURN - MARGIN;
-            Rounded { value: rest - PI, fails: !in_range }
+            let remainder = (-(x / TWO_PI).floor()).mul_add(TWO_PI, x);
+            let in_range = x.abs() < 1e5 && remainder > MARGIN && remainder < TWO_PI - MARGIN;
+            Rounded { value: remainder - PI, fails: !in_range }
         });
     }
 }

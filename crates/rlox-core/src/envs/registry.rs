@@ -1,6 +1,6 @@
 //! The registry of native environments: their ids, and environments made by id.
 
-use super::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv, argument, soa::Lanes};
+use super::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv, argument, soa::LaneEnv};
 use crate::{AutoresetMode, EnvSpec, Error, Result, VecEnv, VectorEnv};
 
 /// What a native environment is made with, besides its id.
@@ -37,7 +37,7 @@ impl MakeOptions<'_> {
     ///
     /// # Errors
     /// Those of [`VecEnv::new`], [`Error::Config`] for a time limit of 0.
-    pub fn copies_of<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
+    pub fn build_vec_env<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
         build(self, env)
     }
 
@@ -69,13 +69,13 @@ impl MakeOptions<'_> {
 type Maker = fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>;
 
 const REGISTRY: &[(&str, Maker)] = &[
-    ("Acrobot-v1", |options| build_lanes(options, Acrobot::from_arguments(options.arguments)?)),
-    ("CartPole-v1", |options| build_lanes(options, CartPole::from_arguments(options.arguments)?)),
-    ("MountainCar-v0", |options| build_lanes(options, MountainCar::from_arguments(options.arguments)?)),
+    ("Acrobot-v1", |options| build_lane_env(options, Acrobot::from_arguments(options.arguments)?)),
+    ("CartPole-v1", |options| build_lane_env(options, CartPole::from_arguments(options.arguments)?)),
+    ("MountainCar-v0", |options| build_lane_env(options, MountainCar::from_arguments(options.arguments)?)),
     ("MountainCarContinuous-v0", |options| {
-        build_lanes(options, MountainCarContinuous::from_arguments(options.arguments)?)
+        build_lane_env(options, MountainCarContinuous::from_arguments(options.arguments)?)
     }),
-    ("Pendulum-v1", |options| build_lanes(options, Pendulum::from_arguments(options.arguments)?)),
+    ("Pendulum-v1", |options| build_lane_env(options, Pendulum::from_arguments(options.arguments)?)),
 ];
 
 /// The ids that [`make`] knows.
@@ -116,11 +116,11 @@ pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     ))
 }
 
-fn build_lanes<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
+fn build_lane_env<E, const K: usize, const D: usize>(options: &MakeOptions<'_>, env: E) -> Result<Box<dyn VectorEnv>>
 where
-    E: Lanes<K, D> + 'static,
+    E: LaneEnv<K, D> + 'static,
 {
-    if options.num_envs < E::FROM || !env.has_lanes() {
+    if options.num_envs < E::MIN_ENVS || !env.supports_lanes() {
         return build(options, env);
     }
     let limit = time_limit(options, env.spec())?;
@@ -137,8 +137,8 @@ fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> 
 fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> {
     let limit = options.max_episode_steps.unwrap_or(spec.max_episode_steps);
     if limit == Some(0) {
-        let fix = "pass a positive number, or none for no limit";
-        return Err(Error::config("max_episode_steps", "at least 1", "0", fix));
+        let hint = "pass a positive number, or none for no limit";
+        return Err(Error::config("max_episode_steps", "at least 1", "0", hint));
     }
     Ok(limit)
 }

@@ -10,23 +10,23 @@ mod tests;
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::interrupt::Watch;
-use crate::pool::run_whole;
+use crate::interrupt::InterruptCheck;
+use crate::pool::run_uninterrupted;
 use crate::simd::{BLOCK, Bits, Block, LANES, lane_bits, multiversion, vectors, vectors_mut};
 use crate::vector::{Phase, validate};
 use crate::{
-    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, Error, Pcg64, Progress, ResetOptions, Result, Seeds,
+    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds,
     StepOut, VectorEnv, alloc, check_len, num_threads,
 };
 
 /// So many environments are reset in some 10 ms.
-const MANY: usize = 1 << 16;
+const STAGED_RESET_ABOVE: usize = 1 << 16;
 
 /// How many threads share a step at most.
-const SHARES: usize = 16;
+const MAX_SHARDS: usize = 16;
 
 /// An environment that steps a block of its kind at once. `K` numbers are its state, `D` its observation.
-pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
+pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
     /// `i64` for Discrete, `f32` for Box action spaces of one number.
     type Number: Number;
 
@@ -34,21 +34,21 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
     type Scratch: Default + Send;
 
     /// From how many environments on lanes are at least as fast as copies, on every instruction set.
-    const FROM: usize;
+    const MIN_ENVS: usize;
 
     /// How many environments a thread of its own pays off for: some 20 us of work a step.
-    const SHARE: usize;
+    const ENVS_PER_THREAD: usize;
 
     /// Whether environments with these arguments can be stepped as lanes.
-    fn has_lanes(&self) -> bool {
+    fn supports_lanes(&self) -> bool {
         true
     }
 
     /// The state, one number a column.
-    fn columns(&self) -> [f64; K];
+    fn lane_state(&self) -> [f64; K];
 
     /// Puts back what [`Lanes::columns`] gave.
-    fn set_columns(&mut self, columns: [f64; K]);
+    fn set_lane_state(&mut self, columns: [f64; K]);
 
     /// Steps the first `out.count` environments: [`Env::step`], bit for bit, of an environment with `self`'s arguments
     /// and that column's state. It may write whatever it
@@ -59,15 +59,15 @@ pub trait Lanes<const K: usize, const D: usize>: Env + Clone {
         state: &mut [Block; K],
         actions: &[Self::Number; BLOCK],
         scratch: &mut Self::Scratch,
-        out: LanesOut<'_, D>,
+        out: LaneOut<'_, D>,
     );
 }
 
 /// So many columns to work with.
 #[derive(Debug)]
-pub struct Columns<const N: usize>(pub [Block; N]);
+pub struct LaneScratch<const N: usize>(pub [Block; N]);
 
-impl<const N: usize> Default for Columns<N> {
+impl<const N: usize> Default for LaneScratch<N> {
     fn default() -> Self {
         Self([[0.0; BLOCK]; N])
     }
@@ -75,7 +75,7 @@ impl<const N: usize> Default for Columns<N> {
 
 /// Where the step of a block writes to.
 #[derive(Debug)]
-pub struct LanesOut<'a, const D: usize> {
+pub struct LaneOut<'a, const D: usize> {
     /// How many environments of the block there are.
     pub count: usize,
     /// The observations.
@@ -89,17 +89,17 @@ pub struct LanesOut<'a, const D: usize> {
 /// The numbers that actions are made of.
 pub trait Number: Copy + Default + Send + Sync {
     /// The actions, if they are of this kind; none otherwise.
-    fn of(actions: Actions<'_>) -> &[Self];
+    fn from_actions(actions: Actions<'_>) -> &[Self];
 }
 
 impl Number for i64 {
-    fn of(actions: Actions<'_>) -> &[Self] {
+    fn from_actions(actions: Actions<'_>) -> &[Self] {
         if let Actions::Discrete(actions) = actions { actions } else { &[] }
     }
 }
 
 impl Number for f32 {
-    fn of(actions: Actions<'_>) -> &[Self] {
+    fn from_actions(actions: Actions<'_>) -> &[Self] {
         if let Actions::Continuous(actions) = actions { actions } else { &[] }
     }
 }
@@ -116,7 +116,7 @@ impl Number for f32 {
 /// assert!(obs.iter().all(|x| x.abs() <= 0.05));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub struct SoaVecEnv<E: Lanes<K, D>, const K: usize, const D: usize> {
+pub struct SoaVecEnv<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     num_envs: usize,
     /// One for each thread, all but the last one of as many environments; never empty.
     batches: Vec<Batch<E, K, D>>,
@@ -125,16 +125,16 @@ pub struct SoaVecEnv<E: Lanes<K, D>, const K: usize, const D: usize> {
 }
 
 /// A stream, a state and its observation.
-type Start<const K: usize, const D: usize> = (Pcg64, [f64; K], [f32; D]);
+type ResetResult<const K: usize, const D: usize> = (Pcg64, [f64; K], [f32; D]);
 
-impl<E: Lanes<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVecEnv<E, K, D> {
+impl<E: LaneEnv<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVecEnv<E, K, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = f.debug_struct("SoaVecEnv");
         debug.field("id", &self.spec().id).field("num_envs", &self.num_envs).finish_non_exhaustive()
     }
 }
 
-impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
+impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// `num_envs` environments with the arguments of `env`. Environment i draws from the seed `seed + i`; without a
     /// seed the streams come from the operating system. Where they are many, threads share each step.
     ///
@@ -142,30 +142,30 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// [`Error::Config`] if `num_envs` is 0 or the arguments are not for lanes (Acrobot's noise), [`Error::Memory`] if
     /// there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
-        let shares = (num_envs / E::SHARE).clamp(1, num_threads().min(SHARES));
-        Self::in_shares(shares, num_envs, seed, mode, env)
+        let shards = (num_envs / E::ENVS_PER_THREAD).clamp(1, num_threads().min(MAX_SHARDS));
+        Self::with_shards(shards, num_envs, seed, mode, env)
     }
 
-    fn in_shares(shares: usize, num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
-        validate::num_envs(num_envs)?;
-        if !env.has_lanes() {
+    fn with_shards(shards: usize, num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
+        validate::check_num_envs(num_envs)?;
+        if !env.supports_lanes() {
             let (expected, got) = ("arguments that can be stepped as lanes", format!("{:?}", env.spec().id));
             return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
         }
         // Twice that, as callers hold spaces, observations and results for them, too.
-        alloc::check("num_envs", num_envs, 2 * Batch::<E, K, D>::EACH)?;
-        let each = num_envs.div_ceil(shares).next_multiple_of(BLOCK);
-        let mut streams = validate::streams(seed);
-        let counts = (0..num_envs).step_by(each).map(|first| each.min(num_envs - first));
-        let envs = std::iter::repeat_n(env, num_envs.div_ceil(each));
-        let mut watch = Watch::default();
-        let batch = |(count, env)| Batch::new(&mut streams, count, mode, env, &mut watch);
+        alloc::check_available("num_envs", num_envs, 2 * Batch::<E, K, D>::BYTES_PER_ENV)?;
+        let envs_per_shard = num_envs.div_ceil(shards).next_multiple_of(BLOCK);
+        let mut streams = validate::spawn_streams(seed);
+        let counts = (0..num_envs).step_by(envs_per_shard).map(|first| envs_per_shard.min(num_envs - first));
+        let envs = std::iter::repeat_n(env, num_envs.div_ceil(envs_per_shard));
+        let mut interrupt = InterruptCheck::default();
+        let batch = |(count, env)| Batch::new(&mut streams, count, mode, env, &mut interrupt);
         let batches = counts.zip(envs).map(batch);
         let batches = batches.collect::<Result<_>>().map_err(|error| match error {
-            Error::Memory(_) => alloc::refused("num_envs", num_envs, Batch::<E, K, D>::EACH),
+            Error::Memory(_) => alloc::out_of_memory("num_envs", num_envs, Batch::<E, K, D>::BYTES_PER_ENV),
             other => other,
         })?;
-        Ok(Self { num_envs, batches, log: EpisodeLog::reserved()? })
+        Ok(Self { num_envs, batches, log: EpisodeLog::with_capacity()? })
     }
 
     /// Replaces the time limit; `None` for none.
@@ -187,83 +187,83 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     }
 
     /// How many environments were never reset.
-    fn unborn(&self) -> usize {
+    fn never_reset(&self) -> usize {
         self.batches.iter().map(|batch| batch.unborn).sum()
     }
 
     /// In which batch an environment is, and where. The index is less than `num_envs`.
-    fn place(&self, index: usize) -> (usize, usize) {
-        let each = self.batches[0].rngs.len();
-        (index / each, index % each)
+    fn locate(&self, index: usize) -> (usize, usize) {
+        let envs_per_shard = self.batches[0].rngs.len();
+        (index / envs_per_shard, index % envs_per_shard)
     }
 
     /// The same for environments that may not be there.
-    fn find(&self, index: usize) -> Result<(usize, usize)> {
-        if index < self.num_envs { Ok(self.place(index)) } else { Err(validate::no_such_env(index, self.num_envs)) }
+    fn try_locate(&self, index: usize) -> Result<(usize, usize)> {
+        if index < self.num_envs { Ok(self.locate(index)) } else { Err(validate::no_such_env(index, self.num_envs)) }
     }
 
     /// How environment `i` starts: its stream, its state and its observation.
-    fn start_of(&mut self, i: usize, seeds: Seeds<'_>, options: &ResetOptions) -> Start<K, D> {
-        let (share, at) = self.place(i);
-        let batch = &mut self.batches[share];
-        let (mut rng, mut first) = (batch.rngs[at].clone(), [0.0; D]);
+    fn compute_reset(&mut self, i: usize, seeds: Seeds<'_>, options: &ResetOptions) -> ResetResult<K, D> {
+        let (shard, index) = self.locate(i);
+        let batch = &mut self.batches[shard];
+        let (mut rng, mut first) = (batch.rngs[index].clone(), [0.0; D]);
         validate::reseed(&mut rng, seeds, i);
         batch.env.reset(&mut rng, options, &mut first);
-        (rng, batch.env.columns(), first)
+        (rng, batch.env.lane_state(), first)
     }
 
     /// Starts it so.
-    fn start(&mut self, i: usize, (rng, columns, first): Start<K, D>) {
-        let (share, at) = self.place(i);
-        let batch = &mut self.batches[share];
-        batch.rngs[at] = rng;
-        batch.start(at, columns);
-        batch.blocks[at / BLOCK].last_obs[at % BLOCK] = first;
+    fn apply_reset(&mut self, i: usize, (rng, state, first): ResetResult<K, D>) {
+        let (shard, index) = self.locate(i);
+        let batch = &mut self.batches[shard];
+        batch.rngs[index] = rng;
+        batch.begin_episode(index, state);
+        batch.blocks[index / BLOCK].last_obs[index % BLOCK] = first;
     }
 
     /// Resets the chosen ones: aside first, so that nothing has changed where that is interrupted.
-    fn reset_aside(
+    fn reset_staged(
         &mut self,
         seeds: Seeds<'_>,
-        chosen: impl Iterator<Item = usize> + Clone,
+        indices: impl Iterator<Item = usize> + Clone,
         options: &ResetOptions,
     ) -> Result<()> {
-        let (mut starts, mut watch) = (alloc::reserved("num_envs", chosen.clone().count())?, Watch::default());
-        for (n, i) in chosen.clone().enumerate() {
+        let (mut starts, mut interrupt) = (alloc::with_capacity("num_envs", indices.clone().count())?, InterruptCheck::default());
+        for (n, i) in indices.clone().enumerate() {
             if n.is_multiple_of(BLOCK) {
-                watch.check()?;
+                interrupt.check()?;
             }
-            starts.push(self.start_of(i, seeds, options));
+            starts.push(self.compute_reset(i, seeds, options));
         }
-        chosen.zip(starts).for_each(|(i, start)| self.start(i, start));
+        indices.zip(starts).for_each(|(i, start)| self.apply_reset(i, start));
         Ok(())
     }
 
     /// Steps all batches, each on a thread of its own if one is free.
     fn step_batches(&mut self, mut actions: &[E::Number], mut out: StepOut<'_>) -> Result<()> {
         let count = self.batches.len();
-        let mut shares = [const { Mutex::new(None) }; SHARES];
-        for (share, batch) in shares.iter_mut().zip(&mut self.batches) {
-            let (mine, part);
-            (mine, actions) = actions.split_at(batch.rngs.len());
-            (part, out) = out.split(batch.rngs.len(), D);
-            *share = Mutex::new(Some((batch, mine, part)));
+        let mut shards = [const { Mutex::new(None) }; MAX_SHARDS];
+        for (shard, batch) in shards.iter_mut().zip(&mut self.batches) {
+            let (shard_actions, shard_out);
+            (shard_actions, actions) = actions.split_at(batch.rngs.len());
+            (shard_out, out) = out.split(batch.rngs.len(), D);
+            *shard = Mutex::new(Some((batch, shard_actions, shard_out)));
         }
-        run_whole(count, &|i, _| {
-            let mut share = shares[i].lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((batch, actions, out)) = share.take() {
+        run_uninterrupted(count, &|i, _| {
+            let mut shard = shards[i].lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((batch, actions, out)) = shard.take() {
                 batch.step(actions, out);
             }
             Ok(())
         })?;
         for batch in &mut self.batches {
-            batch.log.pour_into(&mut self.log);
+            batch.log.append_to(&mut self.log);
         }
         Ok(())
     }
 }
 
-impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, K, D> {
+impl<E: LaneEnv<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, K, D> {
     fn num_envs(&self) -> usize {
         self.num_envs
     }
@@ -283,15 +283,15 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
         options: &ResetOptions,
         obs: &mut [f32],
     ) -> Result<()> {
-        validate::reset((self.num_envs, D), obs, seeds, mask, self.phases())?;
+        validate::check_reset((self.num_envs, D), obs, seeds, mask, self.phases())?;
         self.batches[0].env.check_options(options)?;
-        let chosen = (0..self.num_envs).filter(|&i| mask.is_none_or(|mask| mask[i]));
-        if self.num_envs > MANY {
-            self.reset_aside(seeds, chosen, options)?;
+        let indices = (0..self.num_envs).filter(|&i| mask.is_none_or(|mask| mask[i]));
+        if self.num_envs > STAGED_RESET_ABOVE {
+            self.reset_staged(seeds, indices, options)?;
         } else {
-            for i in chosen {
-                let start = self.start_of(i, seeds, options);
-                self.start(i, start);
+            for i in indices {
+                let start = self.compute_reset(i, seeds, options);
+                self.apply_reset(i, start);
             }
         }
         self.batches.iter_mut().for_each(Batch::recount);
@@ -300,14 +300,14 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         out.check(self.num_envs, D)?;
-        validate::started(self.unborn(), "step")?;
+        validate::check_started(self.never_reset(), "step")?;
         let finished = self.batches.iter().any(|batch| batch.finished > 0);
         if finished && self.autoreset_mode() == AutoresetMode::Disabled {
             let env = self.phases().position(|phase| phase == Phase::Finished).unwrap_or(0);
             return Err(validate::episode_over(env));
         }
         drop(E::Action::rows(actions, self.num_envs, &self.spec().action)?);
-        let actions = E::Number::of(actions);
+        let actions = E::Number::from_actions(actions);
         if let [batch] = &mut self.batches[..] {
             batch.step(actions, out);
             return Ok(());
@@ -316,7 +316,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        validate::started(self.unborn(), "observe")?;
+        validate::check_started(self.never_reset(), "observe")?;
         check_len("obs", obs.len(), self.num_envs * D)?;
         for (row, last) in obs.as_chunks_mut().0.iter_mut().zip(self.last_obs()) {
             *row = *last;
@@ -329,65 +329,65 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
     }
 
     fn state(&self, index: usize) -> Option<Vec<f64>> {
-        let (share, at) = self.find(index).ok()?;
-        let batch = &self.batches[share];
+        let (shard, pos) = self.try_locate(index).ok()?;
+        let batch = &self.batches[shard];
         let mut env = batch.env.clone();
-        env.set_columns(batch.blocks[at / BLOCK].columns(at % BLOCK));
+        env.set_lane_state(batch.blocks[pos / BLOCK].lane_state(pos % BLOCK));
         env.state()
     }
 
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
-        self.find(index)?;
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
+        self.try_locate(index)?;
         self.batches[0]
             .env
             .check_state(state)
             .map_err(|error| error.rename_argument("state", "states").at_env(index))?;
-        validate::progress(self.autoreset_mode(), index, progress)
+        validate::check_progress(self.autoreset_mode(), index, progress)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
-        let (share, at) = self.find(index)?;
-        let batch = &mut self.batches[share];
-        let (block, lane) = (&mut batch.blocks[at / BLOCK], at % BLOCK);
-        batch.env.set_columns(block.columns(lane));
+        let (shard, pos) = self.try_locate(index)?;
+        let batch = &mut self.batches[shard];
+        let (block, lane) = (&mut batch.blocks[pos / BLOCK], pos % BLOCK);
+        batch.env.set_lane_state(block.lane_state(lane));
         batch.env.set_state(state, &mut block.last_obs[lane])?;
-        block.put(lane, batch.env.columns(), batch.now);
-        batch.set_phase(at, Phase::Running);
+        block.set_lane(lane, batch.env.lane_state(), batch.now);
+        batch.set_phase(pos, Phase::Running);
         Ok(())
     }
 
-    fn progress(&self, index: usize) -> Option<Progress> {
-        let (share, at) = self.find(index).ok()?;
-        let batch = &self.batches[share];
-        let (phase, block) = (batch.phases[at], &batch.blocks[at / BLOCK]);
-        Some(Progress {
-            steps: batch.now.wrapping_sub(block.start[at % BLOCK]),
-            episode_return: block.returns[at % BLOCK],
+    fn progress(&self, index: usize) -> Option<EpisodeProgress> {
+        let (shard, pos) = self.try_locate(index).ok()?;
+        let batch = &self.batches[shard];
+        let (phase, block) = (batch.phases[pos], &batch.blocks[pos / BLOCK]);
+        Some(EpisodeProgress {
+            steps: batch.now.wrapping_sub(block.start[pos % BLOCK]),
+            episode_return: block.returns[pos % BLOCK],
             finished: phase == Phase::Finished,
         })
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
-        let (share, at) = self.find(index)?;
-        let batch = &mut self.batches[share];
-        validate::progress(batch.mode, index, progress)?;
-        let (block, lane) = (&mut batch.blocks[at / BLOCK], at % BLOCK);
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
+        let (shard, pos) = self.try_locate(index)?;
+        let batch = &mut self.batches[shard];
+        validate::check_progress(batch.mode, index, progress)?;
+        let (block, lane) = (&mut batch.blocks[pos / BLOCK], pos % BLOCK);
         block.start[lane] = batch.now.wrapping_sub(progress.steps);
         block.returns[lane] = progress.episode_return;
-        batch.set_phase(at, if progress.finished { Phase::Finished } else { Phase::Running });
+        batch.set_phase(pos, if progress.finished { Phase::Finished } else { Phase::Running });
         Ok(())
     }
 
     fn rngs(&self) -> Result<Vec<Pcg64>> {
-        let mut rngs = alloc::reserved("num_envs", self.num_envs)?;
+        let mut rngs = alloc::with_capacity("num_envs", self.num_envs)?;
         rngs.extend(self.batches.iter().flat_map(|batch| &batch.rngs).cloned());
         Ok(rngs)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
         check_len("rngs", rngs.len(), self.num_envs)?;
-        let each = self.batches[0].rngs.len();
-        for (batch, rngs) in self.batches.iter_mut().zip(rngs.chunks(each)) {
+        let envs_per_shard = self.batches[0].rngs.len();
+        for (batch, rngs) in self.batches.iter_mut().zip(rngs.chunks(envs_per_shard)) {
             batch.rngs.clone_from_slice(rngs);
         }
         Ok(())
@@ -395,11 +395,11 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E, 
 }
 
 /// All that N environments remember.
-struct Batch<E: Lanes<K, D>, const K: usize, const D: usize> {
+struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     /// The arguments of all environments; its own state is whatever was last loaded into it.
     env: E,
     scratch: Box<E::Scratch>,
-    blocks: Vec<LanesBlock<K, D>>,
+    blocks: Vec<LaneBlock<K, D>>,
     rngs: Vec<Pcg64>,
     phases: Vec<Phase>,
     unborn: usize,
@@ -410,37 +410,37 @@ struct Batch<E: Lanes<K, D>, const K: usize, const D: usize> {
     mode: AutoresetMode,
     log: EpisodeLog,
     /// None while it is being stepped.
-    edge: Option<Box<Edge<E::Number, D>>>,
+    edge: Option<Box<PartialBlock<E::Number, D>>>,
 }
 
-impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
+impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
     /// What an environment takes, in bytes.
-    const EACH: usize = size_of::<LanesBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
+    const BYTES_PER_ENV: usize = size_of::<LaneBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
 
     fn new(
         streams: &mut impl Iterator<Item = Pcg64>,
         num_envs: usize,
         mode: AutoresetMode,
         env: E,
-        watch: &mut Watch,
+        interrupt: &mut InterruptCheck,
     ) -> Result<Self> {
-        let mut blocks = alloc::reserved("num_envs", num_envs.div_ceil(BLOCK))?;
+        let mut blocks = alloc::with_capacity("num_envs", num_envs.div_ceil(BLOCK))?;
         for i in 0..num_envs.div_ceil(BLOCK) {
             if i.is_multiple_of(BLOCK) {
-                watch.check()?;
+                interrupt.check()?;
             }
-            blocks.push(LanesBlock::default());
+            blocks.push(LaneBlock::default());
         }
-        let mut phases = alloc::reserved("num_envs", num_envs)?;
-        phases.resize(num_envs, Phase::Unborn);
-        let mut rngs = alloc::reserved("num_envs", num_envs)?;
+        let mut phases = alloc::with_capacity("num_envs", num_envs)?;
+        phases.resize(num_envs, Phase::NeverReset);
+        let mut rngs = alloc::with_capacity("num_envs", num_envs)?;
         for (i, stream) in streams.take(num_envs).enumerate() {
             if i.is_multiple_of(BLOCK) {
-                watch.check()?;
+                interrupt.check()?;
             }
             rngs.push(stream);
         }
-        let (spec, log) = (env.spec().clone(), EpisodeLog::reserved()?);
+        let (spec, log) = (env.spec().clone(), EpisodeLog::with_capacity()?);
         Ok(Self {
             env,
             scratch: Box::default(),
@@ -459,72 +459,72 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
 
     fn recount(&mut self) {
         let count = |phase| self.phases.iter().filter(|&&p| p == phase).count();
-        (self.unborn, self.finished) = (count(Phase::Unborn), count(Phase::Finished));
+        (self.unborn, self.finished) = (count(Phase::NeverReset), count(Phase::Finished));
     }
 
     fn set_phase(&mut self, index: usize, phase: Phase) {
         let before = std::mem::replace(&mut self.phases[index], phase);
-        self.unborn -= usize::from(before == Phase::Unborn);
+        self.unborn -= usize::from(before == Phase::NeverReset);
         self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
     /// Starts an episode in environment `index` and writes its observation.
     fn restart(&mut self, index: usize, options: &ResetOptions, obs: &mut [f32; D]) {
         self.env.reset(&mut self.rngs[index], options, obs);
-        self.start(index, self.env.columns());
+        self.begin_episode(index, self.env.lane_state());
     }
 
     /// Starts an episode in environment `index` with this state.
-    fn start(&mut self, index: usize, columns: [f64; K]) {
+    fn begin_episode(&mut self, index: usize, state: [f64; K]) {
         self.phases[index] = Phase::Running;
-        self.blocks[index / BLOCK].put(index % BLOCK, columns, self.now);
+        self.blocks[index / BLOCK].set_lane(index % BLOCK, state, self.now);
     }
 
     /// Steps all environments; the slices have their lengths. `final_obs` may be empty.
     fn step(&mut self, actions: &[E::Number], out: StepOut<'_>) {
         self.now = self.now.wrapping_add(1);
         let StepOut { obs, reward, terminated, truncated, final_obs } = out;
-        let (actions, actions_left) = actions.as_chunks();
-        let (obs, obs_left) = obs.as_chunks_mut().0.as_chunks_mut();
-        let (reward, reward_left) = reward.as_chunks_mut();
-        let (terminated, terminated_left) = terminated.as_chunks_mut();
-        let (truncated, truncated_left) = truncated.as_chunks_mut();
+        let (actions, actions_remainder) = actions.as_chunks();
+        let (obs, obs_remainder) = obs.as_chunks_mut().0.as_chunks_mut();
+        let (reward, reward_remainder) = reward.as_chunks_mut();
+        let (terminated, terminated_remainder) = terminated.as_chunks_mut();
+        let (truncated, truncated_remainder) = truncated.as_chunks_mut();
         let mut final_obs = final_obs.as_chunks_mut().0;
-        let columns = obs.iter_mut().zip(reward).zip(terminated.iter_mut().zip(truncated));
-        for (index, (actions, ((obs, reward), (terminated, truncated)))) in actions.iter().zip(columns).enumerate() {
+        let outputs = obs.iter_mut().zip(reward).zip(terminated.iter_mut().zip(truncated));
+        for (index, (actions, ((obs, reward), (terminated, truncated)))) in actions.iter().zip(outputs).enumerate() {
             let wanted = BLOCK.min(final_obs.len());
             let last = final_obs.split_off_mut(..wanted).unwrap_or_default();
             self.step_block(index, BLOCK, actions, Rows { obs, reward, terminated, truncated }, last);
         }
-        if !actions_left.is_empty() {
-            let rest = Rest {
-                obs: obs_left,
-                reward: reward_left,
-                terminated: terminated_left,
-                truncated: truncated_left,
+        if !actions_remainder.is_empty() {
+            let remainder = Remainder {
+                obs: obs_remainder,
+                reward: reward_remainder,
+                terminated: terminated_remainder,
+                truncated: truncated_remainder,
                 final_obs,
             };
-            self.step_edge(actions_left, rest);
+            self.step_partial_block(actions_remainder, remainder);
         }
     }
 
     /// Steps the environments of the last block, which is not full. The slices are what is left for it.
-    fn step_edge(&mut self, actions: &[E::Number], rest: Rest<'_, D>) {
-        let (mut edge, count) = (self.edge.take().unwrap_or_default(), actions.len());
-        edge.actions[..count].copy_from_slice(actions);
+    fn step_partial_block(&mut self, actions: &[E::Number], remainder: Remainder<'_, D>) {
+        let (mut partial_block, count) = (self.edge.take().unwrap_or_default(), actions.len());
+        partial_block.actions[..count].copy_from_slice(actions);
         let rows = Rows {
-            obs: &mut edge.obs,
-            reward: &mut edge.reward,
-            terminated: &mut edge.terminated,
-            truncated: &mut edge.truncated,
+            obs: &mut partial_block.obs,
+            reward: &mut partial_block.reward,
+            terminated: &mut partial_block.terminated,
+            truncated: &mut partial_block.truncated,
         };
-        let Rest { obs, reward, terminated, truncated, final_obs } = rest;
-        self.step_block(self.blocks.len() - 1, count, &edge.actions, rows, final_obs);
-        obs.copy_from_slice(&edge.obs[..count]);
-        reward.copy_from_slice(&edge.reward[..count]);
-        terminated.copy_from_slice(&edge.terminated[..count]);
-        truncated.copy_from_slice(&edge.truncated[..count]);
-        self.edge = Some(edge);
+        let Remainder { obs, reward, terminated, truncated, final_obs } = remainder;
+        self.step_block(self.blocks.len() - 1, count, &partial_block.actions, rows, final_obs);
+        obs.copy_from_slice(&partial_block.obs[..count]);
+        reward.copy_from_slice(&partial_block.reward[..count]);
+        terminated.copy_from_slice(&partial_block.terminated[..count]);
+        truncated.copy_from_slice(&partial_block.truncated[..count]);
+        self.edge = Some(partial_block);
     }
 
     /// Steps the first `count` environments of block `index`. `final_obs` has a row for each of them, or none.
@@ -537,9 +537,9 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         final_obs: &mut [[f32; D]],
     ) {
         let (block, first) = (&mut self.blocks[index], index * BLOCK);
-        let out = LanesOut { count, obs: rows.obs, reward: rows.reward, terminated: rows.terminated };
+        let out = LaneOut { count, obs: rows.obs, reward: rows.reward, terminated: rows.terminated };
         self.env.step_block(&mut block.state, actions, &mut self.scratch, out);
-        block.clear_behind(count);
+        block.zero_padding(count);
         if self.finished > 0 {
             self.start_next(first, count, &mut rows);
         }
@@ -574,7 +574,7 @@ impl<E: Lanes<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
 }
 
 /// What full blocks leave of the caller's slices.
-struct Rest<'a, const D: usize> {
+struct Remainder<'a, const D: usize> {
     obs: &'a mut [[f32; D]],
     reward: &'a mut [f64],
     terminated: &'a mut [bool],
@@ -584,7 +584,7 @@ struct Rest<'a, const D: usize> {
 
 /// What [`BLOCK`] environments remember. Places without an environment hold zeros.
 #[derive(Clone, Debug)]
-struct LanesBlock<const K: usize, const D: usize> {
+struct LaneBlock<const K: usize, const D: usize> {
     state: [Block; K],
     /// The rewards of the episode so far.
     returns: Block,
@@ -593,15 +593,15 @@ struct LanesBlock<const K: usize, const D: usize> {
     last_obs: [[f32; D]; BLOCK],
 }
 
-impl<const K: usize, const D: usize> Default for LanesBlock<K, D> {
+impl<const K: usize, const D: usize> Default for LaneBlock<K, D> {
     fn default() -> Self {
         Self { state: [[0.0; BLOCK]; K], returns: [0.0; BLOCK], start: [0; BLOCK], last_obs: [[0.0; D]; BLOCK] }
     }
 }
 
-impl<const K: usize, const D: usize> LanesBlock<K, D> {
+impl<const K: usize, const D: usize> LaneBlock<K, D> {
     /// Starts an episode with `state` at the time `now`.
-    fn put(&mut self, lane: usize, state: [f64; K], now: u32) {
+    fn set_lane(&mut self, lane: usize, state: [f64; K], now: u32) {
         for (column, value) in self.state.iter_mut().zip(state) {
             column[lane] = value;
         }
@@ -609,13 +609,13 @@ impl<const K: usize, const D: usize> LanesBlock<K, D> {
     }
 
     /// The state of one environment.
-    fn columns(&self, lane: usize) -> [f64; K] {
+    fn lane_state(&self, lane: usize) -> [f64; K] {
         std::array::from_fn(|column| self.state[column][lane])
     }
 
     /// Zeroes what a step of the first `count` environments has written behind them, lest it wander off to where steps
     /// are slow.
-    fn clear_behind(&mut self, count: usize) {
+    fn zero_padding(&mut self, count: usize) {
         for column in &mut self.state {
             column[count..count.next_multiple_of(LANES)].fill(0.0);
         }
@@ -633,7 +633,7 @@ struct Rows<'a, const D: usize> {
 
 /// Where the last block reads from and writes to if it is not full.
 #[derive(Debug)]
-struct Edge<N, const D: usize> {
+struct PartialBlock<N, const D: usize> {
     actions: [N; BLOCK],
     obs: [[f32; D]; BLOCK],
     reward: Block,
@@ -641,7 +641,7 @@ struct Edge<N, const D: usize> {
     truncated: [bool; BLOCK],
 }
 
-impl<N: Copy + Default, const D: usize> Default for Edge<N, D> {
+impl<N: Copy + Default, const D: usize> Default for PartialBlock<N, D> {
     fn default() -> Self {
         Self {
             actions: [N::default(); BLOCK],
@@ -656,7 +656,7 @@ impl<N: Copy + Default, const D: usize> Default for Edge<N, D> {
 /// Adds the rewards to the returns, truncates episodes of `limit` steps, if there is one, and gives the environments
 /// whose episode ended.
 fn tally<const K: usize, const D: usize>(
-    block: &mut LanesBlock<K, D>,
+    block: &mut LaneBlock<K, D>,
     count: usize,
     (now, limit): (u32, Option<u32>),
     rows: &mut Rows<'_, D>,
@@ -690,9 +690,9 @@ multiversion! {
         ended: &mut [bool; BLOCK],
     ) {
         let (limited, limit) = (limit.is_some(), limit.unwrap_or(0));
-        let counted = vectors_mut(returns).zip(vectors(reward)).zip(vectors(start));
+        let inputs = vectors_mut(returns).zip(vectors(reward)).zip(vectors(start));
         let flags = vectors(terminated).zip(vectors_mut(truncated)).zip(vectors_mut(ended));
-        let all = counted.zip(flags).take(count.div_ceil(LANES));
+        let all = inputs.zip(flags).take(count.div_ceil(LANES));
         for (((returns, reward), start), ((terminated, truncated), ended)) in all {
             for i in 0..LANES {
                 returns[i] += reward[i];

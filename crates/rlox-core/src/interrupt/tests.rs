@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::{PERIOD, Watch, set_interrupt_check};
+use super::{PERIOD, InterruptCheck, set_interrupt_check};
 use crate::envs::{CartPole, SoaVecEnv};
 use crate::llm::{GroupOptions, KlEstimator, Overflow, Reduction, RewardScale};
 use crate::llm::{
     combine_rewards, compute_batch_group_advantages, compute_group_advantages, pack, sequence_kl, sequence_ratios,
 };
 use crate::{
-    AutoresetMode, Ends, Error, Pcg64, Result, RunningMeanStd, VecEnv, compute_gae, compute_gae_batched,
+    AutoresetMode, EpisodeEnds, Error, Pcg64, Result, RunningMeanStd, VecEnv, compute_gae, compute_gae_batched,
     compute_gae_time_major, pool::num_threads,
 };
 
@@ -64,7 +64,7 @@ pub(crate) fn asked_to_panic<R>(look: Duration, call: impl FnOnce() -> R) -> R {
 fn a_watch_asks_once_in_a_period() {
     let look = PERIOD / 10;
     let ((), count) = asked(look, usize::MAX, || {
-        let mut watch = Watch::default();
+        let mut watch = InterruptCheck::default();
         // 10 looks for the first question, and then 11, of which one begins a period.
         for _ in 0..10 + 4 * 11 {
             watch.check().unwrap();
@@ -72,7 +72,7 @@ fn a_watch_asks_once_in_a_period() {
     });
     assert_eq!(count, 5);
     let (checks, count) = asked(look, 3, || {
-        let mut watch = Watch::default();
+        let mut watch = InterruptCheck::default();
         (0..1000).take_while(|_| watch.check().is_ok()).count()
     });
     assert_eq!((checks, count), (9 + 2 * 10, 3));
@@ -82,7 +82,7 @@ fn a_watch_asks_once_in_a_period() {
 fn gae(len: usize, columns: bool) -> Result<()> {
     let (rewards, flags, last) = (vec![1.0_f32; len], vec![false; len], vec![0.0; 1 << 10]);
     let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
-    let ends = Ends::dones(&flags);
+    let ends = EpisodeEnds::dones(&flags);
     if columns {
         compute_gae_time_major(&rewards, &rewards, ends, 1 << 10, &last, 0.99, 0.95, &mut a, &mut r)
     } else {
@@ -108,7 +108,7 @@ const CALLS: [(&str, Call); 18] = [
     ("one trajectory", |len| {
         let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
         let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
-        compute_gae(&rewards, &rewards, Ends::dones(&flags), 0.0, 0.99, 0.95, &mut a, &mut r)
+        compute_gae(&rewards, &rewards, EpisodeEnds::dones(&flags), 0.0, 0.99, 0.95, &mut a, &mut r)
     }),
     ("columns", |len| gae(len, true)),
     ("batched", |len| gae(len, false)),
@@ -135,7 +135,7 @@ const CALLS: [(&str, Call); 18] = [
     ("rows of nothing", |len| {
         sequence_kl::<f32>(&[], &[], None, KlEstimator::Full, Reduction::Sum, &mut vec![0.0; 4 * len])
     }),
-    ("a long seed", |len| Pcg64::from_seed_words(&vec![1; len / 32], &mut Watch::default()).map(drop)),
+    ("a long seed", |len| Pcg64::from_entropy(&vec![1; len / 32], &mut InterruptCheck::default()).map(drop)),
     ("environments", |len| {
         let env = CartPole::default();
         SoaVecEnv::new(len / 64, Some(0), AutoresetMode::SameStep, env).map(drop)

@@ -7,7 +7,7 @@
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::rewards::check_size;
-use crate::interrupt::Watch;
+use crate::interrupt::InterruptCheck;
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Error, Float, Result, check_len};
@@ -97,31 +97,31 @@ pub fn compute_batch_group_advantages<T: Float>(
     }
     check_len("advantages", advantages.len(), rewards.len())?;
     if !(0.0..f64::INFINITY).contains(&options.eps) {
-        let fix = "pass 0, or a small positive number such as 1e-4";
-        return Err(Error::config("eps", "a finite number that is not negative", options.eps.to_string(), fix));
+        let hint = "pass 0, or a small positive number such as 1e-4";
+        return Err(Error::config("eps", "a finite number that is not negative", options.eps.to_string(), hint));
     }
     check_size("rewards", rewards)?;
     if rewards.is_empty() {
         return Ok(());
     }
-    let mut watch = Watch::default();
-    let how = How::of(rewards, options, &mut watch)?;
-    let many = (Watch::STRETCH / group_size / BLOCK * BLOCK).max(1) * group_size;
-    for (i, (rewards, advantages)) in rewards.chunks(many).zip(advantages.chunks_mut(many)).enumerate() {
+    let mut interrupt = InterruptCheck::default();
+    let params = ScaleParams::from_options(rewards, options, &mut interrupt)?;
+    let chunk_len = (InterruptCheck::POLL_ELEMENTS / group_size / BLOCK * BLOCK).max(1) * group_size;
+    for (i, (rewards, advantages)) in rewards.chunks(chunk_len).zip(advantages.chunks_mut(chunk_len)).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
-        if group_size > Watch::STRETCH {
-            large(rewards, &how, advantages, &mut watch)?;
+        if group_size > InterruptCheck::POLL_ELEMENTS {
+            large(rewards, &params, advantages, &mut interrupt)?;
         } else {
-            groups(rewards, group_size, &how, advantages);
+            groups(rewards, group_size, &params, advantages);
         }
     }
     Ok(())
 }
 
 /// The options, resolved for a call.
-struct How {
+struct ScaleParams {
     ddof: f64,
     eps: f64,
     by_group: bool,
@@ -130,12 +130,12 @@ struct How {
     leave_one_out: bool,
 }
 
-impl How {
-    fn of<T: Float>(rewards: &[T], options: &GroupOptions, watch: &mut Watch) -> Result<Self> {
+impl ScaleParams {
+    fn from_options<T: Float>(rewards: &[T], options: &GroupOptions, interrupt: &mut InterruptCheck) -> Result<Self> {
         let (ddof, eps) = (options.ddof as f64, options.eps);
         let (scale, eps) = match options.scale {
             RewardScale::Group => (0.0, eps),
-            RewardScale::Batch => (Sums::of_many(rewards, watch)?.std::<T>(ddof), eps),
+            RewardScale::Batch => (Sums::from_long_slice(rewards, interrupt)?.std::<T>(ddof), eps),
             RewardScale::None => (1.0, 0.0),
         };
         let by_group = options.scale == RewardScale::Group;
@@ -144,41 +144,41 @@ impl How {
 }
 
 on_f64s! {
-    fn groups<T: Float>(simd: F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
-        let of_block = group_size.saturating_mul(BLOCK);
-        for (rewards, advantages) in rewards.chunks(of_block).zip(advantages.chunks_mut(of_block)) {
-            block(simd, rewards, group_size, how, advantages);
+    fn groups<T: Float>(simd: F64s, rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
+        let block_len = group_size.saturating_mul(BLOCK);
+        for (rewards, advantages) in rewards.chunks(block_len).zip(advantages.chunks_mut(block_len)) {
+            block(simd, rewards, group_size, params, advantages);
         }
     }
 }
 
 /// One group that takes so long that there are interruptions in between.
-fn large<T: Float>(rewards: &[T], how: &How, advantages: &mut [T], watch: &mut Watch) -> Result<()> {
-    let group = Sums::of_many(rewards, watch)?;
-    let (mean, factor) = (group.mean(), group.factor::<T>(how));
-    for (rewards, advantages) in rewards.chunks(Watch::STRETCH).zip(advantages.chunks_mut(Watch::STRETCH)) {
-        watch.check()?;
-        put(rewards, &group, mean, factor, advantages);
+fn large<T: Float>(rewards: &[T], params: &ScaleParams, advantages: &mut [T], interrupt: &mut InterruptCheck) -> Result<()> {
+    let group = Sums::from_long_slice(rewards, interrupt)?;
+    let (mean, factor) = (group.mean(), group.factor::<T>(params));
+    for (rewards, advantages) in rewards.chunks(InterruptCheck::POLL_ELEMENTS).zip(advantages.chunks_mut(InterruptCheck::POLL_ELEMENTS)) {
+        interrupt.check()?;
+        write_advantages(rewards, &group, mean, factor, advantages);
     }
     Ok(())
 }
 
 multiversion! {
-    fn put<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
+    fn write_advantages<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
         for (advantage, reward) in advantages.iter_mut().zip(rewards) {
-            let centred = (reward.wide() - group.origin) - mean;
+            let centred = (reward.to_f64() - group.origin) - mean;
             // What is missing is no better or worse than the others.
-            *advantage = T::of(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
+            *advantage = T::from_f64(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
         }
     }
 }
 
 /// Up to [`BLOCK`] groups: first the sums of all, then in lanes across groups what is slow, then the results.
 #[inline(always)]
-fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     let mut sums = [[0.0; BLOCK]; 3];
     for (i, rewards) in rewards.chunks_exact(group_size).enumerate() {
-        let group = Sums::of(simd, rewards);
+        let group = Sums::from_slice(simd, rewards);
         [sums[0][i], sums[1][i], sums[2][i]] = [group.origin, group.sum, group.square];
     }
     let (mut means, mut factors, mut missing) = ([0.0; BLOCK], [0.0; BLOCK], false);
@@ -186,14 +186,14 @@ fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, how: &How,
         let group = Sums { count: group_size as f64, origin: sums[0][i], sum: sums[1][i], square: sums[2][i] };
         means[i] = group.mean();
         missing |= means[i].is_nan();
-        factors[i] = group.factor::<T>(how);
+        factors[i] = group.factor::<T>(params);
     }
     let pairs = rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size));
     for (i, (rewards, advantages)) in pairs.enumerate() {
         scaled(simd, rewards, [sums[0][i], means[i], factors[i]], advantages);
     }
     if missing {
-        incomplete(rewards, group_size, how, advantages);
+        incomplete(rewards, group_size, params, advantages);
     }
 }
 
@@ -209,20 +209,20 @@ fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64
         T::store(simd, simd.add(simd.mul(centred, factors), zero), advantages);
     }
     for (advantage, reward) in to_rest.iter_mut().zip(rest) {
-        *advantage = T::of(((reward.wide() - origin) - mean) * factor + 0.0);
+        *advantage = T::from_f64(((reward.to_f64() - origin) - mean) * factor + 0.0);
     }
 }
 
 /// Does those groups again in which rewards are missing.
 #[cold]
-fn incomplete<T: Float>(rewards: &[T], group_size: usize, how: &How, advantages: &mut [T]) {
+fn incomplete<T: Float>(rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     for (rewards, advantages) in rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size)) {
-        if !rewards.iter().any(|reward| reward.wide().is_nan()) {
+        if !rewards.iter().any(|reward| reward.to_f64().is_nan()) {
             continue;
         }
-        let group = Sums::of_present(rewards);
-        let (mean, factor) = (group.mean(), group.factor::<T>(how));
-        put(rewards, &group, mean, factor, advantages);
+        let group = Sums::from_present(rewards);
+        let (mean, factor) = (group.mean(), group.factor::<T>(params));
+        write_advantages(rewards, &group, mean, factor, advantages);
     }
 }
 
@@ -240,12 +240,12 @@ struct Sums {
 
 impl Sums {
     #[inline(always)]
-    fn of<T: Float>(simd: impl F64s, rewards: &[T]) -> Self {
-        Self::about(simd, rewards.first().map_or(f64::NAN, |x| x.wide()), rewards)
+    fn from_slice<T: Float>(simd: impl F64s, rewards: &[T]) -> Self {
+        Self::with_origin(simd, rewards.first().map_or(f64::NAN, |x| x.to_f64()), rewards)
     }
 
     #[inline(always)]
-    fn about<T: Float>(simd: impl F64s, origin: f64, rewards: &[T]) -> Self {
+    fn with_origin<T: Float>(simd: impl F64s, origin: f64, rewards: &[T]) -> Self {
         let (blocks, rest) = rewards.as_chunks::<LANES>();
         let (mut sum, mut square) = (0.0, 0.0);
         if !blocks.is_empty() {
@@ -258,7 +258,7 @@ impl Sums {
             (sum, square) = (total(simd, sums), total(simd, squares));
         }
         for x in rest {
-            let x = x.wide() - origin;
+            let x = x.to_f64() - origin;
             sum += x;
             square += x * x;
         }
@@ -266,24 +266,24 @@ impl Sums {
     }
 
     /// The same of many rewards, of which some may be missing.
-    fn of_many<T: Float>(rewards: &[T], watch: &mut Watch) -> Result<Self> {
-        let mut all = Self { count: 0.0, origin: rewards[0].wide(), sum: 0.0, square: 0.0 };
-        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
+    fn from_long_slice<T: Float>(rewards: &[T], interrupt: &mut InterruptCheck) -> Result<Self> {
+        let mut all = Self { count: 0.0, origin: rewards[0].to_f64(), sum: 0.0, square: 0.0 };
+        for (i, rewards) in rewards.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
             if i > 0 {
-                watch.check()?;
+                interrupt.check()?;
             }
             add(rewards, &mut all);
         }
         if !all.sum.is_nan() {
             return Ok(all);
         }
-        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan()).unwrap_or(0.0);
+        let origin = rewards.iter().map(|x| x.to_f64()).find(|x| !x.is_nan()).unwrap_or(0.0);
         all = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
-        for (i, rewards) in rewards.chunks(Watch::STRETCH).enumerate() {
+        for (i, rewards) in rewards.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
             if i > 0 {
-                watch.check()?;
+                interrupt.check()?;
             }
-            all.add(&Self::present_about(origin, rewards));
+            all.add(&Self::present_with_origin(origin, rewards));
         }
         Ok(all)
     }
@@ -297,13 +297,13 @@ impl Sums {
 
     /// The same of the rewards that are there.
     #[cold]
-    fn of_present<T: Float>(rewards: &[T]) -> Self {
-        let origin = rewards.iter().map(|x| x.wide()).find(|x| !x.is_nan());
-        Self::present_about(origin.unwrap_or(0.0), rewards)
+    fn from_present<T: Float>(rewards: &[T]) -> Self {
+        let origin = rewards.iter().map(|x| x.to_f64()).find(|x| !x.is_nan());
+        Self::present_with_origin(origin.unwrap_or(0.0), rewards)
     }
 
-    fn present_about<T: Float>(origin: f64, rewards: &[T]) -> Self {
-        let present = rewards.iter().map(|x| x.wide()).filter(|x| !x.is_nan());
+    fn present_with_origin<T: Float>(origin: f64, rewards: &[T]) -> Self {
+        let present = rewards.iter().map(|x| x.to_f64()).filter(|x| !x.is_nan());
         let nothing = Self { count: 0.0, origin, sum: 0.0, square: 0.0 };
         present.fold(nothing, |sums, x| {
             let x = x - origin;
@@ -328,11 +328,11 @@ impl Sums {
 
     /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
     #[inline(always)]
-    fn factor<T: Float>(&self, how: &How) -> f64 {
-        let std = self.std::<T>(how.ddof);
-        let scale = 1.0 / (if how.by_group { std } else { how.scale } + how.eps);
+    fn factor<T: Float>(&self, params: &ScaleParams) -> f64 {
+        let std = self.std::<T>(params.ddof);
+        let scale = 1.0 / (if params.by_group { std } else { params.scale } + params.eps);
         // r - (n * mean - r) / (n - 1) = (r - mean) * n / (n - 1)
-        let others = if how.leave_one_out { self.count - 1.0 } else { self.count };
+        let others = if params.leave_one_out { self.count - 1.0 } else { self.count };
         let factor = scale * (self.count / others);
         if std > 0.0 && factor < f64::INFINITY { factor } else { 0.0 }
     }
@@ -348,7 +348,7 @@ fn total<S: F64s>(simd: S, vector: S::Vector) -> f64 {
 
 on_f64s! {
     fn add<T: Float>(simd: F64s, rewards: &[T], sums: &mut Sums) {
-        sums.add(&Sums::about(simd, sums.origin, rewards));
+        sums.add(&Sums::with_origin(simd, sums.origin, rewards));
     }
 }
 
@@ -361,7 +361,7 @@ mod tests {
     use crate::testing::{Variant, assert_rejects};
 
     fn batch<T: Float>(rewards: &[T], group_size: usize, options: &GroupOptions) -> Vec<T> {
-        let mut advantages = vec![T::of(9.0); rewards.len()];
+        let mut advantages = vec![T::from_f64(9.0); rewards.len()];
         compute_batch_group_advantages(rewards, group_size, options, &mut advantages).unwrap();
         advantages
     }

@@ -6,8 +6,8 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::{Pause, Watch};
-use crate::pool::{PIECE, run_chunks, run_rows};
+use crate::interrupt::{PollFn, InterruptCheck};
+use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Float, Result, check_len};
 
@@ -67,11 +67,11 @@ pub fn token_kl<T: Float>(
     check_len("ref_log_probs", ref_log_probs.len(), len)?;
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     check_len("kl", kl.len(), len)?;
-    let piece = PIECE / work::<T>(estimator);
+    let piece = CHUNK_ELEMENTS / work::<T>(estimator);
     run_chunks([kl], piece, |i, [kl], _| {
         let range = i * piece..i * piece + kl.len();
         let mask = mask.map(|mask| &mask[range.clone()]);
-        each(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator, kl);
+        compute_terms(&log_probs[range.clone()], &ref_log_probs[range], mask, estimator, kl);
         Ok(())
     })
 }
@@ -104,17 +104,17 @@ pub fn sequence_kl<T: Float>(
     check_len("mask", mask.map_or(len, <[bool]>::len), len)?;
     let tokens = len.checked_div(kl.len()).unwrap_or(0);
     check_len("log_probs", len, tokens * kl.len())?;
-    run_rows(kl, tokens.saturating_mul(work::<T>(estimator)), |b, kl, pause| {
+    run_rows(kl, tokens.saturating_mul(work::<T>(estimator)), |b, kl, poll| {
         let range = b * tokens..(b + 1) * tokens;
         let mask = mask.map(|mask| &mask[range.clone()]);
         let (policy, reference) = (&log_probs[range.clone()], &ref_log_probs[range]);
-        let sum = if tokens <= Watch::STRETCH {
+        let sum = if tokens <= InterruptCheck::POLL_ELEMENTS {
             total(policy, reference, mask, estimator, &mut [0.0; LANES])
         } else {
-            long_total(policy, reference, mask, estimator, pause)?
+            long_total(policy, reference, mask, estimator, poll)?
         };
-        let count = mask.map_or(tokens, |mask| mask.iter().filter(|kept| **kept).count());
-        *kl = T::of(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
+        let count = mask.map_or(tokens, |mask| mask.iter().filter(|keep| **keep).count());
+        *kl = T::from_f64(if reduction == Reduction::Mean { sum / count.max(1) as f64 } else { sum });
         Ok(())
     })
 }
@@ -143,19 +143,19 @@ fn term<T: Float, const K: u8, const FUSED: bool>(policy: T, reference: T) -> T 
         K1 => policy - reference,
         K2 => {
             let x = reference - policy;
-            T::of(0.5) * x * x
+            T::from_f64(0.5) * x * x
         }
         K3 => (reference - policy).exp_minus_1_minus_x::<FUSED>(),
         _ => {
             let p = policy.exp::<FUSED>();
             // What has no probability adds nothing, however improbable the reference thinks it.
-            (p * (policy - reference)).only_if(p != T::of(0.0))
+            (p * (policy - reference)).mask(p != T::from_f64(0.0))
         }
     }
 }
 
 multiversion! {
-    fn each<T: Float>(
+    fn compute_terms<T: Float>(
         log_probs: &[T],
         ref_log_probs: &[T],
         mask: Option<&[bool]>,
@@ -182,8 +182,8 @@ fn write<T: Float, const K: u8, const FUSED: bool>(
 ) {
     let pairs = log_probs.iter().zip(ref_log_probs);
     if let Some(mask) = mask {
-        for ((kl, kept), (policy, reference)) in kl.iter_mut().zip(mask).zip(pairs) {
-            *kl = term::<T, K, FUSED>(*policy, *reference).only_if(*kept);
+        for ((kl, keep), (policy, reference)) in kl.iter_mut().zip(mask).zip(pairs) {
+            *kl = term::<T, K, FUSED>(*policy, *reference).mask(*keep);
         }
     } else {
         for (kl, (policy, reference)) in kl.iter_mut().zip(pairs) {
@@ -198,14 +198,14 @@ fn long_total<T: Float>(
     ref_log_probs: &[T],
     mask: Option<&[bool]>,
     estimator: KlEstimator,
-    pause: Pause<'_>,
+    poll: PollFn<'_>,
 ) -> Result<f64> {
     let (mut sums, mut sum) = ([0.0; LANES], 0.0);
     for (i, (policy, reference)) in
-        log_probs.chunks(Watch::STRETCH).zip(ref_log_probs.chunks(Watch::STRETCH)).enumerate()
+        log_probs.chunks(InterruptCheck::POLL_ELEMENTS).zip(ref_log_probs.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate()
     {
-        pause()?;
-        let mask = mask.map(|mask| &mask[i * Watch::STRETCH..][..policy.len()]);
+        poll()?;
+        let mask = mask.map(|mask| &mask[i * InterruptCheck::POLL_ELEMENTS..][..policy.len()]);
         sum = total(policy, reference, mask, estimator, &mut sums);
     }
     Ok(sum)
@@ -239,7 +239,7 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(
     all: &mut [f64; LANES],
 ) {
     // Terms and sums are loops of their own, or the terms would not become lanes of T.
-    let mut terms = [T::of(0.0); BLOCK];
+    let mut terms = [T::from_f64(0.0); BLOCK];
     let mut sums = *all;
     for (b, (policy, reference)) in log_probs.chunks(BLOCK).zip(ref_log_probs.chunks(BLOCK)).enumerate() {
         let terms = &mut terms[..policy.len()];
@@ -248,11 +248,11 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(
         let (blocks, rest) = terms.as_chunks::<LANES>();
         for block in blocks {
             for i in 0..LANES {
-                sums[i] += block[i].wide();
+                sums[i] += block[i].to_f64();
             }
         }
         for (sum, term) in sums.iter_mut().zip(rest) {
-            *sum += term.wide();
+            *sum += term.to_f64();
         }
     }
     *all = sums;

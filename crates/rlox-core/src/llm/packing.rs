@@ -4,8 +4,8 @@
 //! by the room they have left, in a table with a bitmap over it, so that each
 //! sequence costs a few steps; the lengths are sorted by counting.
 
-use crate::alloc::{push, reserved, zeroed};
-use crate::interrupt::Watch;
+use crate::alloc::{push, with_capacity, zeroed};
+use crate::interrupt::InterruptCheck;
 use crate::{Error, Result};
 
 /// What becomes of sequences that are longer than a row.
@@ -83,17 +83,17 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
         return Err(Error::config("max_length", "at least 1", "0", "pass the length of a row"));
     }
     // Where everything fits one row, rows need no more room than that.
-    let (mut watch, mut total) = (Watch::default(), 0_usize);
-    for (i, lengths) in lengths.chunks(Watch::STRETCH).enumerate() {
+    let (mut interrupt, mut total) = (InterruptCheck::default(), 0_usize);
+    for (i, lengths) in lengths.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
         if overflow == Overflow::Error
-            && let Some(at) = lengths.iter().position(|&length| length > max_length)
+            && let Some(index) = lengths.iter().position(|&length| length > max_length)
         {
-            let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[at]);
-            let fix = "raise max_length, split the sequence or truncate what is too long";
-            return Err(Error::shape("lengths", expected, got.to_string(), fix).at_index(i * Watch::STRETCH + at));
+            let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[index]);
+            let hint = "raise max_length, split the sequence or truncate what is too long";
+            return Err(Error::shape("lengths", expected, got.to_string(), hint).at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
         total = lengths.iter().fold(total, |sum, length| sum.saturating_add(*length.min(&max_length)));
     }
@@ -101,59 +101,59 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
         let got = lengths.len().to_string();
         return Err(Error::shape("lengths", "less than 2^32 sequences", got, "pack them in several calls"));
     }
-    let room = max_length.min(total);
-    if room == 0 {
+    let bin_len = max_length.min(total);
+    if bin_len == 0 {
         return Ok(Packing::default());
     }
-    let clipped = |at: u32| lengths[at as usize].min(room);
-    place(&longest_first(lengths.len() as u32, clipped, room)?, clipped, room)
+    let clipped = |index: u32| lengths[index as usize].min(bin_len);
+    assign_bins(&longest_first(lengths.len() as u32, clipped, bin_len)?, clipped, bin_len)
 }
 
 /// After so many sequences it is time to look for interruptions.
-const TURN: u32 = 1 << 14;
+const POLL_EVERY_ITEMS: u32 = 1 << 14;
 
 /// Sorted by counting: which sequences have each length, from `room` down to 1.
-fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, room: usize) -> Result<Vec<u32>> {
-    let mut places: Vec<u32> = zeroed("max_length", room.saturating_add(1))?;
-    let mut watch = Watch::default();
-    for at in 0..len {
-        if at.is_multiple_of(TURN) {
-            watch.check()?;
+fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Vec<u32>> {
+    let mut positions: Vec<u32> = zeroed("max_length", bin_len.saturating_add(1))?;
+    let mut interrupt = InterruptCheck::default();
+    for index in 0..len {
+        if index.is_multiple_of(POLL_EVERY_ITEMS) {
+            interrupt.check()?;
         }
-        places[clipped(at)] += 1;
+        positions[clipped(index)] += 1;
     }
     let mut sum = 0;
-    for places in places[1..].rchunks_mut(Watch::STRETCH) {
-        watch.check()?;
-        for count in places.iter_mut().rev() {
+    for chunk in positions[1..].rchunks_mut(InterruptCheck::POLL_ELEMENTS) {
+        interrupt.check()?;
+        for count in chunk.iter_mut().rev() {
             sum += std::mem::replace(count, sum);
         }
     }
     let mut order = zeroed("lengths", sum as usize)?;
-    for at in 0..len {
-        if at.is_multiple_of(TURN) {
-            watch.check()?;
+    for index in 0..len {
+        if index.is_multiple_of(POLL_EVERY_ITEMS) {
+            interrupt.check()?;
         }
-        let length = clipped(at);
+        let length = clipped(index);
         if length > 0 {
-            order[places[length] as usize] = at;
-            places[length] += 1;
+            order[positions[length] as usize] = index;
+            positions[length] += 1;
         }
     }
     Ok(order)
 }
 
-fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<Packing> {
-    let mut spaces = Spaces::new(room)?;
+fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Packing> {
+    let mut spaces = Spaces::new(bin_len)?;
     // The row of each sequence, and how many each row has.
-    let (mut bins, mut counts) = (reserved::<u32>("lengths", order.len())?, Vec::new());
-    let mut watch = Watch::default();
-    for (turn, &at) in (0_u32..).zip(order) {
-        if turn.is_multiple_of(TURN) {
-            watch.check()?;
+    let (mut bins, mut counts) = (with_capacity::<u32>("lengths", order.len())?, Vec::new());
+    let mut interrupt = InterruptCheck::default();
+    for (i, &index) in (0_u32..).zip(order) {
+        if i.is_multiple_of(POLL_EVERY_ITEMS) {
+            interrupt.check()?;
         }
-        let length = clipped(at);
-        let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, room));
+        let length = clipped(index);
+        let (bin, space) = spaces.take(length).unwrap_or((counts.len() as u32, bin_len));
         if bin as usize == counts.len() {
             push("lengths", &mut counts, 0)?;
             push("lengths", &mut spaces.next, 0)?;
@@ -161,13 +161,13 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
         counts[bin as usize] += 1;
         bins.push(bin);
         if space > length {
-            spaces.put(bin, space - length);
+            spaces.insert(bin, space - length);
         }
     }
     let mut sum = 0;
-    let mut starts = reserved("lengths", counts.len() + 1)?;
-    for counts in counts.chunks_mut(Watch::STRETCH) {
-        watch.check()?;
+    let mut starts = with_capacity("lengths", counts.len() + 1)?;
+    for counts in counts.chunks_mut(InterruptCheck::POLL_ELEMENTS) {
+        interrupt.check()?;
         for count in counts {
             starts.push(sum);
             sum += std::mem::replace(count, sum);
@@ -175,12 +175,12 @@ fn place(order: &[u32], clipped: impl Fn(u32) -> usize, room: usize) -> Result<P
     }
     starts.push(sum);
     let mut sources = zeroed("lengths", order.len())?;
-    for (turn, (bin, at)) in (0_u32..).zip(bins.iter().zip(order)) {
-        if turn.is_multiple_of(TURN) {
-            watch.check()?;
+    for (i, (bin, index)) in (0_u32..).zip(bins.iter().zip(order)) {
+        if i.is_multiple_of(POLL_EVERY_ITEMS) {
+            interrupt.check()?;
         }
         let free = &mut counts[*bin as usize];
-        sources[*free] = *at as usize;
+        sources[*free] = *index as usize;
         *free += 1;
     }
     Ok(Packing { sources, starts })
@@ -197,10 +197,10 @@ struct Spaces {
 }
 
 impl Spaces {
-    fn new(room: usize) -> Result<Self> {
-        let heads = zeroed("max_length", room.saturating_add(1))?;
+    fn new(bin_len: usize) -> Result<Self> {
+        let heads = zeroed("max_length", bin_len.saturating_add(1))?;
         let mut levels = Vec::new();
-        let mut words = room + 1;
+        let mut words = bin_len + 1;
         while words > 1 || levels.is_empty() {
             words = words.div_ceil(64);
             levels.push(zeroed("max_length", words)?);
@@ -209,46 +209,46 @@ impl Spaces {
     }
 
     /// Takes out the row with the least room that is at least `room`, and says how much that is.
-    fn take(&mut self, room: usize) -> Option<(u32, usize)> {
-        let space = self.first_from(room)?;
+    fn take(&mut self, length: usize) -> Option<(u32, usize)> {
+        let space = self.first_from(length)?;
         let head = &mut self.heads[space];
         let bin = *head - 1;
         *head = self.next[bin as usize];
         if *head == 0 {
-            let mut at = space;
+            let mut index = space;
             for level in &mut self.levels {
-                level[at / 64] &= !(1 << (at % 64));
-                if level[at / 64] != 0 {
+                level[index / 64] &= !(1 << (index % 64));
+                if level[index / 64] != 0 {
                     break;
                 }
-                at /= 64;
+                index /= 64;
             }
         }
         Some((bin, space))
     }
 
-    fn put(&mut self, bin: u32, space: usize) {
+    fn insert(&mut self, bin: u32, space: usize) {
         self.next[bin as usize] = std::mem::replace(&mut self.heads[space], bin + 1);
-        let mut at = space;
+        let mut index = space;
         for level in &mut self.levels {
-            level[at / 64] |= 1 << (at % 64);
-            at /= 64;
+            level[index / 64] |= 1 << (index % 64);
+            index /= 64;
         }
     }
 
     /// The lowest set bit from `from` on: up while the rest of a word is empty, then down along the lowest bits.
     fn first_from(&self, from: usize) -> Option<usize> {
-        let mut at = from;
+        let mut index = from;
         for (height, level) in self.levels.iter().enumerate() {
-            let rest = level.get(at / 64)? & (u64::MAX << (at % 64));
+            let rest = level.get(index / 64)? & (u64::MAX << (index % 64));
             if rest != 0 {
-                let mut found = at / 64 * 64 + rest.trailing_zeros() as usize;
+                let mut found = index / 64 * 64 + rest.trailing_zeros() as usize;
                 for level in self.levels[..height].iter().rev() {
                     found = found * 64 + level[found].trailing_zeros() as usize;
                 }
                 return Some(found);
             }
-            at = at / 64 + 1;
+            index = index / 64 + 1;
         }
         None
     }

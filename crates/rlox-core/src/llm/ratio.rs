@@ -3,8 +3,8 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::Watch;
-use crate::pool::{PIECE, run_chunks, run_rows};
+use crate::interrupt::InterruptCheck;
+use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
 
@@ -27,11 +27,11 @@ pub fn policy_ratios<T: Float>(
 ) -> Result<()> {
     check_tokens(log_probs, old_log_probs, mask)?;
     check_len("ratios", ratios.len(), log_probs.len())?;
-    let piece = PIECE / exp::cost::<T>();
+    let piece = CHUNK_ELEMENTS / exp::cost::<T>();
     run_chunks([ratios], piece, |i, [ratios], _| {
         let range = i * piece..i * piece + ratios.len();
         let mask = mask.map(|mask| &mask[range.clone()]);
-        each(&log_probs[range.clone()], &old_log_probs[range], mask, ratios);
+        compute_ratios(&log_probs[range.clone()], &old_log_probs[range], mask, ratios);
         Ok(())
     })
 }
@@ -58,21 +58,21 @@ pub fn sequence_ratios<T: Float>(
     check_tokens(log_probs, old_log_probs, mask)?;
     let tokens = log_probs.len().checked_div(ratios.len()).unwrap_or(0);
     check_len("log_probs", log_probs.len(), tokens * ratios.len())?;
-    run_rows(ratios, tokens, |b, ratio, pause| {
-        let at = b * tokens;
+    run_rows(ratios, tokens, |b, ratio, poll| {
+        let index = b * tokens;
         let (mut sum, mut count) = (0.0, 0.0_f64);
-        for start in (at..at + tokens).step_by(Watch::STRETCH) {
-            if start > at {
-                pause()?;
+        for start in (index..index + tokens).step_by(InterruptCheck::POLL_ELEMENTS) {
+            if start > index {
+                poll()?;
             }
-            for t in start..(start + Watch::STRETCH).min(at + tokens) {
+            for t in start..(start + InterruptCheck::POLL_ELEMENTS).min(index + tokens) {
                 if mask.is_none_or(|mask| mask[t]) {
-                    sum += log_probs[t].wide() - old_log_probs[t].wide();
+                    sum += log_probs[t].to_f64() - old_log_probs[t].to_f64();
                     count += 1.0;
                 }
             }
         }
-        *ratio = T::of((sum / count.max(1.0)).exp());
+        *ratio = T::from_f64((sum / count.max(1.0)).exp());
         Ok(())
     })
 }
@@ -126,27 +126,27 @@ pub fn ratio_stats<T: Float>(
     check_tokens(log_probs, old_log_probs, mask)?;
     for (name, clip) in [("clip_low", clip_low), ("clip_high", clip_high)] {
         if clip.is_nan() || clip < 0.0 {
-            let fix = "pass the distance from 1, such as 0.2";
-            return Err(Error::config(name, "a number that is not negative", clip.to_string(), fix));
+            let hint = "pass the distance from 1, such as 0.2";
+            return Err(Error::config(name, "a number that is not negative", clip.to_string(), hint));
         }
     }
     let per = advantages.map_or(1, |advantages| len.checked_div(advantages.len()).unwrap_or(0));
     check_len("advantages", advantages.map_or(len, |advantages| advantages.len() * per), len)?;
     let mut tally = Tally { count: 0, sum: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY, low: 0, high: 0, kl: 0.0 };
-    let mut room = [T::of(0.0); 2 * BLOCK];
-    let (mut start, mut watch) = (0, Watch::default());
+    let mut buffer = [T::from_f64(0.0); 2 * BLOCK];
+    let (mut start, mut interrupt) = (0, InterruptCheck::default());
     while start < len {
-        if start.is_multiple_of(PIECE) && start > 0 {
-            watch.check()?;
+        if start.is_multiple_of(CHUNK_ELEMENTS) && start > 0 {
+            interrupt.check()?;
         }
         let end = len.min(start + BLOCK);
-        let both = &mut room[..2 * (end - start)];
+        let both = &mut buffer[..2 * (end - start)];
         let (ratios, kl) = both.split_at_mut(end - start);
         terms(&log_probs[start..end], &old_log_probs[start..end], ratios, kl);
         for (i, (ratio, kl)) in ratios.iter().zip(kl.iter()).enumerate() {
             if mask.is_none_or(|mask| mask[start + i]) {
-                let advantage = advantages.map(|advantages| advantages[(start + i) / per].wide());
-                tally.add(ratio.wide(), kl.wide(), [clip_low, clip_high], advantage);
+                let advantage = advantages.map(|advantages| advantages[(start + i) / per].to_f64());
+                tally.add(ratio.to_f64(), kl.to_f64(), [clip_low, clip_high], advantage);
             }
         }
         start = end;
@@ -200,12 +200,12 @@ fn ratio<T: Float>(x: T, fused: bool) -> T {
 }
 
 multiversion! {
-    fn each<T: Float>(log_probs: &[T], old_log_probs: &[T], mask: Option<&[bool]>, ratios: &mut [T]) {
+    fn compute_ratios<T: Float>(log_probs: &[T], old_log_probs: &[T], mask: Option<&[bool]>, ratios: &mut [T]) {
         let fused = isa() >= Isa::Avx2;
         let pairs = log_probs.iter().zip(old_log_probs);
         if let Some(mask) = mask {
-            for ((out, kept), (new, old)) in ratios.iter_mut().zip(mask).zip(pairs) {
-                *out = ratio((*new - *old).only_if(*kept), fused);
+            for ((out, keep), (new, old)) in ratios.iter_mut().zip(mask).zip(pairs) {
+                *out = ratio((*new - *old).mask(*keep), fused);
             }
         } else {
             for (out, (new, old)) in ratios.iter_mut().zip(pairs) {
@@ -218,7 +218,7 @@ multiversion! {
 multiversion! {
     /// The ratios, and `(ratio - 1) - ln ratio`.
     fn terms<T: Float>(log_probs: &[T], old_log_probs: &[T], ratios: &mut [T], kl: &mut [T]) {
-        each(log_probs, old_log_probs, None, ratios);
+        compute_ratios(log_probs, old_log_probs, None, ratios);
         let fused = isa() >= Isa::Avx2;
         for (out, (new, old)) in kl.iter_mut().zip(log_probs.iter().zip(old_log_probs)) {
             let x = *new - *old;
@@ -240,17 +240,17 @@ mod tests {
         let new: Vec<f64> = (0..n).map(|_| rng.uniform(-3.0, 0.0)).collect();
         let old: Vec<f64> = new.iter().map(|x| x + rng.uniform(-0.6, 0.6)).collect();
         let mask: Vec<bool> = (0..n).map(|_| rng.uniform(0.0, 1.0) < 0.7).collect();
-        let kept: Vec<f64> = (0..n).filter(|&i| mask[i]).map(|i| (new[i] - old[i]).exp()).collect();
-        let share = |f: &dyn Fn(f64) -> bool| kept.iter().filter(|x| f(**x)).count() as f64 / kept.len() as f64;
-        let mean = |f: &dyn Fn(f64) -> f64| kept.iter().map(|x| f(*x)).sum::<f64>() / kept.len() as f64;
+        let selected: Vec<f64> = (0..n).filter(|&i| mask[i]).map(|i| (new[i] - old[i]).exp()).collect();
+        let share = |f: &dyn Fn(f64) -> bool| selected.iter().filter(|x| f(**x)).count() as f64 / selected.len() as f64;
+        let mean = |f: &dyn Fn(f64) -> f64| selected.iter().map(|x| f(*x)).sum::<f64>() / selected.len() as f64;
         for stats in on_each_isa(|| ratio_stats(&new, &old, Some(&mask), 0.2, 0.3, None).unwrap()) {
-            assert_eq!(stats.count, kept.len());
+            assert_eq!(stats.count, selected.len());
             assert!((stats.mean - mean(&|x| x)).abs() < 1e-12);
             assert!((stats.approx_kl - mean(&|x| x - 1.0 - x.ln())).abs() < 1e-12);
             assert_eq!(stats.clip_fraction_low, share(&|x| x < 0.8));
             assert_eq!(stats.clip_fraction_high, share(&|x| x > 1.3));
-            assert!((stats.min - kept.iter().copied().fold(9.0, f64::min)).abs() < 1e-14);
-            assert!((stats.max - kept.iter().copied().fold(0.0, f64::max)).abs() < 1e-14);
+            assert!((stats.min - selected.iter().copied().fold(9.0, f64::min)).abs() < 1e-14);
+            assert!((stats.max - selected.iter().copied().fold(0.0, f64::max)).abs() < 1e-14);
         }
         let mut advantages = [1.0, -1.0];
         let both = ratio_stats(&new, &old, Some(&mask), 0.2, 0.3, Some(&advantages)).unwrap();

@@ -1,6 +1,6 @@
 //! Rewards of several functions as one.
 
-use crate::interrupt::Watch;
+use crate::interrupt::InterruptCheck;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
@@ -34,13 +34,13 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
     check_weights(weights)?;
     check_len("rewards", rewards.len(), weights.len().saturating_mul(combined.len()))?;
     check_size("rewards", rewards)?;
-    let (mut watch, rows) = (Watch::default(), (Watch::STRETCH / weights.len()).max(1));
+    let (mut interrupt, rows) = (InterruptCheck::default(), (InterruptCheck::POLL_ELEMENTS / weights.len()).max(1));
     for (i, (combined, rewards)) in combined.chunks_mut(rows).zip(rewards.chunks(rows * weights.len())).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
         for (sum, row) in combined.iter_mut().zip(rewards.chunks_exact(weights.len())) {
-            *sum = weighted(row, weights, &mut watch)?;
+            *sum = weighted(row, weights, &mut interrupt)?;
             if sum.abs() > limit::<T>() {
                 let (expected, got) = (format!("weighted sums of at most {:e}", limit::<T>()), format!("{sum:e}"));
                 return Err(Error::config("weights", expected, got, "pass smaller ones"));
@@ -51,14 +51,14 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
 }
 
 /// The weighted sum of the rewards that are there; NaN if none is.
-fn weighted<T: Float>(row: &[T], weights: &[f64], watch: &mut Watch) -> Result<f64> {
+fn weighted<T: Float>(row: &[T], weights: &[f64], interrupt: &mut InterruptCheck) -> Result<f64> {
     let (mut applies, mut total) = (false, 0.0);
-    for (i, (row, weights)) in row.chunks(Watch::STRETCH).zip(weights.chunks(Watch::STRETCH)).enumerate() {
+    for (i, (row, weights)) in row.chunks(InterruptCheck::POLL_ELEMENTS).zip(weights.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
         for (reward, weight) in row.iter().zip(weights) {
-            let reward = reward.wide();
+            let reward = reward.to_f64();
             if !reward.is_nan() {
                 applies = true;
                 total += weight * reward;
@@ -74,13 +74,13 @@ fn check_weights(weights: &[f64]) -> Result<()> {
     if weights.is_empty() {
         return Err(error("none".into()));
     }
-    let mut watch = Watch::default();
-    for (i, stretch) in weights.chunks(Watch::STRETCH).enumerate() {
+    let mut interrupt = InterruptCheck::default();
+    for (i, chunk) in weights.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
-        if let Some(at) = stretch.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT) {
-            return Err(error(format!("{:?}", stretch[at])).at_index(i * Watch::STRETCH + at));
+        if let Some(index) = chunk.iter().position(|weight| weight.is_nan() || weight.abs() > LIMIT) {
+            return Err(error(format!("{:?}", chunk[index])).at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
     }
     Ok(())
@@ -88,19 +88,19 @@ fn check_weights(weights: &[f64]) -> Result<()> {
 
 /// Refuses what is infinite or so large that its squares cannot be summed.
 pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Result<()> {
-    let mut watch = Watch::default();
-    for (i, stretch) in numbers.chunks(Watch::STRETCH).enumerate() {
+    let mut interrupt = InterruptCheck::default();
+    for (i, chunk) in numbers.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
-            watch.check()?;
+            interrupt.check()?;
         }
-        if within_limit(stretch) {
+        if within_limit(chunk) {
             continue;
         }
-        if let Some(at) = stretch.iter().position(|x| x.wide().abs() > limit::<T>()) {
+        if let Some(index) = chunk.iter().position(|x| x.to_f64().abs() > limit::<T>()) {
             let expected = format!("numbers of at most {:e} in size, or NaN for missing ones", limit::<T>());
-            let got = format!("{:?}", stretch[at].wide());
+            let got = format!("{:?}", chunk[index].to_f64());
             let error = Error::config(argument, expected, got, "clip what the reward functions return");
-            return Err(error.at_index(i * Watch::STRETCH + at));
+            return Err(error.at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
     }
     Ok(())
@@ -108,7 +108,7 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
 
 multiversion! {
     fn within_limit<T: Float>(numbers: &[T]) -> bool {
-        let (most, least) = (T::of(limit::<T>()), T::of(-limit::<T>()));
+        let (most, least) = (T::from_f64(limit::<T>()), T::from_f64(-limit::<T>()));
         let mut large = false;
         for x in numbers {
             large |= *x > most;

@@ -1,6 +1,6 @@
 //! An actor with environments of its own.
 
-use super::{Begun, Collect};
+use super::{RolloutJob, Collect};
 use crate::{
     EpisodeLog, Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds,
     VectorEnv, collect,
@@ -33,11 +33,11 @@ impl Rollout {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn for_env(n_steps: usize, env: &dyn VectorEnv) -> Result<Self> {
-        Ok(Self::around(RolloutBuffer::for_env(n_steps, env)?))
+        Ok(Self::from_buffer(RolloutBuffer::for_env(n_steps, env)?))
     }
 
     /// A rollout of these steps, and no episodes.
-    pub fn around(steps: RolloutBuffer) -> Self {
+    pub fn from_buffer(steps: RolloutBuffer) -> Self {
         // No more episodes can end in it, or are kept.
         let most = (steps.n_steps() * steps.num_envs()).min(EpisodeLog::CAPACITY);
         Self { steps, returns: Vec::with_capacity(most), lengths: Vec::with_capacity(most), episodes: 0 }
@@ -144,57 +144,57 @@ impl<P: Policy> Actor<P> {
 }
 
 /// Where an actor of this process stands between two rollouts.
-pub struct ActorState<'a> {
+pub struct ActorParts<'a> {
     /// Its environments.
     pub env: &'a mut dyn VectorEnv,
     /// The base seed of the reset with which its next rollout begins; `None`: that goes on from where they stand.
     pub reset: &'a mut Option<u64>,
 }
 
-impl std::fmt::Debug for ActorState<'_> {
+impl std::fmt::Debug for ActorParts<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut told = f.debug_struct("ActorState");
-        told.field("reset", &self.reset).finish_non_exhaustive()
+        let mut debug = f.debug_struct("ActorState");
+        debug.field("reset", &self.reset).finish_non_exhaustive()
     }
 }
 
 impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
-    fn state(&mut self) -> Option<ActorState<'_>> {
-        Some(ActorState { env: self.env.as_mut(), reset: &mut self.seed })
+    fn state(&mut self) -> Option<ActorParts<'_>> {
+        Some(ActorParts { env: self.env.as_mut(), reset: &mut self.seed })
     }
 
-    fn forget_weights(&mut self) {
+    fn invalidate_cache(&mut self) {
         self.version = None;
     }
 
-    fn collect(&mut self, begun: &mut Begun<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+    fn collect(&mut self, job: &mut RolloutJob<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, version, seed, options, normalizer, rngs, known } = self;
-        if *version != Some(begun.turn.version) {
-            policy.load(&begun.weights)?;
-            *version = Some(begun.turn.version);
+        if *version != Some(job.turn.version) {
+            policy.load(&job.weights)?;
+            *version = Some(job.turn.version);
         }
-        let Rollout { steps, .. } = &mut begun.buffer;
+        let Rollout { steps, .. } = &mut job.buffer;
         if let Some(seed) = seed.take() {
             steps.begin(env.as_mut(), Seeds::Base(seed), normalizer.as_mut())?;
         }
-        let mut root = SeedSequence::new(begun.turn.seed.into());
+        let mut root = SeedSequence::new(job.turn.seed.into());
         rngs.clear();
         rngs.extend((0..env.num_envs()).map(|_| root.spawn_rng()));
-        let mut until = Until { policy, stop };
+        let mut stoppable = StoppablePolicy { policy, stop };
         let RolloutOptions { gamma, gae_lambda } = *options;
-        let done = collect(env.as_mut(), &mut until, rngs, steps, normalizer.as_mut(), gamma, gae_lambda);
-        begun.buffer.drain(env.as_mut(), known);
+        let done = collect(env.as_mut(), &mut stoppable, rngs, steps, normalizer.as_mut(), gamma, gae_lambda);
+        job.buffer.drain(env.as_mut(), known);
         done
     }
 }
 
 /// A policy that ends its rollout when it is told to.
-struct Until<'a, P> {
+struct StoppablePolicy<'a, P> {
     policy: &'a mut P,
     stop: &'a dyn Fn() -> bool,
 }
 
-impl<P: Policy> Policy for Until<'_, P> {
+impl<P: Policy> Policy for StoppablePolicy<'_, P> {
     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         if (self.stop)() {
             return Err(Error::Interrupted);

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::schedule::Turns;
-use super::{Ahead, Collect, Turn, let_go, too_late};
-use crate::{Error, Pcg64, Result, Watch};
+use super::schedule::RolloutScheduler;
+use super::{StalenessPolicy, Collect, RolloutTicket, release, stop_timed_out};
+use crate::{Error, Pcg64, Result, InterruptCheck};
 
 /// How often the learner looks for interruptions while it waits.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What an actor begins a rollout with.
 #[derive(Debug)]
-pub struct Begun<W, B> {
+pub struct RolloutJob<W, B> {
     /// Its place among the others.
-    pub turn: Turn,
+    pub turn: RolloutTicket,
     /// Of the version that the turn says.
     pub weights: Arc<W>,
     /// What is to be filled.
@@ -42,7 +42,7 @@ pub struct PipelineStats {
 pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
 
 struct State<W, B> {
-    turns: Turns,
+    turns: RolloutScheduler,
     /// Those that are not in anybody's hands.
     buffers: Vec<Option<B>>,
     /// The newest last, that of the turns' version.
@@ -57,7 +57,7 @@ struct State<W, B> {
 }
 
 /// The bounded ring of buffers.
-pub(super) struct Handover<W, B> {
+pub(super) struct Channel<W, B> {
     state: Mutex<State<W, B>>,
     /// Set with the lock held.
     stopped: AtomicBool,
@@ -67,20 +67,20 @@ pub(super) struct Handover<W, B> {
     came: Condvar,
 }
 
-impl<W, B> Handover<W, B> {
+impl<W, B> Channel<W, B> {
     pub(super) fn new(
         actors: usize,
-        ahead: Ahead,
+        staleness_policy: StalenessPolicy,
         weights: W,
         seeds: Pcg64,
         mut buffer: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
-        let turns = Turns::new(actors, ahead)?;
-        let buffers = (0..=ahead.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
-        let mut history = VecDeque::with_capacity(ahead.max_lag + 1);
+        let scheduler = RolloutScheduler::new(actors, staleness_policy)?;
+        let buffers = (0..=staleness_policy.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
+        let mut history = VecDeque::with_capacity(staleness_policy.max_lag + 1);
         history.push_back(Arc::new(weights));
-        let (error, alive, stats, home) = (None, 0, PipelineStats::default(), None);
-        let state = Mutex::new(State { turns, buffers, weights: history, seeds, error, alive, stats, home });
+        let (error, alive, stats, idle_actors) = (None, 0, PipelineStats::default(), None);
+        let state = Mutex::new(State { turns: scheduler, buffers, weights: history, seeds, error, alive, stats, home: idle_actors });
         Ok(Self { state, stopped: AtomicBool::new(false), freed: Condvar::new(), came: Condvar::new() })
     }
 
@@ -89,46 +89,46 @@ impl<W, B> Handover<W, B> {
     }
 
     /// An actor's next rollout, once there is a buffer; `None` where it is to end.
-    pub(super) fn begin(&self, actor: usize) -> Option<Begun<W, B>> {
+    pub(super) fn begin(&self, actor: usize) -> Option<RolloutJob<W, B>> {
         let (mut state, start) = (self.state(), Instant::now());
         loop {
             if self.is_stopped() {
                 return None;
             }
-            let State { turns, buffers, weights, seeds, stats, .. } = &mut *state;
-            if let Some(turn) = turns.begin(actor, seeds) {
+            let State { turns: scheduler, buffers, weights, seeds, stats, .. } = &mut *state;
+            if let Some(ticket) = scheduler.begin(actor, seeds) {
                 stats.actors_waited += start.elapsed();
-                let behind = (turns.version() - turn.version) as usize;
-                let weights = weights[weights.len() - 1 - behind].clone();
-                let buffer = buffers[turn.slot].take()?;
-                if turns.in_turn() {
+                let staleness = (scheduler.version() - ticket.version) as usize;
+                let weights = weights[weights.len() - 1 - staleness].clone();
+                let buffer = buffers[ticket.slot].take()?;
+                if scheduler.is_round_robin() {
                     self.freed.notify_all();
                 }
-                return Some(Begun { turn, weights, buffer });
+                return Some(RolloutJob { turn: ticket, weights, buffer });
             }
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// An actor is through with a buffer.
-    pub(super) fn end(&self, turn: Turn, buffer: B, done: Result<()>) {
+    pub(super) fn end(&self, ticket: RolloutTicket, buffer: B, done: Result<()>) {
         let mut state = self.state();
-        state.buffers[turn.slot] = Some(buffer);
+        state.buffers[ticket.slot] = Some(buffer);
         match done {
-            Ok(()) => state.turns.came(turn.slot),
+            Ok(()) => state.turns.mark_ready(ticket.slot),
             Err(Error::Interrupted) if self.is_stopped() => {}
-            Err(error) => self.note(&mut state, error),
+            Err(error) => self.record_error(&mut state, error),
         }
         self.came.notify_all();
     }
 
     /// The first error ends everything.
     pub(super) fn fail(&self, error: Error) {
-        self.note(&mut self.state(), error);
+        self.record_error(&mut self.state(), error);
         self.came.notify_all();
     }
 
-    fn note(&self, state: &mut State<W, B>, error: Error) {
+    fn record_error(&self, state: &mut State<W, B>, error: Error) {
         state.error.get_or_insert(error);
         self.stopped.store(true, Ordering::Relaxed);
         self.freed.notify_all();
@@ -138,29 +138,29 @@ impl<W, B> Handover<W, B> {
     ///
     /// # Errors
     /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
-    pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(Turn, u64, B)>> {
-        let (mut state, start, mut watch) = (self.state(), Instant::now(), Watch::default());
-        state.turns.ask();
+    pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(RolloutTicket, u64, B)>> {
+        let (mut state, start, mut interrupt) = (self.state(), Instant::now(), InterruptCheck::default());
+        state.turns.request();
         self.freed.notify_all();
         loop {
             if let Some(error) = state.error.take() {
                 return Err(error);
             }
             if self.is_stopped() || state.alive == 0 {
-                return Err(closed());
+                return Err(closed_error());
             }
-            if let Some((turn, lag)) = state.turns.take() {
+            if let Some((ticket, staleness)) = state.turns.take() {
                 let stats = &mut state.stats;
                 stats.learner_waited += start.elapsed();
                 stats.rollouts += 1;
-                stats.total_lag += lag;
-                stats.largest_lag = stats.largest_lag.max(lag);
-                return state.buffers[turn.slot].take().map(|buffer| Some((turn, lag, buffer))).ok_or_else(closed);
+                stats.total_lag += staleness;
+                stats.largest_lag = stats.largest_lag.max(staleness);
+                return state.buffers[ticket.slot].take().map(|buffer| Some((ticket, staleness, buffer))).ok_or_else(closed_error);
             }
-            state = self.came.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-            if watch.is_due() {
+            state = self.came.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            if interrupt.is_due() {
                 drop(state);
-                watch.check()?;
+                interrupt.check()?;
                 if stop() {
                     return Ok(None);
                 }
@@ -170,11 +170,11 @@ impl<W, B> Handover<W, B> {
     }
 
     /// The learner is through with a rollout and gives its buffer back, with new weights where it has learned.
-    pub(super) fn release(&self, turn: Turn, buffer: B, weights: Option<W>) {
+    pub(super) fn release(&self, ticket: RolloutTicket, buffer: B, weights: Option<W>) {
         let new = weights.map(Arc::new);
         let mut state = self.state();
-        state.buffers[turn.slot] = Some(buffer);
-        state.turns.release(turn.slot);
+        state.buffers[ticket.slot] = Some(buffer);
+        state.turns.release(ticket.slot);
         let mut oldest = None;
         if let Some(new) = new.or_else(|| state.weights.back().cloned()) {
             if state.weights.len() == state.buffers.len() {
@@ -193,7 +193,7 @@ impl<W, B> Handover<W, B> {
         let state = self.state();
         let mut seeds = state.seeds.clone();
         if !self.is_stopped() {
-            state.turns.draw_due(&mut seeds);
+            state.turns.draw_pending(&mut seeds);
         }
         seeds
     }
@@ -218,11 +218,11 @@ impl<W, B> Handover<W, B> {
         self.came.notify_all();
     }
 
-    pub(super) fn started(&self) {
+    pub(super) fn actor_started(&self) {
         self.state().alive += 1;
     }
 
-    pub(super) fn ended(&self) {
+    pub(super) fn actor_ended(&self) {
         self.state().alive -= 1;
         self.freed.notify_all();
         self.came.notify_all();
@@ -232,10 +232,10 @@ impl<W, B> Handover<W, B> {
     ///
     /// # Errors
     /// The first one of an actor; [`Error::Closed`] where everything had ended before.
-    pub(super) fn recall(&self) -> Result<()> {
+    pub(super) fn cancel(&self) -> Result<()> {
         let mut state = self.state();
         if self.is_stopped() || state.alive == 0 {
-            return Err(state.error.take().unwrap_or_else(closed));
+            return Err(state.error.take().unwrap_or_else(closed_error));
         }
         state.home = Some(Vec::with_capacity(state.alive));
         drop(state);
@@ -249,37 +249,37 @@ impl<W, B> Handover<W, B> {
     /// The first one of an actor; [`Error::Backend`] where one has not ended yet. All has ended then.
     pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
         let mut state = self.state();
-        let mut home = state.home.take().unwrap_or_default();
+        let mut idle_actors = state.home.take().unwrap_or_default();
         if state.alive > 0 || state.error.is_some() {
-            let error = state.error.take().unwrap_or_else(too_late);
+            let error = state.error.take().unwrap_or_else(stop_timed_out);
             drop(state);
-            for (_, actor) in home {
-                let_go(actor);
+            for (_, actor) in idle_actors {
+                release(actor);
             }
             return Err(error);
         }
-        let State { turns, seeds, weights, .. } = &mut *state;
-        turns.draw_due(seeds);
-        turns.restart(turns.version());
+        let State { turns: scheduler, seeds, weights, .. } = &mut *state;
+        scheduler.draw_pending(seeds);
+        scheduler.restart(scheduler.version());
         let newest = weights.pop_back();
         let older = std::mem::replace(weights, newest.into_iter().collect());
         drop(state);
         drop(older);
-        home.sort_unstable_by_key(|(number, _)| *number);
-        Ok(home.into_iter().map(|(_, actor)| actor).collect())
+        idle_actors.sort_unstable_by_key(|(number, _)| *number);
+        Ok(idle_actors.into_iter().map(|(_, actor)| actor).collect())
     }
 
     /// What a thread is to drop of an actor that it no longer needs.
-    pub(super) fn bring_home(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
+    pub(super) fn join_actors(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
         match &mut self.state().home {
-            Some(home) => home.push((number, actor)),
+            Some(idle_actors) => idle_actors.push((number, actor)),
             None => return Some(actor),
         }
         None
     }
 
     /// Has it begin after so many rollouts with other weights and another stream, while there are no threads.
-    pub(super) fn rewind(&self, rollouts: u64, weights: W, seeds: Pcg64) {
+    pub(super) fn restart_from(&self, rollouts: u64, weights: W, seeds: Pcg64) {
         let new = Arc::new(weights);
         let mut state = self.state();
         state.turns.restart(rollouts);
@@ -296,13 +296,13 @@ impl<W, B> Handover<W, B> {
     }
 
     /// Whether all threads have ended within so long.
-    pub(super) fn all_ended(&self, patience: Duration) -> bool {
-        let waited = self.freed.wait_timeout_while(self.state(), patience, |state| state.alive > 0);
+    pub(super) fn wait_all_ended(&self, timeout: Duration) -> bool {
+        let waited = self.freed.wait_timeout_while(self.state(), timeout, |state| state.alive > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0
     }
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::closed("collector", "one whose actors work", "one that was stopped, or has failed before", "make a new one")
 }
 
@@ -313,7 +313,7 @@ mod tests {
 
     /// Asks, when it is dropped, whether anybody has the lock.
     #[derive(Default)]
-    struct Asks(Mutex<Weak<Handover<Arc<Asks>, u8>>>, Arc<AtomicBool>);
+    struct Asks(Mutex<Weak<Channel<Arc<Asks>, u8>>>, Arc<AtomicBool>);
 
     impl Drop for Asks {
         fn drop(&mut self) {
@@ -324,16 +324,16 @@ mod tests {
 
     #[test]
     fn weights_that_nobody_needs_are_dropped_without_the_lock() {
-        let (first, ahead) = (Arc::new(Asks::default()), Ahead { max_lag: 0, lockstep: true });
+        let (first, staleness_policy) = (Arc::new(Asks::default()), StalenessPolicy { max_lag: 0, lockstep: true });
         let free = Arc::clone(&first.1);
-        let ring = Handover::new(1, ahead, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
+        let ring = Channel::new(1, staleness_policy, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
         let ring = Arc::new(ring);
         *first.0.lock().unwrap() = Arc::downgrade(&ring);
         drop(first);
-        ring.started();
-        ring.state().turns.ask();
-        let begun = ring.begin(0).unwrap();
-        let Begun { turn, weights, buffer } = begun;
+        ring.actor_started();
+        ring.state().turns.request();
+        let job = ring.begin(0).unwrap();
+        let RolloutJob { turn, weights, buffer } = job;
         drop(weights);
         ring.end(turn, buffer, Ok(()));
         let (turn, _, buffer) = ring.take(&mut || false).unwrap().unwrap();

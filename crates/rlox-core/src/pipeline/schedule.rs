@@ -13,7 +13,7 @@ use crate::{Error, Pcg64, Result};
 /// assert_eq!((ahead.max_lag, ahead.lockstep), (1, false));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
+pub struct StalenessPolicy {
     /// The bound of every rollout's lag. Actors wait where it would be passed; so does the learner, for a slow actor.
     pub max_lag: usize,
     /// Rollouts are learned from in the order in which they were begun, by the actors in turn, with weights that are as
@@ -22,13 +22,13 @@ pub struct Ahead {
     pub lockstep: bool,
 }
 
-impl Default for Ahead {
+impl Default for StalenessPolicy {
     fn default() -> Self {
         Self { max_lag: 1, lockstep: false }
     }
 }
 
-impl Ahead {
+impl StalenessPolicy {
     /// Checks that so many actors can work.
     ///
     /// # Errors
@@ -41,13 +41,13 @@ impl Ahead {
             return Ok(());
         }
         if self.max_lag == 0 {
-            let fix = "pass 1 or more, or lockstep, in which actors and learner may take turns";
-            return Err(Error::config("max_lag", "at least 1 where actors do not wait for the learner", "0", fix));
+            let hint = "pass 1 or more, or lockstep, in which actors and learner may take turns";
+            return Err(Error::config("max_lag", "at least 1 where actors do not wait for the learner", "0", hint));
         }
         if self.max_lag < actors {
             let expected = format!("at least {actors}, as there are so many actors");
-            let fix = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
-            return Err(Error::config("max_lag", expected, self.max_lag.to_string(), fix));
+            let hint = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
+            return Err(Error::config("max_lag", expected, self.max_lag.to_string(), hint));
         }
         Ok(())
     }
@@ -55,7 +55,7 @@ impl Ahead {
 
 /// A rollout's place among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct RolloutTicket {
     /// Its buffer.
     pub slot: usize,
     /// How many rollouts were begun before.
@@ -71,16 +71,16 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Free,
-    Filling(Turn),
+    Filling(RolloutTicket),
     /// The count says when it came.
-    Ready(Turn, u64),
+    Ready(RolloutTicket, u64),
     Learning,
 }
 
 /// Which buffer is in whose hands.
 #[derive(Debug)]
-pub(super) struct Turns {
-    ahead: Ahead,
+pub(super) struct RolloutScheduler {
+    ahead: StalenessPolicy,
     actors: usize,
     slots: Vec<Slot>,
     /// How many rollouts were begun, have come, were taken by the learner, and were learned from.
@@ -96,16 +96,16 @@ pub(super) struct Turns {
     waiting: Vec<u64>,
 }
 
-impl Turns {
-    pub(super) fn new(actors: usize, ahead: Ahead) -> Result<Self> {
-        ahead.check(actors)?;
-        let buffers = ahead.max_lag.saturating_add(1);
-        let slots = crate::alloc::reserved("max_lag", buffers)?;
-        let waiting = crate::alloc::reserved("max_lag", buffers)?;
-        let (begun, came, taken, version, asked, first) = (0, 0, 0, 0, 0, 0);
-        let mut made = Self { ahead, actors, slots, begun, came, taken, version, asked, first, waiting };
-        made.slots.resize(buffers, Slot::Free);
-        Ok(made)
+impl RolloutScheduler {
+    pub(super) fn new(actors: usize, staleness_policy: StalenessPolicy) -> Result<Self> {
+        staleness_policy.check(actors)?;
+        let buffers = staleness_policy.max_lag.saturating_add(1);
+        let slots = crate::alloc::with_capacity("max_lag", buffers)?;
+        let waiting = crate::alloc::with_capacity("max_lag", buffers)?;
+        let (num_started, num_ready, num_received, version, num_requested, first) = (0, 0, 0, 0, 0, 0);
+        let mut scheduler = Self { ahead: staleness_policy, actors, slots, begun: num_started, came: num_ready, taken: num_received, version, asked: num_requested, first, waiting };
+        scheduler.slots.resize(buffers, Slot::Free);
+        Ok(scheduler)
     }
 
     /// Begins again after so many rollouts, where nobody has a buffer.
@@ -116,7 +116,7 @@ impl Turns {
     }
 
     /// Whether actors wait for each other, too.
-    pub(super) fn in_turn(&self) -> bool {
+    pub(super) fn is_round_robin(&self) -> bool {
         self.ahead.lockstep && self.actors > 1
     }
 
@@ -126,24 +126,24 @@ impl Turns {
     }
 
     /// The next rollout of an actor, with the next seed, if it may begin.
-    pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<Turn> {
-        let (number, lag) = (self.begun, self.ahead.max_lag as u64);
+    pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<RolloutTicket> {
+        let (number, max_staleness) = (self.begun, self.ahead.max_lag as u64);
         let version = if self.ahead.lockstep {
             // Between two rollouts nothing is under way but what the bound allows: a learner that stops there can go on.
-            let due = number % self.actors as u64 == actor as u64 && number < self.asked + lag;
-            if !due {
+            let is_next = number % self.actors as u64 == actor as u64 && number < self.asked + max_staleness;
+            if !is_next {
                 return None;
             }
-            number.saturating_sub(lag).max(self.first)
+            number.saturating_sub(max_staleness).max(self.first)
         } else {
             self.version
         };
         let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Free))?;
         let seed = Self::seed(seeds);
-        let turn = Turn { slot, number, actor, version, seed };
-        self.slots[slot] = Slot::Filling(turn);
+        let ticket = RolloutTicket { slot, number, actor, version, seed };
+        self.slots[slot] = Slot::Filling(ticket);
         self.begun += 1;
-        Some(turn)
+        Some(ticket)
     }
 
     fn seed(seeds: &mut Pcg64) -> u64 {
@@ -151,7 +151,7 @@ impl Turns {
     }
 
     /// Draws the seeds of rollouts that are due: in lockstep it is known which will be begun, however fast anybody is.
-    pub(super) fn draw_due(&self, seeds: &mut Pcg64) {
+    pub(super) fn draw_pending(&self, seeds: &mut Pcg64) {
         if self.ahead.lockstep {
             for _ in self.begun..self.asked + self.ahead.max_lag as u64 {
                 Self::seed(seeds);
@@ -160,58 +160,58 @@ impl Turns {
     }
 
     /// A rollout is there.
-    pub(super) fn came(&mut self, slot: usize) {
-        if let Slot::Filling(turn) = self.slots[slot] {
-            self.slots[slot] = Slot::Ready(turn, self.came);
+    pub(super) fn mark_ready(&mut self, slot: usize) {
+        if let Slot::Filling(ticket) = self.slots[slot] {
+            self.slots[slot] = Slot::Ready(ticket, self.came);
             self.came += 1;
         }
     }
 
     /// The learner waits for one more rollout.
-    pub(super) fn ask(&mut self) {
+    pub(super) fn request(&mut self) {
         self.asked = self.taken + 1;
     }
 
     /// What is learned from next, and its lag, if it is there.
-    pub(super) fn take(&mut self) -> Option<(Turn, u64)> {
-        let ready = |slot: &Slot| if let Slot::Ready(turn, came) = *slot { Some((came, turn)) } else { None };
-        let chosen = if self.ahead.lockstep {
-            self.slots.iter().filter_map(ready).map(|(_, turn)| turn).find(|turn| turn.number == self.taken)
+    pub(super) fn take(&mut self) -> Option<(RolloutTicket, u64)> {
+        let ready = |slot: &Slot| if let Slot::Ready(ticket, order) = *slot { Some((order, ticket)) } else { None };
+        let next = if self.ahead.lockstep {
+            self.slots.iter().filter_map(ready).map(|(_, ticket)| ticket).find(|turn| turn.number == self.taken)
         } else {
-            let first = self.slots.iter().filter_map(ready).min_by_key(|(came, _)| *came);
-            let first = first.map(|(_, turn)| turn)?;
+            let first = self.slots.iter().filter_map(ready).min_by_key(|(order, _)| *order);
+            let first = first.map(|(_, ticket)| ticket)?;
             if self.others_can_wait(first.slot) {
                 Some(first)
             } else {
                 self.oldest().filter(|oldest| ready(&self.slots[oldest.slot]).is_some())
             }
         };
-        let turn = chosen?;
-        self.slots[turn.slot] = Slot::Learning;
+        let ticket = next?;
+        self.slots[ticket.slot] = Slot::Learning;
         self.taken += 1;
-        Some((turn, self.taken - 1 - turn.version))
+        Some((ticket, self.taken - 1 - ticket.version))
     }
 
-    fn under_way(&self) -> impl Iterator<Item = Turn> {
+    fn in_flight(&self) -> impl Iterator<Item = RolloutTicket> {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Filling(turn) | Slot::Ready(turn, _) => Some(*turn),
+            Slot::Filling(ticket) | Slot::Ready(ticket, _) => Some(*ticket),
             Slot::Free | Slot::Learning => None,
         })
     }
 
     /// The one whose policy is the oldest.
-    fn oldest(&self) -> Option<Turn> {
-        self.under_way().min_by_key(|turn| (turn.version, turn.number))
+    fn oldest(&self) -> Option<RolloutTicket> {
+        self.in_flight().min_by_key(|ticket| (ticket.version, ticket.number))
     }
 
     /// Whether all but one can be learned from after it, the oldest first, without passing the bound.
     fn others_can_wait(&mut self, slot: usize) -> bool {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.clear();
-        waiting.extend(self.under_way().filter(|turn| turn.slot != slot).map(|turn| turn.version));
+        waiting.extend(self.in_flight().filter(|ticket| ticket.slot != slot).map(|turn| turn.version));
         waiting.sort_unstable();
-        let lag = self.ahead.max_lag as u64;
-        let fit = waiting.iter().zip(self.taken + 1..).all(|(version, at)| at <= version + lag);
+        let max_staleness = self.ahead.max_lag as u64;
+        let fit = waiting.iter().zip(self.taken + 1..).all(|(version, index)| index <= version + max_staleness);
         self.waiting = waiting;
         fit
     }
@@ -230,22 +230,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn turns(actors: usize, max_lag: usize, lockstep: bool) -> Turns {
-        Turns::new(actors, Ahead { max_lag, lockstep }).unwrap()
+    fn turns(actors: usize, max_lag: usize, lockstep: bool) -> RolloutScheduler {
+        RolloutScheduler::new(actors, StalenessPolicy { max_lag, lockstep }).unwrap()
     }
 
     #[test]
     fn one_buffer_is_filled_while_the_other_is_learned_from() {
         let mut turns = turns(1, 1, false);
         let first = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
-        turns.came(first.slot);
+        turns.mark_ready(first.slot);
         let second = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
         assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None, "both are in use");
         assert_eq!(turns.take(), Some((first, 0)));
         assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None);
         turns.release(first.slot);
         assert_eq!((turns.version(), turns.take()), (1, None));
-        turns.came(second.slot);
+        turns.mark_ready(second.slot);
         assert_eq!(turns.take(), Some((second, 1)));
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let slow = turns.begin(1, &mut Pcg64::seed_from(0)).unwrap();
         for lag in 0..3 {
             let fast = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
-            turns.came(fast.slot);
+            turns.mark_ready(fast.slot);
             if lag < 2 {
                 assert_eq!(turns.take(), Some((fast, 0)));
                 turns.release(fast.slot);
@@ -263,36 +263,36 @@ mod tests {
                 assert_eq!(turns.take(), None, "the slow one's policy would be 3 updates behind");
             }
         }
-        turns.came(slow.slot);
+        turns.mark_ready(slow.slot);
         assert_eq!(turns.take(), Some((slow, 2)));
     }
 
     #[test]
-    fn in_lockstep_nothing_is_begun_before_it_is_asked_for_but_what_the_bound_allows() {
+    fn deterministic_actors_start_only_requested_rollouts_within_the_bound() {
         let mut alone = turns(1, 0, true);
         assert_eq!(alone.begin(0, &mut Pcg64::seed_from(0)), None);
-        alone.ask();
+        alone.request();
         let first = alone.begin(0, &mut Pcg64::seed_from(0)).unwrap();
         assert_eq!((first.number, first.version, alone.begin(0, &mut Pcg64::seed_from(0))), (0, 0, None));
         let mut both = turns(2, 2, true);
-        let begun = [
+        let started = [
             both.begin(1, &mut Pcg64::seed_from(0)),
             both.begin(0, &mut Pcg64::seed_from(0)),
             both.begin(0, &mut Pcg64::seed_from(0)),
             both.begin(1, &mut Pcg64::seed_from(0)),
         ]
         .map(|turn| turn.map(|t| (t.number, t.version)));
-        assert_eq!(begun, [None, Some((0, 0)), None, Some((1, 0))]);
-        both.ask();
+        assert_eq!(started, [None, Some((0, 0)), None, Some((1, 0))]);
+        both.request();
         assert_eq!(both.begin(0, &mut Pcg64::seed_from(0)).map(|turn| (turn.number, turn.version)), Some((2, 0)));
     }
 
     #[test]
     fn bounds_that_let_somebody_starve_are_refused() {
         for (actors, max_lag, lockstep) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
-            assert!(Turns::new(actors, Ahead { max_lag, lockstep }).is_err());
+            assert!(RolloutScheduler::new(actors, StalenessPolicy { max_lag, lockstep }).is_err());
         }
-        assert!(Turns::new(3, Ahead { max_lag: 0, lockstep: true }).is_ok());
+        assert!(RolloutScheduler::new(3, StalenessPolicy { max_lag: 0, lockstep: true }).is_ok());
     }
 
     proptest! {
@@ -311,21 +311,21 @@ mod tests {
                 for who in (0..=actors).map(|k| (k + choice + i) % (actors + 1)) {
                     if let Some(actor) = who.checked_sub(1) {
                         if let Some(turn) = filling[actor].take() {
-                            let turn: Turn = turn;
-                            turns.came(turn.slot);
+                            let turn: RolloutTicket = turn;
+                            turns.mark_ready(turn.slot);
                             moved = true;
                         } else {
                             filling[actor] = turns.begin(actor, &mut Pcg64::seed_from(0));
                             moved = filling[actor].is_some();
                         }
                     } else if let Some(turn) = learning.take() {
-                        let turn: Turn = turn;
+                        let turn: RolloutTicket = turn;
                         turns.release(turn.slot);
                         asked = false;
                         moved = true;
                     } else {
                         if !std::mem::replace(&mut asked, true) {
-                            turns.ask();
+                            turns.request();
                             moved = true;
                         }
                         if let Some((turn, lag)) = turns.take() {

@@ -24,7 +24,7 @@ impl Drop for Writer {
 }
 
 impl Collect<u64, Vec<u64>> for Writer {
-    fn collect(&mut self, begun: &mut Begun<u64, Vec<u64>>, stop: &dyn Fn() -> bool) -> Result<()> {
+    fn collect(&mut self, job: &mut RolloutJob<u64, Vec<u64>>, stop: &dyn Fn() -> bool) -> Result<()> {
         let until = Instant::now() + self.pause;
         while Instant::now() < until {
             if stop() && !self.deaf {
@@ -32,20 +32,20 @@ impl Collect<u64, Vec<u64>> for Writer {
             }
             std::hint::spin_loop();
         }
-        let turn = begun.turn;
+        let turn = job.turn;
         assert!(self.panics_at != Some(turn.number), "the pole broke");
         if self.fails_at == Some(turn.number) {
             return Err(Error::Backend("the pole is gone".into()));
         }
-        begun.buffer.clear();
-        begun.buffer.extend([self.number as u64, turn.number, *begun.weights, turn.version]);
+        job.buffer.clear();
+        job.buffer.extend([self.number as u64, turn.number, *job.weights, turn.version]);
         Ok(())
     }
 }
 
 type Ring = AsyncCollector<u64, Vec<u64>>;
 
-fn ring(actors: usize, ahead: Ahead, change: impl Fn(&mut Writer)) -> (Ring, Arc<AtomicU64>) {
+fn ring(actors: usize, staleness_policy: StalenessPolicy, change: impl Fn(&mut Writer)) -> (Ring, Arc<AtomicU64>) {
     let live = Arc::new(AtomicU64::new(actors as u64));
     let writer = |number| {
         let (pause, live) = (Duration::ZERO, Arc::clone(&live));
@@ -54,18 +54,18 @@ fn ring(actors: usize, ahead: Ahead, change: impl Fn(&mut Writer)) -> (Ring, Arc
         Box::new(writer) as Box<dyn Collect<u64, Vec<u64>>>
     };
     let actors = (0..actors).map(writer).collect();
-    (Ring::new(actors, ahead, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
+    (Ring::new(actors, staleness_policy, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
 }
 
 /// Every weight is the version it belongs to: a hand-over that mixes them up shows.
 fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
     (1..=rounds)
         .map(|version| {
-            let collected = ring.next().unwrap();
-            let seen = (collected.buffer.clone(), collected.lag);
+            let collected = ring.recv().unwrap();
+            let received = (collected.buffer.clone(), collected.lag);
             assert_eq!(collected.buffer[3], collected.turn.version);
             ring.publish(version).unwrap();
-            seen
+            received
         })
         .collect()
 }
@@ -73,17 +73,17 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
 #[test]
 fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound() {
     for (actors, max_lag) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
-        let (mut ring, live) = ring(actors, Ahead { max_lag, lockstep: false }, |writer| {
+        let (mut ring, live) = ring(actors, StalenessPolicy { max_lag, lockstep: false }, |writer| {
             writer.pause = Duration::from_micros(writer.number as u64 * 20);
         });
-        let mut seen = learn(&mut ring, 2000);
-        assert!(seen.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
+        let mut staleness_values = learn(&mut ring, 2000);
+        assert!(staleness_values.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
         let stats = ring.stats().unwrap();
-        assert_eq!((stats.rollouts, stats.total_lag), (2000, seen.iter().map(|(_, lag)| lag).sum()));
-        seen.sort_by_key(|(buffer, _)| buffer[1]);
-        seen.dedup_by_key(|(buffer, _)| buffer[1]);
-        assert_eq!(seen.len(), 2000);
-        assert!(seen[1990].0[1] <= 1990 + max_lag as u64, "one of those before is lost");
+        assert_eq!((stats.rollouts, stats.total_lag), (2000, staleness_values.iter().map(|(_, lag)| lag).sum()));
+        staleness_values.sort_by_key(|(buffer, _)| buffer[1]);
+        staleness_values.dedup_by_key(|(buffer, _)| buffer[1]);
+        assert_eq!(staleness_values.len(), 2000);
+        assert!(staleness_values[1990].0[1] <= 1990 + max_lag as u64, "one of those before is lost");
         ring.stop().unwrap();
         assert_eq!(live.load(Ordering::SeqCst), 0);
     }
@@ -92,14 +92,14 @@ fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound
 #[test]
 fn lockstep_is_the_same_however_fast_anybody_is() {
     for (actors, max_lag) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
-        let told = [0, 30].map(|micros| {
-            let (mut ring, _) = ring(actors, Ahead { max_lag, lockstep: true }, |writer| {
+        let results = [0, 30].map(|micros| {
+            let (mut ring, _) = ring(actors, StalenessPolicy { max_lag, lockstep: true }, |writer| {
                 writer.pause = Duration::from_micros(micros * (writer.number as u64 % 2));
             });
             learn(&mut ring, 300)
         });
-        assert_eq!(told[0], told[1]);
-        for (k, (buffer, lag)) in (0_u64..).zip(&told[0]) {
+        assert_eq!(results[0], results[1]);
+        for (k, (buffer, lag)) in (0_u64..).zip(&results[0]) {
             let version = k.saturating_sub(max_lag as u64);
             assert_eq!(buffer[..], [k % actors as u64, k, version, version]);
             assert_eq!(*lag, k - version);
@@ -110,19 +110,19 @@ fn lockstep_is_the_same_however_fast_anybody_is() {
 #[test]
 fn the_first_error_ends_everything_and_so_does_a_panic() {
     for panics in [false, true] {
-        let (mut ring, live) = ring(3, Ahead { max_lag: 4, lockstep: false }, |writer| {
+        let (mut ring, live) = ring(3, StalenessPolicy { max_lag: 4, lockstep: false }, |writer| {
             let at = Some(50);
             (writer.fails_at, writer.panics_at) = if panics { (None, at) } else { (at, None) };
         });
         let error = loop {
-            match ring.next() {
+            match ring.recv() {
                 Ok(_) => ring.publish(0).unwrap(),
                 Err(error) => break error.to_string(),
             }
         };
         let expected = if panics { "panicked: the pole broke" } else { "the pole is gone" };
         assert!(error.contains(expected), "{error}");
-        assert!(matches!(ring.next(), Err(Error::Closed(_))));
+        assert!(matches!(ring.recv(), Err(Error::Closed(_))));
         ring.stop().unwrap();
         assert_eq!(live.load(Ordering::SeqCst), 0);
     }
@@ -131,7 +131,7 @@ fn the_first_error_ends_everything_and_so_does_a_panic() {
 #[test]
 fn dropping_it_ends_the_actors_wherever_they_are() {
     for pause in [0, 100, 3_600_000_000] {
-        let (ring, live) = ring(4, Ahead { max_lag: 4, lockstep: false }, |writer| {
+        let (ring, live) = ring(4, StalenessPolicy { max_lag: 4, lockstep: false }, |writer| {
             writer.pause = Duration::from_micros(pause);
         });
         std::thread::sleep(Duration::from_millis(5));
@@ -142,25 +142,25 @@ fn dropping_it_ends_the_actors_wherever_they_are() {
 
 #[test]
 fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
-    let (mut ring, _) = ring(1, Ahead { max_lag: 0, lockstep: true }, |_| ());
+    let (mut ring, _) = ring(1, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
     for number in 0..3 {
-        let collected = ring.next().unwrap();
+        let collected = ring.recv().unwrap();
         assert_eq!(collected.buffer[..], [0, number, 0, number]);
     }
     ring.publish(7).unwrap();
-    assert_eq!(ring.next().unwrap().buffer[..], [0, 3, 7, 3]);
+    assert_eq!(ring.recv().unwrap().buffer[..], [0, 3, 7, 3]);
 }
 
 #[test]
 fn weights_without_a_rollout_they_were_learned_from_are_refused() {
-    let (mut ring, _) = ring(1, Ahead { max_lag: 0, lockstep: true }, |_| ());
+    let (mut ring, _) = ring(1, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
     let rejects = |ring: &mut Ring| assert_rejects(ring.publish(7), Error::Config, "publish");
     rejects(&mut ring);
-    ring.next().unwrap();
+    ring.recv().unwrap();
     ring.publish(1).unwrap();
     rejects(&mut ring);
     // Actors have version 1 as it was published.
-    assert_eq!(ring.next().unwrap().buffer[..], [0, 1, 1, 1]);
+    assert_eq!(ring.recv().unwrap().buffer[..], [0, 1, 1, 1]);
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn what_actors_collect_is_what_the_loop_collects() {
     };
     let rows = |max_lag, lockstep| {
         let buffer = || Rollout::for_env(40, &make());
-        let ahead = Ahead { max_lag, lockstep };
-        let mut ring = AsyncCollector::new(vec![actor()], ahead, (), Pcg64::seed_from(1), buffer).unwrap();
+        let staleness_policy = StalenessPolicy { max_lag, lockstep };
+        let mut ring = AsyncCollector::new(vec![actor()], staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
         let (mut rewards, mut episodes) = (Vec::new(), 0);
         for _ in 0..6 {
-            let rollout = ring.next().unwrap().buffer;
+            let rollout = ring.recv().unwrap().buffer;
             let Some(FieldData::F32(advantages)) = rollout.steps.field("advantages").map(crate::Field::data) else {
                 unreachable!()
             };
@@ -196,14 +196,14 @@ fn what_actors_collect_is_what_the_loop_collects() {
 #[test]
 fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
     let rounds = |pauses: bool| {
-        let (mut ring, live) = ring(3, Ahead { max_lag: 0, lockstep: true }, |_| ());
+        let (mut ring, live) = ring(3, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
         let mut seeds = Vec::new();
         for version in 1..=20 {
-            let collected = ring.next().unwrap();
+            let collected = ring.recv().unwrap();
             seeds.push((collected.turn, collected.buffer.clone()));
             ring.publish(version).unwrap();
             if pauses {
-                assert_eq!(ring.pause().unwrap().len(), 3);
+                assert_eq!(ring.quiesce().unwrap().len(), 3);
                 assert_eq!((ring.version().unwrap(), live.load(Ordering::SeqCst)), (version, 3));
             }
         }
@@ -219,18 +219,18 @@ fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
 fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
     for (actors, lockstep) in [(1, false), (3, false), (2, true)] {
         let max_lag = 3;
-        let (mut ring, _) = ring(actors, Ahead { max_lag, lockstep }, |writer| {
+        let (mut ring, _) = ring(actors, StalenessPolicy { max_lag, lockstep }, |writer| {
             writer.pause = Duration::from_micros(50);
         });
         let mut seeds = Vec::new();
         for version in 1..200 {
-            let collected = ring.next().unwrap();
+            let collected = ring.recv().unwrap();
             assert_eq!((collected.buffer[2], collected.buffer[3]), (collected.turn.version, collected.turn.version));
             assert!(collected.lag <= max_lag as u64);
             seeds.push(collected.turn.seed);
             if version % 7 == 0 {
-                ring.pause().unwrap(); // with a rollout that was taken: it is given back
-                ring.rewind(version, version, ring.seeds().unwrap()).unwrap();
+                ring.quiesce().unwrap(); // with a rollout that was taken: it is given back
+                ring.restart_from(version, version, ring.seeds().unwrap()).unwrap();
             } else {
                 ring.publish(version).unwrap();
             }
@@ -245,48 +245,48 @@ fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
 #[test]
 fn in_lockstep_seeds_stand_where_they_will_however_fast_anybody_is() {
     let after = [0, 300].map(|micros| {
-        let (mut ring, _) = ring(2, Ahead { max_lag: 2, lockstep: true }, |writer| {
+        let (mut ring, _) = ring(2, StalenessPolicy { max_lag: 2, lockstep: true }, |writer| {
             writer.pause = Duration::from_micros(micros);
         });
         learn(&mut ring, 5);
-        let told = ring.seeds().unwrap();
-        ring.pause().unwrap();
-        assert_eq!(ring.seeds().unwrap().state(), told.state());
-        told.state()
+        let seeds = ring.seeds().unwrap();
+        ring.quiesce().unwrap();
+        assert_eq!(ring.seeds().unwrap().state(), seeds.state());
+        seeds.state()
     });
     assert_eq!(after[0], after[1]);
 }
 
 #[test]
-fn another_runs_place_is_taken_only_while_actors_are_paused() {
-    let (mut ring, _) = ring(2, Ahead { max_lag: 0, lockstep: true }, |_| ());
-    assert_rejects(ring.rewind(5, 9, Pcg64::seed_from(2)), Error::Config, "rewind");
-    ring.pause().unwrap();
-    ring.rewind(5, 9, Pcg64::seed_from(2)).unwrap();
+fn restart_needs_quiesced_actors() {
+    let (mut ring, _) = ring(2, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
+    assert_rejects(ring.restart_from(5, 9, Pcg64::seed_from(2)), Error::Config, "rewind");
+    ring.quiesce().unwrap();
+    ring.restart_from(5, 9, Pcg64::seed_from(2)).unwrap();
     assert_eq!(ring.seeds().unwrap().state(), Pcg64::seed_from(2).state());
-    let collected = ring.next().unwrap();
+    let collected = ring.recv().unwrap();
     assert_eq!((&collected.buffer[..], collected.lag), (&[1, 5, 9, 5][..], 0));
 }
 
 #[test]
 fn what_failed_cannot_be_paused() {
-    let (mut ring, live) = ring(2, Ahead { max_lag: 3, lockstep: false }, |writer| writer.panics_at = Some(3));
+    let (mut ring, live) = ring(2, StalenessPolicy { max_lag: 3, lockstep: false }, |writer| writer.panics_at = Some(3));
     let first = loop {
-        match ring.pause() {
-            Ok(_) => drop(ring.next().map(|_| ())),
+        match ring.quiesce() {
+            Ok(_) => drop(ring.recv().map(|_| ())),
             Err(error) => break error,
         }
     };
     assert!(first.to_string().contains("panicked: the pole broke") || matches!(first, Error::Closed(_)), "{first}");
-    assert!(matches!(ring.pause(), Err(Error::Closed(_))));
-    assert!(matches!(ring.next(), Err(Error::Closed(_))));
+    assert!(matches!(ring.quiesce(), Err(Error::Closed(_))));
+    assert!(matches!(ring.recv(), Err(Error::Closed(_))));
     drop(ring);
     assert_eq!(live.load(Ordering::SeqCst), 0);
 }
 
 /// An actor in a step that takes longer than it is waited for, and than the test.
 fn stuck() -> Ring {
-    let (ring, _) = ring(1, Ahead::default(), |writer| {
+    let (ring, _) = ring(1, StalenessPolicy::default(), |writer| {
         (writer.pause, writer.deaf) = (Duration::from_secs(30), true);
     });
     std::thread::sleep(Duration::from_millis(50));
@@ -298,16 +298,16 @@ fn an_actor_that_hangs_is_waited_for_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (ring, start) = (stuck(), Instant::now());
-            let said = ring.stop().unwrap_err().to_string();
-            assert!(said.contains("an actor is in a step that has taken 2 s: it was left alone"), "{said}");
+            let message = ring.stop().unwrap_err().to_string();
+            assert!(message.contains("an actor is in a step that has taken 2 s: it was left alone"), "{message}");
             assert!(start.elapsed() < Duration::from_millis(3500));
         });
         scope.spawn(|| {
             let (mut ring, start) = (stuck(), Instant::now());
-            let said = ring.pause().err().unwrap().to_string();
-            assert!(said.contains("it was left alone"), "{said}");
-            assert!(matches!(ring.pause(), Err(Error::Closed(_))));
-            assert!(matches!(ring.next(), Err(Error::Closed(_))));
+            let message = ring.quiesce().err().unwrap().to_string();
+            assert!(message.contains("it was left alone"), "{message}");
+            assert!(matches!(ring.quiesce(), Err(Error::Closed(_))));
+            assert!(matches!(ring.recv(), Err(Error::Closed(_))));
             drop(ring);
             assert!(start.elapsed() < Duration::from_millis(3500));
         });
@@ -320,9 +320,9 @@ fn actors_and_learner_allocate_nothing_for_a_step() {
         let make = || VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap();
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
         let actor = Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()));
-        let (ahead, buffer) = (Ahead { max_lag: 0, lockstep: true }, || Rollout::for_env(n_steps, &make()));
-        let shared = Handover::new(1, ahead, (), Pcg64::seed_from(1), buffer).unwrap();
-        shared.started();
+        let (staleness_policy, buffer) = (StalenessPolicy { max_lag: 0, lockstep: true }, || Rollout::for_env(n_steps, &make()));
+        let shared = Channel::new(1, staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
+        shared.actor_started();
         std::thread::scope(|scope| {
             let acted = scope.spawn(|| allocation_counter::measure(|| act(0, actor, &shared)).count_total);
             let learned = allocation_counter::measure(|| {

@@ -65,7 +65,7 @@ impl<T> Default for Output<'_, T> {
 
 /// What an environment is asked. Numbers rather than an enum: those of a later version are refused by name.
 pub(super) mod method {
-    pub(in crate::plugin) const ABOUT: u32 = 0;
+    pub(in crate::plugin) const DESCRIBE: u32 = 0;
     pub(in crate::plugin) const RESET: u32 = 1;
     pub(in crate::plugin) const STEP_DISCRETE: u32 = 2;
     pub(in crate::plugin) const STEP_CONTINUOUS: u32 = 3;
@@ -122,21 +122,21 @@ unsafe extern "C" fn push(into: *mut c_void, words: Input<'_, u64>) {
 pub(super) type Status = u32;
 pub(super) type CallFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply) -> Status;
 pub(super) type FreeFn = unsafe extern "C" fn(*mut c_void);
-pub(super) type MakeFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply, *mut Made) -> Status;
+pub(super) type MakeFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply, *mut EnvHandle) -> Status;
 
 /// Environments and what to call them by.
 #[repr(C)]
-pub(super) struct Made {
+pub(super) struct EnvHandle {
     pub(super) env: *mut c_void,
     pub(super) call: CallFn,
     pub(super) free: FreeFn,
 }
 
 /// Makes a call, and gives the words of its answer or its error.
-pub(super) fn ask(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
-    let mut answer = Vec::new();
-    let mut reply = Reply { into: (&raw mut answer).cast(), push };
-    if call(&raw mut reply) == 0 { Ok(answer) } else { Err(codec::to_error(&answer).unwrap_or_else(unreadable)) }
+pub(super) fn request(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
+    let mut words = Vec::new();
+    let mut reply = Reply { into: (&raw mut words).cast(), push };
+    if call(&raw mut reply) == 0 { Ok(words) } else { Err(codec::decode_error(&words).unwrap_or_else(unreadable)) }
 }
 
 /// Says that the other library's words make no sense.
@@ -155,13 +155,13 @@ mod tests {
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
         assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));
-        assert_eq!((size_of::<Made>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));
+        assert_eq!((size_of::<EnvHandle>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));
         assert_eq!(size_of::<Call<'_>>(), 21 * word);
         assert_eq!(std::mem::offset_of!(Call<'_>, action_masks), 19 * word);
     }
 
     #[test]
-    fn an_output_is_given_away_once() {
+    fn an_output_is_handed_out_once() {
         let mut numbers = [1, 2, 3];
         let mut output = Output::from(&mut numbers[..]);
         output.take()[1] = 7;

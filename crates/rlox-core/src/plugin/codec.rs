@@ -1,7 +1,7 @@
 //! Options, spaces, errors and the like as 64-bit words, and back.
 
 use crate::envs::MakeOptions;
-use crate::vector::Progress;
+use crate::vector::EpisodeProgress;
 use crate::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, alloc};
 
 /// Words that are read from the front. What is missing or makes no sense is `None`.
@@ -49,57 +49,57 @@ impl<'a> Reader<'a> {
         (0..len).map(|_| Some((self.text()?, self.number()?))).collect()
     }
 
-    pub(super) fn progress(&mut self) -> Option<Progress> {
+    pub(super) fn progress(&mut self) -> Option<EpisodeProgress> {
         let steps = u32::try_from(self.word()?).ok()?;
-        Some(Progress { steps, episode_return: self.number()?, finished: self.flag()? })
+        Some(EpisodeProgress { steps, episode_return: self.number()?, finished: self.flag()? })
     }
 }
 
-fn put_list(words: &mut Vec<u64>, list: impl ExactSizeIterator<Item = u64>) {
+fn write_list(words: &mut Vec<u64>, list: impl ExactSizeIterator<Item = u64>) {
     words.push(list.len() as u64);
     words.extend(list);
 }
 
-fn put_text(words: &mut Vec<u64>, text: &str) {
-    put_list(words, text.bytes().map(u64::from));
+fn write_text(words: &mut Vec<u64>, text: &str) {
+    write_list(words, text.bytes().map(u64::from));
 }
 
-fn put_option(words: &mut Vec<u64>, option: Option<u64>) {
+fn write_option(words: &mut Vec<u64>, option: Option<u64>) {
     words.extend([u64::from(option.is_some()), option.unwrap_or(0)]);
 }
 
-fn put_pairs(words: &mut Vec<u64>, pairs: &[(String, f64)]) {
+fn write_pairs(words: &mut Vec<u64>, pairs: &[(String, f64)]) {
     words.push(pairs.len() as u64);
     for (name, value) in pairs {
-        put_text(words, name);
+        write_text(words, name);
         words.push(value.to_bits());
     }
 }
 
 const MODES: [AutoresetMode; 3] = [AutoresetMode::NextStep, AutoresetMode::SameStep, AutoresetMode::Disabled];
 
-fn of_mode(mode: AutoresetMode) -> u64 {
-    MODES.iter().position(|known| *known == mode).map_or(u64::MAX, |at| at as u64)
+fn encode_mode(mode: AutoresetMode) -> u64 {
+    MODES.iter().position(|known| *known == mode).map_or(u64::MAX, |index| index as u64)
 }
 
-fn to_mode(reader: &mut Reader<'_>) -> Option<AutoresetMode> {
+fn decode_mode(reader: &mut Reader<'_>) -> Option<AutoresetMode> {
     MODES.get(reader.size()?).copied()
 }
 
-pub(super) fn of_options(options: &MakeOptions<'_>) -> Vec<u64> {
-    let mut words = vec![options.num_envs as u64, of_mode(options.autoreset_mode)];
-    put_option(&mut words, options.seed);
-    put_option(&mut words, options.max_episode_steps.map(|limit| limit.map_or(u64::MAX, u64::from)));
-    put_pairs(&mut words, options.arguments);
+pub(super) fn encode_options(options: &MakeOptions<'_>) -> Vec<u64> {
+    let mut words = vec![options.num_envs as u64, encode_mode(options.autoreset_mode)];
+    write_option(&mut words, options.seed);
+    write_option(&mut words, options.max_episode_steps.map(|limit| limit.map_or(u64::MAX, u64::from)));
+    write_pairs(&mut words, options.arguments);
     words
 }
 
 /// The options but for their arguments, and those.
-pub(super) fn to_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec<(String, f64)>)> {
+pub(super) fn decode_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec<(String, f64)>)> {
     let mut reader = Reader(words);
     let options = MakeOptions {
         num_envs: reader.size()?,
-        autoreset_mode: to_mode(&mut reader)?,
+        autoreset_mode: decode_mode(&mut reader)?,
         seed: reader.option()?,
         max_episode_steps: reader.option()?.map(|limit| u32::try_from(limit).ok()),
         arguments: &[],
@@ -108,42 +108,42 @@ pub(super) fn to_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec<(St
 }
 
 /// What environments are, besides their spec: their number, their mode, and whether they mask actions.
-pub(super) type About = (usize, AutoresetMode, bool, EnvSpec);
+pub(super) type Description = (usize, AutoresetMode, bool, EnvSpec);
 
-pub(super) fn of_about((num_envs, mode, masks, spec): (usize, AutoresetMode, bool, &EnvSpec)) -> Vec<u64> {
-    let mut words = vec![num_envs as u64, of_mode(mode), u64::from(masks)];
-    put_text(&mut words, &spec.id);
-    put_option(&mut words, spec.max_episode_steps.map(u64::from));
+pub(super) fn encode_description((num_envs, mode, masks, spec): (usize, AutoresetMode, bool, &EnvSpec)) -> Vec<u64> {
+    let mut words = vec![num_envs as u64, encode_mode(mode), u64::from(masks)];
+    write_text(&mut words, &spec.id);
+    write_option(&mut words, spec.max_episode_steps.map(u64::from));
     for space in [&spec.observation, &spec.action] {
         let bits = |bounds: &[f32]| bounds.iter().map(|bound| u64::from(bound.to_bits())).collect::<Vec<_>>();
         match space {
             Space::Discrete { n, start } => words.extend([0, *n as u64, *start as u64]),
             Space::MultiDiscrete { nvec } => {
                 words.push(1);
-                put_list(&mut words, nvec.iter().map(|n| *n as u64));
+                write_list(&mut words, nvec.iter().map(|n| *n as u64));
             }
             Space::MultiBinary { n } => words.extend([2, *n as u64]),
             Space::Box { shape, low, high } => {
                 words.push(3);
-                put_list(&mut words, shape.iter().map(|n| *n as u64));
-                put_list(&mut words, bits(low).into_iter());
-                put_list(&mut words, bits(high).into_iter());
+                write_list(&mut words, shape.iter().map(|n| *n as u64));
+                write_list(&mut words, bits(low).into_iter());
+                write_list(&mut words, bits(high).into_iter());
             }
         }
     }
     words
 }
 
-pub(super) fn to_about(words: &[u64]) -> Option<About> {
+pub(super) fn decode_description(words: &[u64]) -> Option<Description> {
     let mut reader = Reader(words);
-    let (num_envs, mode, masks) = (reader.size()?, to_mode(&mut reader)?, reader.flag()?);
+    let (num_envs, mode, masks) = (reader.size()?, decode_mode(&mut reader)?, reader.flag()?);
     let id = reader.text()?;
     let max_episode_steps = reader.option()?.and_then(|limit| u32::try_from(limit).ok());
-    let (observation, action) = (to_space(&mut reader)?, to_space(&mut reader)?);
+    let (observation, action) = (decode_space(&mut reader)?, decode_space(&mut reader)?);
     Some((num_envs, mode, masks, EnvSpec { id, observation, action, max_episode_steps }))
 }
 
-fn to_space(reader: &mut Reader<'_>) -> Option<Space> {
+fn decode_space(reader: &mut Reader<'_>) -> Option<Space> {
     let bounds = |reader: &mut Reader<'_>| Some(reader.list()?.iter().map(|x| f32::from_bits(*x as u32)).collect());
     Some(match reader.word()? {
         0 => Space::Discrete { n: reader.word()? as i64, start: reader.word()? as i64 },
@@ -159,7 +159,7 @@ fn to_space(reader: &mut Reader<'_>) -> Option<Space> {
 }
 
 /// Seeds and options of a reset, and whether it has a mask.
-pub(super) fn of_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOptions) -> Vec<u64> {
+pub(super) fn encode_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOptions) -> Vec<u64> {
     let mut words = vec![u64::from(masked)];
     match seeds {
         Seeds::Keep => words.push(0),
@@ -167,11 +167,11 @@ pub(super) fn of_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOptions) -
         Seeds::Each(seeds) => {
             words.extend([2, seeds.len() as u64]);
             for seed in seeds {
-                put_option(&mut words, *seed);
+                write_option(&mut words, *seed);
             }
         }
     }
-    put_pairs(&mut words, options.pairs());
+    write_pairs(&mut words, options.pairs());
     words
 }
 
@@ -192,7 +192,7 @@ impl Seeded {
     }
 }
 
-pub(super) fn to_reset(words: &[u64]) -> Option<(bool, Seeded, ResetOptions)> {
+pub(super) fn decode_reset(words: &[u64]) -> Option<(bool, Seeded, ResetOptions)> {
     let mut reader = Reader(words);
     let masked = reader.flag()?;
     let seeded = match reader.word()? {
@@ -207,22 +207,22 @@ pub(super) fn to_reset(words: &[u64]) -> Option<(bool, Seeded, ResetOptions)> {
     Some((masked, seeded, ResetOptions::new(reader.pairs()?)))
 }
 
-pub(super) fn of_progress(progress: Progress) -> [u64; 3] {
+pub(super) fn encode_progress(progress: EpisodeProgress) -> [u64; 3] {
     [u64::from(progress.steps), progress.episode_return.to_bits(), u64::from(progress.finished)]
 }
 
-pub(super) fn of_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
-    let mut all = alloc::reserved("rngs", rngs.len() * Pcg64::WORDS)?;
-    all.extend(rngs.iter().flat_map(|rng| rng.to_words().map(i64::cast_unsigned)));
+pub(super) fn encode_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
+    let mut all = alloc::with_capacity("rngs", rngs.len() * Pcg64::STATE_LEN)?;
+    all.extend(rngs.iter().flat_map(|rng| rng.to_state_array().map(i64::cast_unsigned)));
     Ok(all)
 }
 
 /// None where the words make no sense.
-pub(super) fn to_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
+pub(super) fn decode_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
     let (words, []) = words.as_chunks::<{ Pcg64::WORDS }>() else { return Ok(None) };
-    let mut rngs = alloc::reserved("rngs", words.len())?;
+    let mut rngs = alloc::with_capacity("rngs", words.len())?;
     for words in words {
-        let Ok(rng) = Pcg64::from_words(&words.map(u64::cast_signed)) else { return Ok(None) };
+        let Ok(rng) = Pcg64::from_state_array(&words.map(u64::cast_signed)) else { return Ok(None) };
         rngs.push(rng);
     }
     Ok(Some(rngs))
@@ -241,7 +241,7 @@ const KINDS: [Constructor; 8] = [
     |m| Error::NotFinite(Box::new(m)),
 ];
 
-pub(super) fn of_error(error: &Error) -> Vec<u64> {
+pub(super) fn encode_error(error: &Error) -> Vec<u64> {
     let (kind, mismatch) = match error {
         Error::Shape(mismatch) => (0, mismatch),
         Error::Action(mismatch) => (1, mismatch),
@@ -253,25 +253,25 @@ pub(super) fn of_error(error: &Error) -> Vec<u64> {
         Error::NotFinite(mismatch) => (7, mismatch),
         Error::Io { .. } | Error::Interrupted | Error::Backend(_) => {
             let mut words = vec![KINDS.len() as u64];
-            put_text(&mut words, &error.to_string());
+            write_text(&mut words, &error.to_string());
             return words;
         }
     };
     let mut words = vec![kind];
-    for part in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
-        put_text(&mut words, part);
+    for text in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
+        write_text(&mut words, text);
     }
     // Only the host counts timesteps and has workers.
     let Location { env, row, column, index, step, timesteps: _, section, worker: _ } = &mismatch.at;
     for index in [env, row, column, index, step] {
-        put_option(&mut words, index.map(|index| index as u64));
+        write_option(&mut words, index.map(|index| index as u64));
     }
     words.push(u64::from(section.is_some()));
-    put_text(&mut words, section.as_deref().unwrap_or_default());
+    write_text(&mut words, section.as_deref().unwrap_or_default());
     words
 }
 
-pub(super) fn to_error(words: &[u64]) -> Option<Error> {
+pub(super) fn decode_error(words: &[u64]) -> Option<Error> {
     let mut reader = Reader(words);
     let kind = reader.size()?;
     if kind == KINDS.len() {
@@ -308,7 +308,7 @@ mod tests {
                 },
             ] {
                 let error = constructor(Mismatch { argument: "obs".into(), at, ..Mismatch::default() });
-                let back = to_error(&of_error(&error)).unwrap();
+                let back = decode_error(&encode_error(&error)).unwrap();
                 assert_eq!(std::mem::discriminant(&back), std::mem::discriminant(&error));
                 assert_eq!(back.mismatch(), error.mismatch());
             }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::abi::{Call, Made, Reply, Status, method, unreadable};
+use super::abi::{Call, EnvHandle, Reply, Status, method, unreadable};
 use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
 use crate::{Actions, Error, Result, StepOut, VectorEnv};
@@ -24,19 +24,19 @@ pub(super) unsafe extern "C" fn make<F>(
     context: *mut c_void,
     call: *mut Call<'_>,
     reply: *mut Reply,
-    made: *mut Made,
+    handle: *mut EnvHandle,
 ) -> Status
 where
     F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>,
 {
     // SAFETY: as promised. Calls from several threads only share the closure, which is `Sync`.
     let (make, call, reply) = unsafe { (&*context.cast::<F>(), &*call, &mut *reply) };
-    answer(reply, || {
-        let (options, arguments) = codec::to_options(call.words.slice()).ok_or_else(unreadable)?;
+    write_reply(reply, || {
+        let (options, arguments) = codec::decode_options(call.words.slice()).ok_or_else(unreadable)?;
         let env = make(&MakeOptions { arguments: &arguments, ..options })?;
         let env = Box::into_raw(Box::new(Guest { env, broken: false })).cast();
         // SAFETY: as promised.
-        unsafe { made.write(Made { env, call: self::call, free: free::<Guest> }) };
+        unsafe { handle.write(EnvHandle { env, call: self::call, free: free::<Guest> }) };
         Ok(Vec::new())
     })
 }
@@ -58,19 +58,19 @@ pub(super) unsafe extern "C" fn free<T>(value: *mut c_void) {
 unsafe extern "C" fn call(env: *mut c_void, call: *mut Call<'_>, reply: *mut Reply) -> Status {
     // SAFETY: as promised.
     let (guest, call, reply) = unsafe { (&mut *env.cast::<Guest>(), &mut *call, &mut *reply) };
-    answer(reply, || {
+    write_reply(reply, || {
         if std::mem::replace(&mut guest.broken, true) {
             return Err(Error::Backend("the environment has panicked before; make a new one".into()));
         }
         // Stays set where this panics.
-        let answered = dispatch(&mut *guest.env, call);
+        let result = dispatch(&mut *guest.env, call);
         guest.broken = false;
-        answered
+        result
     })
 }
 
 /// Answers with words or with an error, which a panic is, too.
-fn answer(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
+fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(words)) => {
             if !words.is_empty() {
@@ -80,17 +80,17 @@ fn answer(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
         }
         Ok(Err(error)) => error,
         Err(panic) => {
-            let error = Error::Backend(format!("the environment panicked: {}", said(&*panic)));
+            let error = Error::Backend(format!("the environment panicked: {}", panic_message(&*panic)));
             // What a panic carries may panic when it is dropped.
             std::mem::forget(panic);
             error
         }
     };
-    reply.push(&codec::of_error(&error));
+    reply.push(&codec::encode_error(&error));
     1
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a text")
 }
@@ -100,12 +100,12 @@ fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
     let mut reader = Reader(words);
     let mut index = || reader.size().ok_or_else(unreadable);
     match call.method {
-        method::ABOUT => {
-            let about = (env.num_envs(), env.autoreset_mode(), env.has_action_masks(), env.spec());
-            return Ok(codec::of_about(about));
+        method::DESCRIBE => {
+            let description = (env.num_envs(), env.autoreset_mode(), env.has_action_masks(), env.spec());
+            return Ok(codec::encode_description(description));
         }
         method::RESET => {
-            let (masked, seeded, options) = codec::to_reset(words).ok_or_else(unreadable)?;
+            let (masked, seeded, options) = codec::decode_reset(words).ok_or_else(unreadable)?;
             env.reset(seeded.get(), masked.then(|| call.mask.slice()), &options, call.obs.take())?;
         }
         method::STEP_DISCRETE => env.step(Actions::Discrete(call.discrete.slice()), out(call))?,
@@ -129,14 +129,14 @@ fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
         }
         method::PROGRESS => {
             let progress = env.progress(index()?);
-            return Ok(progress.map_or_else(Vec::new, |progress| codec::of_progress(progress).to_vec()));
+            return Ok(progress.map_or_else(Vec::new, |progress| codec::encode_progress(progress).to_vec()));
         }
         method::SET_PROGRESS => {
             let (index, progress) = (index()?, reader.progress().ok_or_else(unreadable)?);
             env.set_progress(index, progress)?;
         }
-        method::RNGS => return codec::of_rngs(&env.rngs()?),
-        method::SET_RNGS => env.set_rngs(&codec::to_rngs(words)?.ok_or_else(unreadable)?)?,
+        method::RNGS => return codec::encode_rngs(&env.rngs()?),
+        method::SET_RNGS => env.set_rngs(&codec::decode_rngs(words)?.ok_or_else(unreadable)?)?,
         unknown => {
             let text = format!("the environment's library does not know method {unknown}; compile it anew");
             return Err(Error::Backend(text));

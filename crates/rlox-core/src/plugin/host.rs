@@ -1,16 +1,16 @@
 //! The side that steps: environments of another library as a [`VectorEnv`].
 
-use super::abi::{Call, Made, ask, method, unreadable};
+use super::abi::{Call, EnvHandle, request, method, unreadable};
 use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
-use crate::vector::{Progress, validate};
+use crate::vector::{EpisodeProgress, validate};
 use crate::{
     Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, StepOut, VectorEnv,
     check_len,
 };
 
 pub(super) struct Hosted {
-    made: Made,
+    made: EnvHandle,
     num_envs: usize,
     mode: AutoresetMode,
     masks: bool,
@@ -31,7 +31,7 @@ impl Drop for Hosted {
 impl Hosted {
     /// # Errors
     /// Those of [`super::EnvPlugin::make`].
-    pub(super) fn new(made: Made, options: &MakeOptions<'_>) -> Result<Self> {
+    pub(super) fn new(handle: EnvHandle, options: &MakeOptions<'_>) -> Result<Self> {
         let spec = EnvSpec {
             id: String::new(),
             observation: crate::Space::discrete(1),
@@ -39,9 +39,9 @@ impl Hosted {
             max_episode_steps: None,
         };
         let (num_envs, mode) = (options.num_envs, options.autoreset_mode);
-        let mut hosted = Self { made, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
-        let words = hosted.ask(&mut Call { method: method::ABOUT, ..Call::default() })?;
-        let (num_envs, mode, masks, spec) = codec::to_about(&words).ok_or_else(unreadable)?;
+        let mut hosted = Self { made: handle, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
+        let words = hosted.request(&mut Call { method: method::DESCRIBE, ..Call::default() })?;
+        let (num_envs, mode, masks, spec) = codec::decode_description(&words).ok_or_else(unreadable)?;
         if (num_envs, mode) != (options.num_envs, options.autoreset_mode) {
             let expected = format!("{} environments in {:?} mode", options.num_envs, options.autoreset_mode);
             let got = format!("{num_envs} in {mode:?} mode from the library");
@@ -49,23 +49,23 @@ impl Hosted {
         }
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
-        validate::maskable(masks, &spec)?;
+        validate::check_maskable(masks, &spec)?;
         (hosted.masks, hosted.spec) = (masks, spec);
         Ok(hosted)
     }
 
-    fn ask(&self, call: &mut Call<'_>) -> Result<Vec<u64>> {
+    fn request(&self, call: &mut Call<'_>) -> Result<Vec<u64>> {
         // SAFETY: environment and function belong together. `self` is not `Sync`, so that no other call is under way.
-        ask(|reply| unsafe { (self.made.call)(self.made.env, call, reply) })
+        request(|reply| unsafe { (self.made.call)(self.made.env, call, reply) })
     }
 
-    fn ask_masks(&self, method: u32, masks: &mut [bool]) -> Result<()> {
+    fn request_masks(&self, method: u32, masks: &mut [bool]) -> Result<()> {
         check_len("masks", masks.len(), self.num_envs * validate::masked_actions(&self.spec.action))?;
-        self.ask(&mut Call { method, action_masks: masks.into(), ..Call::default() }).map(drop)
+        self.request(&mut Call { method, action_masks: masks.into(), ..Call::default() }).map(drop)
     }
 
-    fn ask_words(&self, method: u32, words: &[u64]) -> Result<Vec<u64>> {
-        self.ask(&mut Call { method, words: words.into(), ..Call::default() })
+    fn request_words(&self, method: u32, words: &[u64]) -> Result<Vec<u64>> {
+        self.request(&mut Call { method, words: words.into(), ..Call::default() })
     }
 }
 
@@ -94,9 +94,9 @@ impl VectorEnv for Hosted {
         obs: &mut [f32],
     ) -> Result<()> {
         check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
-        let words = codec::of_reset(seeds, mask.is_some(), options);
+        let words = codec::encode_reset(seeds, mask.is_some(), options);
         let (words, mask) = (words.as_slice().into(), mask.unwrap_or(&[]).into());
-        self.ask(&mut Call { method: method::RESET, words, mask, obs: obs.into(), ..Call::default() }).map(drop)
+        self.request(&mut Call { method: method::RESET, words, mask, obs: obs.into(), ..Call::default() }).map(drop)
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
@@ -114,7 +114,7 @@ impl VectorEnv for Hosted {
             Actions::Discrete(actions) => (call.method, call.discrete) = (method::STEP_DISCRETE, actions.into()),
             Actions::Continuous(actions) => (call.method, call.continuous) = (method::STEP_CONTINUOUS, actions.into()),
         }
-        self.ask(&mut call).map(drop)
+        self.request(&mut call).map(drop)
     }
 
     fn has_action_masks(&self) -> bool {
@@ -122,24 +122,24 @@ impl VectorEnv for Hosted {
     }
 
     fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
-        self.ask_masks(method::ACTION_MASKS, masks)
+        self.request_masks(method::ACTION_MASKS, masks)
     }
 
     fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
-        self.ask_masks(method::FINAL_ACTION_MASKS, masks)
+        self.request_masks(method::FINAL_ACTION_MASKS, masks)
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
         check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
-        self.ask(&mut Call { method: method::OBSERVE, obs: obs.into(), ..Call::default() }).map(drop)
+        self.request(&mut Call { method: method::OBSERVE, obs: obs.into(), ..Call::default() }).map(drop)
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
         // One that has panicked has none to tell of.
-        let words = self.ask_words(method::EPISODES, &[]).unwrap_or_default();
+        let words = self.request_words(method::EPISODES, &[]).unwrap_or_default();
         if let Some((total, pairs)) = words.split_first() {
             let known = self.log.total() + pairs.len() as u64 / 2;
-            self.log.skip(total.saturating_sub(known));
+            self.log.discard(total.saturating_sub(known));
             for pair in pairs.chunks_exact(2) {
                 self.log.push(f64::from_bits(pair[0]), pair[1] as u32);
             }
@@ -148,34 +148,34 @@ impl VectorEnv for Hosted {
     }
 
     fn state(&self, index: usize) -> Option<Vec<f64>> {
-        let words = self.ask_words(method::STATE, &[index as u64]).ok()?;
+        let words = self.request_words(method::STATE, &[index as u64]).ok()?;
         let (there, numbers) = words.split_first()?;
         (*there != 0).then(|| numbers.iter().map(|word| f64::from_bits(*word)).collect())
     }
 
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
-        let words = std::iter::once(index as u64).chain(codec::of_progress(progress));
-        self.ask_words(method::CHECK_STATE, &with_numbers(words, state)).map(drop)
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
+        let words = std::iter::once(index as u64).chain(codec::encode_progress(progress));
+        self.request_words(method::CHECK_STATE, &with_numbers(words, state)).map(drop)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
-        self.ask_words(method::SET_STATE, &with_numbers([index as u64], state)).map(drop)
+        self.request_words(method::SET_STATE, &with_numbers([index as u64], state)).map(drop)
     }
 
-    fn progress(&self, index: usize) -> Option<Progress> {
-        Reader(&self.ask_words(method::PROGRESS, &[index as u64]).ok()?).progress()
+    fn progress(&self, index: usize) -> Option<EpisodeProgress> {
+        Reader(&self.request_words(method::PROGRESS, &[index as u64]).ok()?).progress()
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
-        let words: Vec<_> = std::iter::once(index as u64).chain(codec::of_progress(progress)).collect();
-        self.ask_words(method::SET_PROGRESS, &words).map(drop)
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
+        let words: Vec<_> = std::iter::once(index as u64).chain(codec::encode_progress(progress)).collect();
+        self.request_words(method::SET_PROGRESS, &words).map(drop)
     }
 
     fn rngs(&self) -> Result<Vec<Pcg64>> {
-        codec::to_rngs(&self.ask_words(method::RNGS, &[])?)?.ok_or_else(unreadable)
+        codec::decode_rngs(&self.request_words(method::RNGS, &[])?)?.ok_or_else(unreadable)
     }
 
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()> {
-        self.ask_words(method::SET_RNGS, &codec::of_rngs(rngs)?).map(drop)
+        self.request_words(method::SET_RNGS, &codec::encode_rngs(rngs)?).map(drop)
     }
 }

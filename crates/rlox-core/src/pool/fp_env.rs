@@ -22,41 +22,41 @@ impl FloatMode {
     const BITS: u64 = 7 << 22;
 
     /// This thread's.
-    pub(super) fn here() -> Self {
+    pub(super) fn current() -> Self {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        return Self(register() & Self::BITS);
+        return Self(read_register() & Self::BITS);
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         Self(0)
     }
 
     /// Calls `f` in this mode.
-    pub(super) fn during<R>(self, f: impl FnOnce() -> R) -> R {
-        let before = Self::here();
+    pub(super) fn scoped<R>(self, f: impl FnOnce() -> R) -> R {
+        let before = Self::current();
         if before == self {
             return f();
         }
-        let _restored = Restored(before);
+        let _restored = RestoreOnDrop(before);
         self.set();
         f()
     }
 
     fn set(self) {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        put(register() & !Self::BITS | self.0);
+        write_register(read_register() & !Self::BITS | self.0);
     }
 }
 
 /// Sets the mode back when dropped, after a panic, too.
-struct Restored(FloatMode);
+struct RestoreOnDrop(FloatMode);
 
-impl Drop for Restored {
+impl Drop for RestoreOnDrop {
     fn drop(&mut self) {
         self.0.set();
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn register() -> u64 {
+fn read_register() -> u64 {
     let mut control = 0_u32;
     // SAFETY: every x86-64 has SSE; it writes the four bytes it is shown.
     unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
@@ -65,7 +65,7 @@ fn register() -> u64 {
 
 /// Sets MXCSR, all but [`FloatMode::BITS`] of which is what it was.
 #[cfg(target_arch = "x86_64")]
-fn put(control: u64) {
+fn write_register(control: u64) {
     let control = control as u32;
     // SAFETY: every x86-64 has SSE; no reserved bit is set, as the rest was read from the register. Rust computes as if the
     // mode were the usual one and only fails to know better; the calling thread runs the same code in this mode already.
@@ -99,10 +99,10 @@ pub(super) mod tests {
     #[test]
     fn a_mode_holds_during_a_call_and_is_restored_after_it() {
         let halved = || black_box(1e-40_f32) / black_box(2.0);
-        let usual = FloatMode::here();
-        assert!(FLUSHING.during(|| halved() == 0.0 && FloatMode::here() == FLUSHING));
-        assert!(halved() > 0.0 && FloatMode::here() == usual);
-        assert!(std::panic::catch_unwind(|| FLUSHING.during(|| panic!("inside"))).is_err());
-        assert_eq!(FloatMode::here(), usual);
+        let usual = FloatMode::current();
+        assert!(FLUSHING.scoped(|| halved() == 0.0 && FloatMode::current() == FLUSHING));
+        assert!(halved() > 0.0 && FloatMode::current() == usual);
+        assert!(std::panic::catch_unwind(|| FLUSHING.scoped(|| panic!("inside"))).is_err());
+        assert_eq!(FloatMode::current(), usual);
     }
 }

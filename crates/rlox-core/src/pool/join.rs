@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::{num_threads, run_whole};
+use super::{num_threads, run_uninterrupted};
 use crate::{Error, Result};
 
 /// Does two pieces of work, at once where a second thread is free, and gives what they give. Nothing interrupts them.
@@ -22,7 +22,7 @@ pub fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> 
         return Ok((a(), b()));
     }
     let (a, b) = (Piece::new(a), Piece::new(b));
-    run_whole(2, &|part, _| {
+    run_uninterrupted(2, &|part, _| {
         if part == 0 {
             a.work();
         } else {

@@ -6,21 +6,21 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-use super::{Work, num_threads, run, run_whole};
+use super::{Work, num_threads, run, run_uninterrupted};
 use crate::Result;
-use crate::interrupt::Pause;
+use crate::interrupt::PollFn;
 
 /// Fewer elements are not worth a second thread.
-const WORTH: usize = 1 << 17;
+const MIN_PARALLEL_ELEMENTS: usize = 1 << 17;
 
 /// As many elements as a thread takes at a time, where that is free: some 20 us of work.
-pub(crate) const PIECE: usize = 1 << 15;
+pub(crate) const CHUNK_ELEMENTS: usize = 1 << 15;
 
 /// As wide as rows are still read and written in long runs and the columns' sums fit the innermost cache.
-const WIDEST: usize = 256;
+const MAX_COLUMNS: usize = 256;
 
 /// Narrower parts would leave vectors half empty.
-const NARROWEST: usize = 16;
+const MIN_COLUMNS: usize = 16;
 
 /// Some columns of a row-major grid, to be changed.
 pub(crate) struct ColumnsMut<'a, T> {
@@ -35,11 +35,11 @@ impl<T> ColumnsMut<'_, T> {
     /// `N` columns of row `t` from column `first` on.
     #[inline]
     pub(crate) fn row<const N: usize>(&mut self, t: usize, first: usize) -> &mut [T; N] {
-        let (columns, at) = (&self.columns, t * self.width + first);
+        let (columns, offset) = (&self.columns, t * self.width + first);
         let inside = t < self.rows && columns.start <= first && first + N <= columns.end;
         assert!(inside, "these columns of the grid");
         // SAFETY: inside of the grid, which is borrowed as long as `self`, and in columns that `self` alone has.
-        unsafe { &mut *self.start.add(at).cast() }
+        unsafe { &mut *self.start.add(offset).cast() }
     }
 }
 
@@ -56,13 +56,13 @@ unsafe impl<T: Send> Sync for Start<T> {}
 pub(crate) fn run_columns<T: Send, const K: usize>(
     grids: [&mut [T]; K],
     width: usize,
-    work: impl Fn(Range<usize>, [ColumnsMut<'_, T>; K], Pause<'_>) -> Result<()> + Sync,
+    work: impl Fn(Range<usize>, [ColumnsMut<'_, T>; K], PollFn<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
     let len = grids.iter().map(|grid| grid.len()).min().unwrap_or(0);
-    let share = if len < WORTH { width } else { width.div_ceil(num_threads()) };
-    let widest = share.next_multiple_of(NARROWEST).clamp(1, WIDEST);
+    let share = if len < MIN_PARALLEL_ELEMENTS { width } else { width.div_ceil(num_threads()) };
+    let widest = share.next_multiple_of(MIN_COLUMNS).clamp(1, MAX_COLUMNS);
     let starts = grids.map(|grid| Start(grid.as_mut_ptr()));
-    run_worth(run, len, width.div_ceil(widest), &|part, pause| {
+    run_if_worthwhile(run, len, width.div_ceil(widest), &|part, poll| {
         let columns = part * widest..width.min((part + 1) * widest);
         let parts = starts.each_ref().map(|start| ColumnsMut {
             start: start.0,
@@ -71,7 +71,7 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
             columns: columns.clone(),
             grid: PhantomData,
         });
-        work(columns, parts, pause)
+        work(columns, parts, poll)
     })
 }
 
@@ -84,37 +84,37 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
 pub(crate) fn run_chunks<T: Send, const K: usize>(
     slices: [&mut [T]; K],
     chunk: usize,
-    work: impl Fn(usize, [&mut [T]; K], Pause<'_>) -> Result<()> + Sync,
+    work: impl Fn(usize, [&mut [T]; K], PollFn<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    chunked(run, slices, chunk, work)
+    run_chunked(run, slices, chunk, work)
 }
 
 /// As [`run_chunks`], for work that no interruption ends.
-pub(crate) fn run_chunks_whole<T: Send, const K: usize>(
+pub(crate) fn run_chunks_uninterrupted<T: Send, const K: usize>(
     slices: [&mut [T]; K],
     chunk: usize,
     work: impl Fn(usize, [&mut [T]; K]) + Sync,
 ) -> Result<()> {
-    chunked(run_whole, slices, chunk, |i, chunks, _| {
+    run_chunked(run_uninterrupted, slices, chunk, |i, chunks, _| {
         work(i, chunks);
         Ok(())
     })
 }
 
-fn chunked<T: Send, const K: usize>(
+fn run_chunked<T: Send, const K: usize>(
     run: Runner,
     slices: [&mut [T]; K],
     chunk: usize,
-    work: impl Fn(usize, [&mut [T]; K], Pause<'_>) -> Result<()> + Sync,
+    work: impl Fn(usize, [&mut [T]; K], PollFn<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
     let len = slices.iter().map(|slice| slice.len()).min().unwrap_or(0);
     let chunk = chunk.max(1);
     let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
-    run_worth(run, len.saturating_mul(PIECE.div_ceil(chunk)), len.div_ceil(chunk), &|i, pause| {
-        let (at, count) = (i * chunk, chunk.min(len - i * chunk));
+    run_if_worthwhile(run, len.saturating_mul(CHUNK_ELEMENTS.div_ceil(chunk)), len.div_ceil(chunk), &|i, poll| {
+        let (offset, count) = (i * chunk, chunk.min(len - i * chunk));
         // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
-        let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(at), count) });
-        work(i, chunks, pause)
+        let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(offset), count) });
+        work(i, chunks, poll)
     })
 }
 
@@ -126,17 +126,17 @@ fn chunked<T: Send, const K: usize>(
 pub(crate) fn run_rows<T: Send>(
     out: &mut [T],
     row: usize,
-    work: impl Fn(usize, &mut T, Pause<'_>) -> Result<()> + Sync,
+    work: impl Fn(usize, &mut T, PollFn<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
     // A row of nothing takes a look, too.
     let row = row.max(1);
-    let (len, each) = (out.len(), PIECE.div_ceil(row));
+    let (len, each) = (out.len(), CHUNK_ELEMENTS.div_ceil(row));
     let start = Start(out.as_mut_ptr());
     let start = &start;
-    run_worth(run, len.saturating_mul(row), len.div_ceil(each), &|part, pause| {
+    run_if_worthwhile(run, len.saturating_mul(row), len.div_ceil(each), &|part, poll| {
         for i in part * each..len.min((part + 1) * each) {
             // SAFETY: inside of `out`, which is borrowed until `run_worth` returns; every element comes once.
-            work(i, unsafe { &mut *start.0.add(i) }, &mut *pause)?;
+            work(i, unsafe { &mut *start.0.add(i) }, &mut *poll)?;
         }
         Ok(())
     })
@@ -146,8 +146,8 @@ pub(crate) fn run_rows<T: Send>(
 type Runner = fn(usize, Work<'_>) -> Result<()>;
 
 /// Has the parts of work on `len` elements done by all threads, or by this one where it is little.
-fn run_worth(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
-    if len < WORTH { (0..parts).try_for_each(|part| work(part, &mut || Ok(()))) } else { run(parts, work) }
+fn run_if_worthwhile(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
+    if len < MIN_PARALLEL_ELEMENTS { (0..parts).try_for_each(|part| work(part, &mut || Ok(()))) } else { run(parts, work) }
 }
 
 #[cfg(test)]

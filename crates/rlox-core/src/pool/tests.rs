@@ -42,7 +42,7 @@ fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
 /// A pool of its own with workers, however few CPUs there are.
 fn pool() -> &'static Pool {
     let pool: &'static Pool = Box::leak(Box::new(Pool::new(std::process::id())));
-    pool.employ(2);
+    pool.spawn_workers(2);
     pool
 }
 
@@ -63,14 +63,14 @@ fn workers_take_parts_also_after_they_slept() {
     let pool = pool();
     for pause in [0, 0, 20] {
         std::thread::sleep(Duration::from_millis(pause));
-        let begun = AtomicUsize::new(0);
-        let work = |_: usize, _: Pause<'_>| {
-            begun.fetch_add(1, Ordering::SeqCst);
+        let num_started = AtomicUsize::new(0);
+        let work = |_: usize, _: PollFn<'_>| {
+            num_started.fetch_add(1, Ordering::SeqCst);
             // Three parts at once take three threads.
-            assert!(wait(|| begun.load(Ordering::SeqCst) == 3));
+            assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
             Ok(())
         };
-        pool.share(&Job::new(3, &work)).unwrap().unwrap();
+        pool.run_shared(&Job::new(3, &work)).unwrap().unwrap();
     }
 }
 
@@ -79,31 +79,31 @@ fn workers_take_parts_also_after_they_slept() {
 fn workers_round_as_the_caller_does_and_only_for_it() {
     let pool = pool();
     let modes = || {
-        let (begun, modes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let work = |_: usize, _: Pause<'_>| {
-            begun.fetch_add(1, Ordering::SeqCst);
+        let (num_started, modes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = |_: usize, _: PollFn<'_>| {
+            num_started.fetch_add(1, Ordering::SeqCst);
             // Three parts at once take three threads.
-            assert!(wait(|| begun.load(Ordering::SeqCst) == 3));
-            modes.lock().unwrap().push(FloatMode::here());
+            assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
+            modes.lock().unwrap().push(FloatMode::current());
             Ok(())
         };
-        pool.share(&Job::new(3, &work)).unwrap().unwrap();
+        pool.run_shared(&Job::new(3, &work)).unwrap().unwrap();
         modes.into_inner().unwrap()
     };
-    let (usual, flushing) = (FloatMode::here(), fp_env::tests::FLUSHING);
-    assert_eq!(flushing.during(modes), [flushing; 3]);
+    let (usual, flushing) = (FloatMode::current(), fp_env::tests::FLUSHING);
+    assert_eq!(flushing.scoped(modes), [flushing; 3]);
     assert_eq!(modes(), [usual; 3]);
 }
 
 #[test]
 fn a_second_job_meanwhile_is_left_to_its_caller() {
     let pool = pool();
-    let work = |_: usize, _: Pause<'_>| {
-        assert!(pool.share(&Job::new(2, &|_, _| Ok(()))).is_none());
+    let work = |_: usize, _: PollFn<'_>| {
+        assert!(pool.run_shared(&Job::new(2, &|_, _| Ok(()))).is_none());
         Ok(())
     };
-    pool.share(&Job::new(4, &work)).unwrap().unwrap();
-    assert!(pool.share(&Job::new(2, &|_, _| Ok(()))).is_some());
+    pool.run_shared(&Job::new(4, &work)).unwrap().unwrap();
+    assert!(pool.run_shared(&Job::new(2, &|_, _| Ok(()))).is_some());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_workers_error_or_panic_reaches_the_caller() {
     let (pool, caller) = (pool(), std::thread::current().id());
     let of_worker = |fail: &(dyn Fn() -> Result<()> + Sync)| {
         let failed = AtomicBool::new(false);
-        let work = |_: usize, pause: Pause<'_>| {
+        let work = |_: usize, pause: PollFn<'_>| {
             if std::thread::current().id() == caller {
                 // Told of the end by the worker's failure, and by nothing else.
                 assert!(wait(|| failed.load(Ordering::SeqCst)));
@@ -121,13 +121,13 @@ fn a_workers_error_or_panic_reaches_the_caller() {
             failed.store(true, Ordering::SeqCst);
             fail()
         };
-        pool.share(&Job::new(2, &work)).unwrap()
+        pool.run_shared(&Job::new(2, &work)).unwrap()
     };
     let error = of_worker(&|| Err(Error::Backend("the worker's".into()))).unwrap_err();
     assert_eq!(error.to_string(), "the worker's");
     let caught = catch_unwind(AssertUnwindSafe(|| of_worker(&|| panic!("the worker's panic"))));
     assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"the worker's panic"));
-    pool.share(&Job::new(2, &|_, _| Ok(()))).unwrap().unwrap();
+    pool.run_shared(&Job::new(2, &|_, _| Ok(()))).unwrap().unwrap();
 }
 
 #[test]

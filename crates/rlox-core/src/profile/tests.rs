@@ -44,7 +44,7 @@ fn assert_near(seconds: [f64; 6], expected: [f64; 6]) {
 
 /// A stretch whose steps take 1 ms to act and 3 ms in the environments.
 fn stretch(num_envs: usize, count: usize) {
-    let mut steps = Steps::of(num_envs);
+    let mut steps = StepTimer::new(num_envs);
     for _ in 0..count {
         steps.begin(Phase::Inference);
         pass(MS);
@@ -138,7 +138,7 @@ fn stretches_share_what_they_saw() {
     start();
     stretch(1, 40);
     // None of these is looked into: the next is the 64th.
-    let mut steps = Steps::of(1);
+    let mut steps = StepTimer::new(1);
     for _ in 0..10 {
         steps.begin(Phase::Buffer);
         pass(MS);
@@ -152,13 +152,13 @@ fn stretches_share_what_they_saw() {
 fn one_step_in_about_64_is_looked_into() {
     for (num_envs, looked, most) in [(1, 20, 22), (8, 113, 116), (64, 1000, 1000), (4096, 1000, 1000)] {
         start();
-        let mut steps = Steps::of(num_envs);
-        let seen = (0..1000).filter(|_| {
+        let mut steps = StepTimer::new(num_envs);
+        let sampled = (0..1000).filter(|_| {
             steps.begin(Phase::EnvStep);
             steps.now.is_some()
         });
-        let seen = seen.count();
-        assert!((looked..=most).contains(&seen), "{seen} of 1000 steps of {num_envs}");
+        let num_sampled = sampled.count();
+        assert!((looked..=most).contains(&num_sampled), "{num_sampled} of 1000 steps of {num_envs}");
         drop(steps);
         stop();
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::batch::Relabel;
+use super::batch::GoalRelabel;
 use super::hindsight::Hindsight;
 use super::prioritized::Prioritized;
 use super::sampler::{Sampler, Uniform};
-use super::state::{Description, Saved};
+use super::state::{SamplerConfig, PersistSampler};
 use super::storage::ReplayStorage;
 use crate::{Field, Pcg64, Result};
 
@@ -70,32 +70,32 @@ macro_rules! inside {
 }
 
 impl Sampler for AnySampler {
-    fn choose(
+    fn sample_indices(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
         indices: &mut [usize],
         weights: &mut [f32],
     ) -> Result<()> {
-        inside!(self, it => it.choose(storage, rng, indices, weights))
+        inside!(self, it => it.sample_indices(storage, rng, indices, weights))
     }
 
-    fn goals(
+    fn relabel_goals(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
         indices: &[usize],
         goals: &mut Vec<usize>,
-    ) -> Result<Option<Relabel>> {
-        inside!(self, it => it.goals(storage, rng, indices, goals))
+    ) -> Result<Option<GoalRelabel>> {
+        inside!(self, it => it.relabel_goals(storage, rng, indices, goals))
     }
 
-    fn spans_steps(&self) -> bool {
-        inside!(self, it => it.spans_steps())
+    fn supports_n_step(&self) -> bool {
+        inside!(self, it => it.supports_n_step())
     }
 
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
-        inside!(self, it => it.added(storage, indices))
+    fn on_push(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+        inside!(self, it => it.on_push(storage, indices))
     }
 
     fn memory(&self) -> usize {
@@ -119,16 +119,16 @@ impl Sampler for AnySampler {
     }
 }
 
-impl Saved for AnySampler {
-    fn describe(&self) -> Description {
-        inside!(self, it => it.describe())
+impl PersistSampler for AnySampler {
+    fn to_config(&self) -> SamplerConfig {
+        inside!(self, it => it.to_config())
     }
 
-    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
-        match about.get("sampler").and_then(|name| name.as_str()) {
-            Some("prioritized") => Prioritized::described(about, storage).map(Self::Prioritized),
-            Some("hindsight") => Hindsight::described(about, storage).map(Self::Hindsight),
-            _ => Uniform::described(about, storage).map(Self::Uniform),
+    fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self> {
+        match config.get("sampler").and_then(|name| name.as_str()) {
+            Some("prioritized") => Prioritized::from_config(config, storage).map(Self::Prioritized),
+            Some("hindsight") => Hindsight::from_config(config, storage).map(Self::Hindsight),
+            _ => Uniform::from_config(config, storage).map(Self::Uniform),
         }
     }
 }

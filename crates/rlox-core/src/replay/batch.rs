@@ -3,16 +3,16 @@
 use std::ops::Range;
 
 use super::n_step::{NStep, Spans, retain};
-use super::schema::{Layout, Part};
+use super::schema::{TransitionSchema, FieldSpec};
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch::prefetch;
-use crate::{DType, Error, Field, FieldData, FieldMut, Result, Watch, alloc, check_len};
+use crate::{DType, Error, Field, FieldData, FieldMut, Result, InterruptCheck, alloc, check_len};
 
 /// Bytes of a row, and of the next one, that are asked for before they are copied: longer ones come in by themselves.
-const NEAR: usize = 512;
-const LINE: usize = 64;
+const PREFETCH_BYTES: usize = 512;
+const CACHE_LINE: usize = 64;
 /// Rows, and bytes of a column, that are read between two looks for an interruption.
-const TOGETHER: (usize, usize) = (1 << 14, 1 << 20);
+const MAX_PIECE: (usize, usize) = (1 << 14, 1 << 20);
 
 /// Something that is stored of each transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,25 +33,25 @@ pub enum Column {
     Truncated,
 }
 
-impl Layout {
+impl TransitionSchema {
     /// What is stored of each transition, in the layout's order: name, row shape, dtype and column.
     ///
     /// Next observations are called as observations are, with `next_` before it.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
-        let layout = self;
-        let each = |part: &Part, name: String, column| (name, part.shape.clone(), part.dtype, column);
-        let parts = layout.obs.iter().enumerate();
-        let obs = parts.clone().map(|(i, part)| each(part, part.name.clone(), Column::Obs(i)));
-        let next = parts.map(|(i, part)| each(part, format!("next_{}", part.name), Column::NextObs(i)));
-        let extra = layout.extra.iter().enumerate();
-        let extra = extra.map(|(i, part)| each(part, part.name.clone(), Column::Extra(i)));
-        let action = each(&layout.action, layout.action.name.clone(), Column::Action);
-        let alone = |name: &str, dtype, column| (name.to_owned(), Vec::new(), dtype, column);
+        let schema = self;
+        let each = |spec: &FieldSpec, name: String, column| (name, spec.shape.clone(), spec.dtype, column);
+        let parts = schema.obs.iter().enumerate();
+        let obs = parts.clone().map(|(i, spec)| each(spec, spec.name.clone(), Column::Obs(i)));
+        let next = parts.map(|(i, spec)| each(spec, format!("next_{}", spec.name), Column::NextObs(i)));
+        let extra = schema.extra.iter().enumerate();
+        let extra = extra.map(|(i, spec)| each(spec, spec.name.clone(), Column::Extra(i)));
+        let action = each(&schema.action, schema.action.name.clone(), Column::Action);
+        let scalar = |name: &str, dtype, column| (name.to_owned(), Vec::new(), dtype, column);
         obs.chain(next)
-            .chain([action, alone("rewards", DType::F32, Column::Reward)])
+            .chain([action, scalar("rewards", DType::F32, Column::Reward)])
             .chain(
                 [("terminated", Column::Terminated), ("truncated", Column::Truncated)]
-                    .map(|(name, column)| alone(name, DType::Bool, column)),
+                    .map(|(name, column)| scalar(name, DType::Bool, column)),
             )
             .chain(extra)
             .collect()
@@ -60,7 +60,7 @@ impl Layout {
 
 /// Which parts of observations are the goal that was reached, and the one to reach, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relabel {
+pub struct GoalRelabel {
     /// The goal that was reached.
     pub achieved: usize,
     /// The goal to reach, in whose place others are put.
@@ -69,7 +69,7 @@ pub struct Relabel {
 
 /// Which transitions were chosen.
 #[derive(Clone, Debug, Default)]
-pub struct Chosen {
+pub struct SampleIndices {
     pub(crate) indices: Vec<usize>,
     pub(crate) weights: Vec<f32>,
     rows: Vec<usize>,
@@ -78,14 +78,14 @@ pub struct Chosen {
     /// The transitions whose next observations hold the goals of the first ones, and their rows.
     pub(crate) goals: Vec<usize>,
     goal_rows: Vec<usize>,
-    pub(crate) relabel: Option<Relabel>,
+    pub(crate) relabel: Option<GoalRelabel>,
     /// The transitions themselves, where they had to be read from a file.
     pub(crate) records: Vec<u8>,
     /// How many rows the storage has, and how many transitions it had taken; none before all of them are found.
     of: Option<(usize, usize)>,
 }
 
-impl Chosen {
+impl SampleIndices {
     /// The transitions' numbers, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
@@ -109,8 +109,8 @@ impl Chosen {
 
     /// Bytes of memory, which the next choice uses again.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::of);
-        let own = numbers.iter().sum::<usize>() + alloc::of(&self.weights) + alloc::of(&self.records);
+        let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::allocated_bytes);
+        let own = numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.weights) + alloc::allocated_bytes(&self.records);
         own + self.spans.memory()
     }
 
@@ -122,9 +122,9 @@ impl Chosen {
         self.goals.clear();
         self.relabel = None;
         let missing = count.saturating_sub(self.indices.len());
-        alloc::grow("batch_size", &mut self.indices, missing)?;
+        alloc::try_reserve("batch_size", &mut self.indices, missing)?;
         let missing = count.saturating_sub(self.weights.len());
-        alloc::grow("batch_size", &mut self.weights, missing)?;
+        alloc::try_reserve("batch_size", &mut self.weights, missing)?;
         self.indices.resize(count, 0);
         self.weights.resize(count, 1.0);
         Ok(())
@@ -135,8 +135,8 @@ impl Chosen {
         storage.locate(&self.indices, &mut self.rows)?;
         storage.locate(&self.goals, &mut self.goal_rows)?;
         self.n_step = n_step;
-        n_step.map_or(Ok(()), |steps| self.spans.find(storage, steps, &self.rows))?;
-        self.of = Some(storage.laps());
+        n_step.map_or(Ok(()), |n_step| self.spans.find(storage, n_step, &self.rows))?;
+        self.of = Some(storage.generation());
         Ok(())
     }
 
@@ -154,8 +154,8 @@ impl Chosen {
     /// [`Error::Shape`] for another number of flags.
     pub fn retain(&mut self, keep: &[bool]) -> Result<()> {
         crate::check_len("keep", keep.len(), self.indices.len())?;
-        let (bytes, mut at) = (self.records.len() / keep.len().max(1), 0..);
-        self.records.retain(|_| at.next().is_some_and(|at: usize| keep[at / bytes]));
+        let (bytes, mut positions) = (self.records.len() / keep.len().max(1), 0..);
+        self.records.retain(|_| positions.next().is_some_and(|at: usize| keep[at / bytes]));
         retain(&mut self.indices, keep);
         retain(&mut self.weights, keep);
         retain(&mut self.rows, keep);
@@ -171,11 +171,11 @@ impl Chosen {
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == Some(storage.laps()) {
+        if self.of == Some(storage.generation()) {
             return Ok(());
         }
-        let fix = "read what was chosen before the next push";
-        Err(Error::config("chosen", "transitions of this storage as it is", "others", fix))
+        let hint = "read what was chosen before the next push";
+        Err(Error::config("chosen", "transitions of this storage as it is", "others", hint))
     }
 
     /// Copies one column of them, `[B, ...]`.
@@ -236,7 +236,7 @@ impl Chosen {
         let last = match column {
             Column::Obs(_) | Column::Action | Column::Reward => false,
             Column::NextObs(_) | Column::Terminated | Column::Truncated => true,
-            Column::Extra(part) => storage.layout().extra.get(part).is_some_and(|part| part.name.starts_with("next_")),
+            Column::Extra(part) => storage.schema().extra.get(part).is_some_and(|part| part.name.starts_with("next_")),
         };
         if last && self.n_step.is_some() { &self.spans.ends } else { &self.rows }
     }
@@ -259,7 +259,7 @@ impl Chosen {
 /// them, each `[B, ...]`.
 #[derive(Clone, Debug, Default)]
 pub struct SampledBatch {
-    pub(crate) chosen: Chosen,
+    pub(crate) chosen: SampleIndices,
     columns: Vec<Column>,
     fields: Vec<Field>,
 }
@@ -282,7 +282,7 @@ impl SampledBatch {
     }
 
     /// Which they are.
-    pub fn chosen(&self) -> &Chosen {
+    pub fn sample_indices(&self) -> &SampleIndices {
         &self.chosen
     }
 
@@ -336,11 +336,11 @@ impl SampledBatch {
     }
 
     /// Room for so many transitions of a layout.
-    pub(crate) fn prepare(&mut self, layout: &Layout, count: usize) -> Result<()> {
-        if !self.fits(layout) {
-            let columns = layout.columns();
-            let made = columns.iter().map(|(name, shape, dtype, _)| Field::new(name.clone(), 0, shape, *dtype));
-            self.fields = made.collect::<Result<_>>()?;
+    pub(crate) fn prepare(&mut self, schema: &TransitionSchema, count: usize) -> Result<()> {
+        if !self.fits(schema) {
+            let columns = schema.columns();
+            let fields = columns.iter().map(|(name, shape, dtype, _)| Field::new(name.clone(), 0, shape, *dtype));
+            self.fields = fields.collect::<Result<_>>()?;
             self.columns = columns.into_iter().map(|(.., column)| column).collect();
         }
         for field in &mut self.fields {
@@ -350,29 +350,29 @@ impl SampledBatch {
     }
 
     /// Whether the fields are those of a layout; asked without an allocation.
-    fn fits(&self, layout: &Layout) -> bool {
-        let next = |name: &str, part: &str| name.strip_prefix("next_") == Some(part);
+    fn fits(&self, schema: &TransitionSchema) -> bool {
+        let next = |name: &str, base: &str| name.strip_prefix("next_") == Some(base);
         let fit = |(field, column): (&Field, &Column)| {
-            let (part, named) = match *column {
-                Column::Obs(i) => (layout.obs.get(i), false),
-                Column::NextObs(i) => (layout.obs.get(i), true),
-                Column::Action => (Some(&layout.action), false),
-                Column::Extra(i) => (layout.extra.get(i), false),
+            let (spec, named) = match *column {
+                Column::Obs(i) => (schema.obs.get(i), false),
+                Column::NextObs(i) => (schema.obs.get(i), true),
+                Column::Action => (Some(&schema.action), false),
+                Column::Extra(i) => (schema.extra.get(i), false),
                 Column::Reward | Column::Terminated | Column::Truncated => return true,
             };
-            part.is_some_and(|part| {
-                let name = if named { next(field.name(), &part.name) } else { field.name() == part.name };
-                name && (field.shape(), field.dtype()) == (&part.shape[..], part.dtype)
+            spec.is_some_and(|spec| {
+                let name = if named { next(field.name(), &spec.name) } else { field.name() == spec.name };
+                name && (field.shape(), field.dtype()) == (&spec.shape[..], spec.dtype)
             })
         };
-        self.fields.len() == 2 * layout.obs.len() + layout.extra.len() + 4
+        self.fields.len() == 2 * schema.obs.len() + schema.extra.len() + 4
             && self.fields.iter().zip(&self.columns).all(fit)
     }
 
     /// Fills the fields with what `read` copies of each column.
-    pub(crate) fn fill_by(&mut self, read: impl Fn(&Chosen, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
-        let Self { chosen, columns, fields } = self;
-        columns.iter().zip(fields).try_for_each(|(column, field)| read(chosen, *column, field.data_mut()))
+    pub(crate) fn fill_by(&mut self, read: impl Fn(&SampleIndices, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
+        let Self { chosen: sample_indices, columns, fields } = self;
+        columns.iter().zip(fields).try_for_each(|(column, field)| read(sample_indices, *column, field.data_mut()))
     }
 }
 
@@ -387,27 +387,27 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`].
     pub(crate) fn locate(&self, indices: &[usize], rows: &mut Vec<usize>) -> Result<()> {
-        let held = self.indices();
+        let valid = self.indices();
         rows.clear();
-        alloc::grow("indices", rows, indices.len())?;
-        if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
-            return Err(not_held(*wrong, &held));
+        alloc::try_reserve("indices", rows, indices.len())?;
+        if let Some(invalid) = indices.iter().find(|index| !valid.contains(index)) {
+            return Err(invalid_index(*invalid, &valid));
         }
-        let (all, stride) = (self.room() * self.num_envs, self.places.stride);
+        let (all, stride) = (self.capacity_steps() * self.num_envs, self.places.stride);
         // What is held is at most one lap behind.
-        let lap = held.start / all * all;
-        let mut watch = Watch::default();
-        for (i, indices) in indices.chunks(TOGETHER.0).enumerate() {
+        let base = valid.start / all * all;
+        let mut interrupt = InterruptCheck::default();
+        for (i, indices) in indices.chunks(MAX_PIECE.0).enumerate() {
             if i > 0 {
-                watch.check()?;
+                interrupt.check()?;
             }
             for index in indices {
-                let row = index - lap;
+                let row = index - base;
                 let row = if row >= all { row - all } else { row };
                 rows.push(row);
                 // A whole row of small observations, and what comes after it.
                 let from = row * stride;
-                for line in (from..(from + 2 * stride).min(from + NEAR)).step_by(LINE) {
+                for line in (from..(from + 2 * stride).min(from + PREFETCH_BYTES)).step_by(CACHE_LINE) {
                     if let Some(place) = self.data.get(line) {
                         prefetch(place);
                     }
@@ -438,7 +438,7 @@ impl ReplayStorage {
     pub(super) fn memory_of<'a>(&self, column: Column, rows: usize, out: FieldMut<'a>) -> Result<&'a mut [u8]> {
         let (dtype, width) = self.shape_of(column)?;
         if out.dtype() != dtype {
-            return Err(other_dtype(dtype, out.dtype()));
+            return Err(dtype_mismatch(dtype, out.dtype()));
         }
         check_len("out", out.len(), rows.saturating_mul(width))?;
         Ok(out.into_bytes())
@@ -453,11 +453,11 @@ impl ReplayStorage {
             return Ok(());
         }
         let each = out.len() / rows.len();
-        pieces(rows.len(), each, out, |some, out| self.read_piece(column, &rows[some], each, out))
+        for_each_piece(rows.len(), each, out, |some, out| self.read_piece(column, &rows[some], each, out))
     }
 
     fn read_piece(&self, column: Column, rows: &[usize], each: usize, out: &mut [u8]) {
-        let (places, stride) = (&self.places, self.places.stride);
+        let (row_layout, stride) = (&self.places, self.places.stride);
         let flag = |flag: u8, out: &mut [u8]| {
             for (out, row) in out.iter_mut().zip(rows) {
                 *out = u8::from(self.flags(*row) & flag != 0);
@@ -472,9 +472,9 @@ impl ReplayStorage {
                 let from = self.offset_of(Column::Obs(part));
                 copy(rows.iter().copied(), each, out, |row| {
                     if self.flags(row) & STORED != 0 {
-                        &self.aside.row(self.slot(row, places.stored))[from..]
+                        &self.aside.row(self.slot(row, row_layout.stored))[from..]
                     } else {
-                        &self.data[self.later(row, 1) * stride + from..]
+                        &self.data[self.row_after(row, 1) * stride + from..]
                     }
                 });
             }
@@ -489,7 +489,7 @@ impl ReplayStorage {
     pub(crate) fn read_bools(&self, column: Column, rows: &[usize], out: &mut [bool]) -> Result<()> {
         let (dtype, width) = self.shape_of(column)?;
         if dtype != DType::Bool {
-            return Err(other_dtype(dtype, DType::Bool));
+            return Err(dtype_mismatch(dtype, DType::Bool));
         }
         check_len("out", out.len(), rows.len().saturating_mul(width))?;
         let flag = match column {
@@ -498,39 +498,39 @@ impl ReplayStorage {
             _ => {
                 let mut bytes = alloc::zeroed("batch_size", out.len())?;
                 self.read(column, rows, FieldMut::Bool(&mut bytes))?;
-                return pieces(rows.len(), width, out, |some, out| {
+                return for_each_piece(rows.len(), width, out, |some, out| {
                     out.iter_mut().zip(&bytes[some.start * width..]).for_each(|(out, byte)| *out = *byte != 0);
                 });
             }
         };
-        pieces(rows.len(), 1, out, |some, out| {
+        for_each_piece(rows.len(), 1, out, |some, out| {
             out.iter_mut().zip(&rows[some]).for_each(|(out, row)| *out = self.flags(*row) & flag != 0);
         })
     }
 
     /// The dtype and the number of elements of a column's rows.
     pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
-        let layout = &self.layout;
-        let part = match column {
-            Column::Obs(part) | Column::NextObs(part) => layout.obs.get(part),
-            Column::Action => Some(&layout.action),
-            Column::Extra(part) => layout.extra.get(part),
+        let schema = &self.layout;
+        let spec = match column {
+            Column::Obs(part) | Column::NextObs(part) => schema.obs.get(part),
+            Column::Action => Some(&schema.action),
+            Column::Extra(part) => schema.extra.get(part),
             Column::Reward => return Ok((DType::F32, 1)),
             Column::Terminated | Column::Truncated => return Ok((DType::Bool, 1)),
         };
-        let part = part.ok_or_else(|| no_column(layout, column))?;
-        Ok((part.dtype, part.width()))
+        let spec = spec.ok_or_else(|| unknown_column(schema, column))?;
+        Ok((spec.dtype, spec.width()))
     }
 
     /// Where a column that is not a flag or a next observation lies in a row.
     fn offset_of(&self, column: Column) -> usize {
-        let (layout, places) = (&self.layout, &self.places);
-        let bytes = |parts: &[Part]| parts.iter().map(Part::bytes).sum::<usize>();
+        let (schema, row_layout) = (&self.layout, &self.places);
+        let bytes = |specs: &[FieldSpec]| specs.iter().map(FieldSpec::bytes).sum::<usize>();
         match column {
-            Column::Obs(part) => bytes(&layout.obs[..part]),
-            Column::Action => places.action,
-            Column::Extra(part) => places.action + layout.action.bytes() + bytes(&layout.extra[..part]),
-            _ => places.reward,
+            Column::Obs(part) => bytes(&schema.obs[..part]),
+            Column::Action => row_layout.action,
+            Column::Extra(part) => row_layout.action + schema.action.bytes() + bytes(&schema.extra[..part]),
+            _ => row_layout.reward,
         }
     }
 
@@ -554,7 +554,7 @@ impl ReplayStorage {
             for (i, out) in older.chunks_exact_mut(size).enumerate() {
                 out.copy_from_slice(self.frame(row, frames - 2 - i));
             }
-            newest.copy_from_slice(self.newest(self.later(row, 1)));
+            newest.copy_from_slice(self.newest(self.row_after(row, 1)));
         }
     }
 }
@@ -563,42 +563,42 @@ impl ReplayStorage {
 ///
 /// # Errors
 /// [`Error::Interrupted`]; the first rows are written then.
-pub(super) fn pieces<T>(
+pub(super) fn for_each_piece<T>(
     rows: usize,
     each: usize,
     out: &mut [T],
     mut read: impl FnMut(Range<usize>, &mut [T]),
 ) -> Result<()> {
-    let together = (TOGETHER.1 / each.max(1)).clamp(1, TOGETHER.0);
-    if rows <= together {
+    let piece_rows = (MAX_PIECE.1 / each.max(1)).clamp(1, MAX_PIECE.0);
+    if rows <= piece_rows {
         read(0..rows, out);
         return Ok(());
     }
-    let mut watch = Watch::default();
-    for (i, out) in out.chunks_mut(together * each.max(1)).enumerate() {
-        watch.check()?;
-        read(i * together..rows.min((i + 1) * together), out);
+    let mut interrupt = InterruptCheck::default();
+    for (i, out) in out.chunks_mut(piece_rows * each.max(1)).enumerate() {
+        interrupt.check()?;
+        read(i * piece_rows..rows.min((i + 1) * piece_rows), out);
     }
     Ok(())
 }
 
 /// The error for a column that a layout does not have.
 #[cold]
-pub(super) fn no_column(layout: &Layout, column: Column) -> Error {
-    let expected = format!("one of {} observation and {} further parts", layout.obs.len(), layout.extra.len());
+pub(super) fn unknown_column(schema: &TransitionSchema, column: Column) -> Error {
+    let expected = format!("one of {} observation and {} further parts", schema.obs.len(), schema.extra.len());
     Error::config("column", expected, format!("{column:?}"), "count from 0")
 }
 
 /// The error for memory of another dtype than a column's.
 #[cold]
-pub(super) fn other_dtype(dtype: DType, out: DType) -> Error {
+pub(super) fn dtype_mismatch(dtype: DType, out: DType) -> Error {
     Error::space("out", format!("{dtype:?}"), format!("{out:?}"), "pass memory of the column's dtype")
 }
 
 /// The error for a transition that cannot be sampled.
 #[cold]
-pub(crate) fn not_held(index: usize, held: &Range<usize>) -> Error {
-    let expected = format!("numbers of stored transitions, {} to {}", held.start, held.end.saturating_sub(1));
+pub(crate) fn invalid_index(index: usize, valid: &Range<usize>) -> Error {
+    let expected = format!("numbers of stored transitions, {} to {}", valid.start, valid.end.saturating_sub(1));
     Error::config("indices", expected, index.to_string(), "pass what sampling gave")
 }
 

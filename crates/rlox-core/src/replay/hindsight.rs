@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::Replay;
-use super::batch::Relabel;
+use super::batch::GoalRelabel;
 use super::sampler::Sampler;
 use super::schema::count;
-use super::state::{Description, Saved, expect_sampler, number, number_field, unfit};
+use super::state::{SamplerConfig, PersistSampler, check_sampler, number, number_field, invalid_field};
 use super::storage::{ReplayStorage, draw};
-use crate::{Error, Field, Pcg64, Result, Watch, alloc};
+use crate::{Error, Field, Pcg64, Result, InterruptCheck, alloc};
 
 /// Goals between two looks for an interruption.
-const LOOK: usize = 1 << 12;
+const POLL_EVERY_ROWS: usize = 1 << 12;
 
 /// Which goals stand in for the one that was meant (Andrychowicz et al. 2017, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,10 @@ impl Strategy {
     ///
     /// # Errors
     /// [`Error::Config`] for any other.
-    pub fn named(name: &str) -> Result<Self> {
+    pub fn from_name(name: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|named| named.1 == name).map(|named| named.0);
-        let wrong = || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
-        found.ok_or_else(wrong)
+        let invalid = || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
+        found.ok_or_else(invalid)
     }
 
     fn name(self) -> &'static str {
@@ -82,7 +82,7 @@ impl Strategy {
 /// ```
 #[derive(Debug)]
 pub struct Hindsight {
-    relabel: Relabel,
+    relabel: GoalRelabel,
     strategy: Strategy,
     n_sampled_goal: usize,
     /// The time steps with which episodes begin, in rising order, by environment.
@@ -104,41 +104,41 @@ impl Hindsight {
         strategy: Strategy,
         n_sampled_goal: usize,
     ) -> Result<Self> {
-        let obs = &storage.layout().obs;
+        let obs = &storage.schema().obs;
         let (Some(achieved), Some(desired)) = (obs.get(parts.0), obs.get(parts.1)) else {
             let (expected, got) = (format!("two of {} parts", obs.len()), format!("{parts:?}"));
             return Err(Error::config("parts", expected, got, "count from 0"));
         };
         if (&achieved.shape, achieved.dtype) != (&desired.shape, desired.dtype) || parts.0 == parts.1 {
-            let told = |part: &super::Part| format!("{:?} {:?}", part.dtype, part.shape);
-            let expected = format!("{}, as {} is", told(achieved), achieved.name);
-            return Err(Error::space(desired.name.clone(), expected, told(desired), "give both goals one form"));
+            let describe = |spec: &super::FieldSpec| format!("{:?} {:?}", spec.dtype, spec.shape);
+            let expected = format!("{}, as {} is", describe(achieved), achieved.name);
+            return Err(Error::space(desired.name.clone(), expected, describe(desired), "give both goals one form"));
         }
-        let mut starts = alloc::reserved("num_envs", storage.num_envs())?;
+        let mut starts = alloc::with_capacity("num_envs", storage.num_envs())?;
         starts.resize_with(storage.num_envs(), VecDeque::new);
-        let relabel = Relabel { achieved: parts.0, desired: parts.1 };
+        let relabel = GoalRelabel { achieved: parts.0, desired: parts.1 };
         Ok(Self { relabel, strategy, n_sampled_goal, starts })
     }
 
     /// The time steps of the episode that a time step of an environment is of, as far as they can be sampled.
-    fn episode(&self, env: usize, step: usize, held: &Range<usize>) -> Range<usize> {
+    fn episode(&self, env: usize, step: usize, valid: &Range<usize>) -> Range<usize> {
         let (starts, n) = (&self.starts[env], self.starts.len());
         let after = starts.partition_point(|start| *start <= step);
-        let first = after.checked_sub(1).and_then(|at| starts.get(at)).copied().unwrap_or(0);
+        let first = after.checked_sub(1).and_then(|index| starts.get(index)).copied().unwrap_or(0);
         let end = starts.get(after).copied().unwrap_or(usize::MAX);
-        first.max(held.start / n)..end.min(held.end / n)
+        first.max(valid.start / n)..end.min(valid.end / n)
     }
 
     /// What a state must have in common with a sampler; a strategy is its place among their names.
     fn settings(&self) -> [(&'static str, usize); 4] {
-        let Relabel { achieved, desired } = self.relabel;
+        let GoalRelabel { achieved, desired } = self.relabel;
         let strategy = Strategy::NAMES.iter().position(|named| named.0 == self.strategy).unwrap_or(0);
         [("achieved", achieved), ("desired", desired), ("n_sampled_goal", self.n_sampled_goal), ("strategy", strategy)]
     }
 }
 
 impl Sampler for Hindsight {
-    fn choose(
+    fn sample_indices(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
@@ -150,24 +150,24 @@ impl Sampler for Hindsight {
         Ok(())
     }
 
-    fn goals(
+    fn relabel_goals(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
         indices: &[usize],
         goals: &mut Vec<usize>,
-    ) -> Result<Option<Relabel>> {
-        let (held, n) = (storage.indices(), storage.num_envs());
+    ) -> Result<Option<GoalRelabel>> {
+        let (valid, n) = (storage.indices(), storage.num_envs());
         let k = self.n_sampled_goal as u128;
         let count = (indices.len() as u128 * k / (k + 1)) as usize;
-        alloc::grow("batch_size", goals, count)?;
-        let mut watch = Watch::default();
+        alloc::try_reserve("batch_size", goals, count)?;
+        let mut interrupt = InterruptCheck::default();
         for (i, index) in indices[..count].iter().enumerate() {
-            if i % LOOK == LOOK - 1 {
-                watch.check()?;
+            if i % POLL_EVERY_ROWS == POLL_EVERY_ROWS - 1 {
+                interrupt.check()?;
             }
             let (env, step) = (index % n, index / n);
-            let episode = self.episode(env, step, &held);
+            let episode = self.episode(env, step, &valid);
             let from = match self.strategy {
                 Strategy::Future => step..episode.end,
                 Strategy::Final => episode.end - 1..episode.end,
@@ -182,11 +182,11 @@ impl Sampler for Hindsight {
         Ok(Some(self.relabel))
     }
 
-    fn spans_steps(&self) -> bool {
+    fn supports_n_step(&self) -> bool {
         false
     }
 
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+    fn on_push(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let n = storage.num_envs();
         let oldest = storage.oldest();
         for index in indices.start.max(oldest)..indices.end {
@@ -195,7 +195,7 @@ impl Sampler for Hindsight {
                 starts.pop_front();
             }
             if !storage.is_cut(index) {
-                starts.try_reserve(1).map_err(|_| alloc::refused("capacity", starts.len() + 1, 8))?;
+                starts.try_reserve(1).map_err(|_| alloc::out_of_memory("capacity", starts.len() + 1, 8))?;
                 starts.push_back(index / n);
             }
         }
@@ -221,8 +221,8 @@ impl Sampler for Hindsight {
             if got != expected {
                 let named = |place: usize| Strategy::NAMES.get(place).map_or("unknown", |named| named.1);
                 return Err(match name {
-                    "strategy" => unfit(name, named(expected), named(got)),
-                    _ => unfit(name, expected, got),
+                    "strategy" => invalid_field(name, named(expected), named(got)),
+                    _ => invalid_field(name, expected, got),
                 });
             }
         }
@@ -230,25 +230,25 @@ impl Sampler for Hindsight {
     }
 
     fn load_state(&mut self, storage: &ReplayStorage, _: &[Field]) -> Result<()> {
-        self.added(storage, storage.oldest()..storage.next_index())
+        self.on_push(storage, storage.oldest()..storage.next_index())
     }
 }
 
-impl Saved for Hindsight {
-    fn describe(&self) -> Description {
+impl PersistSampler for Hindsight {
+    fn to_config(&self) -> SamplerConfig {
         let names = [("sampler", "hindsight"), ("strategy", self.strategy.name())];
         // The strategy's name comes last, in place of its number.
         let numbers = self.settings().map(|(key, number)| (key.to_owned(), number.into()));
         numbers.into_iter().chain(names.map(|(key, name)| (key.to_owned(), name.into()))).collect()
     }
 
-    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
-        expect_sampler(about, "hindsight")?;
+    fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self> {
+        check_sampler(config, "hindsight")?;
         let number = |key| {
-            count(about, key).map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
+            count(config, key).map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
         };
-        let strategy = about.get("strategy").and_then(|name| name.as_str()).unwrap_or("none");
+        let strategy = config.get("strategy").and_then(|name| name.as_str()).unwrap_or("none");
         let parts = (number("achieved")?, number("desired")?);
-        Self::new(storage, parts, Strategy::named(strategy)?, number("n_sampled_goal")?)
+        Self::new(storage, parts, Strategy::from_name(strategy)?, number("n_sampled_goal")?)
     }
 }

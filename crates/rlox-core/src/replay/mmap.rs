@@ -13,22 +13,22 @@ use std::path::Path;
 use self::file::{Cold, Disk};
 use self::format::{Header, Record};
 use super::ExperienceRecord;
-use super::batch::{Chosen, Column, SampledBatch, not_held};
+use super::batch::{SampleIndices, Column, SampledBatch, invalid_index};
 use super::sampler::check_count;
-use super::schema::{Layout, Places, Steps};
+use super::schema::{TransitionSchema, RowLayout, TransitionBatch};
 use super::storage::draw;
-use crate::interrupt::Watch;
+use crate::interrupt::InterruptCheck;
 use crate::{Error, FieldData, FieldMut, Pcg64, Result, alloc, check_len};
 
 /// Bytes of rows that are written together, as soon as there are so many.
-const BATCH: usize = 1 << 18;
+const WRITE_BATCH_BYTES: usize = 1 << 18;
 /// Bytes of rows between two commits: an eighth of what is held, but at least the first and at most the second.
-const SPARE: (usize, usize) = (1 << 22, 1 << 26);
+const SLACK_BYTES: (usize, usize) = (1 << 22, 1 << 26);
 /// Bytes, and rows at most, that are taken or copied from memory between two looks for an interruption.
-const COPIED: usize = 1 << 22;
-const STRETCH: usize = 1 << 10;
+const POLL_EVERY_BYTES: usize = 1 << 22;
+const POLL_EVERY_ROWS: usize = 1 << 10;
 /// Rows that are read from the file between two looks for an interruption.
-const READS: usize = 8;
+const POLL_EVERY_READS: usize = 8;
 
 /// A replay buffer whose newest rows are in memory, and which holds the others in a file; sampled uniformly.
 ///
@@ -68,7 +68,7 @@ const READS: usize = 8;
 /// ```
 #[derive(Debug)]
 pub struct MmapReplayBuffer {
-    layout: Layout,
+    layout: TransitionSchema,
     total_capacity: usize,
     cold: Cold,
     /// A ring of records, `[hot_capacity]`.
@@ -90,31 +90,31 @@ impl MmapReplayBuffer {
     /// [`Error::Config`] if a capacity is 0, more is to stay in memory than is held, the layout makes no sense or stacks
     /// frames, [`Error::Shape`] for a row without elements, [`Error::Memory`] with the number of bytes if what stays in
     /// memory does not fit, [`Error::Io`] if anything is at `path` or the system refuses. What is at `path` stays as it is.
-    pub fn create(path: impl AsRef<Path>, hot_capacity: usize, total_capacity: usize, layout: Layout) -> Result<Self> {
-        Self::create_with(path.as_ref(), hot_capacity, total_capacity, layout, None)
+    pub fn create(path: impl AsRef<Path>, hot_capacity: usize, total_capacity: usize, schema: TransitionSchema) -> Result<Self> {
+        Self::create_with(path.as_ref(), hot_capacity, total_capacity, schema, None)
     }
 
-    fn create_with(path: &Path, hot: usize, total: usize, layout: Layout, spare: Option<usize>) -> Result<Self> {
+    fn create_with(path: &Path, hot: usize, total: usize, schema: TransitionSchema, slack: Option<usize>) -> Result<Self> {
         check_capacities(hot, total)?;
-        if layout.frame_stack != 1 {
-            let (got, fix) = (layout.frame_stack.to_string(), "store whole observations, or use a ReplayBuffer");
-            return Err(Error::config("frame_stack", "1", got, fix));
+        if schema.frame_stack != 1 {
+            let (got, hint) = (schema.frame_stack.to_string(), "store whole observations, or use a ReplayBuffer");
+            return Err(Error::config("frame_stack", "1", got, hint));
         }
-        Places::of(&layout)?;
-        let record = Record::new(&layout, 0).len;
+        RowLayout::new(&schema)?;
+        let record = Record::new(&schema, 0).len;
         let memory = hot_memory(hot, record)?;
         let rows = |bytes: usize| bytes / record;
-        let spare = spare.unwrap_or_else(|| (total / 8).clamp(rows(SPARE.0), rows(SPARE.1)).max(1));
+        let slack = slack.unwrap_or_else(|| (total / 8).clamp(rows(SLACK_BYTES.0), rows(SLACK_BYTES.1)).max(1));
         let [low, high] = Disk::id().map(u64::from);
-        let header = Header { layout, hot_capacity: hot, total_capacity: total, spare, id: high << 32 | low };
+        let header = Header { layout: schema, hot_capacity: hot, total_capacity: total, spare: slack, id: high << 32 | low };
         let cold = Cold::create(path, &header)?;
-        Ok(Self::with(cold, header, memory, hot))
+        Ok(Self::from_cold(cold, header, memory, hot))
     }
 
-    fn with(cold: Cold, header: Header, hot: Vec<u8>, hot_capacity: usize) -> Self {
+    fn from_cold(cold: Cold, header: Header, hot: Vec<u8>, hot_capacity: usize) -> Self {
         let pushed = cold.written;
-        let Header { layout, total_capacity, id, .. } = header;
-        Self { layout, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
+        let Header { layout: schema, total_capacity, id, .. } = header;
+        Self { layout: schema, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
     }
 
     /// The buffer whose file is at `path`. `hot_capacity` rows stay in memory; without it as many as it was created with.
@@ -125,23 +125,23 @@ impl MmapReplayBuffer {
     /// [`Error::Config`] for a newer format or a capacity that makes no sense, [`Error::Memory`] if what stays in memory
     /// does not fit. Rows older than those are checked when they are read.
     pub fn open(path: impl AsRef<Path>, hot_capacity: impl Into<Option<usize>>) -> Result<Self> {
-        let mut watch = Watch::default();
-        let (cold, header) = Cold::open(path.as_ref(), &mut || watch.check())?;
+        let mut interrupt = InterruptCheck::default();
+        let (cold, header) = Cold::open(path.as_ref(), &mut || interrupt.check())?;
         let hot_capacity = hot_capacity.into().unwrap_or(header.hot_capacity);
         check_capacities(hot_capacity, header.total_capacity)?;
         let hot = hot_memory(hot_capacity, cold.record.len)?;
-        let mut buffer = Self::with(cold, header, hot, hot_capacity);
+        let mut buffer = Self::from_cold(cold, header, hot, hot_capacity);
         buffer.hot_from = buffer.pushed.saturating_sub(hot_capacity);
         let Self { cold, hot, hot_from, pushed, .. } = &mut buffer;
         let len = cold.record.len;
-        cold.each_checked(*hot_from..*pushed, &mut || watch.check(), |row, bytes| {
+        cold.for_each_checked_row(*hot_from..*pushed, &mut || interrupt.check(), |row, bytes| {
             hot[row % hot_capacity * len..][..len].copy_from_slice(bytes);
         })?;
         Ok(buffer)
     }
 
     /// What transitions are made of.
-    pub fn layout(&self) -> &Layout {
+    pub fn schema(&self) -> &TransitionSchema {
         &self.layout
     }
 
@@ -191,45 +191,45 @@ impl MmapReplayBuffer {
     /// finite, [`Error::Config`] without next observations, [`Error::Io`] if the system refuses to write rows that were
     /// pushed before, as on a full disk: they stay in memory, and pushing again tries again. Nothing has changed then.
     /// [`Error::Interrupted`] if it was told to stop.
-    pub fn push_batch(&mut self, steps: &Steps<'_>) -> Result<()> {
-        let mut watch = Watch::default();
-        steps.check(&self.layout, &mut watch)?;
-        steps.check_obs(&self.layout, &mut watch)?;
-        if steps.next_obs.is_none() {
-            let fix = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
-            return Err(Error::config("next_obs", "the observation after each row", "none", fix));
+    pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
+        let mut interrupt = InterruptCheck::default();
+        batch.check(&self.layout, &mut interrupt)?;
+        batch.check_obs(&self.layout, &mut interrupt)?;
+        if batch.next_obs.is_none() {
+            let hint = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
+            return Err(Error::config("next_obs", "the observation after each row", "none", hint));
         }
         // A forked child could not keep what it was given.
-        self.cold.disk.own()?;
-        let rows = steps.rows();
+        self.cold.disk.check_process()?;
+        let rows = batch.rows();
         for first in (0..rows).step_by(self.hot_capacity) {
             let piece = first..rows.min(first + self.hot_capacity);
-            self.push_piece(steps, piece, &mut watch).map_err(|error| told(error, first, rows))?;
+            self.push_piece(batch, piece, &mut interrupt).map_err(|error| with_progress(error, first, rows))?;
         }
         Ok(())
     }
 
     /// Whether pushing so many rows would write to the file, and wait for the disk.
-    pub fn is_due(&self, rows: usize) -> bool {
-        let batch = self.hot_capacity.min(BATCH / self.cold.record.len).max(1);
+    pub fn is_write_due(&self, rows: usize) -> bool {
+        let batch = self.hot_capacity.min(WRITE_BATCH_BYTES / self.cold.record.len).max(1);
         (self.pushed - self.cold.written).saturating_add(rows) > batch
     }
 
     /// Adds no more rows than stay in memory: all of them or none.
-    fn push_piece(&mut self, steps: &Steps<'_>, rows: Range<usize>, watch: &mut Watch) -> Result<()> {
+    fn push_piece(&mut self, batch: &TransitionBatch<'_>, rows: Range<usize>, interrupt: &mut InterruptCheck) -> Result<()> {
         let (before, len) = (self.pushed, self.cold.record.len);
-        if self.is_due(rows.len()) {
-            self.cold.write(&self.hot, self.hot_from..before, &mut || watch.check())?;
+        if self.is_write_due(rows.len()) {
+            self.cold.write(&self.hot, self.hot_from..before, &mut || interrupt.check())?;
         }
-        let together = (COPIED / len).clamp(1, STRETCH);
+        let poll_rows = (POLL_EVERY_BYTES / len).clamp(1, POLL_EVERY_ROWS);
         for row in rows {
             let out = &mut self.hot[self.pushed % self.hot_capacity * len..][..len];
-            self.cold.record.put(out, self.pushed, steps, row);
+            self.cold.record.write(out, self.pushed, batch, row);
             self.pushed += 1;
             self.hot_from = self.hot_from.max(self.pushed.saturating_sub(self.hot_capacity));
-            if self.pushed.is_multiple_of(together) {
+            if self.pushed.is_multiple_of(poll_rows) {
                 // Rows that were replaced in memory are in the file.
-                watch.check().inspect_err(|_| self.pushed = before)?;
+                interrupt.check().inspect_err(|_| self.pushed = before)?;
             }
         }
         Ok(())
@@ -248,7 +248,7 @@ impl MmapReplayBuffer {
         terminated: bool,
         truncated: bool,
     ) -> Result<()> {
-        self.push_batch(&Steps {
+        self.push_batch(&TransitionBatch {
             obs: &[FieldData::F32(obs)],
             actions: FieldData::F32(action),
             rewards: &[reward],
@@ -274,8 +274,8 @@ impl MmapReplayBuffer {
     /// [`Error::Io`] if the system refuses, as on a full disk: nothing is lost, and flushing again tries again.
     /// [`Error::Closed`] in a forked process.
     pub fn flush(&mut self) -> Result<()> {
-        let mut watch = Watch::default();
-        self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || watch.check())?;
+        let mut interrupt = InterruptCheck::default();
+        self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || interrupt.check())?;
         self.cold.commit()
     }
 
@@ -290,10 +290,10 @@ impl MmapReplayBuffer {
     /// [`Error::Corrupt`] naming the file and the section that is damaged, [`Error::Io`] if the system refuses,
     /// [`Error::Closed`] in a forked process.
     pub fn verify(&self) -> Result<()> {
-        self.cold.disk.own()?;
+        self.cold.disk.check_process()?;
         self.cold.verify()?;
-        let mut watch = Watch::default();
-        self.cold.each_checked(self.indices().start..self.cold.written, &mut || watch.check(), |_, _| ())
+        let mut interrupt = InterruptCheck::default();
+        self.cold.for_each_checked_row(self.indices().start..self.cold.written, &mut || interrupt.check(), |_, _| ())
     }
 }
 
@@ -316,8 +316,8 @@ impl MmapReplayBuffer {
         let before = rng.clone();
         let prepared = batch.prepare(&self.layout, batch_size);
         prepared
-            .and_then(|()| self.choose(&mut batch.chosen, batch_size, rng))
-            .and_then(|()| batch.fill_by(|chosen, column, out| self.read(chosen, column, out)))
+            .and_then(|()| self.sample_indices(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| batch.fill_by(|sample_indices, column, out| self.read(sample_indices, column, out)))
             .inspect_err(|_| {
                 batch.clear();
                 *rng = before;
@@ -331,10 +331,10 @@ impl MmapReplayBuffer {
     /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
     /// [`Error::Corrupt`] naming the file and a record that is damaged, [`Error::Io`] if the system refuses,
     /// [`Error::Closed`] in a forked process.
-    pub fn choose(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+    pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
-        self.draw(chosen, batch_size, rng)?;
-        self.find(chosen).inspect_err(|_| *rng = before)
+        self.draw(sample_indices, batch_size, rng)?;
+        self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
     /// The first half of [`MmapReplayBuffer::choose`], all that draws: threads that share a generator need it no longer
@@ -342,12 +342,12 @@ impl MmapReplayBuffer {
     ///
     /// # Errors
     /// Those of [`MmapReplayBuffer::choose`] but for damage.
-    pub fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+    pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
-        self.cold.disk.own()?;
-        chosen.prepare(batch_size)?;
-        draw(&self.indices(), rng, &mut chosen.indices);
-        chosen.weights.fill(1.0);
+        self.cold.disk.check_process()?;
+        sample_indices.prepare(batch_size)?;
+        draw(&self.indices(), rng, &mut sample_indices.indices);
+        sample_indices.weights.fill(1.0);
         Ok(())
     }
 
@@ -356,30 +356,30 @@ impl MmapReplayBuffer {
     /// # Errors
     /// Those of [`MmapReplayBuffer::choose`], and [`Error::Config`] if they are not held any more. Nothing can be
     /// read from `chosen` then.
-    pub fn find(&self, chosen: &mut Chosen) -> Result<()> {
-        chosen.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| chosen.clear())
+    pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
+        sample_indices.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| sample_indices.clear())
     }
 
     /// Appends the records of transitions.
     fn fetch(&self, indices: &[usize], records: &mut Vec<u8>) -> Result<()> {
-        self.cold.disk.own()?;
-        let (held, len) = (self.indices(), self.cold.record.len);
-        if let Some(wrong) = indices.iter().find(|index| !held.contains(index)) {
-            return Err(not_held(*wrong, &held));
+        self.cold.disk.check_process()?;
+        let (valid, len) = (self.indices(), self.cold.record.len);
+        if let Some(invalid) = indices.iter().find(|index| !valid.contains(index)) {
+            return Err(invalid_index(*invalid, &valid));
         }
-        alloc::grow("batch_size", records, indices.len().saturating_mul(len))?;
-        let (mut watch, copies) = (Watch::default(), (COPIED / len).clamp(1, STRETCH));
+        alloc::try_reserve("batch_size", records, indices.len().saturating_mul(len))?;
+        let (mut interrupt, copies) = (InterruptCheck::default(), (POLL_EVERY_BYTES / len).clamp(1, POLL_EVERY_ROWS));
         for (i, row) in indices.iter().enumerate() {
             let hot = *row >= self.hot_from;
             if hot {
                 records.extend_from_slice(&self.hot[row % self.hot_capacity * len..][..len]);
             } else {
-                let at = records.len();
-                records.resize(at + len, 0);
-                self.cold.read(*row, &mut records[at..])?;
+                let offset = records.len();
+                records.resize(offset + len, 0);
+                self.cold.read(*row, &mut records[offset..])?;
             }
-            if i.is_multiple_of(if hot { copies } else { READS }) {
-                watch.check()?;
+            if i.is_multiple_of(if hot { copies } else { POLL_EVERY_READS }) {
+                interrupt.check()?;
             }
         }
         Ok(())
@@ -390,22 +390,22 @@ impl MmapReplayBuffer {
     /// # Errors
     /// [`Error::Config`] for a column that is not there, [`Error::Space`] for memory of another dtype,
     /// [`Error::Shape`] for memory of another length or transitions of another buffer. Nothing is written then.
-    pub fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
-        self.cold.record.read(&self.layout, self.records(chosen)?, column, out)
+    pub fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
+        self.cold.record.read(&self.layout, self.records(sample_indices)?, column, out)
     }
 
     /// As [`MmapReplayBuffer::read`], of a column of booleans.
     ///
     /// # Errors
     /// Those of [`MmapReplayBuffer::read`].
-    pub fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()> {
-        self.cold.record.read_bools(&self.layout, self.records(chosen)?, column, out)
+    pub fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
+        self.cold.record.read_bools(&self.layout, self.records(sample_indices)?, column, out)
     }
 
-    fn records<'a>(&self, chosen: &'a Chosen) -> Result<&'a [u8]> {
-        let found = if chosen.is_found() { chosen.records.len() } else { 0 };
-        check_len("chosen", found, chosen.indices.len() * self.cold.record.len)?;
-        Ok(&chosen.records)
+    fn records<'a>(&self, sample_indices: &'a SampleIndices) -> Result<&'a [u8]> {
+        let found = if sample_indices.is_found() { sample_indices.records.len() } else { 0 };
+        check_len("chosen", found, sample_indices.indices.len() * self.cold.record.len)?;
+        Ok(&sample_indices.records)
     }
 
     /// Checks that so many transitions can be sampled.
@@ -433,24 +433,24 @@ fn check_capacities(hot: usize, total: usize) -> Result<()> {
         }
     }
     if hot > total {
-        let (expected, fix) = (format!("at most total_capacity = {total}"), "keep no more in memory than there is");
-        return Err(Error::config("hot_capacity", expected, hot.to_string(), fix));
+        let (expected, hint) = (format!("at most total_capacity = {total}"), "keep no more in memory than there is");
+        return Err(Error::config("hot_capacity", expected, hot.to_string(), hint));
     }
     Ok(())
 }
 
 /// Memory for the newest rows.
 fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
-    alloc::check("hot_capacity", rows, bytes_each)?;
+    alloc::check_available("hot_capacity", rows, bytes_each)?;
     alloc::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
 }
 
 /// The error of a push in pieces, of which some were taken.
-fn told(error: Error, taken: usize, rows: usize) -> Error {
+fn with_progress(error: Error, num_pushed: usize, rows: usize) -> Error {
     match error {
-        Error::Io { path, source } if taken > 0 => {
-            let said = format!("{source}; {taken} of {rows} rows were taken");
-            Error::Io { path, source: std::io::Error::new(source.kind(), said) }
+        Error::Io { path, source } if num_pushed > 0 => {
+            let message = format!("{source}; {num_pushed} of {rows} rows were taken");
+            Error::Io { path, source: std::io::Error::new(source.kind(), message) }
         }
         error => error,
     }

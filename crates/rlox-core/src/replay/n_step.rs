@@ -1,7 +1,7 @@
 //! Returns over several steps.
 
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
-use crate::{Error, Result, Watch, alloc};
+use crate::{Error, Result, InterruptCheck, alloc};
 
 /// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
 /// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
@@ -59,39 +59,39 @@ impl Spans {
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
-        alloc::of(&self.ends) + alloc::of(&self.returns) + alloc::of(&self.discounts)
+        alloc::allocated_bytes(&self.ends) + alloc::allocated_bytes(&self.returns) + alloc::allocated_bytes(&self.discounts)
     }
 
     /// Finds them for rows that were located.
     ///
     /// # Errors
     /// Those of [`NStep::check`], [`Error::Memory`] if there is no room.
-    pub(crate) fn find(&mut self, storage: &ReplayStorage, steps: NStep, rows: &[usize]) -> Result<()> {
-        steps.check()?;
+    pub(crate) fn find(&mut self, storage: &ReplayStorage, n_step: NStep, rows: &[usize]) -> Result<()> {
+        n_step.check()?;
         self.clear();
         for numbers in [&mut self.returns, &mut self.discounts] {
-            alloc::grow("batch_size", numbers, rows.len())?;
+            alloc::try_reserve("batch_size", numbers, rows.len())?;
         }
-        alloc::grow("batch_size", &mut self.ends, rows.len())?;
-        let (waiting, mut watch, mut looked) = (storage.waiting(), Watch::default(), 0_usize);
+        alloc::try_reserve("batch_size", &mut self.ends, rows.len())?;
+        let (waiting, mut interrupt, mut num_visited) = (storage.waiting(), InterruptCheck::default(), 0_usize);
         for &row in rows {
-            let (mut at, mut sum, mut discount) = (row, f64::from(storage.reward(row)), steps.gamma);
-            for _ in 1..steps.n {
-                let flags = storage.flags(at);
-                let next = storage.later(at, 1);
+            let (mut index, mut sum, mut discount) = (row, f64::from(storage.reward(row)), n_step.gamma);
+            for _ in 1..n_step.n {
+                let flags = storage.flags(index);
+                let next = storage.row_after(index, 1);
                 let ended = flags & (TERMINATED | TRUNCATED) != 0 || flags & CONTINUES == 0;
                 if ended || waiting.contains(&next) {
                     break;
                 }
-                looked += 1;
-                if looked.is_multiple_of(Watch::STRETCH / 64) {
-                    watch.check()?;
+                num_visited += 1;
+                if num_visited.is_multiple_of(InterruptCheck::POLL_ELEMENTS / 64) {
+                    interrupt.check()?;
                 }
-                at = next;
-                sum += discount * f64::from(storage.reward(at));
-                discount *= steps.gamma;
+                index = next;
+                sum += discount * f64::from(storage.reward(index));
+                discount *= n_step.gamma;
             }
-            self.ends.push(at);
+            self.ends.push(index);
             self.returns.push(sum as f32);
             self.discounts.push(discount as f32);
         }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::Replay;
-use super::batch::not_held;
+use super::batch::invalid_index;
 use super::sampler::Sampler;
-use super::schema::{Layout, Part};
-use super::state::{Description, Kept, Saved, expect_sampler, float, unfit};
+use super::schema::{TransitionSchema, FieldSpec};
+use super::state::{SamplerConfig, FieldDescriptor, PersistSampler, check_sampler, float, invalid_field};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
 use crate::{DType, Error, Field, FieldData, Pcg64, Result, alloc, check_len};
@@ -60,11 +60,11 @@ impl PrioritizedReplayBuffer {
     /// # Errors
     /// Those of [`ReplayStorage::new`] and [`Prioritized::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize, alpha: f32, beta: f32) -> Result<Self> {
-        let part = |name, dim| Part::new(name, &[dim], DType::F32);
-        let layout = Layout::new(part("obs", obs_dim), part("actions", act_dim));
-        let storage = ReplayStorage::new(capacity, 1, layout)?;
+        let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
+        let schema = TransitionSchema::new(field("obs", obs_dim), field("actions", act_dim));
+        let storage = ReplayStorage::new(capacity, 1, schema)?;
         let sampler = Prioritized::new(&storage, alpha, beta)?;
-        Self::with(storage, sampler)
+        Self::from_parts(storage, sampler)
     }
 
     /// Gives transitions, told by their numbers, new priorities, `[B]` each; what is not stored any more is passed over,
@@ -87,9 +87,9 @@ impl Prioritized {
     pub fn new(storage: &ReplayStorage, alpha: f32, beta: f32) -> Result<Self> {
         check_share("alpha", alpha)?;
         check_share("beta", beta)?;
-        let leaves = storage.room() * storage.num_envs();
-        let said = || format!("capacity = {} with priorities, which needs", storage.capacity());
-        alloc::check_named("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), said)?;
+        let leaves = storage.capacity_steps() * storage.num_envs();
+        let request = || format!("capacity = {} with priorities, which needs", storage.capacity());
+        alloc::check_available_for("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), request)?;
         let tree = SumTree::new(leaves)?;
         Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
@@ -120,26 +120,26 @@ impl Prioritized {
     /// Those of [`Replay::update_priorities`].
     pub fn update_priorities(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
         check_len("priorities", priorities.len(), indices.len())?;
-        let held = storage.indices();
-        if let Some(wrong) = indices.iter().find(|index| **index >= held.end) {
-            return Err(not_held(*wrong, &held));
+        let valid = storage.indices();
+        if let Some(invalid) = indices.iter().find(|index| **index >= valid.end) {
+            return Err(invalid_index(*invalid, &valid));
         }
-        if let Some(at) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
-            let (expected, got) = ("finite numbers, at least 0", priorities[at].to_string());
-            let fix = "pass the errors' absolute values";
-            let error = if priorities[at].is_finite() {
-                Error::config("priorities", expected, got, fix)
+        if let Some(pos) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
+            let (expected, got) = ("finite numbers, at least 0", priorities[pos].to_string());
+            let hint = "pass the errors' absolute values";
+            let error = if priorities[pos].is_finite() {
+                Error::config("priorities", expected, got, hint)
             } else {
-                Error::not_finite("priorities", expected, got, fix)
+                Error::not_finite("priorities", expected, got, hint)
             };
-            return Err(error.at_row(at));
+            return Err(error.at_row(pos));
         }
         let (mut leaves, mut powers) = std::mem::take(&mut self.changes);
         leaves.clear();
         powers.clear();
-        alloc::grow("indices", &mut leaves, indices.len())?;
-        alloc::grow("indices", &mut powers, indices.len())?;
-        let live = || indices.iter().zip(priorities).filter(|(index, _)| **index >= held.start);
+        alloc::try_reserve("indices", &mut leaves, indices.len())?;
+        alloc::try_reserve("indices", &mut powers, indices.len())?;
+        let live = || indices.iter().zip(priorities).filter(|(index, _)| **index >= valid.start);
         leaves.extend(live().map(|(index, _)| storage.row_of(*index)));
         powers.extend(live().map(|(_, priority)| self.power(*priority)));
         self.tree.set_many(&leaves, &powers)?;
@@ -149,9 +149,9 @@ impl Prioritized {
     }
 
     /// The fields of a state in which so many transitions can be sampled: priorities as they are in the tree.
-    fn kept(count: usize) -> [Kept; 4] {
-        let number = |name| Kept::new(name, &[], DType::F32, 1);
-        [Kept::new("priorities", &[], DType::F32, count), number("alpha"), number("beta"), number("largest_priority")]
+    fn descriptor(count: usize) -> [FieldDescriptor; 4] {
+        let number = |name| FieldDescriptor::new(name, &[], DType::F32, 1);
+        [FieldDescriptor::new("priorities", &[], DType::F32, count), number("alpha"), number("beta"), number("largest_priority")]
     }
 
     /// What a priority is in the tree: a positive number, however small or large it is.
@@ -168,7 +168,7 @@ fn check_share(name: &'static str, share: f32) -> Result<()> {
 }
 
 impl Sampler for Prioritized {
-    fn choose(
+    fn sample_indices(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
@@ -185,37 +185,37 @@ impl Sampler for Prioritized {
         Ok(())
     }
 
-    fn added(&mut self, storage: &ReplayStorage, _: Range<usize>) -> Result<()> {
-        let held = storage.indices();
-        let rows = storage.room() * storage.num_envs();
+    fn on_push(&mut self, storage: &ReplayStorage, _: Range<usize>) -> Result<()> {
+        let valid = storage.indices();
+        let rows = storage.capacity_steps() * storage.num_envs();
         // Rows that were overwritten in between are those of other transitions now.
-        let gone = self.gone.max(held.start.saturating_sub(rows))..held.start;
-        let fresh = self.known.max(held.start)..held.end;
+        let gone = self.gone.max(valid.start.saturating_sub(rows))..valid.start;
+        let fresh = self.known.max(valid.start)..valid.end;
         let largest = self.power(self.largest);
         for (indices, priority) in [(gone, 0.0), (fresh, largest)] {
             for leaves in storage.rows_of(indices) {
                 self.tree.fill(leaves, priority)?;
             }
         }
-        (self.gone, self.known) = (held.start, held.end);
+        (self.gone, self.known) = (valid.start, valid.end);
         Ok(())
     }
 
     fn memory(&self) -> usize {
-        self.tree.memory() + alloc::of(&self.changes.0) + alloc::of(&self.changes.1)
+        self.tree.memory() + alloc::allocated_bytes(&self.changes.0) + alloc::allocated_bytes(&self.changes.1)
     }
 
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let mut fields =
-            Self::kept(storage.indices().len()).into_iter().map(|kept| kept.field()).collect::<Result<Vec<_>>>()?;
-        let mut at = 0;
+            Self::descriptor(storage.indices().len()).into_iter().map(|kept| kept.field()).collect::<Result<Vec<_>>>()?;
+        let mut index = 0;
         for leaves in storage.rows_of(storage.indices()) {
             let leaves = &self.tree.priorities()[leaves];
-            fields[0].put(at, FieldData::F32(leaves));
-            at += leaves.len();
+            fields[0].write_at(index, FieldData::F32(leaves));
+            index += leaves.len();
         }
         for (field, number) in fields[1..].iter_mut().zip([self.alpha, self.beta, self.largest]) {
-            field.put(0, FieldData::F32(&[number]));
+            field.write_at(0, FieldData::F32(&[number]));
         }
         Ok(fields)
     }
@@ -226,55 +226,55 @@ impl Sampler for Prioritized {
     }
 
     fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
-        let [priorities, alpha, beta, largest] = Self::kept(count);
-        let FieldData::F32(powers) = priorities.of(state)? else { return Ok(Vec::new()) };
-        if let Some(wrong) = powers.iter().find(|power| !(f32::MIN_POSITIVE..=f32::MAX).contains(*power)) {
-            return Err(unfit(&priorities.name, "positive finite numbers", wrong));
+        let [priorities, alpha, beta, largest] = Self::descriptor(count);
+        let FieldData::F32(powers) = priorities.lookup(state)? else { return Ok(Vec::new()) };
+        if let Some(invalid) = powers.iter().find(|power| !(f32::MIN_POSITIVE..=f32::MAX).contains(*power)) {
+            return Err(invalid_field(&priorities.name, "positive finite numbers", invalid));
         }
-        let number = |kept: &Kept| match kept.of(state)? {
+        let number = |descriptor: &FieldDescriptor| match descriptor.lookup(state)? {
             FieldData::F32(&[number]) => Ok(number),
             _ => Ok(f32::NAN),
         };
-        for (kept, fits, expected) in [
+        for (descriptor, fits, expected) in [
             (&alpha, number(&alpha)? == self.alpha, self.alpha.to_string()),
             (&beta, (0.0..=1.0).contains(&number(&beta)?), "a number in [0, 1]".to_owned()),
             (&largest, (1.0..=f32::MAX).contains(&number(&largest)?), "a finite number of at least 1".to_owned()),
         ] {
             if !fits {
-                return Err(unfit(&kept.name, expected, number(kept)?));
+                return Err(invalid_field(&descriptor.name, expected, number(descriptor)?));
             }
         }
-        Ok([priorities, alpha, beta, largest].map(|kept| kept.name).into())
+        Ok([priorities, alpha, beta, largest].map(|descriptor| descriptor.name).into())
     }
 
     fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
-        let held = storage.indices();
-        let [priorities, _, beta, largest] = Self::kept(held.len());
+        let valid = storage.indices();
+        let [priorities, _, beta, largest] = Self::descriptor(valid.len());
         let (FieldData::F32(powers), FieldData::F32(&[beta]), FieldData::F32(&[largest])) =
-            (priorities.of(state)?, beta.of(state)?, largest.of(state)?)
+            (priorities.lookup(state)?, beta.lookup(state)?, largest.lookup(state)?)
         else {
             return Ok(());
         };
         let mut powers = powers;
-        for leaves in storage.rows_of(held.clone()) {
+        for leaves in storage.rows_of(valid.clone()) {
             let (first, rest) = powers.split_at(leaves.len());
             self.tree.set_range(leaves.start, first)?;
             powers = rest;
         }
-        (self.beta, self.largest, self.gone, self.known) = (beta, largest, held.start, held.end);
+        (self.beta, self.largest, self.gone, self.known) = (beta, largest, valid.start, valid.end);
         Ok(())
     }
 }
 
-impl Saved for Prioritized {
-    fn describe(&self) -> Description {
+impl PersistSampler for Prioritized {
+    fn to_config(&self) -> SamplerConfig {
         let shares = [("alpha", self.alpha()), ("beta", self.beta())];
         let shares = shares.map(|(name, share)| (name.to_owned(), f64::from(share).into()));
         shares.into_iter().chain([("sampler".to_owned(), "prioritized".into())]).collect()
     }
 
-    fn described(about: &Description, storage: &ReplayStorage) -> Result<Self> {
-        expect_sampler(about, "prioritized")?;
-        Self::new(storage, float(about, "alpha")? as f32, float(about, "beta")? as f32)
+    fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self> {
+        check_sampler(config, "prioritized")?;
+        Self::new(storage, float(config, "alpha")? as f32, float(config, "beta")? as f32)
     }
 }

@@ -1,8 +1,8 @@
 //! Pushes of transitions into the ring: row by row, or column by column where environments go on after their last steps.
 
-use super::schema::{Steps, holds, observation, of_row};
-use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, Tail};
-use crate::{Error, Result, Watch, alloc, check_len};
+use super::schema::{TransitionBatch, next_obs_matches, observation, row_bytes};
+use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, NextObs};
+use crate::{Error, Result, InterruptCheck, alloc, check_len};
 
 /// Rows between two looks for an interruption.
 const ROWS: usize = 1 << 6;
@@ -13,9 +13,9 @@ enum Order {
     /// One for each environment.
     Environments,
     /// They do not.
-    Apart,
+    Independent,
     /// Each is the next step of the one before.
-    Steps,
+    Sequential,
 }
 
 impl ReplayStorage {
@@ -31,36 +31,36 @@ impl ReplayStorage {
     /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for
     /// what lies aside. Nothing has changed then. [`Error::Interrupted`] if it was told to stop in the middle of many rows:
     /// those before are stored then, which [`ReplayStorage::indices`] tells.
-    pub fn push(&mut self, steps: &Steps<'_>) -> Result<()> {
-        let order = if self.num_envs == 1 && steps.rows() != 1 { Order::Apart } else { Order::Environments };
-        self.push_as(steps, order)
+    pub fn push(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
+        let order = if self.num_envs == 1 && batch.rows() != 1 { Order::Independent } else { Order::Environments };
+        self.push_as(batch, order)
     }
 
     /// Adds time steps of the only environment that follow each other, as they were recorded.
     ///
     /// # Errors
     /// Those of [`ReplayStorage::push`], and [`Error::Config`] if there are several environments.
-    pub fn push_in_order(&mut self, steps: &Steps<'_>) -> Result<()> {
+    pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         if self.num_envs != 1 {
-            let fix = "push a row for each environment at a time";
-            return Err(Error::config("num_envs", "1", self.num_envs.to_string(), fix));
+            let hint = "push a row for each environment at a time";
+            return Err(Error::config("num_envs", "1", self.num_envs.to_string(), hint));
         }
-        self.push_as(steps, Order::Steps)
+        self.push_as(batch, Order::Sequential)
     }
 
-    fn push_as(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
-        let mut watch = Watch::default();
-        self.check(steps, order, &mut watch)?;
-        let mut joined = self.take_joined()?;
-        let linked = self.find_links(steps, order, &mut joined, &mut watch);
-        let reserved = linked.and_then(|()| self.reserve(steps, order, &mut watch));
-        let written = reserved.and_then(|()| self.write_all(steps, order, &mut joined, &mut watch));
-        self.joined = joined;
+    fn push_as(&mut self, batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
+        let mut interrupt = InterruptCheck::default();
+        self.check(batch, order, &mut interrupt)?;
+        let mut scratch_row = self.take_scratch_row()?;
+        let links = self.find_links(batch, order, &mut scratch_row, &mut interrupt);
+        let reservation = links.and_then(|()| self.reserve(batch, order, &mut interrupt));
+        let written = reservation.and_then(|()| self.write_all(batch, order, &mut scratch_row, &mut interrupt));
+        self.joined = scratch_row;
         written
     }
 
     /// The memory for a row of observations of several parts. A push that panicked may have taken it along.
-    fn take_joined(&mut self) -> Result<Vec<u8>> {
+    fn take_scratch_row(&mut self) -> Result<Vec<u8>> {
         let len = if self.layout.obs.len() > 1 { 2 * self.places.obs } else { 0 };
         if self.joined.len() == len {
             return Ok(std::mem::take(&mut self.joined));
@@ -69,69 +69,69 @@ impl ReplayStorage {
     }
 
     /// Writes rows that were checked: of several environments all, or else whole ones until it is told to stop.
-    fn write_all(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
+    fn write_all(&mut self, batch: &TransitionBatch<'_>, order: Order, scratch_row: &mut [u8], interrupt: &mut InterruptCheck) -> Result<()> {
         let mut next = self.row_of(self.next_index());
         if order == Order::Environments {
-            self.write_going_on(steps, next);
-            for env in 0..steps.rows() {
+            self.write_continuing(batch, next);
+            for env in 0..batch.rows() {
                 if !self.goes_on[env] {
-                    self.write(steps, env, (next + env, env), order, joined);
+                    self.write(batch, env, (next + env, env), order, scratch_row);
                 }
             }
             self.pushed += 1;
             return Ok(());
         }
-        for at in 0..steps.rows() {
-            if at % ROWS == ROWS - 1 {
-                watch.check()?;
+        for index in 0..batch.rows() {
+            if index % ROWS == ROWS - 1 {
+                interrupt.check()?;
             }
-            self.write(steps, at, (next, 0), order, joined);
+            self.write(batch, index, (next, 0), order, scratch_row);
             self.pushed += 1;
-            next = self.later(next, 1);
+            next = self.row_after(next, 1);
         }
         Ok(())
     }
 
-    fn check(&self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
+    fn check(&self, batch: &TransitionBatch<'_>, order: Order, interrupt: &mut InterruptCheck) -> Result<()> {
         if order == Order::Environments {
-            check_len("rewards", steps.rows(), self.num_envs)?;
+            check_len("rewards", batch.rows(), self.num_envs)?;
         }
-        steps.check(&self.layout, watch)?;
-        if steps.next_obs.is_none() {
-            check_promise(steps, order)?;
+        batch.check(&self.layout, interrupt)?;
+        if batch.next_obs.is_none() {
+            check_deferred(batch, order)?;
         }
-        if order == Order::Apart && steps.rows() > 0 && self.tails[0] == Tail::Promised {
+        if order == Order::Independent && batch.rows() > 0 && self.tails[0] == NextObs::Deferred {
             // The first of them would be taken for what the last row has promised.
             let expected = "the next step first, which holds the next observation that the last row was pushed without";
-            let got = format!("{} rows that stand for themselves", steps.rows());
-            let fix =
+            let got = format!("{} rows that stand for themselves", batch.rows());
+            let hint =
                 "push that step alone, or these rows in order if it is the first of them, or pass next_obs before";
-            return Err(Error::config("obs", expected, got, fix));
+            return Err(Error::config("obs", expected, got, hint));
         }
         Ok(())
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
-    fn find_links(&mut self, steps: &Steps<'_>, order: Order, joined: &mut [u8], watch: &mut Watch) -> Result<()> {
+    fn find_links(&mut self, batch: &TransitionBatch<'_>, order: Order, scratch_row: &mut [u8], interrupt: &mut InterruptCheck) -> Result<()> {
         let mut known = order == Order::Environments;
         if known && self.is_plain() {
-            known = self.find_plain_links(steps);
+            known = self.find_plain_links(batch);
         } else if known {
             let first = self.row_of(self.next_index());
             for env in 0..self.num_envs {
-                let obs = observation(steps.obs, env, steps.rows(), self.places.obs, joined);
-                let linked = self.tails[env] == Tail::Ahead && self.follows(first + env, obs);
-                self.linked[env] = linked;
-                known &= linked;
+                let obs = observation(batch.obs, env, batch.rows(), self.places.obs, scratch_row);
+                let is_contiguous = self.tails[env] == NextObs::InNextRow && self.follows(first + env, obs);
+                self.linked[env] = is_contiguous;
+                known &= is_contiguous;
             }
         }
-        if known { Ok(()) } else { steps.check_obs(&self.layout, watch) }
+        if known { Ok(()) } else { batch.check_obs(&self.layout, interrupt) }
     }
 
     /// Whether an observation is what lies in an environment's next row, ahead of its last one.
     fn follows(&self, row: usize, obs: &[u8]) -> bool {
         let (older, newest) = obs.split_at(obs.len() - self.places.frame);
-        newest == self.newest(row) && self.shifts(self.before(row), older)
+        newest == self.newest(row) && self.shifts(self.row_before(row), older)
     }
 
     /// Whether frames are all but the oldest of a row's observation.
@@ -145,119 +145,119 @@ impl ReplayStorage {
     }
 
     /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
-    fn reserve(&mut self, steps: &Steps<'_>, order: Order, watch: &mut Watch) -> Result<()> {
-        let (aside, heads) = match order {
-            Order::Steps => self.most_aside(steps, watch)?,
-            Order::Apart => (2 * steps.rows(), steps.rows()),
-            Order::Environments => (2 * self.goes_on.iter().filter(|goes_on| !**goes_on).count(), steps.rows()),
+    fn reserve(&mut self, batch: &TransitionBatch<'_>, order: Order, interrupt: &mut InterruptCheck) -> Result<()> {
+        let (num_overflow, num_heads) = match order {
+            Order::Sequential => self.max_overflow(batch, interrupt)?,
+            Order::Independent => (2 * batch.rows(), batch.rows()),
+            Order::Environments => (2 * self.goes_on.iter().filter(|goes_on| !**goes_on).count(), batch.rows()),
         };
-        let (most, promised) = (self.room() * self.num_envs, self.promised());
-        self.reserve_episodes(steps, order)?;
-        self.aside.reserve(aside.min((most + 1).saturating_sub(self.aside.taken())), promised)?;
+        let (most, promised) = (self.capacity_steps() * self.num_envs, self.promised());
+        self.reserve_episodes(batch, order)?;
+        self.aside.reserve(num_overflow.min((most + 1).saturating_sub(self.aside.in_use())), promised)?;
         if self.layout.frame_stack == 1 {
             return Ok(());
         }
-        self.heads.reserve(heads.min((most + 1).saturating_sub(self.heads.taken())), promised)
+        self.heads.reserve(num_heads.min((most + 1).saturating_sub(self.heads.in_use())), promised)
     }
 
     /// How many next observations, and how many older frames, consecutive steps may have aside.
-    fn most_aside(&self, steps: &Steps<'_>, watch: &mut Watch) -> Result<(usize, usize)> {
-        let (mut aside, mut heads) = (0_usize, 0_usize);
-        for at in 0..steps.rows() {
-            if at % ROWS == ROWS - 1 {
-                watch.check()?;
+    fn max_overflow(&self, batch: &TransitionBatch<'_>, interrupt: &mut InterruptCheck) -> Result<(usize, usize)> {
+        let (mut num_overflow, mut num_heads) = (0_usize, 0_usize);
+        for index in 0..batch.rows() {
+            if index % ROWS == ROWS - 1 {
+                interrupt.check()?;
             }
-            let shifted = at > 0 && self.is_shifted(steps, at);
-            let held = if steps.next_obs.is_some() { at > 0 && holds(steps, at - 1) } else { shifted };
-            aside += usize::from(!self.goes_on(steps, at)) + usize::from(!held);
-            heads += usize::from(!shifted);
+            let shifted = index > 0 && self.is_shifted(batch, index);
+            let is_stored = if batch.next_obs.is_some() { index > 0 && next_obs_matches(batch, index - 1) } else { shifted };
+            num_overflow += usize::from(!self.continues(batch, index)) + usize::from(!is_stored);
+            num_heads += usize::from(!shifted);
         }
-        Ok((aside, heads))
+        Ok((num_overflow, num_heads))
     }
 
     /// Makes room for episodes that end.
-    fn reserve_episodes(&mut self, steps: &Steps<'_>, order: Order) -> Result<()> {
-        let mut ended = (0..steps.rows()).filter(|row| steps.is_done(*row));
+    fn reserve_episodes(&mut self, batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
+        let mut ended = (0..batch.rows()).filter(|row| batch.is_done(*row));
         if order == Order::Environments {
             return ended.try_for_each(|env| self.episodes.reserve(env, 1));
         }
         let ended = ended.count();
-        self.episodes.reserve(0, ended.min(self.room()))
+        self.episodes.reserve(0, ended.min(self.capacity_steps()))
     }
 
     /// Whether the older frames of a row are those of the row before.
-    fn is_shifted(&self, steps: &Steps<'_>, row: usize) -> bool {
+    fn is_shifted(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let older = self.places.obs - self.places.frame;
         older == 0 || {
-            let [before, obs] = [row - 1, row].map(|row| of_row(steps.obs[0], row, steps.rows()));
+            let [before, obs] = [row - 1, row].map(|row| row_bytes(batch.obs[0], row, batch.rows()));
             obs[..older] == before[self.places.frame..]
         }
     }
 
     /// Whether the next observation of a row can lie ahead of it.
-    fn goes_on(&self, steps: &Steps<'_>, row: usize) -> bool {
-        let Some(next_obs) = steps.next_obs else { return true };
+    fn continues(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
+        let Some(next_obs) = batch.next_obs else { return true };
         let older = self.places.obs - self.places.frame;
         let shifted = older == 0 || {
-            let [obs, next] = [steps.obs, next_obs].map(|parts| of_row(parts[0], row, steps.rows()));
+            let [obs, next] = [batch.obs, next_obs].map(|parts| row_bytes(parts[0], row, batch.rows()));
             next[..older] == obs[self.places.frame..]
         };
-        shifted && !steps.is_done(row)
+        shifted && !batch.is_done(row)
     }
 
     /// Writes a row of an environment, which was checked.
-    fn write(&mut self, steps: &Steps<'_>, at: usize, (row, env): (usize, usize), order: Order, joined: &mut [u8]) {
-        let rows = steps.rows();
+    fn write(&mut self, batch: &TransitionBatch<'_>, index: usize, (row, env): (usize, usize), order: Order, scratch_row: &mut [u8]) {
+        let rows = batch.rows();
         self.evict(row);
-        let (obs_memory, next_memory) = joined.split_at_mut(joined.len() / 2);
-        let obs = observation(steps.obs, at, rows, self.places.obs, obs_memory);
-        let mut flags = self.enter(row, env, obs, order);
-        flags |= (u8::from(steps.terminated[at]) * TERMINATED) | (u8::from(steps.truncated[at]) * TRUNCATED);
-        self.write_rest(row, steps, at);
-        let next = steps.next_obs.map(|next| observation(next, at, rows, self.places.obs, next_memory));
-        self.leave(row, env, (obs, next), flags, order == Order::Apart);
-        let first = self.pushed == 0 || self.flags(self.before(row)) & CONTINUES == 0;
-        self.episodes.stepped(env, self.pushed, self.oldest_step(), (first, steps.is_done(at)));
+        let (obs_memory, next_memory) = scratch_row.split_at_mut(scratch_row.len() / 2);
+        let obs = observation(batch.obs, index, rows, self.places.obs, obs_memory);
+        let mut flags = self.begin_row(row, env, obs, order);
+        flags |= (u8::from(batch.terminated[index]) * TERMINATED) | (u8::from(batch.truncated[index]) * TRUNCATED);
+        self.write_fields(row, batch, index);
+        let next = batch.next_obs.map(|next| observation(next, index, rows, self.places.obs, next_memory));
+        self.end_row(row, env, (obs, next), flags, order == Order::Independent);
+        let first = self.pushed == 0 || self.flags(self.row_before(row)) & CONTINUES == 0;
+        self.episodes.record_step(env, self.pushed, self.oldest_step(), (first, batch.is_done(index)));
     }
 
     /// Gives back what the row that was there had aside.
     fn evict(&mut self, row: usize) {
-        if self.pushed < self.room() {
+        if self.pushed < self.capacity_steps() {
             return;
         }
         let flags = self.flags(row);
         if flags & STORED != 0 {
-            self.aside.give_back(self.slot(row, self.places.stored));
+            self.aside.release(self.slot(row, self.places.stored));
         }
         if flags & HEAD != 0 {
-            self.heads.give_back(self.slot(row, self.places.head));
+            self.heads.release(self.slot(row, self.places.head));
         }
     }
 
     /// Takes in the observation, and says whether its older frames are aside.
-    fn enter(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
-        let before = self.before(row);
+    fn begin_row(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
+        let before = self.row_before(row);
         let (older, newest) = obs.split_at(obs.len() - self.places.frame);
-        let linked = match order {
+        let is_contiguous = match order {
             Order::Environments => self.linked[env],
-            Order::Steps => self.tails[env] == Tail::Ahead && self.follows(row, obs),
-            Order::Apart => false,
+            Order::Sequential => self.tails[env] == NextObs::InNextRow && self.follows(row, obs),
+            Order::Independent => false,
         };
         let continues = match self.tails[env] {
-            Tail::None => false,
-            Tail::Ahead if linked => true,
-            Tail::Ahead => {
+            NextObs::None => false,
+            NextObs::InNextRow if is_contiguous => true,
+            NextObs::InNextRow => {
                 // What lay ahead moves aside, as something else comes here.
-                let slot = self.aside.take();
-                self.put_next_aside(before, slot);
+                let slot = self.aside.acquire();
+                self.move_next_to_overflow(before, slot);
                 false
             }
-            Tail::Aside => order != Order::Apart && self.aside.row(self.slot(before, self.places.stored)) == obs,
-            Tail::Promised => {
+            NextObs::Overflow => order != Order::Independent && self.aside.row(self.slot(before, self.places.stored)) == obs,
+            NextObs::Deferred => {
                 if !self.shifts(before, older) {
-                    let slot = self.aside.take();
+                    let slot = self.aside.acquire();
                     self.aside.row_mut(slot).copy_from_slice(obs);
-                    self.set_aside(before, slot);
+                    self.set_overflow_slot(before, slot);
                 }
                 true
             }
@@ -265,72 +265,72 @@ impl ReplayStorage {
         if continues {
             *self.flags_mut(before) |= CONTINUES;
         }
-        if !linked {
+        if !is_contiguous {
             self.bytes_mut(row, 0, newest.len()).copy_from_slice(newest);
         }
-        if older.is_empty() || linked || (self.pushed > 0 && self.shifts(before, older)) {
+        if older.is_empty() || is_contiguous || (self.pushed > 0 && self.shifts(before, older)) {
             return 0;
         }
-        let head = self.heads.take();
+        let head = self.heads.acquire();
         self.heads.row_mut(head).copy_from_slice(older);
-        let at = self.places.head;
-        self.bytes_mut(row, at, 4).copy_from_slice(&head.to_ne_bytes());
+        let offset = self.places.head;
+        self.bytes_mut(row, offset, 4).copy_from_slice(&head.to_ne_bytes());
         HEAD
     }
 
     /// Copies what comes after a row, whose newest frame lies ahead, aside.
-    fn put_next_aside(&mut self, row: usize, slot: u32) {
+    fn move_next_to_overflow(&mut self, row: usize, slot: u32) {
         let (frames, size) = (self.layout.frame_stack, self.places.frame);
-        let mut aside = std::mem::take(&mut self.aside);
-        let to = aside.row_mut(slot);
+        let mut overflow_obs = std::mem::take(&mut self.aside);
+        let to = overflow_obs.row_mut(slot);
         for i in 0..frames - 1 {
             to[i * size..][..size].copy_from_slice(self.frame(row, frames - 2 - i));
         }
-        to[(frames - 1) * size..].copy_from_slice(self.newest(self.later(row, 1)));
-        self.aside = aside;
-        self.set_aside(row, slot);
+        to[(frames - 1) * size..].copy_from_slice(self.newest(self.row_after(row, 1)));
+        self.aside = overflow_obs;
+        self.set_overflow_slot(row, slot);
     }
 
-    fn set_aside(&mut self, row: usize, slot: u32) {
-        let at = self.places.stored;
-        self.bytes_mut(row, at, 4).copy_from_slice(&slot.to_ne_bytes());
+    fn set_overflow_slot(&mut self, row: usize, slot: u32) {
+        let offset = self.places.stored;
+        self.bytes_mut(row, offset, 4).copy_from_slice(&slot.to_ne_bytes());
         *self.flags_mut(row) |= STORED;
     }
 
     /// Writes all but the observations and flags.
-    fn write_rest(&mut self, row: usize, steps: &Steps<'_>, at: usize) {
-        let (mut from, end, rows) = (self.places.action, self.places.reward, steps.rows());
-        for data in std::iter::once(&steps.actions).chain(steps.extra) {
-            let left = end - from;
+    fn write_fields(&mut self, row: usize, batch: &TransitionBatch<'_>, index: usize) {
+        let (mut from, end, rows) = (self.places.action, self.places.reward, batch.rows());
+        for data in std::iter::once(&batch.actions).chain(batch.extra) {
+            let remaining = end - from;
             // The action alone takes all of it.
-            let part =
-                if steps.extra.is_empty() { &data.bytes()[at * left..][..left] } else { of_row(*data, at, rows) };
-            self.bytes_mut(row, from, part.len()).copy_from_slice(part);
-            from += part.len();
+            let field_bytes =
+                if batch.extra.is_empty() { &data.bytes()[index * remaining..][..remaining] } else { row_bytes(*data, index, rows) };
+            self.bytes_mut(row, from, field_bytes.len()).copy_from_slice(field_bytes);
+            from += field_bytes.len();
         }
-        self.bytes_mut(row, end, 4).copy_from_slice(&steps.rewards[at].to_ne_bytes());
+        self.bytes_mut(row, end, 4).copy_from_slice(&batch.rewards[index].to_ne_bytes());
     }
 
     /// Writes the flags, and the next observation to where it belongs.
-    fn leave(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, apart: bool) {
+    fn end_row(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, independent: bool) {
         *self.flags_mut(row) = flags;
         let Some(next) = next else {
-            self.tails[env] = Tail::Promised;
+            self.tails[env] = NextObs::Deferred;
             return;
         };
         let (size, done) = (self.places.frame, flags & (TERMINATED | TRUNCATED) != 0);
         let (older, newest) = next.split_at(next.len() - size);
         let shifted = older.is_empty() || older == &obs[obs.len() - older.len()..];
-        if done || apart || !shifted {
-            let slot = self.aside.take();
+        if done || independent || !shifted {
+            let slot = self.aside.acquire();
             self.aside.row_mut(slot).copy_from_slice(next);
-            self.set_aside(row, slot);
-            self.tails[env] = if done || apart { Tail::None } else { Tail::Aside };
+            self.set_overflow_slot(row, slot);
+            self.tails[env] = if done || independent { NextObs::None } else { NextObs::Overflow };
             return;
         }
-        let ahead = self.later(row, 1);
-        self.bytes_mut(ahead, 0, size).copy_from_slice(newest);
-        self.tails[env] = Tail::Ahead;
+        let next_row = self.row_after(row, 1);
+        self.bytes_mut(next_row, 0, size).copy_from_slice(newest);
+        self.tails[env] = NextObs::InNextRow;
     }
 }
 
@@ -344,70 +344,70 @@ impl ReplayStorage {
 
     /// Finds out which observations lie ahead of their environments' last rows, and of which episodes go on besides;
     /// whether all observations do.
-    fn find_plain_links(&mut self, steps: &Steps<'_>) -> bool {
-        let Self { data, linked, goes_on, tails, places, num_envs, .. } = self;
-        let bytes = places.stride * *num_envs;
+    fn find_plain_links(&mut self, batch: &TransitionBatch<'_>) -> bool {
+        let Self { data, linked: is_contiguous, goes_on: continues, tails: last_next_obs, places: row_layout, num_envs, .. } = self;
+        let bytes = row_layout.stride * *num_envs;
         let first = self.pushed % self.room * bytes;
-        let ahead = data[first..first + bytes].chunks_exact(places.stride);
-        let given = steps.obs[0].bytes().chunks_exact(places.obs);
+        let next_rows = data[first..first + bytes].chunks_exact(row_layout.stride);
+        let obs_rows = batch.obs[0].bytes().chunks_exact(row_layout.obs);
         let mut all = true;
-        for ((linked, tail), (ahead, given)) in linked.iter_mut().zip(tails).zip(ahead.zip(given)) {
-            *linked = *tail == Tail::Ahead && is_same(&ahead[..places.obs], given);
-            all &= *linked;
+        for ((is_contiguous, location), (next_row, obs)) in is_contiguous.iter_mut().zip(last_next_obs).zip(next_rows.zip(obs_rows)) {
+            *is_contiguous = *location == NextObs::InNextRow && is_same(&next_row[..row_layout.obs], obs);
+            all &= *is_contiguous;
         }
-        let known = steps.next_obs.is_some();
-        let flags = steps.terminated.iter().zip(steps.truncated);
-        for ((goes_on, linked), (terminated, truncated)) in goes_on.iter_mut().zip(linked).zip(flags) {
-            *goes_on = known && *linked && !terminated && !truncated;
+        let known = batch.next_obs.is_some();
+        let flags = batch.terminated.iter().zip(batch.truncated);
+        for ((continues, is_contiguous), (terminated, truncated)) in continues.iter_mut().zip(is_contiguous).zip(flags) {
+            *continues = known && *is_contiguous && !terminated && !truncated;
         }
         all
     }
 
     /// Writes the rows of the environments that [`ReplayStorage::find_plain_links`] has found to go on.
-    fn write_going_on(&mut self, steps: &Steps<'_>, first: usize) {
-        let Some([next_obs]) = steps.next_obs else { return };
-        let (before, after) = (self.before(first), self.later(first, 1));
-        let Self { data, goes_on, places, num_envs, aside, .. } = self;
-        let (stride, bytes) = (places.stride, places.stride * *num_envs);
+    fn write_continuing(&mut self, batch: &TransitionBatch<'_>, first: usize) {
+        let Some([next_obs]) = batch.next_obs else { return };
+        let (before, after) = (self.row_before(first), self.row_after(first, 1));
+        let Self { data, goes_on: continues, places: row_layout, num_envs, aside: overflow_obs, .. } = self;
+        let (stride, bytes) = (row_layout.stride, row_layout.stride * *num_envs);
         // Only of a full ring there is a row to give back from.
         let evicted = if self.pushed >= self.room { STORED } else { 0 };
         let rows = data[first * stride..][..bytes].chunks_exact_mut(stride);
-        let actions = steps.actions.bytes().chunks_exact(places.reward - places.action);
-        let given = actions.zip(steps.rewards);
-        for ((row, (action, reward)), _) in rows.zip(given).zip(&*goes_on).filter(|(_, goes_on)| **goes_on) {
-            if row[places.flags] & evicted != 0 {
+        let actions = batch.actions.bytes().chunks_exact(row_layout.reward - row_layout.action);
+        let action_rewards = actions.zip(batch.rewards);
+        for ((row, (action, reward)), _) in rows.zip(action_rewards).zip(&*continues).filter(|(_, goes_on)| **goes_on) {
+            if row[row_layout.flags] & evicted != 0 {
                 let mut slot = [0; 4];
-                slot.copy_from_slice(&row[places.stored..][..4]);
-                aside.give_back(u32::from_ne_bytes(slot));
+                slot.copy_from_slice(&row[row_layout.stored..][..4]);
+                overflow_obs.release(u32::from_ne_bytes(slot));
             }
-            copy(&mut row[places.action..places.reward], action);
-            copy(&mut row[places.reward..][..4], &reward.to_ne_bytes());
-            row[places.flags] = 0;
+            copy(&mut row[row_layout.action..row_layout.reward], action);
+            copy(&mut row[row_layout.reward..][..4], &reward.to_ne_bytes());
+            row[row_layout.flags] = 0;
         }
         let rows = data[before * stride..][..bytes].chunks_exact_mut(stride);
-        for (row, _) in rows.zip(&*goes_on).filter(|(_, goes_on)| **goes_on) {
-            row[places.flags] |= CONTINUES;
+        for (row, _) in rows.zip(&*continues).filter(|(_, goes_on)| **goes_on) {
+            row[row_layout.flags] |= CONTINUES;
         }
         let rows = data[after * stride..][..bytes].chunks_exact_mut(stride);
-        let given = next_obs.bytes().chunks_exact(places.obs);
-        for ((row, next), _) in rows.zip(given).zip(&*goes_on).filter(|(_, goes_on)| **goes_on) {
-            copy(&mut row[..places.obs], next);
+        let next_obs_rows = next_obs.bytes().chunks_exact(row_layout.obs);
+        for ((row, next), _) in rows.zip(next_obs_rows).zip(&*continues).filter(|(_, goes_on)| **goes_on) {
+            copy(&mut row[..row_layout.obs], next);
         }
     }
 }
 
 /// Whether the next row of each will hold its next observation.
-fn check_promise(steps: &Steps<'_>, order: Order) -> Result<()> {
-    let fix = "pass next_obs; it may only be left out where the same environment's next row follows";
-    if order == Order::Apart && steps.rows() > 0 {
-        let got = format!("none for {} rows of one environment", steps.rows());
-        return Err(Error::config("next_obs", "the observation after each row", got, fix));
+fn check_deferred(batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
+    let hint = "pass next_obs; it may only be left out where the same environment's next row follows";
+    if order == Order::Independent && batch.rows() > 0 {
+        let got = format!("none for {} rows of one environment", batch.rows());
+        return Err(Error::config("next_obs", "the observation after each row", got, hint));
     }
-    match (0..steps.rows()).find(|row| steps.is_done(*row)) {
+    match (0..batch.rows()).find(|row| batch.is_done(*row)) {
         None => Ok(()),
         Some(row) => {
             let expected = "the episode's last observation where an episode ends";
-            Err(Error::config("next_obs", expected, "none", fix).at_row(row))
+            Err(Error::config("next_obs", expected, "none", hint).at_row(row))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::batch::Relabel;
+use super::batch::GoalRelabel;
 use super::storage::{ReplayStorage, draw};
 use crate::{Error, Field, Pcg64, Result};
 
@@ -12,7 +12,7 @@ pub trait Sampler: Send + Sync {
     ///
     /// # Errors
     /// Whatever the sampler cannot do, before it wrote anything.
-    fn choose(
+    fn sample_indices(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
@@ -25,19 +25,19 @@ pub trait Sampler: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room for them.
-    fn goals(
+    fn relabel_goals(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
         indices: &[usize],
         goals: &mut Vec<usize>,
-    ) -> Result<Option<Relabel>> {
+    ) -> Result<Option<GoalRelabel>> {
         let _ = (storage, rng, indices, goals);
         Ok(None)
     }
 
     /// Whether what it chooses may span several steps.
-    fn spans_steps(&self) -> bool {
+    fn supports_n_step(&self) -> bool {
         true
     }
 
@@ -45,7 +45,7 @@ pub trait Sampler: Send + Sync {
     ///
     /// # Errors
     /// None is expected: the transitions are stored already.
-    fn added(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
+    fn on_push(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let _ = (storage, indices);
         Ok(())
     }
@@ -96,7 +96,7 @@ pub trait Sampler: Send + Sync {
 pub struct Uniform;
 
 impl Sampler for Uniform {
-    fn choose(
+    fn sample_indices(
         &self,
         storage: &ReplayStorage,
         rng: &mut Pcg64,
@@ -110,23 +110,23 @@ impl Sampler for Uniform {
 }
 
 /// Checks that so many of `held` transitions can be sampled, where so many are stored.
-pub(super) fn check_count(held: usize, stored: usize, batch_size: usize) -> Result<()> {
-    if (1..=held).contains(&batch_size) {
+pub(super) fn check_count(sampleable: usize, stored: usize, batch_size: usize) -> Result<()> {
+    if (1..=sampleable).contains(&batch_size) {
         return Ok(());
     }
     let unknown = "next observation is not known yet";
-    let asked = batch_size.to_string();
-    let (expected, got, fix) = match (held, stored) {
+    let requested = batch_size.to_string();
+    let (expected, got, hint) = match (sampleable, stored) {
         (0, 0) => ("a buffer with transitions".to_owned(), "an empty one".to_owned(), "push some first"),
         (0, _) => {
             let expected = format!("more than a last row, whose {unknown}");
             (expected, "that row alone".to_owned(), "push on, or pass next_obs")
         }
-        _ if held < stored => {
-            let expected = format!("1 to {held}, all but the last row, whose {unknown}");
-            (expected, asked, "sample fewer, push on, or pass next_obs")
+        _ if sampleable < stored => {
+            let expected = format!("1 to {sampleable}, all but the last row, whose {unknown}");
+            (expected, requested, "sample fewer, push on, or pass next_obs")
         }
-        _ => (format!("1 to {held}, as many as are stored"), asked, "sample fewer, or push more first"),
+        _ => (format!("1 to {sampleable}, as many as are stored"), requested, "sample fewer, or push more first"),
     };
-    Err(Error::config("batch_size", expected, got, fix))
+    Err(Error::config("batch_size", expected, got, hint))
 }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::batch::{Column, not_held, other_dtype, pieces};
+use super::batch::{Column, invalid_index, dtype_mismatch, for_each_piece};
 use super::sampler::check_count;
 use super::storage::{CONTINUES, ReplayStorage, draw};
-use crate::{DType, Error, FieldMut, Pcg64, Result, Watch, alloc, check_len};
+use crate::{DType, Error, FieldMut, Pcg64, Result, InterruptCheck, alloc, check_len};
 
 /// Steps between two looks for an interruption.
-const LOOK: usize = 1 << 6;
+const POLL_EVERY_STEPS: usize = 1 << 6;
 
 /// Chooses stretches of episodes: steps of one environment that follow each other, never across an episode's end, and
 /// never beyond what is stored.
@@ -47,7 +47,7 @@ pub struct Sequences {
 
 /// Which sequences were chosen: B of T = `burn_in + length` steps, `[T, B]`.
 #[derive(Clone, Debug, Default)]
-pub struct ChosenSequences {
+pub struct SequenceIndices {
     indices: Vec<usize>,
     lengths: Vec<usize>,
     rows: Vec<usize>,
@@ -66,16 +66,16 @@ impl Sequences {
     /// [`Error::Config`] for a length of 0, steps before whole episodes, no transitions or more sequences than there are,
     /// and where no episode is stored whole; [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it was told
     /// to stop. Nothing is drawn then, and nothing can be read from `chosen`.
-    pub fn choose(
+    pub fn sample_indices(
         self,
         storage: &ReplayStorage,
         batch_size: usize,
         rng: &mut Pcg64,
-        chosen: &mut ChosenSequences,
+        sequence_indices: &mut SequenceIndices,
     ) -> Result<()> {
         let before = rng.clone();
-        self.draw(storage, batch_size, rng, chosen)?;
-        self.find(storage, chosen).inspect_err(|_| *rng = before)
+        self.draw(storage, batch_size, rng, sequence_indices)?;
+        self.find(storage, sequence_indices).inspect_err(|_| *rng = before)
     }
 
     /// The first half of [`Sequences::choose`], all that draws: threads that share a generator need it no longer than
@@ -88,15 +88,15 @@ impl Sequences {
         storage: &ReplayStorage,
         batch_size: usize,
         rng: &mut Pcg64,
-        chosen: &mut ChosenSequences,
+        sequence_indices: &mut SequenceIndices,
     ) -> Result<()> {
-        let held = storage.indices();
+        let valid = storage.indices();
         self.check(storage, batch_size)?;
-        chosen.prepare(batch_size)?;
+        sequence_indices.prepare(batch_size)?;
         if self.whole {
-            return storage.episodes.draw(&held, rng, &mut chosen.counts, &mut chosen.indices);
+            return storage.episodes.draw(&valid, rng, &mut sequence_indices.counts, &mut sequence_indices.indices);
         }
-        draw(&held, rng, &mut chosen.indices);
+        draw(&valid, rng, &mut sequence_indices.indices);
         Ok(())
     }
 
@@ -105,14 +105,14 @@ impl Sequences {
     /// # Errors
     /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
     /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `chosen` then.
-    pub fn find(self, storage: &ReplayStorage, chosen: &mut ChosenSequences) -> Result<()> {
-        chosen.of = None;
-        let held = storage.indices();
-        if let Some(wrong) = chosen.indices.iter().find(|index| !held.contains(index)) {
-            return Err(not_held(*wrong, &held));
+    pub fn find(self, storage: &ReplayStorage, sequence_indices: &mut SequenceIndices) -> Result<()> {
+        sequence_indices.of = None;
+        let valid = storage.indices();
+        if let Some(invalid) = sequence_indices.indices.iter().find(|index| !valid.contains(index)) {
+            return Err(invalid_index(*invalid, &valid));
         }
-        chosen.place(storage, &held, self)?;
-        chosen.of = Some(storage.laps());
+        sequence_indices.fill_rows(storage, &valid, self)?;
+        sequence_indices.of = Some(storage.generation());
         Ok(())
     }
 
@@ -125,8 +125,8 @@ impl Sequences {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
         }
         if self.whole && self.burn_in > 0 {
-            let fix = "nothing comes before an episode's first step";
-            return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), fix));
+            let hint = "nothing comes before an episode's first step";
+            return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), hint));
         }
         // More steps than fit are refused of an empty buffer, too.
         self.check_memory(1)?;
@@ -144,19 +144,19 @@ impl Sequences {
             format!("{length} steps{before}{many}, which needs")
         };
         let steps = burn_in.saturating_add(length).saturating_mul(batch_size);
-        alloc::check_named(argument, steps, size_of::<usize>() + 2, request)
+        alloc::check_available_for(argument, steps, size_of::<usize>() + 2, request)
     }
 }
 
 impl ReplayStorage {
     /// The environment's next transition, if it is of the same episode and can be sampled.
-    pub(super) fn following(&self, index: usize, held: &Range<usize>) -> Option<usize> {
+    pub(super) fn next_in_episode(&self, index: usize, valid: &Range<usize>) -> Option<usize> {
         let next = index + self.num_envs;
-        (next < held.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
+        (next < valid.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
     }
 }
 
-impl ChosenSequences {
+impl SequenceIndices {
     /// The numbers of the transitions that sequences start with, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
@@ -179,8 +179,8 @@ impl ChosenSequences {
 
     /// Bytes of memory, which the next choice uses again.
     pub fn memory(&self) -> usize {
-        let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::of);
-        numbers.iter().sum::<usize>() + alloc::of(&self.mask) + alloc::of(&self.starts)
+        let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::allocated_bytes);
+        numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.mask) + alloc::allocated_bytes(&self.starts)
     }
 
     /// Room for so many starts.
@@ -191,47 +191,47 @@ impl ChosenSequences {
     }
 
     /// Room for the steps of all sequences, none of which is there yet.
-    fn clear_steps(&mut self, all: usize, watch: &mut Watch) -> Result<()> {
-        refill(&mut self.rows, all, 0, watch)?;
-        refill(&mut self.mask, all, false, watch)?;
-        refill(&mut self.starts, all, false, watch)
+    fn clear_steps(&mut self, all: usize, interrupt: &mut InterruptCheck) -> Result<()> {
+        refill(&mut self.rows, all, 0, interrupt)?;
+        refill(&mut self.mask, all, false, interrupt)?;
+        refill(&mut self.starts, all, false, interrupt)
     }
 
     /// Finds the steps of each sequence.
-    fn place(&mut self, storage: &ReplayStorage, held: &Range<usize>, of: Sequences) -> Result<()> {
-        let (batch, mut watch) = (self.indices.len(), Watch::default());
-        self.clear_steps(of.burn_in.saturating_add(of.length).saturating_mul(batch), &mut watch)?;
+    fn fill_rows(&mut self, storage: &ReplayStorage, valid: &Range<usize>, config: Sequences) -> Result<()> {
+        let (batch, mut interrupt) = (self.indices.len(), InterruptCheck::default());
+        self.clear_steps(config.burn_in.saturating_add(config.length).saturating_mul(batch), &mut interrupt)?;
         let mut steps = 0_usize;
         // One sequence may be all there is.
-        let mut look = || {
+        let mut poll = || {
             steps += 1;
-            if steps.is_multiple_of(LOOK) { watch.check() } else { Ok(()) }
+            if steps.is_multiple_of(POLL_EVERY_STEPS) { interrupt.check() } else { Ok(()) }
         };
         for b in 0..batch {
             let start = self.indices[b];
-            let mut put = |t: usize, index: usize| {
-                let at = t * batch + b;
-                self.rows[at] = storage.row_of(index);
-                (self.mask[at], self.starts[at]) = (true, !storage.is_cut(index));
+            let mut set_step = |t: usize, index: usize| {
+                let pos = t * batch + b;
+                self.rows[pos] = storage.row_of(index);
+                (self.mask[pos], self.starts[pos]) = (true, !storage.is_cut(index));
             };
-            let mut at = Some(start);
+            let mut next = Some(start);
             let mut length = 0;
-            while let Some(index) = at.filter(|_| length < of.length) {
-                put(of.burn_in + length, index);
+            while let Some(index) = next.filter(|_| length < config.length) {
+                set_step(config.burn_in + length, index);
                 length += 1;
-                at = storage.following(index, held);
-                look()?;
+                next = storage.next_in_episode(index, valid);
+                poll()?;
             }
-            let (mut at, mut before) = (start, 0);
-            while before < of.burn_in && at >= held.start + storage.num_envs() && storage.is_cut(at) {
-                (at, before) = (at - storage.num_envs(), before + 1);
-                put(of.burn_in - before, at);
-                look()?;
+            let (mut pos, mut before) = (start, 0);
+            while before < config.burn_in && pos >= valid.start + storage.num_envs() && storage.is_cut(pos) {
+                (pos, before) = (pos - storage.num_envs(), before + 1);
+                set_step(config.burn_in - before, pos);
+                poll()?;
             }
             self.lengths[b] = length;
-            for t in (0..of.burn_in - before).chain(of.burn_in + length..of.burn_in + of.length) {
+            for t in (0..config.burn_in - before).chain(config.burn_in + length..config.burn_in + config.length) {
                 self.rows[t * batch + b] = storage.row_of(start);
-                look()?;
+                poll()?;
             }
         }
         Ok(())
@@ -247,7 +247,7 @@ impl ChosenSequences {
         let bytes = storage.memory_of(column, self.rows.len(), out)?;
         let each = (bytes.len() / self.rows.len().max(1)).max(1);
         storage.read_bytes(column, &self.rows, bytes)?;
-        pieces(self.mask.len(), each, bytes, |some, bytes| {
+        for_each_piece(self.mask.len(), each, bytes, |some, bytes| {
             let steps = bytes.chunks_exact_mut(each).zip(&self.mask[some]);
             steps.filter(|(_, real)| !**real).for_each(|(bytes, _)| bytes.fill(0));
         })
@@ -261,11 +261,11 @@ impl ChosenSequences {
         self.check(storage)?;
         let (dtype, width) = storage.shape_of(column)?;
         if dtype != DType::Bool {
-            return Err(other_dtype(dtype, DType::Bool));
+            return Err(dtype_mismatch(dtype, DType::Bool));
         }
         check_len("out", out.len(), self.rows.len() * width)?;
         storage.read_bools(column, &self.rows, out)?;
-        pieces(self.mask.len(), width, out, |some, out| {
+        for_each_piece(self.mask.len(), width, out, |some, out| {
             for (out, real) in out.chunks_exact_mut(width).zip(&self.mask[some]) {
                 for flag in out {
                     *flag &= real;
@@ -275,30 +275,30 @@ impl ChosenSequences {
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == Some(storage.laps()) {
+        if self.of == Some(storage.generation()) {
             return Ok(());
         }
-        let fix = "read what was chosen before the next push";
-        Err(Error::config("chosen", "sequences of this storage as it is", "others", fix))
+        let hint = "read what was chosen before the next push";
+        Err(Error::config("chosen", "sequences of this storage as it is", "others", hint))
     }
 }
 
 /// Has so many, all of this value.
-fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, watch: &mut Watch) -> Result<()> {
-    alloc::grow("length", all, len.saturating_sub(all.len()))?;
+fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, interrupt: &mut InterruptCheck) -> Result<()> {
+    alloc::try_reserve("length", all, len.saturating_sub(all.len()))?;
     all.clear();
     while all.len() < len {
         if !all.is_empty() {
-            watch.check()?;
+            interrupt.check()?;
         }
-        all.resize(len.min(all.len() + Watch::STRETCH), value);
+        all.resize(len.min(all.len() + InterruptCheck::POLL_ELEMENTS), value);
     }
     Ok(())
 }
 
 /// Has so many numbers.
 fn resize(numbers: &mut Vec<usize>, len: usize) -> Result<()> {
-    alloc::grow("length", numbers, len.saturating_sub(numbers.len()))?;
+    alloc::try_reserve("length", numbers, len.saturating_sub(numbers.len()))?;
     numbers.resize(len, 0);
     Ok(())
 }

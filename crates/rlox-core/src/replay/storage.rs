@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::schema::{Layout, Places};
+use super::schema::{TransitionSchema, RowLayout};
 use crate::{Error, Pcg64, Result, alloc};
 
 /// The task itself ended after this step.
@@ -18,7 +18,7 @@ pub(crate) const CONTINUES: u8 = 8;
 pub(crate) const HEAD: u8 = 16;
 
 /// So many bytes more are asked for without a look at what is free, which takes some 20 us.
-const SMALL: usize = 1 << 20;
+const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 
 /// A ring of transitions of one environment, or of several that step together.
 ///
@@ -50,8 +50,8 @@ const SMALL: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReplayStorage {
-    pub(crate) layout: Layout,
-    pub(crate) places: Places,
+    pub(crate) layout: TransitionSchema,
+    pub(crate) places: RowLayout,
     pub(crate) num_envs: usize,
     /// Time steps that can be sampled.
     steps: usize,
@@ -60,12 +60,12 @@ pub struct ReplayStorage {
     /// `[room, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that lie aside.
-    pub(crate) aside: Slots,
+    pub(crate) aside: RowPool,
     /// Older frames that lie aside.
-    pub(crate) heads: Slots,
+    pub(crate) heads: RowPool,
     /// Time steps pushed so far.
     pub(crate) pushed: usize,
-    pub(crate) tails: Vec<Tail>,
+    pub(crate) tails: Vec<NextObs>,
     pub(crate) episodes: Episodes,
     /// Which observations are what lay ahead, of the step that is being pushed.
     pub(crate) linked: Vec<bool>,
@@ -85,43 +85,43 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Config`] if one of them is 0 or the layout makes no sense, [`Error::Shape`] for a row without elements,
     /// [`Error::Memory`] with the number of bytes if the ring does not fit into memory.
-    pub fn new(capacity: usize, num_envs: usize, layout: Layout) -> Result<Self> {
+    pub fn new(capacity: usize, num_envs: usize, schema: TransitionSchema) -> Result<Self> {
         for (name, count) in [("capacity", capacity), ("num_envs", num_envs)] {
             if count == 0 {
                 return Err(Error::config(name, "at least 1", "0", "pass a positive number"));
             }
         }
-        let places = Places::of(&layout)?;
-        layout.check_sequences()?;
+        let row_layout = RowLayout::new(&schema)?;
+        schema.check_sequences()?;
         let steps = (capacity / num_envs).max(1);
-        let room = steps.saturating_add(layout.frame_stack);
-        let rows = room.saturating_mul(num_envs);
+        let capacity_steps = steps.saturating_add(schema.frame_stack);
+        let rows = capacity_steps.saturating_mul(num_envs);
         // Fewer than one of each environment become that, whatever the capacity is.
         let argument = if capacity < num_envs { "num_envs" } else { "capacity" };
-        let said = || {
+        let request = || {
             let envs = if num_envs > 1 { format!(" of {num_envs} environments") } else { String::new() };
-            format!("{} transitions{envs} of {} bytes each, which needs", capacity.max(num_envs), places.stride)
+            format!("{} transitions{envs} of {} bytes each, which needs", capacity.max(num_envs), row_layout.stride)
         };
         Ok(Self {
-            data: alloc::zeroed_named(argument, rows, places.stride, said)?,
-            aside: Slots::new(places.obs),
-            heads: Slots::new(places.obs - places.frame),
+            data: alloc::zeroed_named(argument, rows, row_layout.stride, request)?,
+            aside: RowPool::new(row_layout.obs),
+            heads: RowPool::new(row_layout.obs - row_layout.frame),
             pushed: 0,
-            tails: vec![Tail::None; num_envs],
+            tails: vec![NextObs::None; num_envs],
             episodes: Episodes::new(num_envs)?,
             linked: alloc::zeroed("num_envs", num_envs)?,
             goes_on: alloc::zeroed("num_envs", num_envs)?,
             joined: Vec::new(),
-            layout,
-            places,
+            layout: schema,
+            places: row_layout,
             num_envs,
             steps,
-            room,
+            room: capacity_steps,
         })
     }
 
     /// What transitions are made of.
-    pub fn layout(&self) -> &Layout {
+    pub fn schema(&self) -> &TransitionSchema {
         &self.layout
     }
 
@@ -168,13 +168,13 @@ impl ReplayStorage {
     }
 
     /// How many rows there are, and how many transitions were taken so far.
-    pub(crate) fn laps(&self) -> (usize, usize) {
+    pub(crate) fn generation(&self) -> (usize, usize) {
         (self.room * self.num_envs, self.next_index())
     }
 
     /// Whether next observations of the last time step are still to come.
     fn is_waiting(&self) -> bool {
-        self.tails.first() == Some(&Tail::Promised)
+        self.tails.first() == Some(&NextObs::Deferred)
     }
 
     /// The rows whose next observations are still to come.
@@ -198,7 +198,7 @@ impl ReplayStorage {
     }
 
     /// Time steps there are rows for.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn capacity_steps(&self) -> usize {
         self.room
     }
 
@@ -210,27 +210,27 @@ impl ReplayStorage {
     /// The number of the transition that is stored in a row, or was last.
     pub(crate) fn index_of(&self, row: usize) -> usize {
         let rows = self.room * self.num_envs;
-        let (lap, at) = (self.next_index() / rows, self.next_index() % rows);
+        let (lap, next_row) = (self.next_index() / rows, self.next_index() % rows);
         // Rows from the next one on are of the lap before.
-        lap * rows + row - if row < at { 0 } else { rows.min(lap * rows) }
+        lap * rows + row - if row < next_row { 0 } else { rows.min(lap * rows) }
     }
 
     /// The rows of consecutive transitions: one stretch, and another where the ring begins anew.
     pub(crate) fn rows_of(&self, indices: Range<usize>) -> [Range<usize>; 2] {
         let (rows, len) = (self.room * self.num_envs, indices.len());
         let first = self.row_of(indices.start);
-        let whole = len.min(rows - first);
-        [first..first + whole, 0..len - whole]
+        let first_len = len.min(rows - first);
+        [first..first + first_len, 0..len - first_len]
     }
 
     /// The same environment's row so many time steps later.
-    pub(crate) fn later(&self, row: usize, steps: usize) -> usize {
+    pub(crate) fn row_after(&self, row: usize, steps: usize) -> usize {
         let (rows, row) = (self.room * self.num_envs, row + steps * self.num_envs);
         if row >= rows { row - rows } else { row }
     }
 
     /// The same environment's row before.
-    pub(crate) fn before(&self, row: usize) -> usize {
+    pub(crate) fn row_before(&self, row: usize) -> usize {
         if row >= self.num_envs { row - self.num_envs } else { row + (self.room - 1) * self.num_envs }
     }
 
@@ -247,12 +247,12 @@ impl ReplayStorage {
     }
 
     /// Where what lies aside of a row is, of its place `at`.
-    pub(crate) fn slot(&self, row: usize, at: usize) -> u32 {
-        u32::from_ne_bytes(self.four(row, at))
+    pub(crate) fn slot(&self, row: usize, offset: usize) -> u32 {
+        u32::from_ne_bytes(self.four(row, offset))
     }
 
-    fn four(&self, row: usize, at: usize) -> [u8; 4] {
-        let from = row * self.places.stride + at;
+    fn four(&self, row: usize, offset: usize) -> [u8; 4] {
+        let from = row * self.places.stride + offset;
         let mut bytes = [0; 4];
         bytes.copy_from_slice(&self.data[from..from + 4]);
         bytes
@@ -279,10 +279,10 @@ impl ReplayStorage {
             if self.flags(row) & HEAD != 0 {
                 let head = self.heads.row(self.slot(row, self.places.head));
                 // Oldest first: its last is one older than the row's.
-                let at = self.layout.frame_stack - 1 - (older - back);
-                return &head[at * size..][..size];
+                let index = self.layout.frame_stack - 1 - (older - back);
+                return &head[index * size..][..size];
             }
-            row = self.before(row);
+            row = self.row_before(row);
         }
         self.newest(row)
     }
@@ -290,20 +290,20 @@ impl ReplayStorage {
 
 /// Where an environment's last next observation is, until its next row comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub(crate) enum NextObs {
     /// There is none: no row yet, or the episode has ended.
     None,
     /// Where the next row will be.
-    Ahead,
+    InNextRow,
     /// Aside: its older frames are not those of the row before.
-    Aside,
+    Overflow,
     /// Nowhere: the caller has promised that the next row holds it.
-    Promised,
+    Deferred,
 }
 
 /// Rows of one size. Memory grows with the most that were taken at once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct RowPool {
     bytes_each: usize,
     /// How many there are, taken or not.
     rows: usize,
@@ -311,7 +311,7 @@ pub(crate) struct Slots {
     free: Vec<u32>,
 }
 
-impl Slots {
+impl RowPool {
     pub(crate) fn new(bytes_each: usize) -> Self {
         Self { bytes_each, ..Self::default() }
     }
@@ -330,16 +330,16 @@ impl Slots {
         let more = missing.max(there / 8);
         let total = there.saturating_add(more);
         if total > u32::MAX as usize {
-            return Err(alloc::refused("capacity", total, self.bytes_each));
+            return Err(alloc::out_of_memory("capacity", total, self.bytes_each));
         }
         let bytes = more.saturating_mul(self.bytes_each);
-        if bytes > SMALL {
-            let said =
+        if bytes > MEMINFO_CHECK_ABOVE {
+            let request =
                 || format!("{more} observations beside a ring of which {promised} bytes are to come, which need");
-            alloc::check_named("capacity", 1, bytes.saturating_add(promised), said)?;
+            alloc::check_available_for("capacity", 1, bytes.saturating_add(promised), request)?;
         }
-        self.data.try_reserve_exact(bytes).map_err(|_| alloc::refused("capacity", more, self.bytes_each))?;
-        self.free.try_reserve(total).map_err(|_| alloc::refused("capacity", total, 4))?;
+        self.data.try_reserve_exact(bytes).map_err(|_| alloc::out_of_memory("capacity", more, self.bytes_each))?;
+        self.free.try_reserve(total).map_err(|_| alloc::out_of_memory("capacity", total, 4))?;
         self.data.resize(self.data.len() + bytes, 0);
         self.rows = total;
         self.free.extend((there as u32..total as u32).rev());
@@ -351,21 +351,21 @@ impl Slots {
     /// # Errors
     /// Those of [`Slots::reserve`].
     pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
-        self.reserve(count.saturating_sub(self.taken()), promised)?;
+        self.reserve(count.saturating_sub(self.in_use()), promised)?;
         // A copy has room only for what was free.
         let more = self.rows - self.free.len();
-        self.free.try_reserve(more).map_err(|_| alloc::refused("capacity", self.rows, 4))
+        self.free.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", self.rows, 4))
     }
 
     /// Takes all rows back, and then gives them in their order.
-    pub(crate) fn give_all_back(&mut self) {
+    pub(crate) fn release_all(&mut self) {
         let rows = self.rows as u32;
         self.free.clear();
         self.free.extend((0..rows).rev());
     }
 
     /// A row of one's own, of those that [`Slots::reserve`] made room for.
-    pub(crate) fn take(&mut self) -> u32 {
+    pub(crate) fn acquire(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             // More than was reserved: another row must not be given away twice.
             let there = self.rows;
@@ -376,16 +376,16 @@ impl Slots {
     }
 
     /// The row that was taken as the one of this number since all were given back.
-    pub(crate) fn given_mut(&mut self, number: usize) -> &mut [u8] {
+    pub(crate) fn nth_row_mut(&mut self, number: usize) -> &mut [u8] {
         &mut self.data[number * self.bytes_each..][..self.bytes_each]
     }
 
     /// How many rows are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.rows - self.free.len()
     }
 
-    pub(crate) fn give_back(&mut self, slot: u32) {
+    pub(crate) fn release(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
@@ -415,10 +415,10 @@ pub(crate) struct Episodes {
 
 impl Episodes {
     pub(super) fn new(num_envs: usize) -> Result<Self> {
-        let began = alloc::zeroed("num_envs", num_envs)?;
-        let mut whole = alloc::reserved("num_envs", num_envs)?;
-        whole.resize_with(num_envs, VecDeque::new);
-        Ok(Self { began, whole })
+        let current_starts = alloc::zeroed("num_envs", num_envs)?;
+        let mut complete_starts = alloc::with_capacity("num_envs", num_envs)?;
+        complete_starts.resize_with(num_envs, VecDeque::new);
+        Ok(Self { began: current_starts, whole: complete_starts })
     }
 
     /// Makes room for so many more of an environment.
@@ -427,12 +427,12 @@ impl Episodes {
     /// [`Error::Memory`] if there is none; nothing has changed then.
     pub(super) fn reserve(&mut self, env: usize, more: usize) -> Result<()> {
         let starts = &mut self.whole[env];
-        starts.try_reserve(more).map_err(|_| alloc::refused("capacity", starts.len() + more, size_of::<usize>()))
+        starts.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", starts.len() + more, size_of::<usize>()))
     }
 
     /// Takes notice of an environment's time step, where `oldest` is the first that is stored: whether it is the first of
     /// an episode, and the last.
-    pub(super) fn stepped(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
+    pub(super) fn record_step(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
         if first {
             self.began[env] = step;
         }
@@ -466,23 +466,23 @@ impl Episodes {
     /// [`Error::Config`] if there is none, [`Error::Memory`] if there is no room. Nothing is drawn then.
     pub(super) fn draw(
         &self,
-        held: &Range<usize>,
+        valid: &Range<usize>,
         rng: &mut Pcg64,
         counts: &mut Vec<usize>,
         drawn: &mut [usize],
     ) -> Result<()> {
         let n = self.whole.len();
-        let oldest = held.start / n;
+        let oldest = valid.start / n;
         counts.clear();
-        alloc::grow("num_envs", counts, n)?;
+        alloc::try_reserve("num_envs", counts, n)?;
         let mut total = 0;
         for starts in &self.whole {
             total += starts.len() - starts.partition_point(|start| *start < oldest);
             counts.push(total);
         }
         if total == 0 {
-            let fix = "push more, or sample parts of episodes";
-            return Err(Error::config("whole", "an episode that is stored from start to end", "none", fix));
+            let hint = "push more, or sample parts of episodes";
+            return Err(Error::config("whole", "an episode that is stored from start to end", "none", hint));
         }
         draw(&(0..total), rng, drawn);
         for drawn in drawn {
@@ -496,11 +496,11 @@ impl Episodes {
 }
 
 /// Draws numbers of transitions, each as likely as another.
-pub(super) fn draw(held: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
-    let count = held.len() as u128;
+pub(super) fn draw(valid: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
+    let count = valid.len() as u128;
     for index in indices {
         // The high half of the product; the bias, of count / 2^64, cannot be noticed.
-        *index = held.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
+        *index = valid.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
     }
 }
 
@@ -510,12 +510,12 @@ mod tests {
     use crate::{Error, available_memory};
 
     #[test]
-    fn what_is_promised_to_others_is_not_given_away() {
+    fn promised_memory_is_not_handed_out() {
         let Some(free) = available_memory() else { return };
-        let mut slots = Slots::new(1 << 20);
+        let mut slots = RowPool::new(1 << 20);
         let rejected = crate::testing::assert_rejects(slots.reserve(2, free as usize), Error::Memory, "capacity");
         assert!(rejected.got.contains("beside a ring"), "{rejected}");
-        assert_eq!((slots.bytes(), slots.taken()), (0, 0));
+        assert_eq!((slots.bytes(), slots.in_use()), (0, 0));
         slots.reserve(2, 0).unwrap();
         assert!(slots.bytes() >= 2 << 20);
     }

@@ -16,16 +16,16 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use crate::simd::prefetch::prefetch;
-use crate::{Error, Pcg64, Result, Watch, alloc, check_len};
+use crate::{Error, Pcg64, Result, InterruptCheck, alloc, check_len};
 
 /// Children of a node.
 const WIDTH: usize = 16;
 /// Bytes that memory gives at once.
 const CACHE_LINE: usize = 64;
 /// How many draws go down the tree together.
-const TOGETHER: usize = 256;
+const BATCH: usize = 256;
 /// How often that is done between two looks for an interruption.
-const LOOK: usize = 16;
+const POLL_EVERY_BATCHES: usize = 16;
 
 /// A fixed number of leaves with a priority each, which are drawn in proportion to it (Schaul et al. 2016, "Prioritized
 /// Experience Replay", <https://arxiv.org/abs/1511.05952>).
@@ -95,7 +95,7 @@ impl SumTree {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn memory(&self) -> usize {
-        self.nodes.bytes() + alloc::of(&self.touched)
+        self.nodes.bytes() + alloc::allocated_bytes(&self.touched)
     }
 
     /// The priorities of all leaves. A tree that gets the same ones draws the same.
@@ -194,10 +194,10 @@ impl SumTree {
             prefetch(&nodes[leaf / WIDTH]);
         }
         self.touched.clear();
-        alloc::grow("leaves", &mut self.touched, leaves.len())?;
-        let kept = self.nodes.leaves.all_mut();
+        alloc::try_reserve("leaves", &mut self.touched, leaves.len())?;
+        let values = self.nodes.leaves.all_mut();
         for (&leaf, &priority) in leaves.iter().zip(priorities) {
-            kept[leaf] = stored(priority);
+            values[leaf] = to_stored(priority);
         }
         self.touched.extend(leaves.iter().map(|leaf| leaf / WIDTH));
         kernel::refresh(&mut self.nodes, &mut self.touched);
@@ -219,8 +219,8 @@ impl SumTree {
         let leaves = first..first.saturating_add(priorities.len());
         self.check_range(&leaves)?;
         priorities.iter().try_for_each(|&priority| check("priorities", priority))?;
-        for (kept, &priority) in self.nodes.leaves.all_mut()[leaves.clone()].iter_mut().zip(priorities) {
-            *kept = stored(priority);
+        for (leaf, &priority) in self.nodes.leaves.all_mut()[leaves.clone()].iter_mut().zip(priorities) {
+            *leaf = to_stored(priority);
         }
         self.refresh(&leaves);
         Ok(())
@@ -240,7 +240,7 @@ impl SumTree {
     pub fn fill(&mut self, leaves: Range<usize>, priority: f32) -> Result<()> {
         self.check_range(&leaves)?;
         check("priority", priority)?;
-        self.nodes.leaves.all_mut()[leaves.clone()].fill(stored(priority));
+        self.nodes.leaves.all_mut()[leaves.clone()].fill(to_stored(priority));
         self.refresh(&leaves);
         Ok(())
     }
@@ -284,15 +284,15 @@ impl SumTree {
     pub fn sample_stratified(&self, rng: &mut Pcg64, out: &mut [usize]) -> Result<()> {
         self.check_total()?;
         let stratum = self.total() / out.len() as f64;
-        let mut watch = Watch::default();
-        for (i, out) in out.chunks_mut(TOGETHER).enumerate() {
-            if i % LOOK == LOOK - 1 {
-                watch.check()?;
+        let mut interrupt = InterruptCheck::default();
+        for (i, out) in out.chunks_mut(BATCH).enumerate() {
+            if i % POLL_EVERY_BATCHES == POLL_EVERY_BATCHES - 1 {
+                interrupt.check()?;
             }
-            let mut masses = [0.0; TOGETHER];
+            let mut masses = [0.0; BATCH];
             let masses = &mut masses[..out.len()];
             for (j, mass) in masses.iter_mut().enumerate() {
-                *mass = ((i * TOGETHER + j) as f64 + rng.random()) * stratum;
+                *mass = ((i * BATCH + j) as f64 + rng.random()) * stratum;
             }
             kernel::descend(&self.nodes, out, masses);
         }
@@ -329,21 +329,21 @@ impl SumTree {
 }
 
 fn check(argument: &'static str, priority: f32) -> Result<()> {
-    if (0.0..=f32::MAX).contains(&priority) { Ok(()) } else { Err(unfit(argument, priority)) }
+    if (0.0..=f32::MAX).contains(&priority) { Ok(()) } else { Err(invalid_priority(argument, priority)) }
 }
 
 #[cold]
-fn unfit(argument: &'static str, priority: f32) -> Error {
-    let (expected, got, fix) = ("finite numbers of at least 0", priority.to_string(), "find out where it comes from");
+fn invalid_priority(argument: &'static str, priority: f32) -> Error {
+    let (expected, got, hint) = ("finite numbers of at least 0", priority.to_string(), "find out where it comes from");
     if priority.is_finite() {
-        Error::config(argument, expected, got, fix)
+        Error::config(argument, expected, got, hint)
     } else {
-        Error::not_finite(argument, expected, got, fix)
+        Error::not_finite(argument, expected, got, hint)
     }
 }
 
 /// As it is kept. Compared bit by bit: a thread may take subnormal numbers for 0.
-fn stored(priority: f32) -> f32 {
+fn to_stored(priority: f32) -> f32 {
     let bits = priority.abs().to_bits();
     f32::from_bits(if bits == 0 { 0 } else { bits.max(f32::MIN_POSITIVE.to_bits()) })
 }
@@ -369,7 +369,7 @@ impl<T: Zeroable> Level<T> {
 
     /// Bytes of memory.
     fn bytes(&self) -> usize {
-        alloc::of(&self.memory)
+        alloc::allocated_bytes(&self.memory)
     }
 
     /// All numbers.
@@ -430,7 +430,7 @@ impl Nodes {
     /// A tree of zeros.
     fn new(capacity: usize) -> Result<Self> {
         // All of it at once, so that the error names the capacity that was asked for.
-        alloc::check("capacity", capacity, 5)?;
+        alloc::check_available("capacity", capacity, 5)?;
         let leaves = Level::new(capacity)?;
         let mut above = Vec::new();
         let mut nodes = leaves.len / WIDTH;

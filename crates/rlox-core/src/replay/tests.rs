@@ -29,16 +29,16 @@ fn unasked<R>(call: impl FnOnce() -> R) -> R {
 }
 
 /// Whether the numbers that were chosen can be read.
-fn can_read(chosen: &Chosen, storage: &ReplayStorage) -> bool {
+fn can_read(chosen: &SampleIndices, storage: &ReplayStorage) -> bool {
     chosen.read(storage, Column::Obs(0), FieldMut::F32(&mut vec![0.0; 20_000])).is_ok()
 }
 
 /// A storage of pictures, with so many transitions.
 fn pictures(rows: usize, frames: usize) -> ReplayStorage {
-    let part = |name, shape: &[usize], dtype| Part::new(name, shape, dtype);
-    let layout = Layout {
+    let part = |name, shape: &[usize], dtype| FieldSpec::new(name, shape, dtype);
+    let layout = TransitionSchema {
         frame_stack: frames,
-        ..Layout::new(part("obs", &[frames, 1 << 13], DType::U8), part("actions", &[], DType::I64))
+        ..TransitionSchema::new(part("obs", &[frames, 1 << 13], DType::U8), part("actions", &[], DType::I64))
     };
     let mut storage = ReplayStorage::new(rows, 1, layout).unwrap();
     let obs = vec![7; frames << 13];
@@ -50,7 +50,7 @@ fn pictures(rows: usize, frames: usize) -> ReplayStorage {
 
 /// Pushes so many rows that do not end.
 fn push(storage: &mut ReplayStorage, obs: FieldData<'_>, actions: FieldData<'_>, rows: usize) -> Result<()> {
-    storage.push(&Steps {
+    storage.push(&TransitionBatch {
         obs: &[obs],
         actions,
         rewards: &vec![0.0; rows],
@@ -62,10 +62,10 @@ fn push(storage: &mut ReplayStorage, obs: FieldData<'_>, actions: FieldData<'_>,
 }
 
 #[test]
-fn a_sample_that_is_told_to_stop_draws_nothing_and_has_nothing() {
+fn an_interrupted_sample_draws_nothing_and_is_empty() {
     for frames in [1, 4] {
         let storage = pictures(300, frames);
-        let mut buffer = Replay::with(ReplayStorage::new(1, 1, storage.layout().clone()).unwrap(), Uniform).unwrap();
+        let mut buffer = Replay::from_parts(ReplayStorage::new(1, 1, storage.schema().clone()).unwrap(), Uniform).unwrap();
         *buffer.all_mut().0 = storage;
         let (mut batch, mut rng) = (SampledBatch::default(), Pcg64::seed_from(5));
         let stops = pressed(|| {
@@ -82,30 +82,30 @@ fn a_sample_that_is_told_to_stop_draws_nothing_and_has_nothing() {
 }
 
 #[test]
-fn samplers_that_take_long_draw_nothing_when_they_are_told_to_stop() {
+fn interrupted_samplers_draw_nothing() {
     let mut buffer = PrioritizedReplayBuffer::new(20_000, 1, 1, 0.6, 0.4).unwrap();
     for i in 0..20_000 {
         buffer.push_slices(&[i as f32], &[0.0], &[0.0], 0.0, false, i % 100 == 99).unwrap();
     }
-    let (mut chosen, mut rng) = (Chosen::default(), Pcg64::seed_from(5));
+    let (mut chosen, mut rng) = (SampleIndices::default(), Pcg64::seed_from(5));
     let stops = pressed(|| {
         rng = Pcg64::seed_from(5);
-        let done = buffer.choose(&mut chosen, 20_000, &mut rng);
+        let done = buffer.sample_indices(&mut chosen, 20_000, &mut rng);
         assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
         // What was drawn before is not there any more, and what was not drawn whole is not, either.
         assert_eq!(done.is_ok(), unasked(|| can_read(&chosen, buffer.storage())));
         done
     });
     assert!(stops > 3, "{stops}");
-    let part = |name| Part::new(name, &[1], DType::F32);
-    let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+    let part = |name| FieldSpec::new(name, &[1], DType::F32);
+    let layout = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
     let storage = ReplayStorage::new(20_000, 1, layout).unwrap();
     let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
-    let mut buffer = Replay::with(storage, sampler).unwrap();
+    let mut buffer = Replay::from_parts(storage, sampler).unwrap();
     let rows = vec![0.0; 20_000];
     let obs = [FieldData::F32(&rows), FieldData::F32(&rows)];
     let flags = vec![false; 20_000];
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &obs,
         actions: obs[0],
         rewards: &rows,
@@ -115,17 +115,17 @@ fn samplers_that_take_long_draw_nothing_when_they_are_told_to_stop() {
         extra: &[],
     };
     buffer.push_in_order(&steps).unwrap();
-    assert!(pressed(|| buffer.choose(&mut chosen, 20_000, &mut rng)) > 2);
+    assert!(pressed(|| buffer.sample_indices(&mut chosen, 20_000, &mut rng)) > 2);
 }
 
 #[test]
-fn sequences_that_are_told_to_stop_cannot_be_read() {
+fn interrupted_sequences_cannot_be_read() {
     let storage = pictures(200, 1);
-    let (mut chosen, mut rng) = (ChosenSequences::default(), Pcg64::seed_from(5));
+    let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
     let of = Sequences { length: 3, burn_in: 2, whole: false };
     let stops = pressed(|| {
         rng = Pcg64::seed_from(5);
-        let done = of.choose(&storage, 100, &mut rng, &mut chosen);
+        let done = of.sample_indices(&storage, 100, &mut rng, &mut chosen);
         assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
         let mut out = vec![0; 500 << 13];
         let read = unasked(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out)).is_ok());
@@ -136,11 +136,11 @@ fn sequences_that_are_told_to_stop_cannot_be_read() {
     let one = Sequences { length: 20_000, burn_in: 0, whole: false };
     for burn_in in [0, 20_000] {
         let one = Sequences { burn_in, ..one };
-        let stops = pressed(|| one.choose(&storage, 1, &mut rng, &mut chosen));
+        let stops = pressed(|| one.sample_indices(&storage, 1, &mut rng, &mut chosen));
         assert!(stops >= (20_000 + burn_in) / 64, "{stops}");
     }
     let mut out = vec![0; 500 << 13];
-    of.choose(&storage, 100, &mut rng, &mut chosen).unwrap();
+    of.sample_indices(&storage, 100, &mut rng, &mut chosen).unwrap();
     assert!(pressed(|| chosen.read(&storage, Column::Obs(0), FieldMut::U8(&mut out))) > 6);
     let stops = pressed(|| {
         let done = of.find(&storage, &mut chosen);
@@ -152,11 +152,11 @@ fn sequences_that_are_told_to_stop_cannot_be_read() {
 }
 
 #[test]
-fn a_push_that_is_told_to_stop_has_stored_the_first_rows_or_nothing() {
+fn an_interrupted_push_stores_the_first_rows_or_nothing() {
     let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
     let flags = vec![false; 1000];
     let data = [FieldData::F32(&numbers)];
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &data,
         actions: data[0],
         rewards: &numbers,
@@ -196,7 +196,7 @@ fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
     let cut: Vec<bool> = (0..n).map(|_| rng.random() < 0.1).collect();
     at.copy_from_slice(&next);
     let (obs, next) = ([FieldData::F32(&obs)], [FieldData::F32(&next)]);
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &obs,
         actions: obs[0],
         rewards: &vec![0.0; n],
@@ -212,12 +212,12 @@ fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
 fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
     for (seed, n) in [(1, 1), (2, 3), (3, 2)] {
         let (mut rng, mut at) = (Pcg64::seed_from(seed), vec![0.0; n]);
-        let part = |name| Part::new(name, &[1], DType::F32);
-        let made = || {
-            let layout = Layout::new(part("obs"), part("actions"));
-            Replay::with(ReplayStorage::new(40 * n, n, layout).unwrap(), Uniform).unwrap()
+        let part = |name| FieldSpec::new(name, &[1], DType::F32);
+        let new_buffer = || {
+            let layout = TransitionSchema::new(part("obs"), part("actions"));
+            Replay::from_parts(ReplayStorage::new(40 * n, n, layout).unwrap(), Uniform).unwrap()
         };
-        let (mut buffer, mut copy) = (made(), made());
+        let (mut buffer, mut copy) = (new_buffer(), new_buffer());
         for step in 0..150 {
             wandering(&mut buffer, &mut rng, &mut at);
             if step % 7 == 0 {
@@ -229,7 +229,7 @@ fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
             let held = storage.indices();
             let is_whole = |first: &usize| {
                 let mut at = *first;
-                while let Some(next) = storage.following(at, &held) {
+                while let Some(next) = storage.next_in_episode(at, &held) {
                     at = next;
                 }
                 let done = storage::TERMINATED | storage::TRUNCATED;
@@ -257,9 +257,9 @@ fn rare_episodes_are_found_without_a_search() {
         // One short episode, and one that still runs.
         buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 0.0, false, i == 3).unwrap();
     }
-    let (mut chosen, mut rng) = (ChosenSequences::default(), Pcg64::seed_from(5));
+    let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
     let of = Sequences { length: 4, burn_in: 0, whole: true };
-    let (done, questions) = asked(LOOK, usize::MAX, || of.choose(buffer.storage(), 1, &mut rng, &mut chosen));
+    let (done, questions) = asked(LOOK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
     done.unwrap();
     assert!(questions <= 1, "{questions}");
     assert_eq!((chosen.indices(), chosen.lengths()), (&[0][..], &[4][..]));
@@ -268,18 +268,18 @@ fn rare_episodes_are_found_without_a_search() {
 #[test]
 fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
     fn filled<S: Sampler>(sampler: impl Fn(&ReplayStorage) -> S) -> Replay<S> {
-        let part = |name| Part::new(name, &[1], DType::F32);
+        let part = |name| FieldSpec::new(name, &[1], DType::F32);
         let layout =
-            Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("obs"), part("actions")) };
+            TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
         let storage = ReplayStorage::new(50, 1, layout).unwrap();
         let sampler = sampler(&storage);
-        let mut buffer = Replay::with(storage, sampler).unwrap();
+        let mut buffer = Replay::from_parts(storage, sampler).unwrap();
         for i in 0..70 {
             let (obs, next, goal) = ([i as f32], [i as f32 + 1.0], [-1.0]);
             let parts = |now: &'static [f32]| FieldData::F32(now);
             let (obs, next) =
                 ([FieldData::F32(&obs), FieldData::F32(&goal)], [FieldData::F32(&next), FieldData::F32(&goal)]);
-            let steps = Steps {
+            let steps = TransitionBatch {
                 obs: &obs,
                 actions: parts(&[0.0]),
                 rewards: &[0.0],
@@ -292,11 +292,11 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
         }
         buffer
     }
-    fn agree<S: Saved + Into<AnySampler>>(make: impl Fn(&ReplayStorage) -> S + Copy) {
+    fn agree<S: PersistSampler + Into<AnySampler>>(make: impl Fn(&ReplayStorage) -> S + Copy) {
         let (own, mut any) = (filled(make), filled(|storage| -> AnySampler { make(storage).into() }));
-        assert_eq!((own.describe(), own.state().unwrap()), (any.describe(), any.state().unwrap()));
-        assert_eq!(own.sampler().spans_steps(), any.sampler().spans_steps());
-        let mut copy = Replay::<AnySampler>::described(&own.describe()).unwrap();
+        assert_eq!((own.to_config(), own.state().unwrap()), (any.to_config(), any.state().unwrap()));
+        assert_eq!(own.sampler().supports_n_step(), any.sampler().supports_n_step());
+        let mut copy = Replay::<AnySampler>::from_config(&own.to_config()).unwrap();
         copy.load_state(&own.state().unwrap()).unwrap();
         if let (storage, AnySampler::Prioritized(sampler)) = any.parts_mut() {
             sampler.update_priorities(storage, &[30], &[1.0]).unwrap();
@@ -306,7 +306,7 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
             own.sample_into(&mut batch, 20, 4).unwrap();
             buffer.sample_into(&mut again, 20, 4).unwrap();
             assert_eq!((batch.indices(), batch.f32s("desired")), (again.indices(), again.f32s("desired")));
-            assert_eq!((batch.weights(), batch.chosen().relabelled()), (again.weights(), again.chosen().relabelled()));
+            assert_eq!((batch.weights(), batch.sample_indices().relabelled()), (again.weights(), again.sample_indices().relabelled()));
         }
     }
     agree(|_| Uniform);
@@ -316,25 +316,25 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
 
 /// A buffer of several environments with priorities and observations of two parts, and so many steps.
 fn priorities(steps: usize) -> Replay<Prioritized> {
-    let part = |name| Part::new(name, &[2], DType::F32);
-    let layout = Layout { obs: vec![part("one"), part("two")], ..Layout::new(part("one"), part("actions")) };
+    let part = |name| FieldSpec::new(name, &[2], DType::F32);
+    let layout = TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
     let storage = ReplayStorage::new(60_000, 3, layout).unwrap();
     let sampler = Prioritized::new(&storage, 0.6, 0.4).unwrap();
-    let mut buffer = Replay::with(storage, sampler).unwrap();
+    let mut buffer = Replay::from_parts(storage, sampler).unwrap();
     (0..steps).for_each(|step| buffer.push_batch(&three(&[step as f32; 6], &[step % 7 == 0; 3])).unwrap());
     buffer
 }
 
 /// A row for each of three environments.
-fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> Steps<'a> {
+fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> TransitionBatch<'a> {
     // Parts that live as long as the numbers do.
     let parts: &'a [FieldData<'a>] = Box::leak(Box::new([FieldData::F32(numbers); 2]));
     let (actions, rewards) = (FieldData::F32(numbers), &numbers[..3]);
-    Steps { obs: parts, actions, rewards, terminated: done, truncated: done, next_obs: Some(parts), extra: &[] }
+    TransitionBatch { obs: parts, actions, rewards, terminated: done, truncated: done, next_obs: Some(parts), extra: &[] }
 }
 
 #[test]
-fn a_state_that_is_told_to_stop_is_taken_whole_or_leaves_what_was_there_or_nothing() {
+fn an_interrupted_load_is_complete_or_leaves_the_old_state_or_nothing() {
     let state = priorities(20_000).state().unwrap();
     let (mut left, mut emptied) = (0, 0);
     for stop_at in 1.. {
@@ -362,14 +362,14 @@ fn a_state_that_is_told_to_stop_is_taken_whole_or_leaves_what_was_there_or_nothi
 
 #[test]
 fn who_panics_while_it_looks_for_signals_leaves_a_buffer_that_works() {
-    let part = |name| Part::new(name, &[2], DType::F32);
-    let layout = Layout { obs: vec![part("one"), part("two")], ..Layout::new(part("one"), part("actions")) };
-    let mut buffer = Replay::with(ReplayStorage::new(300, 1, layout).unwrap(), Uniform).unwrap();
+    let part = |name| FieldSpec::new(name, &[2], DType::F32);
+    let layout = TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
+    let mut buffer = Replay::from_parts(ReplayStorage::new(300, 1, layout).unwrap(), Uniform).unwrap();
     let (numbers, flags) = (vec![8.0; 200], vec![false; 100]);
     let (data, rewards) = ([FieldData::F32(&numbers); 2], &numbers[..100]);
     let (obs, actions) = (&data, data[0]);
     let steps =
-        Steps { obs, actions, rewards, terminated: &flags, truncated: &flags, next_obs: Some(&data), extra: &[] };
+        TransitionBatch { obs, actions, rewards, terminated: &flags, truncated: &flags, next_obs: Some(&data), extra: &[] };
     let push = std::panic::AssertUnwindSafe(|| asked_to_panic(LOOK, || buffer.push_batch(&steps)));
     assert!(std::panic::catch_unwind(push).is_err());
     let stored = buffer.len();

@@ -29,7 +29,7 @@ pub struct SeedSequence {
 impl SeedSequence {
     /// The sequence of an integer seed, `np.random.SeedSequence(seed)`.
     pub fn new(seed: u128) -> Self {
-        Self::from_words(&words(seed).collect::<Vec<_>>())
+        Self::from_entropy(&u32_words(seed).collect::<Vec<_>>())
     }
 
     /// Becomes the sequence of another integer seed with a given place in the tree of children, in the memory that it has:
@@ -44,7 +44,7 @@ impl SeedSequence {
     /// ```
     pub fn restart(&mut self, seed: u128, spawn_key: &[u32]) {
         self.entropy.clear();
-        self.entropy.extend(words(seed));
+        self.entropy.extend(u32_words(seed));
         self.spawn_key.clear();
         self.spawn_key.extend_from_slice(spawn_key);
         self.children = 0;
@@ -53,7 +53,7 @@ impl SeedSequence {
 
     /// The sequence of a list of 32-bit words, `np.random.SeedSequence([w0, w1, ...])`; an integer of more than 128
     /// bits is its words, lowest first.
-    pub fn from_words(entropy: &[u32]) -> Self {
+    pub fn from_entropy(entropy: &[u32]) -> Self {
         Self::from_parts(entropy, &[], 0)
     }
 
@@ -90,7 +90,7 @@ impl SeedSequence {
         (first..self.children)
             .map(|child| {
                 let mut key = self.spawn_key.clone();
-                key.extend(words(child.into()));
+                key.extend(u32_words(child.into()));
                 Self::from_parts(&self.entropy, &key, 0)
             })
             .collect()
@@ -105,7 +105,7 @@ impl SeedSequence {
     /// assert_eq!(one.spawn_rng(), Pcg64::from_seed_sequence(&other.spawn(1)[0]));
     /// ```
     pub fn spawn_rng(&mut self) -> Pcg64 {
-        let key = self.spawn_key.iter().copied().chain(words(self.children.into()));
+        let key = self.spawn_key.iter().copied().chain(u32_words(self.children.into()));
         self.children += 1;
         Pcg64::from_pool(mix_entropy(&self.entropy, key))
     }
@@ -170,7 +170,7 @@ fn mix(x: u32, y: u32) -> u32 {
 }
 
 /// The 32-bit words of an integer, lowest first, at least one.
-fn words(value: u128) -> impl Iterator<Item = u32> + Clone {
+fn u32_words(value: u128) -> impl Iterator<Item = u32> + Clone {
     let count = (u128::BITS - value.leading_zeros()).div_ceil(32).max(1);
     (0..count).map(move |i| (value >> (32 * i)) as u32)
 }

@@ -44,7 +44,7 @@ impl Pcg64 {
     }
 
     /// 64-bit words of a recorded state.
-    pub const WORDS: usize = 6;
+    pub const STATE_LEN: usize = 6;
 
     /// Everything the generator remembers, as arrays of integers hold it: state and `inc`, high half first, and the
     /// buffered half draw.
@@ -57,7 +57,7 @@ impl Pcg64 {
     /// assert_eq!(copy.next_u64(), rng.next_u64());
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn to_words(&self) -> [i64; Self::WORDS] {
+    pub fn to_state_array(&self) -> [i64; Self::WORDS] {
         let Pcg64State { state, inc, has_uint32, uinteger } = self.0;
         let [a, b, c, d] = [state >> 64, state, inc >> 64, inc].map(|half| half as i64);
         [a, b, c, d, has_uint32.into(), uinteger.into()]
@@ -67,15 +67,15 @@ impl Pcg64 {
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of words, [`Error::Config`] for words that are no state.
-    pub fn from_words(words: &[i64]) -> Result<Self> {
-        const FIX: &str = "pass what Pcg64::to_words gave";
-        let &[a, b, c, d, half, uinteger] = words else {
-            let (expected, got) = (format!("{} words", Self::WORDS), words.len().to_string());
-            return Err(Error::shape("streams", expected, got, FIX));
+    pub fn from_state_array(array: &[i64]) -> Result<Self> {
+        const HINT: &str = "pass what Pcg64::to_words gave";
+        let &[a, b, c, d, half, uinteger] = array else {
+            let (expected, got) = (format!("{} words", Self::STATE_LEN), array.len().to_string());
+            return Err(Error::shape("streams", expected, got, HINT));
         };
         let (0 | 1, Ok(uinteger)) = (half, u32::try_from(uinteger)) else {
             let got = format!("{half} and {uinteger}");
-            return Err(Error::config("streams", "0 or 1 and 32 bits as a stream's last two words", got, FIX));
+            return Err(Error::config("streams", "0 or 1 and 32 bits as a stream's last two words", got, HINT));
         };
         let [state, inc] = [(a, b), (c, d)].map(|(high, low)| u128::from(high as u64) << 64 | u128::from(low as u64));
         Self::from_state(Pcg64State { state, inc, has_uint32: half == 1, uinteger })

@@ -1,10 +1,10 @@
 //! Rollouts as bytes, on their way between machines.
 
 use super::record::flags_mut;
-use super::{RolloutBuffer, Stage};
+use super::{RolloutBuffer, RolloutState};
 use crate::{Error, Field, FieldData, Result, alloc};
 
-const FIX: &str = "send what RolloutBuffer::write_whole wrote of a buffer of the same sizes";
+const HINT: &str = "send what RolloutBuffer::write_whole wrote of a buffer of the same sizes";
 /// Bytes of a count, and of a row's number.
 const WORD: usize = 8;
 
@@ -28,12 +28,12 @@ impl RolloutBuffer {
     /// assert!(copy.fields().eq(made.fields()));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn write_whole(&self, out: &mut Vec<u8>) -> Result<()> {
-        if self.stage != Stage::Finished {
+    pub fn to_bytes(&self, out: &mut Vec<u8>) -> Result<()> {
+        if self.stage != RolloutState::Finished {
             let got = format!("one with {} of {} steps", self.next_step, self.n_steps);
             return Err(Error::config("buffer", "a finished rollout", got, "collect it first"));
         }
-        alloc::grow("n_steps", out, self.whole_bytes(self.final_index.len()))?;
+        alloc::try_reserve("n_steps", out, self.encoded_len(self.final_index.len()))?;
         for field in self.fields() {
             write(field, out);
         }
@@ -44,7 +44,7 @@ impl RolloutBuffer {
     }
 
     /// How many bytes [`RolloutBuffer::write_whole`] writes with so many final observations.
-    pub fn whole_bytes(&self, finals: usize) -> usize {
+    pub fn encoded_len(&self, finals: usize) -> usize {
         let fields: usize = self.fields().map(|field| field.rows().saturating_mul(row_bytes(field))).sum();
         fields.saturating_add(WORD).saturating_add(finals.saturating_mul(WORD + row_bytes(&self.final_obs)))
     }
@@ -54,25 +54,25 @@ impl RolloutBuffer {
     /// # Errors
     /// [`Error::Shape`] for bytes of another rollout, [`Error::Space`] for numbers that are not finite, [`Error::Memory`] if
     /// there is no room for the final observations. Nothing has changed then.
-    pub fn read_whole(&mut self, bytes: &[u8]) -> Result<()> {
-        let wrong = |expected: String, got: String| Error::shape("rollout", expected, got, FIX);
-        let fixed = self.whole_bytes(0);
+    pub fn load_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let shape_error = |expected: String, got: String| Error::shape("rollout", expected, got, HINT);
+        let fixed = self.encoded_len(0);
         if bytes.len() < fixed {
-            return Err(wrong(format!("at least {fixed} bytes"), bytes.len().to_string()));
+            return Err(shape_error(format!("at least {fixed} bytes"), bytes.len().to_string()));
         }
         let count = word(&bytes[fixed - WORD..]);
         let most = self.n_steps * self.num_envs;
         let Some(count) = usize::try_from(count).ok().filter(|count| *count <= most) else {
-            return Err(wrong(format!("at most {most} final observations"), count.to_string()));
+            return Err(shape_error(format!("at most {most} final observations"), count.to_string()));
         };
-        let all = self.whole_bytes(count);
+        let all = self.encoded_len(count);
         if bytes.len() != all {
-            return Err(wrong(format!("{all} bytes"), bytes.len().to_string()));
+            return Err(shape_error(format!("{all} bytes"), bytes.len().to_string()));
         }
         let rows = bytes[fixed..][..count * WORD].chunks_exact(WORD).map(word);
         self.check_finals(bytes, rows.clone())?;
         self.check_numbers(bytes)?;
-        alloc::grow("num_envs", &mut self.final_index, count)?;
+        alloc::try_reserve("num_envs", &mut self.final_index, count)?;
         self.final_obs.reserve(count).map_err(|error| error.rename_argument("rows", "final_obs"))?;
         let mut rest = bytes;
         let Self { obs, actions, log_probs, values, rewards, terminated, truncated, valid, .. } = self;
@@ -87,33 +87,33 @@ impl RolloutBuffer {
         self.final_obs.set_rows(count)?;
         read(&mut self.final_obs, &rest[WORD + count * WORD..]);
         self.reset_rows = flags_mut(&mut self.valid).iter().map(|flag| usize::from(*flag == 0)).sum();
-        (self.next_step, self.stage) = (self.n_steps, Stage::Finished);
+        (self.next_step, self.stage) = (self.n_steps, RolloutState::Finished);
         Ok(())
     }
 
     /// Refuses final observations that are not of the episodes that were truncated.
     fn check_finals(&self, bytes: &[u8], mut rows: impl Iterator<Item = u64>) -> Result<()> {
-        let of = |name: &str| {
+        let flag_bytes = |name: &str| {
             let before = self.fields().take_while(|field| field.name() != name);
             let from: usize = before.map(|field| field.rows() * row_bytes(field)).sum();
             &bytes[from..][..self.n_steps * self.num_envs]
         };
-        let flags = of("terminated").iter().zip(of("truncated"));
+        let flags = flag_bytes("terminated").iter().zip(flag_bytes("truncated"));
         let mut cut = flags.enumerate().filter(|(_, flags)| *flags.0 == 0 && *flags.1 != 0).map(|(row, _)| row as u64);
         if cut.by_ref().eq(rows.by_ref()) {
             return Ok(());
         }
         let (expected, got) = ("final observations of the truncated episodes", "others");
-        Err(Error::shape("rollout", expected, got, FIX))
+        Err(Error::shape("rollout", expected, got, HINT))
     }
 
     /// Refuses numbers that are not finite.
     fn check_numbers(&self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for field in self.fields() {
-            let (here, next) = rest.split_at(field.rows() * row_bytes(field));
+            let (field_bytes, next) = rest.split_at(field.rows() * row_bytes(field));
             rest = next;
-            check_finite(field, here)?;
+            check_finite(field, field_bytes)?;
         }
         let count = rest.len().saturating_sub(WORD) / (WORD + row_bytes(&self.final_obs)).max(1);
         check_finite(&self.final_obs, &rest[WORD + count * WORD..])
@@ -128,9 +128,9 @@ fn check_finite(field: &Field, bytes: &[u8]) -> Result<()> {
         FieldData::F64(_) => numbers(bytes).map(f64::from_le_bytes).enumerate().find(is_not_finite),
         _ => None,
     };
-    let Some((at, got)) = bad else { return Ok(()) };
+    let Some((index, got)) = bad else { return Ok(()) };
     let error = Error::not_finite("rollout", "finite numbers", got.to_string(), "find out where it comes from");
-    Err(error.in_section(field.name()).at_row(at / field.width()))
+    Err(error.in_section(field.name()).at_row(index / field.width()))
 }
 
 fn is_not_finite((_, number): &(usize, f64)) -> bool {
@@ -159,8 +159,8 @@ fn write(field: &Field, out: &mut Vec<u8>) {
 fn read<'a>(field: &mut Field, bytes: &'a [u8]) -> &'a [u8] {
     let size = field.dtype().size();
     let into = field.data_mut().into_bytes();
-    let (here, rest) = bytes.split_at(into.len());
-    into.copy_from_slice(here);
+    let (field_bytes, rest) = bytes.split_at(into.len());
+    into.copy_from_slice(field_bytes);
     little_endian(into, size);
     rest
 }
@@ -194,27 +194,27 @@ mod tests {
     #[test]
     fn a_rollout_is_the_same_after_the_journey() {
         for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
-            let (env, made) = collected(mode);
-            assert!(!made.final_index().is_empty());
+            let (env, buffer) = collected(mode);
+            assert!(!buffer.final_index().is_empty());
             let mut bytes = Vec::new();
-            made.write_whole(&mut bytes).unwrap();
-            assert_eq!(bytes.len(), made.whole_bytes(made.final_index().len()));
+            buffer.to_bytes(&mut bytes).unwrap();
+            assert_eq!(bytes.len(), buffer.encoded_len(buffer.final_index().len()));
             let mut copy = RolloutBuffer::for_env(12, env.as_ref()).unwrap();
-            copy.read_whole(&bytes).unwrap();
-            assert!(copy.fields().eq(made.fields()) && copy.is_finished());
-            assert_eq!((copy.final_index(), copy.final_obs()), (made.final_index(), made.final_obs()));
-            assert_eq!((copy.transitions(), copy.next_step()), (made.transitions(), 12));
+            copy.load_bytes(&bytes).unwrap();
+            assert!(copy.fields().eq(buffer.fields()) && copy.is_finished());
+            assert_eq!((copy.final_index(), copy.final_obs()), (buffer.final_index(), buffer.final_obs()));
+            assert_eq!((copy.transitions(), copy.next_step()), (buffer.transitions(), 12));
         }
     }
 
     #[test]
     fn what_is_no_such_rollout_is_refused_and_changes_nothing() {
-        let (env, made) = collected(AutoresetMode::SameStep);
+        let (env, buffer) = collected(AutoresetMode::SameStep);
         let mut bytes = Vec::new();
-        made.write_whole(&mut bytes).unwrap();
+        buffer.to_bytes(&mut bytes).unwrap();
         let mut copy = RolloutBuffer::for_env(12, env.as_ref()).unwrap();
-        assert_rejects(copy.write_whole(&mut Vec::new()), Error::Config, "buffer");
-        let fixed = copy.whole_bytes(0);
+        assert_rejects(copy.to_bytes(&mut Vec::new()), Error::Config, "buffer");
+        let fixed = copy.encoded_len(0);
         let changed = |at: usize, to: &[u8]| {
             let mut bytes = bytes.clone();
             bytes[at..][..to.len()].copy_from_slice(to);
@@ -222,7 +222,7 @@ mod tests {
         };
         let longer = [&bytes[..], &[0]].concat();
         let lengths = [bytes.len() - 1, bytes.len() + 1, 0].map(|len| len.to_string());
-        let last = made.final_index.len().checked_sub(1);
+        let last = buffer.final_index.len().checked_sub(1);
         let cases: [(_, Variant, &str, Option<&str>, Option<usize>); 7] = [
             (bytes[..bytes.len() - 1].to_vec(), Error::Shape, &lengths[0], None, None),
             (longer, Error::Shape, &lengths[1], None, None),
@@ -233,7 +233,7 @@ mod tests {
             (changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()), Error::NotFinite, "inf", Some("final_obs"), last),
         ];
         for (bad, variant, got, section, row) in cases {
-            let rejected = assert_rejects(copy.read_whole(&bad), variant, "rollout");
+            let rejected = assert_rejects(copy.load_bytes(&bad), variant, "rollout");
             assert_eq!((&rejected.got[..], rejected.at.section.as_deref(), rejected.at.row), (got, section, row));
             assert!(!copy.is_finished() && copy.next_step() == 0);
         }

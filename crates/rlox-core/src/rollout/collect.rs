@@ -1,15 +1,15 @@
 //! The loop that fills a rollout with a Rust policy.
 
-use super::record::{check_said, f32s, f32s_mut};
-use super::{MASKS, PolicySaid, RolloutBuffer};
-use crate::profile::{self, Phase, Steps};
+use super::record::{check_finite_policy_step, f32s, f32s_mut};
+use super::{MASKS, PolicyStep, RolloutBuffer};
+use crate::profile::{self, Phase, StepTimer};
 use crate::{
     Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
-    VectorEnv, Watch, alloc, check_len, masked_actions,
+    VectorEnv, InterruptCheck, alloc, check_len, masked_actions,
 };
 
 /// After so many steps of single environments it is time to look for interruptions.
-const SHORT: usize = 1024;
+const POLL_EVERY_ROWS: usize = 1024;
 
 /// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
 /// the advantages. After the first call nothing is allocated.
@@ -48,16 +48,16 @@ pub fn collect(
     let masks = buffer.prepare_masks(env)?;
     buffer.begin(env, Seeds::Keep, normalizer.as_deref_mut())?;
     let (n, d, a) = (buffer.num_envs, buffer.obs.width(), buffer.actions.width());
-    let (mut watch, mut steps) = (Watch::default(), Steps::of(n));
+    let (mut interrupt, mut timer) = (InterruptCheck::default(), StepTimer::new(n));
     for t in 0..buffer.n_steps {
-        if t.is_multiple_of((SHORT / n).max(1)) {
-            watch.check()?;
+        if t.is_multiple_of((POLL_EVERY_ROWS / n).max(1)) {
+            interrupt.check()?;
         }
-        steps.begin(Phase::EnvStep);
+        timer.begin(Phase::EnvStep);
         if let Some(field) = masks {
             env.action_masks(&mut buffer.step_masks)?;
             let from = t * buffer.step_masks.len();
-            buffer.extra.fields[field].put(from, buffer.step_masks[..].into());
+            buffer.extra.fields[field].write_at(from, buffer.step_masks[..].into());
         }
         let actions = match buffer.actions.data_mut() {
             FieldMut::I64(data) => ActionsMut::Discrete(&mut data[t * n * a..][..n * a]),
@@ -69,18 +69,18 @@ pub fn collect(
             log_probs: &mut f32s_mut(&mut buffer.log_probs)[t * n..][..n],
             values: &mut f32s_mut(&mut buffer.values)[t * n..][..n],
         };
-        let given = masks.map(|_| &buffer.step_masks[..]);
-        steps.enter(Phase::Inference);
-        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], given, rngs, out)?;
-        check_said(buffer.said(t), t)?;
-        steps.enter(Phase::EnvStep);
+        let current_masks = masks.map(|_| &buffer.step_masks[..]);
+        timer.enter(Phase::Inference);
+        policy.act(&f32s(&buffer.obs)[t * n * d..][..n * d], current_masks, rngs, out)?;
+        check_finite_policy_step(buffer.policy_step(t), t)?;
+        timer.enter(Phase::EnvStep);
         buffer.advance(env, normalizer.as_deref_mut())?;
     }
-    drop(steps);
+    drop(timer);
     let finals = buffer.final_index.len();
     let mut values = std::mem::take(&mut buffer.step_final_obs);
     let len = (n * d).max(n + finals);
-    if let Err(error) = alloc::grow("n_steps", &mut values, len - n * d) {
+    if let Err(error) = alloc::try_reserve("n_steps", &mut values, len - n * d) {
         buffer.step_final_obs = values;
         return Err(error);
     }
@@ -99,25 +99,25 @@ impl RolloutBuffer {
         }
         let n = masked_actions(&env.spec().action);
         let fits = |field: &Field| field.name() == MASKS && (field.width(), field.dtype()) == (n, DType::Bool);
-        let Some(at) = self.extra.fields.iter().position(fits) else {
+        let Some(index) = self.extra.fields.iter().position(fits) else {
             let expected = format!("a Bool field {MASKS} for {n} actions");
             return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
         };
         let more = (self.num_envs * n).saturating_sub(self.step_masks.len());
-        alloc::grow("num_envs", &mut self.step_masks, more)?;
+        alloc::try_reserve("num_envs", &mut self.step_masks, more)?;
         self.step_masks.resize(self.num_envs * n, true);
-        Ok(Some(at))
+        Ok(Some(index))
     }
 
     /// What row `t` holds of a policy's words.
-    fn said(&self, t: usize) -> PolicySaid<'_> {
+    fn policy_step(&self, t: usize) -> PolicyStep<'_> {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
         let actions = match self.actions.data() {
             FieldData::F32(data) => Actions::Continuous(&data[t * width..][..width]),
             FieldData::I64(data) => Actions::Discrete(&data[t * width..][..width]),
             _ => Actions::Discrete(&[]),
         };
-        PolicySaid {
+        PolicyStep {
             actions,
             log_probs: &f32s(&self.log_probs)[t * n..][..n],
             values: &f32s(&self.values)[t * n..][..n],

@@ -3,16 +3,16 @@
 
 use std::fmt::Display;
 
-use super::{PolicySaid, RolloutBuffer, Stage, Transition};
+use super::{PolicyStep, RolloutBuffer, RolloutState, Transition};
 use crate::advantage::check_discount;
 use crate::simd::multiversion;
 use crate::{
-    Actions, ActionsMut, AutoresetMode, DType, Ends, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions,
+    Actions, ActionsMut, AutoresetMode, DType, EpisodeEnds, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions,
     Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
 };
 
 /// Up to how many numbers choosing an instruction set would take longer than looking at them.
-const SHORT: usize = 64;
+const INLINE_ELEMENTS: usize = 64;
 
 impl RolloutBuffer {
     /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
@@ -47,7 +47,7 @@ impl RolloutBuffer {
             }
         }
         check_rows("obs", row, first / self.num_envs, 0, None)?;
-        self.open(fresh, normalizer)
+        self.start(fresh, normalizer)
     }
 
     /// Starts a rollout from observations that the caller has, `[N, d]`, of the buffer's dtype.
@@ -71,12 +71,12 @@ impl RolloutBuffer {
         check_len("obs", obs.len(), self.num_envs * self.obs.width())?;
         check_obs("obs", obs, self.obs.width(), 0, None)?;
         check_len("ended", ended.map_or(self.num_envs, <[bool]>::len), self.num_envs)?;
-        self.obs.put(0, obs);
+        self.obs.write_at(0, obs);
         self.resets_next_step = ended.is_some();
         if let Some(ended) = ended {
             self.ended.copy_from_slice(ended);
         }
-        self.open(fresh, normalizer)
+        self.start(fresh, normalizer)
     }
 
     /// Stores row `t` of what a policy said and steps the environments with its actions.
@@ -93,13 +93,13 @@ impl RolloutBuffer {
         &mut self,
         t: usize,
         env: &mut dyn VectorEnv,
-        said: PolicySaid<'_>,
+        policy_step: PolicyStep<'_>,
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         self.check_fits(env)?;
         self.check_normalizer(normalizer.as_deref())?;
-        self.check_said(t, said)?;
-        self.store(t, said);
+        self.check_policy_step(t, policy_step)?;
+        self.store(t, policy_step);
         self.advance(env, normalizer)
     }
 
@@ -112,30 +112,30 @@ impl RolloutBuffer {
     pub fn record(
         &mut self,
         t: usize,
-        said: PolicySaid<'_>,
-        answered: Transition<'_>,
+        policy_step: PolicyStep<'_>,
+        transition: Transition<'_>,
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         let (n, d) = (self.num_envs, self.obs.width());
-        self.check_obs("next_obs", answered.next_obs)?;
-        self.check_obs("final_obs", answered.final_obs)?;
+        self.check_obs("next_obs", transition.next_obs)?;
+        self.check_obs("final_obs", transition.final_obs)?;
         self.check_normalizer(normalizer.as_deref())?;
-        check_len("next_obs", answered.next_obs.len(), n * d)?;
-        check_len("rewards", answered.rewards.len(), n)?;
-        check_len("terminated", answered.terminated.len(), n)?;
-        check_len("truncated", answered.truncated.len(), n)?;
-        if !answered.final_obs.is_empty() {
-            check_len("final_obs", answered.final_obs.len(), n * d)?;
+        check_len("next_obs", transition.next_obs.len(), n * d)?;
+        check_len("rewards", transition.rewards.len(), n)?;
+        check_len("terminated", transition.terminated.len(), n)?;
+        check_len("truncated", transition.truncated.len(), n)?;
+        if !transition.final_obs.is_empty() {
+            check_len("final_obs", transition.final_obs.len(), n * d)?;
         }
-        self.check_said(t, said)?;
-        check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
-        self.make_room(answered.truncated.iter().filter(|truncated| **truncated).count())?;
-        self.store(t, said);
-        self.obs.put((t + 1) * n * d, answered.next_obs);
-        self.step_rewards.copy_from_slice(answered.rewards);
-        self.step_terminated.copy_from_slice(answered.terminated);
-        self.step_truncated.copy_from_slice(answered.truncated);
-        self.commit(answered.final_obs, normalizer)
+        self.check_policy_step(t, policy_step)?;
+        check_transition(t, transition, self.resets_next_step, normalizer.as_deref())?;
+        self.reserve_finals(transition.truncated.iter().filter(|truncated| **truncated).count())?;
+        self.store(t, policy_step);
+        self.obs.write_at((t + 1) * n * d, transition.next_obs);
+        self.step_rewards.copy_from_slice(transition.rewards);
+        self.step_terminated.copy_from_slice(transition.terminated);
+        self.step_truncated.copy_from_slice(transition.truncated);
+        self.commit(transition.final_obs, normalizer)
     }
 
     /// Refuses what [`RolloutBuffer::record`] would refuse of a step before it is made: for environments elsewhere, which
@@ -143,9 +143,9 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// Those of `record` that do not depend on what environments answer.
-    pub fn check_step(&self, t: usize, said: PolicySaid<'_>, normalizer: Option<&Normalizer>) -> Result<()> {
+    pub fn check_step(&self, t: usize, policy_step: PolicyStep<'_>, normalizer: Option<&Normalizer>) -> Result<()> {
         self.check_normalizer(normalizer)?;
-        self.check_said(t, said)
+        self.check_policy_step(t, policy_step)
     }
 
     /// Refuses a normalizer of other observations or environments, as every call that takes one does.
@@ -157,8 +157,8 @@ impl RolloutBuffer {
         let Some(normalizer) = normalizer else { return Ok(()) };
         if normalizer.options().obs && self.obs.dtype() != DType::F32 {
             let got = format!("a buffer of {:?} observations", self.obs.dtype());
-            let fix = "make the normalizer with obs = false, or the buffer with F32";
-            return Err(Error::config("normalizer", "F32 observations to normalise", got, fix));
+            let hint = "make the normalizer with obs = false, or the buffer with F32";
+            return Err(Error::config("normalizer", "F32 observations to normalise", got, hint));
         }
         check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
         check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
@@ -187,7 +187,7 @@ impl RolloutBuffer {
             let (t, env) = (row / self.num_envs, row % self.num_envs);
             check_rows("final_values", std::slice::from_ref(value), 1, env, Some(t))?;
         }
-        self.stage = Stage::Begun;
+        self.stage = RolloutState::Collecting;
         let scattered = f32s_mut(&mut self.final_values);
         scattered.fill(0.0);
         for (row, value) in self.final_index.iter().zip(final_values) {
@@ -199,7 +199,7 @@ impl RolloutBuffer {
         // Where nothing was cut, nothing is read of what followed.
         let cut = truncated.contains(&true);
         let final_values = cut.then(|| f32s(&self.final_values));
-        let ends = Ends { terminated, truncated: cut.then_some(&*truncated), final_values };
+        let ends = EpisodeEnds { terminated, truncated: cut.then_some(&*truncated), final_values };
         compute_gae_time_major(
             f32s(&self.rewards),
             f32s(&self.values),
@@ -220,11 +220,11 @@ impl RolloutBuffer {
                 (advantages[row], returns[row]) = (0.0, values[row]);
             }
         }
-        self.stage = Stage::Finished;
+        self.stage = RolloutState::Finished;
         Ok(())
     }
 
-    fn open(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
+    fn start(&mut self, fresh: bool, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let first = self.num_envs * self.obs.width();
         if let Some(normalizer) = normalizer {
             if normalizer.options().obs {
@@ -235,10 +235,10 @@ impl RolloutBuffer {
                 normalizer.normalize_obs(row)?;
             }
             if fresh {
-                normalizer.forget_returns();
+                normalizer.reset_returns();
             }
         }
-        (self.next_step, self.stage) = (0, Stage::Begun);
+        (self.next_step, self.stage) = (0, RolloutState::Collecting);
         if self.reset_rows > 0 {
             flags_mut(&mut self.valid).fill(1);
             self.reset_rows = 0;
@@ -249,28 +249,28 @@ impl RolloutBuffer {
     }
 
     /// Refuses what row `t` cannot take.
-    fn check_said(&self, t: usize, said: PolicySaid<'_>) -> Result<()> {
-        self.check_turn(t)?;
-        check_len("log_probs", said.log_probs.len(), self.num_envs)?;
-        check_len("values", said.values.len(), self.num_envs)?;
+    fn check_policy_step(&self, t: usize, policy_step: PolicyStep<'_>) -> Result<()> {
+        self.check_step_index(t)?;
+        check_len("log_probs", policy_step.log_probs.len(), self.num_envs)?;
+        check_len("values", policy_step.values.len(), self.num_envs)?;
         let width = self.num_envs * self.actions.width();
-        match (self.actions.data(), said.actions) {
-            (FieldData::I64(_), Actions::Discrete(given)) => check_len("actions", given.len(), width)?,
-            (FieldData::F32(_), Actions::Continuous(given)) => check_len("actions", given.len(), width)?,
+        match (self.actions.data(), policy_step.actions) {
+            (FieldData::I64(_), Actions::Discrete(actions)) => check_len("actions", actions.len(), width)?,
+            (FieldData::F32(_), Actions::Continuous(actions)) => check_len("actions", actions.len(), width)?,
             (stored, _) => {
                 let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
                 return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
             }
         }
-        check_said(said, t)
+        check_finite_policy_step(policy_step, t)
     }
 
-    fn check_turn(&self, t: usize) -> Result<()> {
-        let begun = self.stage != Stage::Empty;
-        if begun && t == self.next_step && t < self.n_steps {
+    fn check_step_index(&self, t: usize) -> Result<()> {
+        let is_started = self.stage != RolloutState::Empty;
+        if is_started && t == self.next_step && t < self.n_steps {
             return Ok(());
         }
-        let expected = match (begun, self.next_step) {
+        let expected = match (is_started, self.next_step) {
             (false, _) => "a rollout that was begun".into(),
             (true, next) if next < self.n_steps => format!("{next}, the next step"),
             _ => "no further step, the rollout is full".into(),
@@ -313,27 +313,27 @@ impl RolloutBuffer {
     }
 
     /// Writes what the policy said, which was checked, into row `t`.
-    fn store(&mut self, t: usize, said: PolicySaid<'_>) {
+    fn store(&mut self, t: usize, policy_step: PolicyStep<'_>) {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
-        match (self.actions.data_mut(), said.actions) {
-            (FieldMut::I64(stored), Actions::Discrete(given)) => {
-                stored[t * width..][..width].copy_from_slice(given);
+        match (self.actions.data_mut(), policy_step.actions) {
+            (FieldMut::I64(stored), Actions::Discrete(actions)) => {
+                stored[t * width..][..width].copy_from_slice(actions);
             }
-            (FieldMut::F32(stored), Actions::Continuous(given)) => {
-                stored[t * width..][..width].copy_from_slice(given);
+            (FieldMut::F32(stored), Actions::Continuous(actions)) => {
+                stored[t * width..][..width].copy_from_slice(actions);
             }
             _ => {}
         }
-        f32s_mut(&mut self.log_probs)[t * n..][..n].copy_from_slice(said.log_probs);
-        f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(said.values);
+        f32s_mut(&mut self.log_probs)[t * n..][..n].copy_from_slice(policy_step.log_probs);
+        f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(policy_step.values);
     }
 
     /// Steps the environments with the actions stored in the next row and takes in what comes back.
     pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         // As much as all of them may need, since a step cannot be taken back.
-        self.make_room(n)?;
-        let actions = sent(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
+        self.reserve_finals(n)?;
+        let actions = env_actions(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
         let out = StepOut {
             obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
             reward: &mut self.step_rewards,
@@ -345,30 +345,30 @@ impl RolloutBuffer {
         if env.autoreset_mode() == AutoresetMode::Disabled {
             self.restart(env)?;
         }
-        let answered = Transition {
-            next_obs: self.obs.data().part((t + 1) * n * d, n * d),
+        let transition = Transition {
+            next_obs: self.obs.data().slice((t + 1) * n * d, n * d),
             rewards: &self.step_rewards,
             terminated: &self.step_terminated,
             truncated: &self.step_truncated,
             final_obs: FieldData::F32(&self.step_final_obs),
         };
-        check_answer(t, answered, self.resets_next_step, normalizer.as_deref())?;
+        check_transition(t, transition, self.resets_next_step, normalizer.as_deref())?;
         let finals = std::mem::take(&mut self.step_final_obs);
-        let taken = self.commit(FieldData::F32(&finals), normalizer);
+        let result = self.commit(FieldData::F32(&finals), normalizer);
         self.step_final_obs = finals;
-        taken
+        result
     }
 
     /// Makes room for the last observations of so many more episodes that are truncated.
-    fn make_room(&mut self, episodes: usize) -> Result<()> {
-        alloc::grow("num_envs", &mut self.final_index, episodes)?;
+    fn reserve_finals(&mut self, episodes: usize) -> Result<()> {
+        alloc::try_reserve("num_envs", &mut self.final_index, episodes)?;
         self.final_obs.reserve(episodes).map_err(|error| error.rename_argument("rows", "final_obs"))
     }
 
     /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.
     fn restart(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
-        self.note_ends();
+        self.record_ended();
         if !self.ended.contains(&true) {
             return Ok(());
         }
@@ -378,7 +378,7 @@ impl RolloutBuffer {
     }
 
     /// Notes whose episodes ended in this step.
-    fn note_ends(&mut self) {
+    fn record_ended(&mut self) {
         let flags = self.step_terminated.iter().zip(&self.step_truncated);
         for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
             *ended = *terminated || *truncated;
@@ -407,7 +407,7 @@ impl RolloutBuffer {
         }
         if self.resets_next_step {
             self.reset_rows += self.ended.iter().filter(|ended| **ended).count();
-            self.note_ends();
+            self.record_ended();
         }
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         let cut = |i: &usize| self.step_truncated[*i] && !self.step_terminated[*i];
@@ -432,10 +432,10 @@ impl RolloutBuffer {
         for i in (0..n).filter(cut) {
             self.final_index.push(t * n + i);
             if self.resets_next_step {
-                self.final_obs.push(self.obs.data().part(((t + 1) * n + i) * d, d));
+                self.final_obs.push(self.obs.data().slice(((t + 1) * n + i) * d, d));
                 continue;
             }
-            self.final_obs.push(finals.part(i * d, d));
+            self.final_obs.push(finals.slice(i * d, d));
             if let Some(normalizer) = &normalizer {
                 let from = self.final_obs.rows() * d - d;
                 normalizer.normalize_obs(&mut f32s_mut(&mut self.final_obs)[from..])?;
@@ -444,10 +444,10 @@ impl RolloutBuffer {
         for (stored, reward) in f32s_mut(&mut self.rewards)[t * n..].iter_mut().zip(&self.step_rewards) {
             *stored = *reward as f32;
         }
-        put_flags(&mut self.terminated, t * n, &self.step_terminated);
-        put_flags(&mut self.truncated, t * n, &self.step_truncated);
+        write_flags(&mut self.terminated, t * n, &self.step_terminated);
+        write_flags(&mut self.truncated, t * n, &self.step_truncated);
         if self.resets_next_step {
-            put_flags(&mut self.valid, t * n, &self.step_valid);
+            write_flags(&mut self.valid, t * n, &self.step_valid);
         }
         self.next_step += 1;
         Ok(())
@@ -455,13 +455,13 @@ impl RolloutBuffer {
 }
 
 /// Refuses an answer to step `t` with numbers that are not finite, or without final observations where it needs them.
-fn check_answer(
+fn check_transition(
     t: usize,
-    answered: Transition<'_>,
+    transition: Transition<'_>,
     resets_next_step: bool,
     normalizer: Option<&Normalizer>,
 ) -> Result<()> {
-    let Transition { next_obs, rewards, terminated, truncated, final_obs } = answered;
+    let Transition { next_obs, rewards, terminated, truncated, final_obs } = transition;
     let d = next_obs.len() / rewards.len();
     check_obs("next_obs", next_obs, d, 0, Some(t))?;
     check_rewards(rewards, normalizer.is_some_and(|normalizer| normalizer.options().reward), t)?;
@@ -472,11 +472,11 @@ fn check_answer(
     if cut.peek().is_some() {
         check_len("final_obs", final_obs.len(), next_obs.len())?;
     }
-    cut.try_for_each(|i| check_obs("final_obs", final_obs.part(i * d, d), d, i, Some(t)))
+    cut.try_for_each(|i| check_obs("final_obs", final_obs.slice(i * d, d), d, i, Some(t)))
 }
 
 /// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::sent`].
-fn sent<'a>(
+fn env_actions<'a>(
     actions: &'a Field,
     from: usize,
     rows: usize,
@@ -488,11 +488,11 @@ fn sent<'a>(
     match (actions.data(), space) {
         (FieldData::F32(data), Space::Box { .. }) => {
             clipped.copy_from_slice(&data[row]);
-            ActionsMut::Continuous(clipped).sent(space)
+            ActionsMut::Continuous(clipped).into_env_actions(space)
         }
         (FieldData::I64(data), Space::Discrete { start, .. }) if *start != 0 => {
             shifted.copy_from_slice(&data[row]);
-            ActionsMut::Discrete(shifted).sent(space)
+            ActionsMut::Discrete(shifted).into_env_actions(space)
         }
         (FieldData::I64(data), _) => Actions::Discrete(&data[row]),
         _ => Actions::Continuous(&[]),
@@ -515,7 +515,7 @@ pub(super) fn flags_mut(field: &mut Field) -> &mut [u8] {
 }
 
 /// Writes flags into a field, a byte each.
-fn put_flags(field: &mut Field, from: usize, flags: &[bool]) {
+fn write_flags(field: &mut Field, from: usize, flags: &[bool]) {
     flags_mut(field)[from..from + flags.len()].copy_from_slice(bytemuck::cast_slice(flags));
 }
 
@@ -576,7 +576,7 @@ fn check_rows<T: Bounded>(
     first: usize,
     t: Option<usize>,
 ) -> Result<()> {
-    let Some((env, got)) = outside(rows, T::LARGEST, width) else { return Ok(()) };
+    let Some((env, got)) = find_outside(rows, T::LARGEST, width) else { return Ok(()) };
     let error = Error::not_finite(argument, "finite numbers", got.to_string(), "find out where it comes from");
     let error = error.at_env(first + env);
     Err(if let Some(t) = t { error.at_row(t) } else { error })
@@ -594,8 +594,8 @@ fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: u
 /// The first number of rows of `width` that is NaN or infinite, with its row.
 pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usize, f64)> {
     match rows {
-        FieldData::F32(rows) => outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
-        FieldData::F64(rows) => outside(rows, f64::MAX, width),
+        FieldData::F32(rows) => find_outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
+        FieldData::F64(rows) => find_outside(rows, f64::MAX, width),
         FieldData::I64(_) | FieldData::U8(_) | FieldData::Bool(_) => None,
     }
 }
@@ -604,35 +604,35 @@ pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usi
 fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
     let (largest, expected) =
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
-    let Some((env, got)) = outside(rewards, largest, 1) else { return Ok(()) };
+    let Some((env, got)) = find_outside(rewards, largest, 1) else { return Ok(()) };
     let error = Error::not_finite("rewards", expected, got.to_string(), "find out where it comes from");
     Err(error.at_env(env).at_row(t))
 }
 
 /// Checks what a policy said before step `t`.
-pub(super) fn check_said(said: PolicySaid<'_>, t: usize) -> Result<()> {
-    if let Actions::Continuous(actions) = said.actions {
-        let width = actions.len() / said.values.len().max(1);
-        if let Some((env, got)) = outside(actions, f32::MAX, width) {
+pub(super) fn check_finite_policy_step(policy_step: PolicyStep<'_>, t: usize) -> Result<()> {
+    if let Actions::Continuous(actions) = policy_step.actions {
+        let width = actions.len() / policy_step.values.len().max(1);
+        if let Some((env, got)) = find_outside(actions, f32::MAX, width) {
             let error = Error::not_finite("actions", "finite numbers", got.to_string(), "keep actions finite");
             return Err(error.at_env(env).at_row(t));
         }
     }
-    check_rows("log_probs", said.log_probs, 1, 0, Some(t))?;
-    check_rows("values", said.values, 1, 0, Some(t))
+    check_rows("log_probs", policy_step.log_probs, 1, 0, Some(t))?;
+    check_rows("values", policy_step.values, 1, 0, Some(t))
 }
 
 /// The first number outside, with its environment.
 #[inline]
-fn outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
-    let all = if rows.len() <= SHORT { T::all_within(rows, limit) } else { many_within(rows, limit) };
+fn find_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
+    let all = if rows.len() <= INLINE_ELEMENTS { T::all_within(rows, limit) } else { many_within(rows, limit) };
     if all { None } else { first_outside(rows, limit, width) }
 }
 
 #[cold]
 fn first_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
-    let at = rows.iter().position(|x| !x.is_within(limit))?;
-    Some((at / width.max(1), rows[at]))
+    let index = rows.iter().position(|x| !x.is_within(limit))?;
+    Some((index / width.max(1), rows[index]))
 }
 
 #[cfg(test)]
@@ -647,19 +647,19 @@ mod tests {
                 (f64::from(f32::MAX), f64::from(f32::MAX), [1e39, -1e39, f64::NAN, f64::INFINITY]),
             ] {
                 let good: Vec<_> = (0..len).map(|i| if i % 2 == 0 { inside } else { -inside }).collect();
-                for found in crate::simd::tests::on_each_isa(|| outside(&good, limit, 1).is_some()) {
+                for found in crate::simd::tests::on_each_isa(|| find_outside(&good, limit, 1).is_some()) {
                     assert!(!found);
                 }
                 for bad in bad {
                     let mut numbers = good.clone();
                     numbers[len - 1] = bad;
-                    for found in crate::simd::tests::on_each_isa(|| outside(&numbers, limit, 2)) {
+                    for found in crate::simd::tests::on_each_isa(|| find_outside(&numbers, limit, 2)) {
                         assert_eq!(found.map(|(env, x)| (env, x.to_bits())), Some(((len - 1) / 2, bad.to_bits())));
                     }
                 }
             }
         }
-        assert!(outside(&[f32::MAX, f32::MIN, -0.0], f32::MAX, 1).is_none());
-        assert!(outside(&[0.0, f32::NAN], f32::MAX, 1).is_some_and(|(env, _)| env == 1));
+        assert!(find_outside(&[f32::MAX, f32::MIN, -0.0], f32::MAX, 1).is_none());
+        assert!(find_outside(&[0.0, f32::NAN], f32::MAX, 1).is_some_and(|(env, _)| env == 1));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) trait Sixteen: Copy {
     /// last of the earlier one is added. So they never fall, and rise only at numbers above 0, however they are rounded.
     fn running(self, numbers: Self::Numbers) -> Self::Numbers;
     /// How many of them, which never fall, do not exceed `at`.
-    fn at_most(self, sums: Self::Numbers, at: f64) -> usize;
+    fn at_most(self, sums: Self::Numbers, bound: f64) -> usize;
     /// The least of those above 0; 0 if there is none.
     fn least(self, numbers: &[f32; SIXTEEN]) -> f32;
 }
@@ -68,8 +68,8 @@ impl Sixteen for Arrays {
     }
 
     #[inline(always)]
-    fn at_most(self, sums: Self::Numbers, at: f64) -> usize {
-        sums.iter().map(|sum| usize::from(*sum <= at)).sum()
+    fn at_most(self, sums: Self::Numbers, bound: f64) -> usize {
+        sums.iter().map(|sum| usize::from(*sum <= bound)).sum()
     }
 
     #[inline(always)]
@@ -178,14 +178,14 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn at_most(self, [a, b, c, d]: Self::Numbers, at: f64) -> usize {
+        fn at_most(self, [a, b, c, d]: Self::Numbers, bound: f64) -> usize {
             // SAFETY: the CPU has AVX2, or there would be no `self`.
             let bits = unsafe {
-                let at = _mm256_set1_pd(at);
-                let a = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(a, at));
-                let b = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(b, at));
-                let c = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(c, at));
-                let d = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(d, at));
+                let bound = _mm256_set1_pd(bound);
+                let a = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(a, bound));
+                let b = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(b, bound));
+                let c = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(c, bound));
+                let d = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(d, bound));
                 a | b << 4 | c << 8 | d << 12
             };
             bits.trailing_ones() as usize
@@ -288,12 +288,12 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn at_most(self, [low, high]: Self::Numbers, at: f64) -> usize {
+        fn at_most(self, [low, high]: Self::Numbers, bound: f64) -> usize {
             // SAFETY: the CPU has AVX-512, or there would be no `self`.
             unsafe {
-                let at = _mm512_set1_pd(at);
-                let low = _mm512_cmp_pd_mask::<_CMP_LE_OQ>(low, at);
-                let high = _mm512_cmp_pd_mask::<_CMP_LE_OQ>(high, at);
+                let bound = _mm512_set1_pd(bound);
+                let low = _mm512_cmp_pd_mask::<_CMP_LE_OQ>(low, bound);
+                let high = _mm512_cmp_pd_mask::<_CMP_LE_OQ>(high, bound);
                 (u32::from(high) << 8 | u32::from(low)).trailing_ones() as usize
             }
         }

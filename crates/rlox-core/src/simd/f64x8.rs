@@ -32,18 +32,18 @@ pub trait F64s: Copy {
     /// `a` where it is the smaller one, else `b`: NaN if that is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a` where a flag is set, else `b`.
-    fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Zero where a flag is set, else `x`.
-    fn unless(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector;
+    fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector;
     /// `sum + factor * x`, rounded twice; where the factor is zero, `sum`, whatever `x` is.
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// `factor * x`, where neither is zero at least the least positive number; zero where one of them is. Both are NaN or
     /// not negative.
-    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
+    fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// `factor * x`; where the factor is zero, zero, whatever `x` is.
     fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// Lanes `K` and up of `now`, then the first `K` of `next`. `K` is 1, 2 or 4.
-    fn ahead<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector;
+    fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector;
 }
 
 /// Arrays, for every CPU.
@@ -99,13 +99,13 @@ impl F64s for Arrays {
     }
 
     #[inline(always)]
-    fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
+    fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
         let masks = flags.map(|flag| u64::from(flag).wrapping_neg());
         std::array::from_fn(|i| f64::from_bits((masks[i] & a[i].to_bits()) | (!masks[i] & b[i].to_bits())))
     }
 
     #[inline(always)]
-    fn unless(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
+    fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
         let masks = flags.map(|flag| u64::from(flag).wrapping_sub(1));
         std::array::from_fn(|i| f64::from_bits(masks[i] & x[i].to_bits()))
     }
@@ -117,11 +117,11 @@ impl F64s for Arrays {
     }
 
     #[inline(always)]
-    fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+    fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
         std::array::from_fn(|i| {
             let product = factor[i] * x[i];
-            let [kept, too] = [factor[i], x[i]].map(|number| u64::from(number != 0.0).wrapping_neg());
-            f64::from_bits(kept & too & (if product < LEAST { LEAST } else { product }).to_bits())
+            let [factor_mask, x_mask] = [factor[i], x[i]].map(|number| u64::from(number != 0.0).wrapping_neg());
+            f64::from_bits(factor_mask & x_mask & (if product < LEAST { LEAST } else { product }).to_bits())
         })
     }
 
@@ -132,7 +132,7 @@ impl F64s for Arrays {
     }
 
     #[inline(always)]
-    fn ahead<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
+    fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
         std::array::from_fn(|i| if i + K < LANES { now[i + K] } else { next[i + K - LANES] })
     }
 }
@@ -256,14 +256,14 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
             // SAFETY: the CPU has AVX2, or there would be no `self`.
             both!(i => unsafe { _mm256_blendv_pd(a[i], b[i], unset[i]) })
         }
 
         #[inline(always)]
-        fn unless(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
+        fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
             // SAFETY: the CPU has AVX2, or there would be no `self`.
             both!(i => unsafe { _mm256_and_pd(unset[i], x[i]) })
@@ -277,16 +277,16 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+        fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
             // SAFETY: the CPU has AVX2, or there would be no `self`. The second argument of `max` wins where it is NaN.
             both!(i => unsafe {
                 let zero = _mm256_setzero_pd();
-                let kept = _mm256_and_pd(
+                let mask = _mm256_and_pd(
                     _mm256_cmp_pd::<_CMP_NEQ_UQ>(factor[i], zero),
                     _mm256_cmp_pd::<_CMP_NEQ_UQ>(x[i], zero),
                 );
                 let product = _mm256_max_pd(_mm256_set1_pd(LEAST), _mm256_mul_pd(factor[i], x[i]));
-                _mm256_and_pd(kept, product)
+                _mm256_and_pd(mask, product)
             })
         }
 
@@ -300,7 +300,7 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn ahead<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
+        fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
             let ([a, b], [c, _]) = (now, next);
             // SAFETY: the CPU has AVX2, or there would be no `self`.
             unsafe {
@@ -412,14 +412,14 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn either(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
             // SAFETY: the CPU has AVX-512, or there would be no `self`.
             unsafe { _mm512_mask_mov_pd(a, unset, b) }
         }
 
         #[inline(always)]
-        fn unless(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
+        fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
             // SAFETY: the CPU has AVX-512, or there would be no `self`.
             unsafe { _mm512_maskz_mov_pd(unset, x) }
@@ -432,13 +432,13 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn composed(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
+        fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
             // SAFETY: the CPU has AVX-512, or there would be no `self`. The second argument of `max` wins where it is NaN.
             unsafe {
                 let zero = _mm512_setzero_pd();
-                let kept = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, zero);
-                let kept = _mm512_mask_cmp_pd_mask::<_CMP_NEQ_UQ>(kept, x, zero);
-                _mm512_maskz_max_pd(kept, _mm512_set1_pd(LEAST), _mm512_mul_pd(factor, x))
+                let mask = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, zero);
+                let mask = _mm512_mask_cmp_pd_mask::<_CMP_NEQ_UQ>(mask, x, zero);
+                _mm512_maskz_max_pd(mask, _mm512_set1_pd(LEAST), _mm512_mul_pd(factor, x))
             }
         }
 
@@ -452,7 +452,7 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn ahead<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
+        fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
             // SAFETY: the CPU has AVX-512, or there would be no `self`.
             unsafe {
                 let (now, next) = (_mm512_castpd_si512(now), _mm512_castpd_si512(next));
@@ -532,17 +532,17 @@ mod tests {
     const X: [f64; LANES] = [f64::NAN, 2.0, f64::INFINITY, -4.0, 0.1, f64::NAN, 1e300, 3.0];
     const FACTOR: [f64; LANES] = [0.0, 3.0, 0.0, -0.5, 0.1, 2.0, 1e300, -0.0];
 
-    struct Ahead<const K: usize>;
-    impl<const K: usize> Operation for Ahead<K> {
+    struct ShiftLanes<const K: usize>;
+    impl<const K: usize> Operation for ShiftLanes<K> {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
-            simd.store(simd.ahead::<K>(simd.load(&NOW), simd.load(&NEXT)), out);
+            simd.store(simd.shift_lanes::<K>(simd.load(&NOW), simd.load(&NEXT)), out);
         }
     }
 
     struct Either;
     impl Operation for Either {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
-            simd.store(simd.either(FLAGS, simd.load(&NOW), simd.load(&NEXT)), out);
+            simd.store(simd.select(FLAGS, simd.load(&NOW), simd.load(&NEXT)), out);
         }
     }
 
@@ -550,7 +550,7 @@ mod tests {
     impl Operation for Unless {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             let x = FLAGS.map(|flag| if flag { f64::NAN } else { 3.0 });
-            simd.store(simd.unless(FLAGS, simd.load(&x)), out);
+            simd.store(simd.mask_zero(FLAGS, simd.load(&x)), out);
         }
     }
 
@@ -573,7 +573,7 @@ mod tests {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             let behind = [f64::NAN, 2.0, 1e-200, 0.0, 0.1, 3.0, 1e-300, 3.0];
             let factor = [0.0, 3.0, 1e-200, 0.5, 0.1, f64::NAN, 1e-300, 0.0];
-            simd.store(simd.composed(simd.load(&factor), simd.load(&behind)), out);
+            simd.store(simd.blend(simd.load(&factor), simd.load(&behind)), out);
         }
     }
 
@@ -595,9 +595,9 @@ mod tests {
 
     #[test]
     fn neighbours_move_down_and_the_next_block_follows() {
-        check(&Ahead::<1>, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-        check(&Ahead::<2>, [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
-        check(&Ahead::<4>, [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
+        check(&ShiftLanes::<1>, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        check(&ShiftLanes::<2>, [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
+        check(&ShiftLanes::<4>, [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
     }
 
     #[test]

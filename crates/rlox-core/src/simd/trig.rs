@@ -63,36 +63,36 @@ const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2
 /// Fast within [`NEAR`] of 0, right everywhere.
 #[inline]
 pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
-    if !lanes_pay() {
+    if !has_fast_lanes() {
         return by_libm(x, count, sin, cos);
     }
     let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
     near_zero_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
-    mend(x, count, sin, &sin_fails, f64::sin);
-    mend(x, count, cos, &cos_fails, f64::cos);
+    recompute_failed(x, count, sin, &sin_fails, f64::sin);
+    recompute_failed(x, count, cos, &cos_fails, f64::cos);
 }
 
 /// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
 /// Fast up to [`FAR`], right everywhere.
 #[inline]
 pub(crate) fn sin_cos(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
-    if !lanes_pay() {
+    if !has_fast_lanes() {
         return by_libm(x, count, sin, cos);
     }
     let (mut sin_fails, mut cos_fails) = ([false; BLOCK], [false; BLOCK]);
     any_block(x, count, sin, cos, &mut sin_fails, &mut cos_fails);
-    mend(x, count, sin, &sin_fails, f64::sin);
-    mend(x, count, cos, &cos_fails, f64::cos);
+    recompute_failed(x, count, sin, &sin_fails, f64::sin);
+    recompute_failed(x, count, cos, &cos_fails, f64::cos);
 }
 
 /// Writes the cosines of the first `count` angles, as [`sin_cos`] does.
 #[inline]
 pub(crate) fn cos(x: &Block, count: usize, cos: &mut Block) {
     let mut fails = [true; BLOCK];
-    if lanes_pay() {
+    if has_fast_lanes() {
         cos_block(x, count, cos, &mut fails);
     }
-    mend(x, count, cos, &fails, f64::cos);
+    recompute_failed(x, count, cos, &fails, f64::cos);
 }
 
 fn by_libm(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
@@ -206,12 +206,12 @@ fn any(x: f64) -> [Rounded<f64>; 2] {
     // What is left of x, in [-pi/4, pi/4], as head and tail.
     let first = (-quadrant).mul_add(HALF_PI[0], x);
     let second = quadrant * HALF_PI[1];
-    let left = first - second;
-    let taken = left - first;
-    let tail = (first - (left - taken)) - (second + taken);
+    let difference = first - second;
+    let delta = difference - first;
+    let tail = (first - (difference - delta)) - (second + delta);
     let tail = (-quadrant).mul_add(HALF_PI[2], tail);
-    let r = left + tail;
-    let tail = (left - r) + tail;
+    let r = difference + tail;
+    let tail = (difference - r) + tail;
     // Next to a zero the tail has too few bits left; so has x = 0, whose sign counts.
     let in_range = x.abs() <= FAR && r.abs() >= 1e-9;
 
@@ -249,20 +249,20 @@ const WINDOW_F32: f64 = 0.02;
 #[inline]
 pub(crate) fn square(x: &Block, count: usize, squares: &mut Block) {
     let mut fails = [true; BLOCK];
-    if lanes_pay() {
+    if has_fast_lanes() {
         square_block(x, count, squares, &mut fails);
     }
-    mend(x, count, squares, &fails, numpy_math::square);
+    recompute_failed(x, count, squares, &fails, numpy_math::square);
 }
 
 /// Writes the squares of the first `count` numbers; what the other places hold afterwards does not matter.
 #[inline]
 pub(crate) fn square_f32(x: &[f32; BLOCK], count: usize, squares: &mut [f32; BLOCK]) {
     let mut fails = [true; BLOCK];
-    if lanes_pay() {
+    if has_fast_lanes() {
         square_f32_block(x, count, squares, &mut fails);
     }
-    mend(x, count, squares, &fails, |x| x.powf(black_box(2.0)));
+    recompute_failed(x, count, squares, &fails, |x| x.powf(black_box(2.0)));
 }
 
 multiversion! {
@@ -314,7 +314,7 @@ fn round(head: f64, tail: f64, in_range: bool) -> Rounded<f64> {
 /// Whether lanes are right and faster: without a fused multiply-add libm is faster, and other libms than glibc promise
 /// less.
 #[inline]
-pub(crate) fn lanes_pay() -> bool {
+pub(crate) fn has_fast_lanes() -> bool {
     cfg!(all(target_os = "linux", target_env = "gnu")) && isa() > Isa::Portable
 }
 
@@ -338,7 +338,7 @@ pub(crate) fn each_lane<T: Copy>(
 }
 
 /// Calls `libm` for those of the first `count` lanes that could not round.
-pub(crate) fn mend<T: Copy>(
+pub(crate) fn recompute_failed<T: Copy>(
     x: &[T; BLOCK],
     count: usize,
     y: &mut [T; BLOCK],

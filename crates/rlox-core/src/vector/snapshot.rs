@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Progress, VectorEnv};
-use crate::{Error, Pcg64, Result, Watch, alloc, check_len};
+use super::{EpisodeProgress, VectorEnv};
+use crate::{Error, Pcg64, Result, InterruptCheck, alloc, check_len};
 
-const FIX: &str = "pass what such environments gave";
+const HINT: &str = "pass what such environments gave";
 /// Environments between two looks for an interruption.
-const STRETCH: usize = 1024;
+const POLL_EVERY_ENVS: usize = 1024;
 
 /// Where N environments stand, in columns as checkpoints and arrays have them: a copy of the environments goes on from
 /// there exactly as they would.
@@ -25,7 +25,7 @@ const STRETCH: usize = 1024;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing<'a> {
+pub struct EnvSnapshot<'a> {
     /// What each of them remembers ([`VectorEnv::state`]), `[N, width]`.
     pub states: Cow<'a, [f64]>,
     /// The sums of rewards of the episodes they are in, `[N]`.
@@ -38,26 +38,26 @@ pub struct Standing<'a> {
     pub streams: Cow<'a, [i64]>,
 }
 
-impl Standing<'_> {
+impl EnvSnapshot<'_> {
     /// Where environments that have been reset stand; `None` if they cannot tell, or not in equally many numbers.
     ///
     /// # Errors
     /// [`Error::Memory`] if it does not fit into memory, [`Error::Interrupted`] if that is asked for; [`Error::Backend`]
     /// and [`Error::Closed`] where environments that are elsewhere cannot be asked.
-    pub fn of(env: &dyn VectorEnv) -> Result<Option<Self>> {
-        env.standing()
+    pub fn capture(env: &dyn VectorEnv) -> Result<Option<Self>> {
+        env.snapshot()
     }
 
     /// What [`VectorEnv::standing`] does by default.
-    pub(super) fn gathered<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
-        let (n, mut watch) = (env.num_envs(), Watch::default());
+    pub(super) fn collect_from<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
+        let (n, mut interrupt) = (env.num_envs(), InterruptCheck::default());
         let Some(first) = env.state(0) else { return Ok(None) };
-        let mut states = alloc::reserved("states", n.saturating_mul(first.len()))?;
+        let mut states = alloc::with_capacity("states", n.saturating_mul(first.len()))?;
         let (mut episode_returns, mut finished) =
-            (alloc::reserved("episode_returns", n)?, alloc::reserved("finished", n)?);
-        let mut episode_steps = alloc::reserved("episode_steps", n)?;
+            (alloc::with_capacity("episode_returns", n)?, alloc::with_capacity("finished", n)?);
+        let mut episode_steps = alloc::with_capacity("episode_steps", n)?;
         for i in 0..n {
-            look(&mut watch, i)?;
+            poll_interrupt(&mut interrupt, i)?;
             let (Some(state), Some(progress)) = (env.state(i), env.progress(i)) else { return Ok(None) };
             if state.len() != first.len() {
                 return Ok(None);
@@ -67,8 +67,8 @@ impl Standing<'_> {
             episode_steps.push(progress.steps.into());
             finished.push(progress.finished);
         }
-        let streams: Cow<'_, _> = stream_words(&env.rngs()?)?.into();
-        check_len("streams", streams.len(), n * Pcg64::WORDS)?;
+        let streams: Cow<'_, _> = streams_to_array(&env.rngs()?)?.into();
+        check_len("streams", streams.len(), n * Pcg64::STATE_LEN)?;
         let (episode_returns, episode_steps) = (episode_returns.into(), episode_steps.into());
         Ok(Some(Self { states: states.into(), episode_returns, episode_steps, finished: finished.into(), streams }))
     }
@@ -79,7 +79,7 @@ impl Standing<'_> {
     /// [`Error::Shape`] for columns of another length, [`Error::Config`] for what no environment of theirs gives, or if
     /// they cannot be restored; [`Error::Memory`] and [`Error::Interrupted`] as [`Standing::of`].
     pub fn check(&self, env: &dyn VectorEnv) -> Result<()> {
-        self.checked(env).map(|_| ())
+        self.check_and_decode(env).map(|_| ())
     }
 
     /// Puts the environments there, all of them or none.
@@ -87,8 +87,8 @@ impl Standing<'_> {
     /// # Errors
     /// Those of [`Standing::check`]; nothing has changed then. What that has accepted is refused only by environments
     /// that break their word; some may have moved then.
-    pub fn put(&self, env: &mut dyn VectorEnv) -> Result<()> {
-        let (width, rngs) = self.checked(env)?;
+    pub fn restore_into(&self, env: &mut dyn VectorEnv) -> Result<()> {
+        let (width, rngs) = self.check_and_decode(env)?;
         // From here on no interruption leaves some of them behind.
         for i in 0..env.num_envs() {
             env.set_state(i, self.state(i, width))?;
@@ -98,31 +98,31 @@ impl Standing<'_> {
     }
 
     /// Numbers of a state, and the streams, where all fits the environments.
-    fn checked(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
+    fn check_and_decode(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
         let n = env.num_envs();
         // Asked for as a whole: then an error is one, and not environments that cannot tell.
-        let known = env.standing()?.ok_or_else(|| {
+        let known = env.snapshot()?.ok_or_else(|| {
             Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
         })?;
         let width = known.states.len() / n.max(1);
         if self.states.len() != n * width {
             let (expected, got) = (format!("{width} numbers an environment"), self.states.len() / n.max(1));
-            return Err(Error::shape("states", expected, format!("{got} numbers"), FIX));
+            return Err(Error::shape("states", expected, format!("{got} numbers"), HINT));
         }
         check_len("episode_returns", self.episode_returns.len(), n)?;
         check_len("episode_steps", self.episode_steps.len(), n)?;
         check_len("finished", self.finished.len(), n)?;
-        check_len("streams", self.streams.len(), n * Pcg64::WORDS)?;
-        let rngs = streams_of(&self.streams)?;
-        env.check_standing(self)?;
+        check_len("streams", self.streams.len(), n * Pcg64::STATE_LEN)?;
+        let rngs = streams_from_array(&self.streams)?;
+        env.check_snapshot(self)?;
         Ok((width, rngs))
     }
 
     /// What [`VectorEnv::check_standing`] does by default.
-    pub(super) fn each(&self, mut check: impl FnMut(usize, &[f64], Progress) -> Result<()>) -> Result<()> {
-        let (n, mut watch) = (self.finished.len(), Watch::default());
+    pub(super) fn for_each(&self, mut check: impl FnMut(usize, &[f64], EpisodeProgress) -> Result<()>) -> Result<()> {
+        let (n, mut interrupt) = (self.finished.len(), InterruptCheck::default());
         for i in 0..n {
-            look(&mut watch, i)?;
+            poll_interrupt(&mut interrupt, i)?;
             check(i, self.state(i, self.states.len() / n), self.progress(i)?)?;
         }
         Ok(())
@@ -148,19 +148,19 @@ impl Standing<'_> {
     /// first.append(&second);
     /// assert_eq!(first, standing);
     /// ```
-    pub fn rows(&self, rows: Range<usize>) -> Standing<'_> {
-        let of = |width: usize| rows.start * width..rows.end * width;
-        Standing {
-            states: self.states[of(self.states.len() / self.finished.len().max(1))].into(),
+    pub fn rows(&self, rows: Range<usize>) -> EnvSnapshot<'_> {
+        let range_of = |width: usize| rows.start * width..rows.end * width;
+        EnvSnapshot {
+            states: self.states[range_of(self.states.len() / self.finished.len().max(1))].into(),
             episode_returns: self.episode_returns[rows.clone()].into(),
             episode_steps: self.episode_steps[rows.clone()].into(),
             finished: self.finished[rows.clone()].into(),
-            streams: self.streams[of(Pcg64::WORDS)].into(),
+            streams: self.streams[range_of(Pcg64::STATE_LEN)].into(),
         }
     }
 
     /// Adds where further environments stand, whose states are as long.
-    pub fn append(&mut self, further: &Standing<'_>) {
+    pub fn append(&mut self, further: &EnvSnapshot<'_>) {
         self.states.to_mut().extend_from_slice(&further.states);
         self.episode_returns.to_mut().extend_from_slice(&further.episode_returns);
         self.episode_steps.to_mut().extend_from_slice(&further.episode_steps);
@@ -172,11 +172,11 @@ impl Standing<'_> {
         &self.states[index * width..][..width]
     }
 
-    fn progress(&self, index: usize) -> Result<Progress> {
+    fn progress(&self, index: usize) -> Result<EpisodeProgress> {
         let steps = self.episode_steps[index];
-        let wrong = |_| Error::config("episode_steps", "numbers in [0, 2**32)", steps.to_string(), FIX);
+        let out_of_range = |_| Error::config("episode_steps", "numbers in [0, 2**32)", steps.to_string(), HINT);
         let (episode_return, finished) = (self.episode_returns[index], self.finished[index]);
-        Ok(Progress { steps: u32::try_from(steps).map_err(wrong)?, episode_return, finished })
+        Ok(EpisodeProgress { steps: u32::try_from(steps).map_err(out_of_range)?, episode_return, finished })
     }
 }
 
@@ -184,30 +184,30 @@ impl Standing<'_> {
 ///
 /// # Errors
 /// [`Error::Memory`] if they do not fit into memory, [`Error::Interrupted`] if that is asked for.
-pub fn stream_words(rngs: &[Pcg64]) -> Result<Vec<i64>> {
-    let mut words = alloc::reserved("streams", rngs.len().saturating_mul(Pcg64::WORDS))?;
-    let mut watch = Watch::default();
+pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
+    let mut array = alloc::with_capacity("streams", rngs.len().saturating_mul(Pcg64::STATE_LEN))?;
+    let mut interrupt = InterruptCheck::default();
     for (i, rng) in rngs.iter().enumerate() {
-        look(&mut watch, i)?;
-        words.extend_from_slice(&rng.to_words());
+        poll_interrupt(&mut interrupt, i)?;
+        array.extend_from_slice(&rng.to_state_array());
     }
-    Ok(words)
+    Ok(array)
 }
 
 /// The streams of which [`stream_words`] gave the words.
 ///
 /// # Errors
 /// Those of [`Pcg64::from_words`], and of [`stream_words`].
-pub fn streams_of(words: &[i64]) -> Result<Vec<Pcg64>> {
-    let mut rngs = alloc::reserved("streams", words.len().div_ceil(Pcg64::WORDS))?;
-    let mut watch = Watch::default();
-    for (i, words) in words.chunks(Pcg64::WORDS).enumerate() {
-        look(&mut watch, i)?;
-        rngs.push(Pcg64::from_words(words)?);
+pub fn streams_from_array(array: &[i64]) -> Result<Vec<Pcg64>> {
+    let mut rngs = alloc::with_capacity("streams", array.len().div_ceil(Pcg64::STATE_LEN))?;
+    let mut interrupt = InterruptCheck::default();
+    for (i, state) in array.chunks(Pcg64::STATE_LEN).enumerate() {
+        poll_interrupt(&mut interrupt, i)?;
+        rngs.push(Pcg64::from_state_array(state)?);
     }
     Ok(rngs)
 }
 
-fn look(watch: &mut Watch, index: usize) -> Result<()> {
-    if index.is_multiple_of(STRETCH) { watch.check() } else { Ok(()) }
+fn poll_interrupt(interrupt: &mut InterruptCheck, index: usize) -> Result<()> {
+    if index.is_multiple_of(POLL_EVERY_ENVS) { interrupt.check() } else { Ok(()) }
 }

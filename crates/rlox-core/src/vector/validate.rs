@@ -1,10 +1,10 @@
 //! Checks that all vectorised environments share, with the same words in the same order, and the seeding of their streams.
 
-use super::{AutoresetMode, Phase, Progress, Seeds};
+use super::{AutoresetMode, Phase, EpisodeProgress, Seeds};
 use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
 
 /// Refuses a vector of no environments.
-pub(crate) fn num_envs(num_envs: usize) -> Result<()> {
+pub(crate) fn check_num_envs(num_envs: usize) -> Result<()> {
     if num_envs > 0 {
         return Ok(());
     }
@@ -12,15 +12,15 @@ pub(crate) fn num_envs(num_envs: usize) -> Result<()> {
 }
 
 /// Refuses to go on while `unborn` environments have never been reset.
-pub(crate) fn started(unborn: usize, doing: &'static str) -> Result<()> {
-    if unborn == 0 {
+pub(crate) fn check_started(never_reset: usize, doing: &'static str) -> Result<()> {
+    if never_reset == 0 {
         return Ok(());
     }
     Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
 }
 
 /// Refuses a reset whose slices have the wrong length, or that would leave an environment without a first state.
-pub(crate) fn reset(
+pub(crate) fn check_reset(
     (num_envs, dim): (usize, usize),
     obs: &[f32],
     seeds: Seeds<'_>,
@@ -33,8 +33,8 @@ pub(crate) fn reset(
     }
     if let Some(mask) = mask {
         check_len("reset_mask", mask.len(), num_envs)?;
-        let left_out = phases.zip(mask).filter(|(phase, chosen)| *phase == Phase::Unborn && !**chosen).count();
-        started(left_out, "reset_mask")?;
+        let never_reset = phases.zip(mask).filter(|(phase, selected)| *phase == Phase::NeverReset && !**selected).count();
+        check_started(never_reset, "reset_mask")?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ pub fn masked_actions(space: &Space) -> usize {
 }
 
 /// Refuses masks of actions that cannot be counted.
-pub(crate) fn maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
+pub(crate) fn check_maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
     if !masks || matches!(spec.action, Space::Discrete { .. }) {
         return Ok(());
     }
@@ -71,21 +71,21 @@ pub(crate) fn maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
 }
 
 /// Refuses a progress that no environment of this mode makes.
-pub(crate) fn progress(mode: AutoresetMode, index: usize, progress: Progress) -> Result<()> {
-    let fix = "pass what the environments gave";
+pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: EpisodeProgress) -> Result<()> {
+    let hint = "pass what the environments gave";
     if !progress.episode_return.is_finite() {
         let got = progress.episode_return.to_string();
-        return Err(Error::not_finite("episode_returns", "finite numbers", got, fix).at_env(index));
+        return Err(Error::not_finite("episode_returns", "finite numbers", got, hint).at_env(index));
     }
     if progress.finished && mode == AutoresetMode::SameStep {
         let expected = "false, as environments of this mode reset in the same step";
-        return Err(Error::config("finished", expected, "true", fix).at_env(index));
+        return Err(Error::config("finished", expected, "true", hint).at_env(index));
     }
     Ok(())
 }
 
 /// The streams of a new vector of environments: of `seed + i`, or of the operating system's entropy.
-pub(crate) fn streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
+pub(crate) fn spawn_streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
     let mut entropy = SeedSequence::from_os();
     (0..).map(move |i| match seed {
         Some(base) => seeded(base, i),

@@ -1,7 +1,7 @@
 //! Copies of any [`Env`] as a vectorised environment.
 
-use super::{AutoresetMode, Phase, Progress, Seeds, StepOut, VectorEnv, validate};
-use crate::interrupt::Watch;
+use super::{AutoresetMode, Phase, EpisodeProgress, Seeds, StepOut, VectorEnv, validate};
+use crate::interrupt::InterruptCheck;
 use crate::{Action, Actions, Env, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, alloc, check_len};
 
 struct Slot<E> {
@@ -69,28 +69,28 @@ impl<E: Env> VecEnv<E> {
     /// of another space than Discrete,
     /// [`crate::Error::Memory`] if there is not enough memory.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
-        validate::num_envs(num_envs)?;
+        validate::check_num_envs(num_envs)?;
         let first = make();
         let spec = first.spec().clone();
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
-        validate::maskable(first.has_action_mask(), &spec)?;
+        validate::check_maskable(first.has_action_mask(), &spec)?;
         let dim = spec.observation.dim();
         let mask_width = if first.has_action_mask() { validate::masked_actions(&spec.action) } else { 0 };
         // Twice that, as callers hold spaces, observations and results for them, too.
-        alloc::check("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim + mask_width))?;
-        let mut slots = alloc::reserved("num_envs", num_envs)?;
+        alloc::check_available("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim + mask_width))?;
+        let mut slots = alloc::with_capacity("num_envs", num_envs)?;
         let last_obs = alloc::zeroed("num_envs", num_envs * dim)?;
         let final_masks = alloc::zeroed("num_envs", num_envs * mask_width)?;
         let envs = std::iter::once(first).chain(std::iter::repeat_with(make)).take(num_envs);
-        let mut watch = Watch::default();
-        for (i, (env, rng)) in envs.zip(validate::streams(seed)).enumerate() {
+        let mut interrupt = InterruptCheck::default();
+        for (i, (env, rng)) in envs.zip(validate::spawn_streams(seed)).enumerate() {
             if i.is_multiple_of(64) {
-                watch.check()?;
+                interrupt.check()?;
             }
-            slots.push(Slot { env, rng, phase: Phase::Unborn, steps: 0, episode_return: 0.0 });
+            slots.push(Slot { env, rng, phase: Phase::NeverReset, steps: 0, episode_return: 0.0 });
         }
-        let log = EpisodeLog::reserved()?;
+        let log = EpisodeLog::with_capacity()?;
         Ok(Self { slots, spec, mode, dim, last_obs, final_masks, unborn: num_envs, finished: 0, log })
     }
 
@@ -103,12 +103,12 @@ impl<E: Env> VecEnv<E> {
 
     fn set_phase(&mut self, index: usize, phase: Phase) {
         let before = std::mem::replace(&mut self.slots[index].phase, phase);
-        self.unborn -= usize::from(before == Phase::Unborn);
+        self.unborn -= usize::from(before == Phase::NeverReset);
         self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
     fn recount(&mut self) {
-        self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::Unborn).count();
+        self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::NeverReset).count();
         self.finished = self.slots.iter().filter(|slot| slot.phase == Phase::Finished).count();
     }
 }
@@ -134,14 +134,14 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         obs: &mut [f32],
     ) -> Result<()> {
         let phases = self.slots.iter().map(|slot| slot.phase);
-        validate::reset((self.slots.len(), self.dim), obs, seeds, mask, phases)?;
+        validate::check_reset((self.slots.len(), self.dim), obs, seeds, mask, phases)?;
         self.slots[0].env.check_options(options)?;
-        let (mut watch, mut going_on) = (Watch::default(), Ok(()));
+        let (mut interrupt, mut polled) = (InterruptCheck::default(), Ok(()));
         for (i, (slot, last)) in self.slots.iter_mut().zip(self.last_obs.chunks_exact_mut(self.dim)).enumerate() {
             if i.is_multiple_of(64) {
-                going_on = watch.check();
+                polled = interrupt.check();
             }
-            if going_on.is_err() {
+            if polled.is_err() {
                 break;
             }
             if mask.is_some_and(|mask| !mask[i]) {
@@ -151,14 +151,14 @@ impl<E: Env> VectorEnv for VecEnv<E> {
             slot.reset(options, last);
         }
         self.recount();
-        going_on?;
+        polled?;
         obs.copy_from_slice(&self.last_obs);
         Ok(())
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         out.check(self.slots.len(), self.dim)?;
-        validate::started(self.unborn, "step")?;
+        validate::check_started(self.unborn, "step")?;
         if self.mode == AutoresetMode::Disabled && self.finished > 0 {
             let env = self.slots.iter().position(|slot| slot.phase == Phase::Finished).unwrap_or(0);
             return Err(validate::episode_over(env));
@@ -226,7 +226,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        validate::started(self.unborn, "observe")?;
+        validate::check_started(self.unborn, "observe")?;
         check_len("obs", obs.len(), self.last_obs.len())?;
         obs.copy_from_slice(&self.last_obs);
         Ok(())
@@ -240,12 +240,12 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         self.slots.get(index)?.env.state()
     }
 
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
         let Some(slot) = self.slots.get(index) else {
             return Err(validate::no_such_env(index, self.slots.len()));
         };
         slot.env.check_state(state).map_err(|error| error.rename_argument("state", "states").at_env(index))?;
-        validate::progress(self.mode, index, progress)
+        validate::check_progress(self.mode, index, progress)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
@@ -259,24 +259,24 @@ impl<E: Env> VectorEnv for VecEnv<E> {
         Ok(())
     }
 
-    fn progress(&self, index: usize) -> Option<Progress> {
+    fn progress(&self, index: usize) -> Option<EpisodeProgress> {
         let Slot { phase, steps, episode_return, .. } = self.slots.get(index)?;
-        Some(Progress { steps: *steps, episode_return: *episode_return, finished: *phase == Phase::Finished })
+        Some(EpisodeProgress { steps: *steps, episode_return: *episode_return, finished: *phase == Phase::Finished })
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
         let num_envs = self.slots.len();
         let Some(slot) = self.slots.get_mut(index) else {
             return Err(validate::no_such_env(index, num_envs));
         };
-        validate::progress(self.mode, index, progress)?;
+        validate::check_progress(self.mode, index, progress)?;
         (slot.steps, slot.episode_return) = (progress.steps, progress.episode_return);
         self.set_phase(index, if progress.finished { Phase::Finished } else { Phase::Running });
         Ok(())
     }
 
     fn rngs(&self) -> Result<Vec<Pcg64>> {
-        let mut rngs = alloc::reserved("num_envs", self.slots.len())?;
+        let mut rngs = alloc::with_capacity("num_envs", self.slots.len())?;
         rngs.extend(self.slots.iter().map(|slot| slot.rng.clone()));
         Ok(rngs)
     }

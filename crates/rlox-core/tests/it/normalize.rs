@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, Error, FieldData, Normalizer, NormalizerOptions, PolicySaid, RolloutBuffer, RunningMeanStd,
+    Actions, AutoresetMode, Error, FieldData, Normalizer, NormalizerOptions, PolicyStep, RolloutBuffer, RunningMeanStd,
     Seeds, VecEnv, envs::Pendulum,
 };
 
@@ -73,7 +73,7 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
     assert_eq!((&infinite.got[..], infinite.at.env), ("inf", Some(1)));
     assert!(normalizer.step_rewards(&mut [1e200, 0.0], &[false; 2], &[false; 2]).is_err());
     normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[false; 2]).unwrap();
-    normalizer.forget_returns();
+    normalizer.reset_returns();
     assert_eq!(normalizer.returns(), [0.0, 0.0]);
 }
 
@@ -100,7 +100,7 @@ fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
     let mut raw = RolloutBuffer::for_env(2, &twin).unwrap();
     normalised.begin(&mut env, Seeds::Keep, Some(&mut normalizer)).unwrap();
     raw.begin(&mut twin, Seeds::Keep, None).unwrap();
-    let said = PolicySaid { actions: Actions::Continuous(&[0.5, -0.5]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    let said = PolicyStep { actions: Actions::Continuous(&[0.5, -0.5]), log_probs: &[0.0; 2], values: &[0.0; 2] };
     for t in 0..2 {
         normalised.step(t, &mut env, said, Some(&mut normalizer)).unwrap();
         raw.step(t, &mut twin, said, None).unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rlox_core::envs::{self, CartPole, MakeOptions};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, DType, Env, EnvPlugin, EnvSpec, Error, FieldData, Pcg64, Progress, RandomPolicy,
+    Actions, AutoresetMode, DType, Env, EnvPlugin, EnvSpec, Error, FieldData, Pcg64, EpisodeProgress, RandomPolicy,
     ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, StepOut, VecEnv, VectorEnv, collect,
 };
 
@@ -28,7 +28,7 @@ fn text<T>(result: Result<T>) -> String {
 
 /// What a step wrote, and what all environments remember after it.
 type Seen =
-    (Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>, Vec<f32>, Vec<Option<Vec<u64>>>, Vec<Option<Progress>>, Vec<Pcg64>);
+    (Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>, Vec<f32>, Vec<Option<Vec<u64>>>, Vec<Option<EpisodeProgress>>, Vec<Pcg64>);
 
 fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, Seen) {
     let dim = env.spec().observation.dim();
@@ -108,7 +108,7 @@ fn what_is_refused_is_refused_in_the_same_words() {
     let mut pair = [envs::make("CartPole-v1", &options).unwrap(), natives("CartPole-v1").make(&options).unwrap()];
     let none = ResetOptions::default();
     let wrong = ResetOptions::new([("high", f64::NAN)]);
-    let progress = Progress { steps: 1, episode_return: f64::NAN, finished: true };
+    let progress = EpisodeProgress { steps: 1, episode_return: f64::NAN, finished: true };
     let texts = pair.each_mut().map(|env| {
         let mut obs = [0.0; 4 * N];
         let mut texts = vec![step(&mut **env, Actions::Discrete(&[0; N])).0, text(env.observe(&mut obs))];
@@ -120,9 +120,9 @@ fn what_is_refused_is_refused_in_the_same_words() {
         texts.push(step(&mut **env, Actions::Discrete(&[0, 1, 2, 0, 0])).0);
         texts.push(step(&mut **env, Actions::Discrete(&[0])).0);
         texts.push(step(&mut **env, Actions::Continuous(&[0.0; N])).0);
-        texts.push(text(env.check_state(0, &[1.0], Progress::default())));
+        texts.push(text(env.check_state(0, &[1.0], EpisodeProgress::default())));
         texts.push(text(env.check_state(1, &[0.0; 4], progress)));
-        texts.push(text(env.check_state(N, &[0.0; 4], Progress::default())));
+        texts.push(text(env.check_state(N, &[0.0; 4], EpisodeProgress::default())));
         texts.push(text(env.set_state(N, &[0.0; 4])));
         texts.push(text(env.set_progress(N, progress)));
         texts.push(text(env.set_rngs(&[])));
@@ -212,7 +212,7 @@ impl Env for Counter {
 
 fn counters(panics_at: i64, alive: &Arc<AtomicUsize>) -> EnvPlugin {
     let alive = alive.clone();
-    EnvPlugin::new(move |options| options.copies_of(Counter::new(Space::discrete(3), panics_at, &alive)))
+    EnvPlugin::new(move |options| options.build_vec_env(Counter::new(Space::discrete(3), panics_at, &alive)))
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn what_cannot_be_made_says_so() {
     let panics = EnvPlugin::new(|_| panic!("no {}", "luck"));
     assert!(text(panics.make(&wanted)).contains("Backend"));
     assert!(text(panics.make(&wanted)).contains("panicked: no luck"));
-    let fewer = EnvPlugin::new(|options| MakeOptions { num_envs: 1, ..options.clone() }.copies_of(CartPole::default()));
+    let fewer = EnvPlugin::new(|options| MakeOptions { num_envs: 1, ..options.clone() }.build_vec_env(CartPole::default()));
     let rejected = assert_rejects(fewer.make(&wanted), Error::Config, "make");
     assert_eq!(
         (&rejected.expected[..], &rejected.got[..]),

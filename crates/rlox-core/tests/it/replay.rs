@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use rlox_core::replay::{
-    ChosenSequences, Column, Layout, NStep, Part, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
-    Sampler, Saved, Sequences, Uniform,
+    SequenceIndices, Column, TransitionSchema, NStep, FieldSpec, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
+    Sampler, PersistSampler, Sequences, Uniform,
 };
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
@@ -20,7 +20,7 @@ use crate::support::{FRAME, Pushed, Stacking, layout, push_with};
 
 #[test]
 fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
-    let named = |name| Layout { extra: vec![Part::new(name, &[], DType::F32)], ..layout(1) };
+    let named = |name| TransitionSchema { extra: vec![FieldSpec::new(name, &[], DType::F32)], ..layout(1) };
     for name in ["obs", "next_obs", "actions", "rewards", "indices", "mask", "episode_starts", "lengths"] {
         let duplicate = assert_rejects(ReplayStorage::new(10, 1, named(name)), Error::Config, "extra");
         assert_eq!(duplicate.got, format!("{name:?}"));
@@ -29,7 +29,7 @@ fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
         let rejected = assert_rejects(ReplayStorage::new(capacity, num_envs, layout(1)), Error::Memory, argument);
         assert!(rejected.got.starts_with("1125899906842624 transitions"), "{rejected}");
     }
-    let wide = Layout::new(Part::new("obs", &[1 << 60], DType::F32), Part::new("actions", &[], DType::I64));
+    let wide = TransitionSchema::new(FieldSpec::new("obs", &[1 << 60], DType::F32), FieldSpec::new("actions", &[], DType::I64));
     let rejected = assert_rejects(ReplayStorage::new(3, 1, wide), Error::Memory, "obs_dim");
     assert!(rejected.got.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{rejected}");
 }
@@ -90,7 +90,7 @@ fn push(storage: &mut ReplayStorage, rows: &[Pushed], in_order: bool, promised: 
 struct Each;
 
 impl Sampler for Each {
-    fn choose(&self, storage: &ReplayStorage, _: &mut Pcg64, indices: &mut [usize], _: &mut [f32]) -> Result<()> {
+    fn sample_indices(&self, storage: &ReplayStorage, _: &mut Pcg64, indices: &mut [usize], _: &mut [f32]) -> Result<()> {
         indices.iter_mut().zip(storage.indices()).for_each(|(index, held)| *index = held);
         Ok(())
     }
@@ -201,7 +201,7 @@ proptest! {
     ) {
         let n_step = NStep { n, gamma: 0.9 };
         let storage = ReplayStorage::new(capacity, num_envs, layout(frames)).unwrap();
-        let mut buffer = Replay::with(storage, Each).unwrap().with_n_step(n_step).unwrap();
+        let mut buffer = Replay::from_parts(storage, Each).unwrap().with_n_step(n_step).unwrap();
         let mut envs: Vec<_> = (0..num_envs).map(|i| Stacking::new(u128::from(seed) + i as u128, frames)).collect();
         let mut rng = Pcg64::seed_from(u128::from(seed) << 1);
         let (mut model, mut batch): (Vec<Pushed>, _) = (Vec::new(), SampledBatch::default());
@@ -280,7 +280,7 @@ fn complete_episodes(model: &[Pushed], n: usize, held: &Range<usize>) -> Vec<usi
     held.clone().filter(|at| (*at < n || !continues(model, n, at - n)) && ends(*at)).collect()
 }
 
-fn sequences_agree(storage: &ReplayStorage, chosen: &ChosenSequences, model: &[Pushed], of: Sequences, frames: usize) {
+fn sequences_agree(storage: &ReplayStorage, chosen: &SequenceIndices, model: &[Pushed], of: Sequences, frames: usize) {
     let (batch, steps, width) = (chosen.indices().len(), of.burn_in + of.length, frames * FRAME);
     let mut obs = vec![9_u8; steps * batch * width];
     let mut next_obs = obs.clone();
@@ -336,7 +336,7 @@ proptest! {
         let mut storage = ReplayStorage::new(capacity, num_envs, layout(frames)).unwrap();
         let mut envs: Vec<_> = (0..num_envs).map(|i| Stacking::new(u128::from(seed) + i as u128, frames)).collect();
         let mut rng = Pcg64::seed_from(u128::from(seed) << 1);
-        let (mut model, mut chosen): (Vec<Pushed>, _) = (Vec::new(), ChosenSequences::default());
+        let (mut model, mut chosen): (Vec<Pushed>, _) = (Vec::new(), SequenceIndices::default());
         for _ in 0..steps {
             let rows: Vec<_> = envs.iter_mut().map(Stacking::step).collect();
             let kept = rows.iter().zip(&envs).all(|(row, env)| {
@@ -349,10 +349,10 @@ proptest! {
                 continue;
             }
             let part = Sequences { length, burn_in, whole: false };
-            part.choose(&storage, held.len(), &mut rng, &mut chosen).unwrap();
+            part.sample_indices(&storage, held.len(), &mut rng, &mut chosen).unwrap();
             sequences_agree(&storage, &chosen, &model, part, frames);
             let (all, starts) = (Sequences { length, burn_in: 0, whole: true }, complete_episodes(&model, num_envs, &held));
-            match all.choose(&storage, 1, &mut rng, &mut chosen) {
+            match all.sample_indices(&storage, 1, &mut rng, &mut chosen) {
                 Ok(()) => {
                     prop_assert!(starts.contains(&chosen.indices()[0]));
                     sequences_agree(&storage, &chosen, &model, all, frames);
@@ -382,11 +382,11 @@ fn starts_are_as_likely_as_each_other() {
     // The first episode has lost its first steps; few long ones are in a large ring, too.
     for (lengths, capacity, wanted) in [(vec![4, 1, 3, 8], 14, 3), (vec![3000, 2, 1000, 5000, 1], 8000, 4)] {
         let buffer = buffer_of_episodes(&lengths, capacity);
-        let (mut rng, mut chosen) = (Pcg64::seed_from(1), ChosenSequences::default());
+        let (mut rng, mut chosen) = (Pcg64::seed_from(1), SequenceIndices::default());
         let mut counts = BTreeMap::new();
         for _ in 0..100 {
             let of = Sequences { length: 2, burn_in: 0, whole: true };
-            of.choose(buffer.storage(), 6, &mut rng, &mut chosen).unwrap();
+            of.sample_indices(buffer.storage(), 6, &mut rng, &mut chosen).unwrap();
             chosen.indices().iter().for_each(|start| *counts.entry(*start).or_insert(0.0) += 1.0);
         }
         assert_eq!(counts.len(), wanted, "{counts:?}");
@@ -399,10 +399,10 @@ fn starts_are_as_likely_as_each_other() {
 #[test]
 fn senseless_sequences_are_refused() {
     let (buffer, mut rng) = (buffer_of_episodes(&[3], 10), Pcg64::seed_from(1));
-    let mut chosen = ChosenSequences::default();
+    let mut chosen = SequenceIndices::default();
     let mut rejects = |variant, argument, (length, burn_in, whole), batch_size, buffer: &ReplayBuffer| {
         let of = Sequences { length, burn_in, whole };
-        assert_rejects(of.choose(buffer.storage(), batch_size, &mut rng, &mut chosen), variant, argument)
+        assert_rejects(of.sample_indices(buffer.storage(), batch_size, &mut rng, &mut chosen), variant, argument)
     };
     rejects(Error::Config, "length", (0, 0, false), 1, &buffer);
     rejects(Error::Config, "burn_in", (2, 1, true), 1, &buffer);
@@ -421,7 +421,7 @@ fn senseless_sequences_are_refused() {
 }
 
 /// Everything that a sample of all that is stored has.
-fn sampled<S: Saved>(buffer: &Replay<S>, seed: u64) -> Vec<(String, Vec<u8>)> {
+fn sampled<S: PersistSampler>(buffer: &Replay<S>, seed: u64) -> Vec<(String, Vec<u8>)> {
     let (count, mut batch) = (buffer.storage().indices().len(), SampledBatch::default());
     if count == 0 {
         return Vec::new();
@@ -459,7 +459,7 @@ impl Pushing {
     }
 
     /// Pushes a time step, or several rows that stand for themselves or follow each other.
-    fn push<S: Saved>(&mut self, buffer: &mut Replay<S>) {
+    fn push<S: PersistSampler>(&mut self, buffer: &mut Replay<S>) {
         if self.envs.len() == 1 && self.rng.integers(0, 5) == 0 {
             let count = self.rng.integers(0, 6);
             let rows: Vec<_> = (0..count).map(|_| self.envs[0].step()).collect();
@@ -485,7 +485,7 @@ impl Pushing {
 }
 
 /// Pushes, copies, and does the same with both.
-fn goes_on<S: Saved>(
+fn goes_on<S: PersistSampler>(
     mut first: Replay<S>,
     mut pushing: Pushing,
     steps: [usize; 2],
@@ -495,9 +495,9 @@ fn goes_on<S: Saved>(
         pushing.push(&mut first);
         update(&mut first);
     }
-    let mut second = Replay::<S>::described(&first.describe()).unwrap();
+    let mut second = Replay::<S>::from_config(&first.to_config()).unwrap();
     // What was there before makes no difference.
-    let mut others = Pushing::new(99, pushing.envs.len(), first.storage().layout().frame_stack);
+    let mut others = Pushing::new(99, pushing.envs.len(), first.storage().schema().frame_stack);
     for _ in 0..steps[1] / 2 {
         others.push(&mut second);
     }
@@ -529,7 +529,7 @@ proptest! {
         n in 1_usize..4,
     ) {
         let storage = ReplayStorage::new(capacity, num_envs, layout(frames)).unwrap();
-        let mut buffer = Replay::with(storage, Uniform).unwrap();
+        let mut buffer = Replay::from_parts(storage, Uniform).unwrap();
         if n > 1 {
             buffer = buffer.with_n_step(NStep { n, gamma: 0.9 }).unwrap();
         }
@@ -545,7 +545,7 @@ proptest! {
     ) {
         let storage = ReplayStorage::new(capacity, num_envs, layout(2)).unwrap();
         let sampler = Prioritized::new(&storage, 0.6, 0.4).unwrap();
-        let buffer = Replay::with(storage, sampler).unwrap();
+        let buffer = Replay::from_parts(storage, sampler).unwrap();
         goes_on(buffer, Pushing::new(seed, num_envs, 2), steps, |buffer: &mut Replay<Prioritized>| {
             let held = buffer.storage().indices();
             let some: Vec<_> = held.step_by(3).collect();
@@ -558,7 +558,7 @@ proptest! {
 
 fn filled(steps: usize) -> ReplayBuffer {
     let storage = ReplayStorage::new(8, 2, layout(3)).unwrap();
-    let mut buffer = Replay::with(storage, Uniform).unwrap();
+    let mut buffer = Replay::from_parts(storage, Uniform).unwrap();
     let mut pushing = Pushing::new(3, 2, 3);
     for _ in 0..steps {
         pushing.push(&mut buffer);
@@ -569,7 +569,7 @@ fn filled(steps: usize) -> ReplayBuffer {
 #[test]
 fn only_what_is_stored_is_kept() {
     let storage = ReplayStorage::new(1_000_000, 1, layout(1)).unwrap();
-    let mut buffer = Replay::with(storage, Uniform).unwrap();
+    let mut buffer = Replay::from_parts(storage, Uniform).unwrap();
     let mut pushing = Pushing::new(3, 1, 1);
     pushing.push(&mut buffer);
     let bytes: usize = buffer.state().unwrap().iter().map(|field| field.rows() * field.width() * 8).sum();
@@ -596,11 +596,11 @@ fn states_of_others_are_refused_by_name_and_nothing_changes() {
     more.push(Field::new("other", 1, &[], rlox_core::DType::F32).unwrap());
     assert_rejects(buffer.load_state(&more), Error::Config, "arrays[\"other\"]");
     let steps = NStep { n: 3, gamma: 0.9 };
-    let mut spans = Replay::with(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
+    let mut spans = Replay::from_parts(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
     let other = assert_rejects(spans.as_mut().unwrap().load_state(&state), Error::Config, "arrays[\"n_step\"]");
     assert_eq!((&other.expected[..], &other.got[..]), ("3", "1"));
     let storage = ReplayStorage::new(10, 2, layout(3)).unwrap();
-    let result = Replay::with(storage, Uniform).unwrap().load_state(&state);
+    let result = Replay::from_parts(storage, Uniform).unwrap().load_state(&state);
     let other = assert_rejects(result, Error::Config, "arrays[\"capacity\"]");
     assert_eq!((&other.expected[..], &other.got[..]), ("10", "8"));
     assert_eq!(buffer.state().unwrap(), before);
@@ -648,7 +648,7 @@ fn folders_hold_buffers_and_every_damage_is_seen() {
     buffer.save(&path).unwrap();
     let again = ReplayBuffer::load(&path).unwrap();
     assert_eq!(again.state().unwrap(), buffer.state().unwrap());
-    assert_eq!((again.storage().capacity(), again.storage().layout().frame_stack), (8, 3));
+    assert_eq!((again.storage().capacity(), again.storage().schema().frame_stack), (8, 3));
     assert!(matches!(Replay::<Prioritized>::load(&path), Err(Error::Config(_))));
     for name in ["manifest.json", "replay.safetensors"] {
         let file = path.join(name);

@@ -2,7 +2,7 @@
 
 use rand_core::Rng;
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Error, Pcg64, SeedSequence, Watch};
+use rlox_core::{Error, Pcg64, SeedSequence, InterruptCheck};
 
 struct Record {
     sequence: SeedSequence,
@@ -77,9 +77,9 @@ fn spawning_continues_the_count_and_nests() {
 
 #[test]
 fn integer_seeds_are_their_words() {
-    assert_eq!(SeedSequence::new(0), SeedSequence::from_words(&[0]));
-    assert_eq!(SeedSequence::new(1 << 32), SeedSequence::from_words(&[0, 1]));
-    assert_eq!(SeedSequence::new(u128::MAX), SeedSequence::from_words(&[u32::MAX; 4]));
+    assert_eq!(SeedSequence::new(0), SeedSequence::from_entropy(&[0]));
+    assert_eq!(SeedSequence::new(1 << 32), SeedSequence::from_entropy(&[0, 1]));
+    assert_eq!(SeedSequence::new(u128::MAX), SeedSequence::from_entropy(&[u32::MAX; 4]));
     assert_eq!(Pcg64::seed_from(42), Pcg64::from_seed_sequence(&SeedSequence::new(42)));
 }
 
@@ -202,7 +202,7 @@ fn an_even_inc_is_no_stream() {
 fn seeds_of_any_number_of_words_are_those_of_the_sequence() {
     for len in [1, 3, 4, 5, 1 << 14, (1 << 14) + 1, 50_000] {
         let words: Vec<u32> = (1..=len).map(|i: u32| i.wrapping_mul(0x9e37_79b9)).collect();
-        let expected = Pcg64::from_seed_sequence(&SeedSequence::from_words(&words));
-        assert_eq!(Pcg64::from_seed_words(&words, &mut Watch::default()).unwrap(), expected, "{len} words");
+        let expected = Pcg64::from_seed_sequence(&SeedSequence::from_entropy(&words));
+        assert_eq!(Pcg64::from_entropy(&words, &mut InterruptCheck::default()).unwrap(), expected, "{len} words");
     }
 }

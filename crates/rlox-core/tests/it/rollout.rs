@@ -3,7 +3,7 @@
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Normalizer, NormalizerOptions,
-    Pcg64, Policy, PolicyOut, PolicySaid, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
+    Pcg64, Policy, PolicyOut, PolicyStep, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
     Transition, VecEnv, VectorEnv, collect, envs::CartPole,
 };
 
@@ -131,7 +131,7 @@ fn discrete_actions_are_sent_from_start() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, || Shifted(spec.clone())).unwrap();
     let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicySaid { actions: Actions::Discrete(&[0, 2]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    let said = PolicyStep { actions: Actions::Discrete(&[0, 2]), log_probs: &[0.0; 2], values: &[0.0; 2] };
     buffer.step(0, &mut env, said, None).unwrap();
     assert_eq!(f32s(&buffer, "obs"), [0.0, 0.0, 5.0, 7.0]);
 }
@@ -140,14 +140,14 @@ fn discrete_actions_are_sent_from_start() {
 fn steps_out_of_turn_and_unfinished_rollouts_are_refused() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
-    let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
+    let said = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
     let unstarted = assert_rejects(buffer.step(0, &mut env, said, None), Error::Config, "t");
     buffer.begin(&mut env, Seeds::Base(1), None).unwrap();
     let early = assert_rejects(buffer.step(1, &mut env, said, None), Error::Config, "t");
     assert_eq!(assert_rejects(buffer.finish(&[0.0], &[], 0.9, 0.9), Error::Config, "finish").got, "0 of 2 steps");
-    let bad = PolicySaid { actions: Actions::Discrete(&[7]), ..said };
+    let bad = PolicyStep { actions: Actions::Discrete(&[7]), ..said };
     assert!(matches!(buffer.step(0, &mut env, bad, None), Err(Error::Action(_))));
-    let wrong_kind = PolicySaid { actions: Actions::Continuous(&[0.0]), ..said };
+    let wrong_kind = PolicyStep { actions: Actions::Continuous(&[0.0]), ..said };
     assert!(matches!(buffer.step(0, &mut env, wrong_kind, None), Err(Error::Space(_))));
     buffer.step(0, &mut env, said, None).unwrap();
     buffer.step(1, &mut env, said, None).unwrap();
@@ -164,7 +164,7 @@ fn what_other_environments_answer_is_recorded_alike() {
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
     foreign.begin_with(FieldData::F32(&[0.0, 0.0]), true, None, None).unwrap();
-    let said = PolicySaid { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
+    let said = PolicyStep { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
         native.step(t, &mut env, said, None).unwrap();
         let last = t == 1;
@@ -227,7 +227,7 @@ fn infinite_actions_are_refused_before_they_are_clipped() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicySaid { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
+    let said = PolicyStep { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
     let infinite = assert_rejects(buffer.step(0, &mut env, said, None), Error::NotFinite, "actions");
     assert_eq!((&infinite.got[..], infinite.at.env), ("inf", Some(0)));
 }
@@ -333,7 +333,7 @@ fn flags_of_any_byte_but_zero_are_true() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicySaid { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
+    let said = PolicyStep { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
     for t in 0..3 {
         buffer.step(t, &mut env, said, None).unwrap();
     }
@@ -376,7 +376,7 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         let rejected = assert_rejects(buffer.begin_with(wrong, true, None, None), Error::Shape, "obs");
         assert_eq!((rejected.expected, &rejected.got[..]), (format!("{dtype:?} elements"), "F32"));
         buffer.begin_with(first, true, None, None).unwrap();
-        let said = PolicySaid { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
+        let said = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
         let answered = Transition {
             next_obs: second,
             rewards: &[1.0],

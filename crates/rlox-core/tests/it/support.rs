@@ -1,6 +1,6 @@
 //! An environment whose observations stack frames, and what it does, to be pushed.
 
-use rlox_core::replay::{Layout, Part, Steps};
+use rlox_core::replay::{TransitionSchema, FieldSpec, TransitionBatch};
 use rlox_core::{DType, FieldData, Pcg64, Result};
 
 /// Numbers of a frame.
@@ -71,7 +71,7 @@ impl Stacking {
 }
 
 /// Hands rows to `push` as the storage takes them.
-pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&Steps<'_>) -> Result<()>) {
+pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&TransitionBatch<'_>) -> Result<()>) {
     let all = |f: fn(&Pushed) -> &Vec<u8>| rows.iter().flat_map(|row| f(row).clone()).collect::<Vec<_>>();
     let (obs, next_obs) = (all(|row| &row.obs), all(|row| &row.next_obs));
     let actions: Vec<_> = rows.iter().map(|row| row.action).collect();
@@ -79,7 +79,7 @@ pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&Step
     let terminated: Vec<_> = rows.iter().map(|row| row.terminated).collect();
     let truncated: Vec<_> = rows.iter().map(|row| row.truncated).collect();
     let (obs, next_obs) = ([FieldData::U8(&obs)], [FieldData::U8(&next_obs)]);
-    push(&Steps {
+    push(&TransitionBatch {
         obs: &obs,
         actions: FieldData::I64(&actions),
         rewards: &rewards,
@@ -91,7 +91,7 @@ pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&Step
     .unwrap();
 }
 
-pub(crate) fn layout(frames: usize) -> Layout {
-    let obs = Part::new("obs", &[frames, FRAME], DType::U8);
-    Layout { frame_stack: frames, ..Layout::new(obs, Part::new("actions", &[], DType::I64)) }
+pub(crate) fn layout(frames: usize) -> TransitionSchema {
+    let obs = FieldSpec::new("obs", &[frames, FRAME], DType::U8);
+    TransitionSchema { frame_stack: frames, ..TransitionSchema::new(obs, FieldSpec::new("actions", &[], DType::I64)) }
 }

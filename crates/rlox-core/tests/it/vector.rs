@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use rlox_core::envs::{self, CartPole, MakeOptions};
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space, Standing, Step,
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds, Space, EnvSnapshot, Step,
     StepOut, VecEnv, VectorEnv,
 };
 
@@ -50,7 +50,7 @@ impl Env for Counter {
     }
 
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
-        options.only(&["count"])
+        options.check_known(&["count"])
     }
 }
 
@@ -256,7 +256,7 @@ fn states_that_make_no_sense_are_refused_by_number_and_environment() {
             let mut obs = vec![0.0; num_envs * env.spec().observation.dim()];
             env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
             let good = env.state(1).unwrap();
-            let progress = Progress { steps: 3, episode_return: -1.0, finished: true };
+            let progress = EpisodeProgress { steps: 3, episode_return: -1.0, finished: true };
             env.check_state(1, &good, progress).unwrap();
             for at in 0..good.len() {
                 let unknown_torque = id == "Pendulum-v1" && at == 2;
@@ -317,19 +317,19 @@ fn partly_finished(n: usize) -> Box<dyn VectorEnv> {
 fn a_copy_with_the_same_standing_goes_on_alike() {
     for n in [2, 70] {
         let mut env = partly_finished(n);
-        let standing = Standing::of(env.as_ref()).unwrap().unwrap();
+        let standing = EnvSnapshot::capture(env.as_ref()).unwrap().unwrap();
         assert!(n == 2 || standing.finished.contains(&true));
         assert!(standing.episode_steps.iter().any(|steps| *steps > 0));
         let mut copy = cartpole(n);
-        standing.put(copy.as_mut()).unwrap();
-        assert_eq!(Standing::of(copy.as_ref()).unwrap().as_ref(), Some(&standing));
+        standing.restore_into(copy.as_mut()).unwrap();
+        assert_eq!(EnvSnapshot::capture(copy.as_ref()).unwrap().as_ref(), Some(&standing));
         assert_eq!(run(copy.as_mut(), 60), run(env.as_mut(), 60));
     }
 }
 
 #[test]
 fn standings_that_do_not_fit_change_nothing() {
-    type Change = fn(&mut Standing<'_>);
+    type Change = fn(&mut EnvSnapshot<'_>);
     let changes: [(Change, Variant, &str, &str); 8] = [
         (|s| s.states.to_mut().truncate(3), Error::Shape, "states", "1 numbers"),
         (|s| s.states.to_mut()[7] = f64::NAN, Error::NotFinite, "states", "NaN"),
@@ -340,19 +340,19 @@ fn standings_that_do_not_fit_change_nothing() {
         (|s| s.streams.to_mut()[6 + 3] = 2, Error::Config, "streams", "2"),
         (|s| s.streams.to_mut().truncate(11), Error::Shape, "streams", "11"),
     ];
-    let good = Standing::of(partly_finished(2).as_ref()).unwrap().unwrap();
+    let good = EnvSnapshot::capture(partly_finished(2).as_ref()).unwrap().unwrap();
     for (change, variant, argument, got) in changes {
         let mut bad = good.clone();
         change(&mut bad);
         let mut env = partly_finished(2);
         run(env.as_mut(), 1);
-        let before = Standing::of(env.as_ref()).unwrap();
-        for result in [bad.check(env.as_ref()), bad.put(env.as_mut())] {
+        let before = EnvSnapshot::capture(env.as_ref()).unwrap();
+        for result in [bad.check(env.as_ref()), bad.restore_into(env.as_mut())] {
             let rejected = assert_rejects(result, variant, argument);
             assert!(rejected.got.ends_with(got), "{rejected}");
             let is_nan = got == "NaN";
             assert_eq!((rejected.at.env, rejected.at.index), (is_nan.then_some(1), is_nan.then_some(3)));
         }
-        assert_eq!(Standing::of(env.as_ref()).unwrap(), before, "{argument}");
+        assert_eq!(EnvSnapshot::capture(env.as_ref()).unwrap(), before, "{argument}");
     }
 }

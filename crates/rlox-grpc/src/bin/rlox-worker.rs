@@ -4,8 +4,8 @@ use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args().skip(1).collect();
-    match rlox_grpc::serve(&words) {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    match rlox_grpc::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Where that fails nobody reads it.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rlox_core::{Ahead, Begun, Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, Turn};
-use rlox_nn::train::{AsyncOnPolicy, Collection, OnPolicyAlgorithm};
-use rlox_nn::{ActorCritic, NamedTensors, PolicyShape};
+use rlox_core::{StalenessPolicy, RolloutJob, Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, RolloutTicket};
+use rlox_nn::train::{AsyncOnPolicy, CollectConfig, OnPolicyAlgorithm};
+use rlox_nn::{ActorCritic, NamedTensors, PolicyArch};
 
-use super::context::{FaultCounts, Faults, Fleet};
+use super::context::{FaultCounts, Faults, ClientContext};
 use super::failover::Shard;
 use super::options::{ClientOptions, EnvOptions};
 use crate::codec::{self, Slab};
@@ -15,22 +15,22 @@ use crate::proto::{self, reply, request};
 
 /// How a worker collects rollouts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RolloutSettings {
+pub struct RemoteRolloutConfig {
     /// Steps of each environment.
     pub n_steps: usize,
     /// How they are collected.
-    pub how: Collection,
+    pub how: CollectConfig,
     /// The base seed of the environments' first reset.
     pub reset: u64,
     /// The networks that act.
-    pub shape: PolicyShape,
+    pub shape: PolicyArch,
 }
 
 /// An actor whose environments and policy are a worker's: [`rlox_core::AsyncCollector`] uses it as it uses those in
 /// threads, and the same seeds give the same rollouts. Where the worker is lost, the rollout is begun again elsewhere.
 pub struct RemoteActor {
     shard: Shard,
-    fleet: Arc<Fleet>,
+    fleet: Arc<ClientContext>,
     spec: EnvSpec,
     reset: Option<u64>,
     /// The newest weights that were sent, for who takes a lost worker's place.
@@ -51,16 +51,16 @@ impl RemoteActor {
     /// the built-in one, or have different layers for policy and values.
     pub fn new<S: AsRef<str>>(
         addresses: &[S],
-        at: usize,
+        worker_index: usize,
         env: &EnvOptions,
-        settings: &RolloutSettings,
+        config: &RemoteRolloutConfig,
         options: &ClientOptions,
     ) -> Result<Self> {
-        let fleet = Arc::new(Fleet::new(addresses, options)?);
-        let policy = Some(settings.policy()?);
-        let shard = Shard::new(&fleet, at, proto::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
+        let context = Arc::new(ClientContext::new(addresses, options)?);
+        let policy = Some(config.policy()?);
+        let shard = Shard::new(&context, worker_index, proto::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
         let spec = codec::spec_from(shard.opened().clone())?;
-        Ok(Self { shard, fleet, spec, reset: Some(settings.reset), sent: (None, Bytes::new()) })
+        Ok(Self { shard, fleet: context, spec, reset: Some(config.reset), sent: (None, Bytes::new()) })
     }
 
     /// What went wrong with workers so far, and was made good.
@@ -88,37 +88,37 @@ impl RemoteActor {
     /// # Errors
     /// [`Error::Space`] naming the worker.
     pub fn check_spec(&self, spec: &EnvSpec, masks: bool) -> Result<()> {
-        let said = |spec: &EnvSpec, masks: bool| {
+        let describe = |spec: &EnvSpec, masks: bool| {
             let EnvSpec { id, observation, action, max_episode_steps } = spec;
             let limit = max_episode_steps.map_or("no limit".into(), |steps| format!("at most {steps} steps"));
             let masks = if masks { "with" } else { "without" };
             format!("{id} of {observation:?} and {action:?}, {limit}, {masks} action masks")
         };
-        let there = self.has_action_masks();
-        if (&self.spec, there) == (spec, masks) {
+        let has_masks = self.has_action_masks();
+        if (&self.spec, has_masks) == (spec, masks) {
             return Ok(());
         }
-        let (expected, got) = (format!("the learner's, {}", said(spec, masks)), said(&self.spec, there));
+        let (expected, got) = (format!("the learner's, {}", describe(spec, masks)), describe(&self.spec, has_masks));
         let fix = "start all workers with the learner's version and environments";
         Err(Error::space("spaces", expected, got, fix).on_worker(self.shard.address()))
     }
 }
 
-impl RolloutSettings {
+impl RemoteRolloutConfig {
     fn policy(&self) -> Result<proto::Policy> {
-        let PolicyShape { policy, value, activation, shared_trunk, use_sde } = &self.shape;
+        let PolicyArch { policy, value, activation, shared_trunk, use_sde } = &self.shape;
         let (true, Some(activation)) = (policy == value, activation) else {
             let got = format!("{policy:?} for the policy and {value:?} for values");
             let fix = "use the built-in network with one net_arch";
             return Err(Error::config("policy", "the same known layers for policy and values", got, fix));
         };
         let count = |name: &'static str, count: usize| {
-            let wrong = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller one");
-            u32::try_from(count).map_err(wrong)
+            let mismatch = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller one");
+            u32::try_from(count).map_err(mismatch)
         };
         let widths: Vec<_> = policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?;
         let mut hidden = Vec::with_capacity(widths.len() * 4);
-        codec::put(&mut hidden, &widths);
+        codec::write_numbers(&mut hidden, &widths);
         Ok(proto::Policy {
             hidden: hidden.into(),
             activation: activation.name().into(),
@@ -141,49 +141,49 @@ impl RemoteActor {
     /// policy raise; [`Error::Shape`] for another buffer.
     pub fn collect_into(
         &mut self,
-        turn: Turn,
+        ticket: RolloutTicket,
         weights: &NamedTensors,
-        steps: &mut RolloutBuffer,
+        buffer: &mut RolloutBuffer,
         returns: &mut Vec<f64>,
         lengths: &mut Vec<u32>,
         stop: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        let (seed, version, reset) = (turn.seed, turn.version, self.reset);
+        let (seed, version, reset_seed) = (ticket.seed, ticket.version, self.reset);
         if self.sent.0 != Some(version) {
             self.sent = (Some(version), weights.to_safetensors_without_checksum().into());
         }
-        let collect = proto::Collect { seed, version, weights: self.sent.1.clone(), reset };
-        self.shard.ask(request::What::Collect(collect), true);
-        let answer = self.shard.answer(stop);
-        self.shard.abandon(); // where it was not waited for
-        let reply::What::Rollout(said) = answer? else {
+        let collect = proto::Collect { seed, version, weights: self.sent.1.clone(), reset: reset_seed };
+        self.shard.send_request(request::What::Collect(collect), true);
+        let reply = self.shard.receive_reply(stop);
+        self.shard.drop_pending(); // where it was not waited for
+        let reply::What::Rollout(rollout) = reply? else {
             let fix = "install the same version of rlox on both sides";
             return Err(Error::config("reply", "a rollout", "another answer", fix));
         };
-        if said.version != version {
-            let (expected, got) = (format!("one of version {version}"), format!("one of version {}", said.version));
+        if rollout.version != version {
+            let (expected, got) = (format!("one of version {version}"), format!("one of version {}", rollout.version));
             return Err(Error::corrupt("rollout", expected, got, "install the same version of rlox on both sides"));
         }
         self.reset = None;
-        steps.read_whole(&said.steps)?;
-        let count = said.episodes.len() / 12;
-        let mut slab = Slab::new("episodes", &said.episodes);
+        buffer.load_bytes(&rollout.steps)?;
+        let count = rollout.episodes.len() / 12;
+        let mut slab = Slab::new("episodes", &rollout.episodes);
         *returns = slab.vec(count)?;
         *lengths = slab.vec(count)?;
-        slab.end()?;
-        Ok(said.total_episodes)
+        slab.finish()?;
+        Ok(rollout.total_episodes)
     }
 }
 
 impl Collect<NamedTensors, Rollout> for RemoteActor {
-    fn forget_weights(&mut self) {
+    fn invalidate_cache(&mut self) {
         self.sent.0 = None;
-        self.shard.forget_weights();
+        self.shard.invalidate_weights();
     }
 
-    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let Rollout { steps, returns, lengths, episodes } = &mut begun.buffer;
-        *episodes = self.collect_into(begun.turn, &begun.weights, steps, returns, lengths, stop)?;
+    fn collect(&mut self, job: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Rollout { steps: buffer, returns, lengths, episodes } = &mut job.buffer;
+        *episodes = self.collect_into(job.turn, &job.weights, buffer, returns, lengths, stop)?;
         Ok(())
     }
 }
@@ -211,30 +211,30 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[expect(clippy::too_many_arguments, reason = "those of AsyncOnPolicy::new, and where the workers are")]
-pub fn asynchronous<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
+pub fn build_async_on_policy<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
     addresses: &[S],
     env: &EnvOptions,
     num_actors: usize,
     mut make: impl FnMut(&EnvSpec, &mut rlox_core::Pcg64) -> Result<P>,
     config: A,
-    ahead: Ahead,
+    staleness_policy: StalenessPolicy,
     seed: u64,
     options: &ClientOptions,
 ) -> Result<AsyncOnPolicy<A, P>> {
-    ahead.check(num_actors)?;
-    let fleet = Arc::new(Fleet::new(addresses, options)?);
-    let opened = Shard::new(&fleet, 0, env.open(0, env.num_envs)?, 0)?.opened().clone();
+    staleness_policy.check(num_actors)?;
+    let context = Arc::new(ClientContext::new(addresses, options)?);
+    let opened = Shard::new(&context, 0, env.open(0, env.num_envs)?, 0)?.opened().clone();
     let masks = opened.mask > 0;
     let spec = codec::spec_from(opened)?;
-    let shape = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.shape().ok_or_else(|| {
+    let arch = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.arch().ok_or_else(|| {
         let (expected, got) = ("networks whose shape is known", "others");
         Error::config("policy", expected, got, "use the built-in network with one net_arch")
     })?;
     let policy = |rng: &mut rlox_core::Pcg64| make(&spec, rng);
-    AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, ahead, seed, |_, plan| {
-        let (n_steps, how, reset) = (plan.n_steps, plan.how, plan.reset);
-        let settings = RolloutSettings { n_steps, how, reset, shape: shape.clone() };
-        let actor = RemoteActor::new(addresses, plan.number, env, &settings, options)?;
+    AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, staleness_policy, seed, |_, plan| {
+        let (n_steps, collect_config, reset_seed) = (plan.n_steps, plan.how, plan.reset);
+        let rollout_config = RemoteRolloutConfig { n_steps, how: collect_config, reset: reset_seed, shape: arch.clone() };
+        let actor = RemoteActor::new(addresses, plan.number, env, &rollout_config, options)?;
         actor.check_spec(&spec, masks)?;
         Ok(Box::new(actor))
     })

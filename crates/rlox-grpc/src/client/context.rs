@@ -45,7 +45,7 @@ impl FaultCounts {
 }
 
 /// Addresses, settings, and the thread that talks.
-pub(super) struct Fleet {
+pub(super) struct ClientContext {
     pub(super) addresses: Vec<String>,
     pub(super) options: ClientOptions,
     faults: Arc<Mutex<Faults>>,
@@ -55,7 +55,7 @@ pub(super) struct Fleet {
     process: u32,
 }
 
-impl Drop for Fleet {
+impl Drop for ClientContext {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             if std::process::id() == self.process {
@@ -68,7 +68,7 @@ impl Drop for Fleet {
     }
 }
 
-impl Fleet {
+impl ClientContext {
     pub(super) fn new<S: AsRef<str>>(addresses: &[S], options: &ClientOptions) -> Result<Self> {
         options.check()?;
         if addresses.is_empty() {
@@ -77,8 +77,8 @@ impl Fleet {
         let addresses = addresses.iter().map(|address| address.as_ref().to_owned()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rlox-remote").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the client's thread".into(), source })?;
-        let (faults, lost, process) = (Arc::default(), Mutex::default(), std::process::id());
-        Ok(Self { addresses, options: options.clone(), faults, lost, runtime: Some(runtime), process })
+        let (faults, outage_start, process) = (Arc::default(), Mutex::default(), std::process::id());
+        Ok(Self { addresses, options: options.clone(), faults, lost: outage_start, runtime: Some(runtime), process })
     }
 
     /// Refuses a process that has none of the threads.
@@ -93,19 +93,19 @@ impl Fleet {
     /// The thread that talks.
     pub(super) fn runtime(&self) -> Result<&Handle> {
         self.check_process()?;
-        let gone = || Error::closed("workers", "a client that is open", "one that was closed", "make a new one");
-        self.runtime.as_ref().map(Runtime::handle).ok_or_else(gone)
+        let closed = || Error::closed("workers", "a client that is open", "one that was closed", "make a new one");
+        self.runtime.as_ref().map(Runtime::handle).ok_or_else(closed)
     }
 
     /// A call begins, or has been left: what it loses has the whole time to be made good.
-    pub(super) fn begin(&self) {
+    pub(super) fn clear_outage(&self) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Until when lost sessions are tried to be begun elsewhere, all of a call together.
     pub(super) fn deadline(&self) -> Instant {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        *lost.get_or_insert_with(Instant::now) + self.options.recovery_timeout
+        let mut outage_start = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        *outage_start.get_or_insert_with(Instant::now) + self.options.recovery_timeout
     }
 
     /// What went wrong, now and later.
@@ -113,7 +113,7 @@ impl Fleet {
         FaultCounts(Arc::clone(&self.faults))
     }
 
-    pub(super) fn note(&self, change: impl FnOnce(&mut Faults)) {
+    pub(super) fn update_faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.faults.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

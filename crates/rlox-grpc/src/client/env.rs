@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rlox_core::{
-    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, Progress, ResetOptions, Result, Seeds, Space,
-    Standing, StepOut, VectorEnv, check_len,
+    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds, Space,
+    EnvSnapshot, StepOut, VectorEnv, check_len,
 };
 
-use super::context::{FaultCounts, Faults, Fleet};
-use super::failover::{Shard, alike};
+use super::context::{FaultCounts, Faults, ClientContext};
+use super::failover::{Shard, has_same_spec};
 use super::options::{ClientOptions, EnvOptions};
 use crate::codec::{self, Slab};
 use crate::proto::{self, reply, request};
@@ -25,15 +25,15 @@ pub struct RemoteVecEnv {
     pub(super) num_envs: usize,
     pub(super) mode: AutoresetMode,
     mask: usize,
-    fleet: Arc<Fleet>,
+    fleet: Arc<ClientContext>,
     /// Behind a lock, as questions do not need an exclusive reference.
-    pub(super) remote: Mutex<Remote>,
+    pub(super) remote: Mutex<RemoteState>,
 }
 
-pub(super) struct Remote {
+pub(super) struct RemoteState {
     pub(super) shards: Vec<Shard>,
     mode: AutoresetMode,
-    pub(super) seen: Seen,
+    pub(super) seen: StepBuffers,
     /// Where environments wait for a reset.
     pub(super) finished: Vec<bool>,
     /// Which have been reset, or put somewhere.
@@ -41,7 +41,7 @@ pub(super) struct Remote {
     /// What `born` and `finished` were before the reset that is under way.
     before: Option<(Vec<bool>, Vec<bool>)>,
     /// Where all of them stand, as long as nothing has moved.
-    pub(super) known: Option<Standing<'static>>,
+    pub(super) known: Option<EnvSnapshot<'static>>,
     /// Whether that was changed here, and is to be told.
     pub(super) changed: bool,
     /// The states of all in which workers last said that environments could be put.
@@ -54,8 +54,8 @@ pub(super) struct Remote {
 
 impl std::fmt::Debug for RemoteVecEnv {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut told = f.debug_struct("RemoteVecEnv");
-        told.field("id", &self.spec.id).field("num_envs", &self.num_envs).finish_non_exhaustive()
+        let mut debug = f.debug_struct("RemoteVecEnv");
+        debug.field("id", &self.spec.id).field("num_envs", &self.num_envs).finish_non_exhaustive()
     }
 }
 
@@ -67,20 +67,20 @@ impl RemoteVecEnv {
     /// that is not its own; [`Error::Backend`] naming the worker that cannot be reached; [`Error::Space`] where their
     /// environments differ.
     pub fn new<S: AsRef<str>>(addresses: &[S], env: &EnvOptions, options: &ClientOptions) -> Result<Self> {
-        let fleet = Arc::new(Fleet::new(addresses, options)?);
-        let workers = fleet.addresses.len();
+        let context = Arc::new(ClientContext::new(addresses, options)?);
+        let workers = context.addresses.len();
         if env.num_envs < workers {
             let (expected, got) = (format!("at least {workers}, one for each worker"), env.num_envs.to_string());
             return Err(Error::config("num_envs", expected, got, "ask for more environments, or name fewer workers"));
         }
         let (mut shards, mut first) = (Vec::<Shard>::with_capacity(workers), 0);
-        for at in 0..workers {
-            let count = env.num_envs / workers + usize::from(at < env.num_envs % workers);
-            let shard = Shard::new(&fleet, at, env.open(first, count)?, first)?;
-            if shards.first().is_some_and(|one| !alike(one.opened(), shard.opened())) {
-                let expected = format!("that of {}", fleet.addresses[0]);
+        for worker_index in 0..workers {
+            let count = env.num_envs / workers + usize::from(worker_index < env.num_envs % workers);
+            let shard = Shard::new(&context, worker_index, env.open(first, count)?, first)?;
+            if shards.first().is_some_and(|first_shard| !has_same_spec(first_shard.opened(), shard.opened())) {
+                let expected = format!("that of {}", context.addresses[0]);
                 let fix = "start all workers with the same version and the same environments";
-                return Err(Error::space("spaces", expected, "another one", fix).on_worker(&fleet.addresses[at]));
+                return Err(Error::space("spaces", expected, "another one", fix).on_worker(&context.addresses[worker_index]));
             }
             first += count;
             shards.push(shard);
@@ -88,11 +88,11 @@ impl RemoteVecEnv {
         let opened = shards[0].opened().clone();
         let (n, mode, mask) = (env.num_envs, env.autoreset_mode, opened.mask as usize);
         let spec = codec::spec_from(opened)?;
-        let seen = Seen::new(n, &spec, mode, mask)?;
-        let remote = Remote {
+        let buffers = StepBuffers::new(n, &spec, mode, mask)?;
+        let remote = RemoteState {
             shards,
             mode,
-            seen,
+            seen: buffers,
             finished: vec![false; n],
             born: vec![false; n],
             before: None,
@@ -102,7 +102,7 @@ impl RemoteVecEnv {
             stepping: false,
             broken: None,
         };
-        Ok(Self { spec, num_envs: n, mode, mask, fleet, remote: Mutex::new(remote) })
+        Ok(Self { spec, num_envs: n, mode, mask, fleet: context, remote: Mutex::new(remote) })
     }
 
     /// What went wrong with workers so far, and was made good.
@@ -115,42 +115,42 @@ impl RemoteVecEnv {
         self.fleet.fault_counts()
     }
 
-    pub(super) fn remote(&self) -> MutexGuard<'_, Remote> {
+    pub(super) fn remote(&self) -> MutexGuard<'_, RemoteState> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Remote {
+impl RemoteState {
     fn check(&self) -> Result<()> {
-        let Some(why) = &self.broken else { return Ok(()) };
-        let got = format!("ones that have failed: {why}");
+        let Some(reason) = &self.broken else { return Ok(()) };
+        let got = format!("ones that have failed: {reason}");
         Err(Error::closed("workers", "environments that go on", got, "make new ones"))
     }
 
-    fn check_started(&self, doing: &'static str) -> Result<()> {
+    fn check_started(&self, argument: &'static str) -> Result<()> {
         if !self.born.contains(&false) {
             return Ok(());
         }
-        Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
+        Err(Error::action(argument, "environments that have been reset", "a call before reset", "call reset first"))
     }
 
     /// Before anything else is asked: takes in what an interrupted call has left.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    pub(super) fn receive_pending(&mut self) -> Result<()> {
         self.check()?;
-        if self.shards.iter().any(Shard::is_asked) { self.take() } else { Ok(()) }
+        if self.shards.iter().any(Shard::is_pending) { self.receive_replies() } else { Ok(()) }
     }
 
     /// Waits for the answers that are due and takes them in.
-    fn take(&mut self) -> Result<()> {
-        let (stepped, mut first) = (self.stepping, 0);
+    fn receive_replies(&mut self) -> Result<()> {
+        let (is_step, mut first) = (self.stepping, 0);
         let mut failed = Vec::new();
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            if !shard.is_asked() {
+            if !shard.is_pending() {
                 continue;
             }
-            match shard.answer(&|| false).and_then(|what| self.seen.take(rows, what, stepped)) {
+            match shard.receive_reply(&|| false).and_then(|reply| self.seen.read_reply(rows, reply, is_step)) {
                 Ok(()) => {}
                 Err(Error::Interrupted) => {
                     // Those that have answered are in another place then than the one that failed.
@@ -160,19 +160,19 @@ impl Remote {
                 Err(error) => failed.push(error),
             }
         }
-        let (all, before) = (failed.len() == self.shards.len(), self.before.take());
+        let (all, before_reset) = (failed.len() == self.shards.len(), self.before.take());
         let Some(error) = failed.into_iter().next() else {
-            if stepped && self.mode == AutoresetMode::Disabled {
-                self.finished.iter_mut().zip(self.seen.ends()).for_each(|(finished, ended)| *finished = ended);
+            if is_step && self.mode == AutoresetMode::Disabled {
+                self.finished.iter_mut().zip(self.seen.episode_ends()).for_each(|(finished, ended)| *finished = ended);
             }
             return Ok(());
         };
         // Where all refuse a reset, nothing has changed.
-        let refused = !stepped && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
-        if !refused {
+        let is_rejected = !is_step && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
+        if !is_rejected {
             self.broken = Some(error.to_string());
-        } else if let Some(before) = before {
-            (self.born, self.finished) = before;
+        } else if let Some(flags) = before_reset {
+            (self.born, self.finished) = flags;
         }
         Err(error)
     }
@@ -210,8 +210,8 @@ impl VectorEnv for RemoteVecEnv {
             return Err(Error::config("seed", expected, base.to_string(), "pass a smaller one"));
         }
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.settle()?;
-        remote.tell()?;
+        remote.receive_pending()?;
+        remote.send_changes()?;
         if mask.is_some_and(|mask| mask.contains(&false)) {
             remote.check_started("reset_mask")?;
         }
@@ -229,7 +229,7 @@ impl VectorEnv for RemoteVecEnv {
                 options: options.clone(),
                 snapshot: true,
             };
-            shard.ask(request::What::Reset(reset), true);
+            shard.send_request(request::What::Reset(reset), true);
             first = rows.end;
         }
         remote.before = Some((remote.born.clone(), remote.finished.clone()));
@@ -239,7 +239,7 @@ impl VectorEnv for RemoteVecEnv {
             Some(mask) => remote.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
             None => remote.finished.fill(false),
         }
-        remote.take()?;
+        remote.receive_replies()?;
         obs.copy_from_slice(&remote.seen.obs);
         Ok(())
     }
@@ -260,8 +260,8 @@ impl VectorEnv for RemoteVecEnv {
             check_len("final_obs", out.final_obs.len(), n * dim)?;
         }
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
-        remote.settle()?;
-        remote.tell()?;
+        remote.receive_pending()?;
+        remote.send_changes()?;
         remote.check_started("step")?;
         if let Some(env) = remote.finished.iter().position(|finished| *finished) {
             let (got, hint) = ("an episode that is over", "reset it through reset_mask first");
@@ -274,22 +274,22 @@ impl VectorEnv for RemoteVecEnv {
             first += shard.num_envs();
             let mut slab = Vec::with_capacity(numbers.len() * 8);
             match actions {
-                Actions::Discrete(actions) => codec::put(&mut slab, &actions[numbers]),
-                Actions::Continuous(actions) => codec::put(&mut slab, &actions[numbers]),
+                Actions::Discrete(actions) => codec::write_numbers(&mut slab, &actions[numbers]),
+                Actions::Continuous(actions) => codec::write_numbers(&mut slab, &actions[numbers]),
             }
             let snapshot = shard.wants_snapshot();
-            shard.ask(request::What::Step(proto::Step { actions: slab.into(), snapshot }), true);
+            shard.send_request(request::What::Step(proto::Step { actions: slab.into(), snapshot }), true);
         }
         remote.stepping = true;
-        remote.take()?;
-        let seen = &remote.seen;
-        out.obs.copy_from_slice(&seen.obs);
-        out.reward.copy_from_slice(&seen.reward);
-        out.terminated.copy_from_slice(&seen.terminated);
-        out.truncated.copy_from_slice(&seen.truncated);
+        remote.receive_replies()?;
+        let buffers = &remote.seen;
+        out.obs.copy_from_slice(&buffers.obs);
+        out.reward.copy_from_slice(&buffers.reward);
+        out.terminated.copy_from_slice(&buffers.terminated);
+        out.truncated.copy_from_slice(&buffers.truncated);
         if self.mode == AutoresetMode::SameStep && !out.final_obs.is_empty() {
-            let rows = out.final_obs.chunks_exact_mut(dim).zip(seen.final_obs.chunks_exact(dim));
-            rows.zip(seen.ends()).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
+            let rows = out.final_obs.chunks_exact_mut(dim).zip(buffers.final_obs.chunks_exact(dim));
+            rows.zip(buffers.episode_ends()).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
         }
         Ok(())
     }
@@ -305,8 +305,8 @@ impl VectorEnv for RemoteVecEnv {
         }
         check_len("masks", masks.len(), self.num_envs * self.mask)?;
         let mut remote = self.remote();
-        remote.settle()?;
-        remote.tell()?;
+        remote.receive_pending()?;
+        remote.send_changes()?;
         masks.copy_from_slice(&remote.seen.masks);
         Ok(())
     }
@@ -314,7 +314,7 @@ impl VectorEnv for RemoteVecEnv {
     fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
         check_len("masks", masks.len(), self.num_envs * self.mask)?;
         let mut remote = self.remote();
-        remote.settle()?;
+        remote.receive_pending()?;
         masks.copy_from_slice(&remote.seen.final_masks);
         Ok(())
     }
@@ -322,9 +322,9 @@ impl VectorEnv for RemoteVecEnv {
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
         check_len("obs", obs.len(), self.num_envs * self.spec.observation.dim())?;
         let mut remote = self.remote();
-        remote.settle()?;
+        remote.receive_pending()?;
         remote.check_started("observe")?;
-        remote.tell()?;
+        remote.send_changes()?;
         obs.copy_from_slice(&remote.seen.obs);
         Ok(())
     }
@@ -337,29 +337,29 @@ impl VectorEnv for RemoteVecEnv {
         self.state_of(index)
     }
 
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
         self.check_state_of(index, state, progress)
     }
 
-    fn standing(&self) -> Result<Option<Standing<'static>>> {
-        Ok(self.remote().standing()?.cloned())
+    fn snapshot(&self) -> Result<Option<EnvSnapshot<'static>>> {
+        Ok(self.remote().snapshot()?.cloned())
     }
 
-    fn check_standing(&self, standing: &Standing<'_>) -> Result<()> {
+    fn check_snapshot(&self, snapshot: &EnvSnapshot<'_>) -> Result<()> {
         let mut remote = self.remote();
-        remote.settle()?;
-        remote.expect(standing)
+        remote.receive_pending()?;
+        remote.check_snapshot(snapshot)
     }
 
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()> {
         self.set_state_of(index, state)
     }
 
-    fn progress(&self, index: usize) -> Option<Progress> {
+    fn progress(&self, index: usize) -> Option<EpisodeProgress> {
         self.progress_of(index)
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
         self.set_progress_of(index, progress)
     }
 
@@ -373,7 +373,7 @@ impl VectorEnv for RemoteVecEnv {
 }
 
 /// What was seen last of all environments.
-pub(super) struct Seen {
+pub(super) struct StepBuffers {
     dim: usize,
     mask: usize,
     mode: AutoresetMode,
@@ -387,7 +387,7 @@ pub(super) struct Seen {
     episodes: EpisodeLog,
 }
 
-impl Seen {
+impl StepBuffers {
     /// Room for that, where a worker could send it.
     fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
         let dim = spec.observation.dim();
@@ -413,47 +413,47 @@ impl Seen {
     }
 
     /// Whose episodes the last step ended.
-    fn ends(&self) -> impl Iterator<Item = bool> {
+    fn episode_ends(&self) -> impl Iterator<Item = bool> {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *terminated || *truncated)
     }
 
     /// Takes in what a worker says of its rows; `stepped` says whether it is the answer to a step.
-    pub(super) fn take(&mut self, rows: Range<usize>, what: reply::What, stepped: bool) -> Result<()> {
-        let reply::What::Stepped(said) = what else {
+    pub(super) fn read_reply(&mut self, rows: Range<usize>, reply: reply::What, is_step: bool) -> Result<()> {
+        let reply::What::Stepped(stepped) = reply else {
             let fix = "install the same version of rlox on both sides";
             return Err(Error::config("reply", "observations", "another answer", fix));
         };
-        let mut slab = Slab::new("a worker's reply", &said.slab);
+        let mut slab = Slab::new("a worker's reply", &stepped.slab);
         slab.read(&mut self.obs[rows.start * self.dim..rows.end * self.dim])?;
-        if stepped {
+        if is_step {
             slab.read(&mut self.reward[rows.clone()])?;
             slab.flags(&mut self.terminated[rows.clone()])?;
             slab.flags(&mut self.truncated[rows.clone()])?;
-            self.finals(rows.clone(), said.finals, &mut slab)?;
-            let returns: Vec<f64> = slab.vec(said.episodes as usize)?;
-            let lengths: Vec<u32> = slab.vec(said.episodes as usize)?;
+            self.read_final_obs(rows.clone(), stepped.finals, &mut slab)?;
+            let returns: Vec<f64> = slab.vec(stepped.episodes as usize)?;
+            let lengths: Vec<u32> = slab.vec(stepped.episodes as usize)?;
             returns.iter().zip(&lengths).for_each(|(total, length)| self.episodes.push(*total, *length));
         }
         slab.flags(&mut self.masks[rows.start * self.mask..rows.end * self.mask])?;
-        if stepped {
+        if is_step {
             for row in codec::truncated_rows(&self.terminated[rows.clone()], &self.truncated[rows.clone()]) {
                 slab.flags(&mut self.final_masks[(rows.start + row) * self.mask..][..self.mask])?;
             }
         }
-        slab.end()
+        slab.finish()
     }
 
     /// The last observations of the episodes that ended.
-    fn finals(&mut self, rows: Range<usize>, said: u32, slab: &mut Slab<'_>) -> Result<()> {
+    fn read_final_obs(&mut self, rows: Range<usize>, num_finals: u32, slab: &mut Slab<'_>) -> Result<()> {
         let ended = |row: &usize| self.terminated[*row] || self.truncated[*row];
-        let ends = if self.mode == AutoresetMode::SameStep { rows.clone().filter(ended).count() } else { 0 };
-        if said as usize != ends {
-            let (expected, got) = (format!("{ends}, of the episodes that ended"), said.to_string());
+        let num_ended = if self.mode == AutoresetMode::SameStep { rows.clone().filter(ended).count() } else { 0 };
+        if num_finals as usize != num_ended {
+            let (expected, got) = (format!("{num_ended}, of the episodes that ended"), num_finals.to_string());
             let fix = "install the same version of rlox on both sides";
             return Err(Error::corrupt("last observations", expected, got, fix));
         }
         for row in rows {
-            if ends > 0 && (self.terminated[row] || self.truncated[row]) {
+            if num_ended > 0 && (self.terminated[row] || self.truncated[row]) {
                 slab.read(&mut self.final_obs[row * self.dim..(row + 1) * self.dim])?;
             }
         }
@@ -467,7 +467,7 @@ mod tests {
     use rlox_core::{Env, Step};
 
     use super::*;
-    use crate::{Make, Worker, WorkerOptions};
+    use crate::{MakeEnv, Worker, WorkerOptions};
 
     /// Counts its steps. The parity of the count is the only allowed action. A count of 5 is terminal.
     #[derive(Clone)]
@@ -500,24 +500,24 @@ mod tests {
 
     fn make(_: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
         let (id, observation, action) = ("Parity".into(), Space::uniform_box(0.0, 9.0, &[1]), Space::discrete(2));
-        options.copies_of(Parity { count: 0, spec: EnvSpec { id, observation, action, max_episode_steps: Some(3) } })
+        options.build_vec_env(Parity { count: 0, spec: EnvSpec { id, observation, action, max_episode_steps: Some(3) } })
     }
 
     #[test]
-    fn final_masks_are_those_of_environments_here() {
-        let made: Make = Arc::new(make);
+    fn final_masks_equal_those_of_local_environments() {
+        let make_env: MakeEnv = Arc::new(make);
         let workers = [(); 2]
-            .map(|()| Worker::start(WorkerOptions { make: Arc::clone(&made), ..WorkerOptions::default() }).unwrap());
+            .map(|()| Worker::start(WorkerOptions { make: Arc::clone(&make_env), ..WorkerOptions::default() }).unwrap());
         let addresses = workers.each_ref().map(Worker::address);
         for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-            let asked = EnvOptions { autoreset_mode, ..EnvOptions::new("Parity", 5, 0) };
-            let there = RemoteVecEnv::new(&addresses, &asked, &ClientOptions::default()).unwrap();
+            let env_options = EnvOptions { autoreset_mode, ..EnvOptions::new("Parity", 5, 0) };
+            let there = RemoteVecEnv::new(&addresses, &env_options, &ClientOptions::default()).unwrap();
             let (num_envs, seed) = (5, Some(0));
             let options = MakeOptions { num_envs, seed, autoreset_mode, max_episode_steps: None, arguments: &[] };
-            let seen = [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
+            let mask_rows = [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
                 let (mut obs, mut reward, mut masks) = ([0.0; 5], [0.0; 5], [false; 10]);
                 env.reset(Seeds::Base(1), None, &ResetOptions::default(), &mut obs).unwrap();
-                let mut seen = Vec::new();
+                let mut truncated_masks = Vec::new();
                 for _ in 0..12 {
                     let (mut terminated, mut truncated) = ([false; 5], [false; 5]);
                     let out = StepOut {
@@ -530,12 +530,12 @@ mod tests {
                     env.step(Actions::Discrete(&[0; 5]), out).unwrap();
                     env.final_action_masks(&mut masks).unwrap();
                     let rows = masks.chunks_exact(2).enumerate().filter(|(i, _)| truncated[*i] && !terminated[*i]);
-                    seen.push(rows.map(|(i, row)| (i, row.to_vec())).collect::<Vec<_>>());
+                    truncated_masks.push(rows.map(|(i, row)| (i, row.to_vec())).collect::<Vec<_>>());
                 }
-                seen
+                truncated_masks
             });
-            assert_eq!(seen[0], seen[1]);
-            let masks: Vec<_> = seen[0].iter().flatten().map(|(_, mask)| mask[0]).collect();
+            assert_eq!(mask_rows[0], mask_rows[1]);
+            let masks: Vec<_> = mask_rows[0].iter().flatten().map(|(_, mask)| mask[0]).collect();
             assert!(masks.contains(&true) && masks.len() > 4, "{masks:?}");
         }
     }

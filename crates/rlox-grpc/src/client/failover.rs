@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use rlox_core::{Error, Result};
 
-use super::context::Fleet;
-use super::session::{Link, Trouble};
+use super::context::ClientContext;
+use super::session::{ClientSession, SessionError};
 use crate::proto::{self, reply, request};
 
 /// Between two rounds over all addresses, at first and at most.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
 /// So many requests, and bytes of them, are remembered of environments that cannot tell where they stand.
-const REMEMBERED: usize = 100_000;
-const REMEMBERED_BYTES: usize = 64 << 20;
+const MAX_LOG_LEN: usize = 100_000;
+const MAX_LOG_BYTES: usize = 64 << 20;
 
 /// Environments on some worker.
 pub(super) struct Shard {
-    fleet: Arc<Fleet>,
+    fleet: Arc<ClientContext>,
     /// Where they are or were last, among the addresses.
     at: usize,
-    link: Option<Link>,
+    link: Option<ClientSession>,
     open: proto::Open,
     /// Index of the first environment in the environments of all workers.
     first_env: usize,
@@ -46,37 +46,37 @@ struct Pending {
 
 impl Shard {
     /// Opens the first session, at the address of this number, for environments from `first_env` on.
-    pub(super) fn new(fleet: &Arc<Fleet>, at: usize, open: proto::Open, first_env: usize) -> Result<Self> {
-        let (at, stop) = (at % fleet.addresses.len(), || stopped(fleet));
-        let (deadline, mut pause) = (Instant::now() + fleet.options.connect_timeout, BACKOFF[0]);
-        let link = loop {
+    pub(super) fn new(context: &Arc<ClientContext>, worker_index: usize, open: proto::Open, first_env: usize) -> Result<Self> {
+        let (worker_index, stop) = (worker_index % context.addresses.len(), || is_stopped(context));
+        let (deadline, mut backoff) = (Instant::now() + context.options.connect_timeout, BACKOFF[0]);
+        let session = loop {
             // Once begun, an attempt has its own time.
-            let late = deadline + fleet.options.connect_timeout;
-            match connect(fleet, at, open.clone(), first_env, late, &stop) {
-                Ok(link) => break link,
-                Err(Trouble::Error(error)) => return Err(error),
-                Err(Trouble::Lost(text)) if Instant::now() + pause >= deadline => return Err(Error::Backend(text)),
-                Err(Trouble::Lost(_)) => wait(pause, &stop)?,
+            let open_deadline = deadline + context.options.connect_timeout;
+            match connect(context, worker_index, open.clone(), first_env, open_deadline, &stop) {
+                Ok(session) => break session,
+                Err(SessionError::Error(error)) => return Err(error),
+                Err(SessionError::Lost(reason)) if Instant::now() + backoff >= deadline => return Err(Error::Backend(reason)),
+                Err(SessionError::Lost(_)) => wait(backoff, &stop)?,
             }
-            pause = (pause * 2).min(BACKOFF[1]);
+            backoff = (backoff * 2).min(BACKOFF[1]);
         };
-        let (fleet, opened, log) = (Arc::clone(fleet), link.opened.clone(), Vec::new());
-        let (standing, pending, lost, refused) = (None, None, None, None);
-        let (link, log_bytes, forgotten) = (Some(link), 0, false);
+        let (context, opened, log) = (Arc::clone(context), session.opened.clone(), Vec::new());
+        let (snapshot, pending, outage, last_error) = (None, None, None, None);
+        let (session, log_bytes, is_log_dropped) = (Some(session), 0, false);
         Ok(Self {
-            fleet,
-            at,
-            link,
+            fleet: context,
+            at: worker_index,
+            link: session,
             open,
             first_env,
             opened,
-            standing,
+            standing: snapshot,
             log,
             log_bytes,
-            forgotten,
+            forgotten: is_log_dropped,
             pending,
-            lost,
-            refused,
+            lost: outage,
+            refused: last_error,
         })
     }
 
@@ -94,9 +94,9 @@ impl Shard {
     }
 
     /// Has a worker get weights again, though their version is one that it has.
-    pub(super) fn forget_weights(&mut self) {
-        if let Some(link) = &mut self.link {
-            link.version = None;
+    pub(super) fn invalidate_weights(&mut self) {
+        if let Some(session) = &mut self.link {
+            session.version = None;
         }
     }
 
@@ -106,23 +106,23 @@ impl Shard {
     }
 
     /// Whether an answer is due.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
     /// Sends a request whose answer [`Shard::answer`] gives; `kept` says that it changes something.
-    pub(super) fn ask(&mut self, what: request::What, kept: bool) {
-        self.fleet.begin();
-        self.pending = Some(Pending { what: what.clone(), kept });
-        if let Some(link) = &mut self.link
-            && let Err(trouble) = send(link, what)
+    pub(super) fn send_request(&mut self, request: request::What, is_logged: bool) {
+        self.fleet.clear_outage();
+        self.pending = Some(Pending { what: request.clone(), kept: is_logged });
+        if let Some(session) = &mut self.link
+            && let Err(session_error) = send(session, request)
         {
-            self.lose(trouble);
+            self.mark_lost(session_error);
         }
     }
 
     /// Asks for no answer any more, and leaves the session: the next one goes on as if nothing had been asked.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn drop_pending(&mut self) {
         if self.pending.take().is_some() {
             self.link = None;
         }
@@ -133,206 +133,206 @@ impl Shard {
     /// # Errors
     /// What the worker refused, which has changed nothing; [`Error::Interrupted`], after which the answer is still due;
     /// [`Error::Backend`] where no worker could be found in time, and [`Error::Config`] for one that must not be used.
-    pub(super) fn answer(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
-        let fleet = Arc::clone(&self.fleet);
-        fleet.check_process()?;
-        let stop = || stop() || stopped(&fleet);
+    pub(super) fn receive_reply(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
+        let context = Arc::clone(&self.fleet);
+        context.check_process()?;
+        let stop = || stop() || is_stopped(&context);
         // A session that was left, rather than lost, goes on where it was.
-        let left = self.link.is_none() && self.lost.is_none();
-        let (first, mut pause, mut tried) = (self.at + usize::from(!left), BACKOFF[0], 0);
+        let is_abandoned = self.link.is_none() && self.lost.is_none();
+        let (first, mut backoff, mut num_attempts) = (self.at + usize::from(!is_abandoned), BACKOFF[0], 0);
         loop {
-            let outcome = if let Some(link) = &mut self.link {
-                link.receive(fleet.options.reply_timeout, &stop).map(Some)
+            let result = if let Some(session) = &mut self.link {
+                session.receive(context.options.reply_timeout, &stop).map(Some)
             } else {
-                tried += 1;
-                self.recover(first + tried - 1, &stop).map(|()| None)
+                num_attempts += 1;
+                self.reconnect(first + num_attempts - 1, &stop).map(|()| None)
             };
-            match outcome {
-                Ok(Some(what)) => return Ok(self.done(what)),
+            match result {
+                Ok(Some(reply)) => return Ok(self.complete(reply)),
                 Ok(None) => continue,
-                Err(Trouble::Error(Error::Interrupted)) => {
-                    fleet.begin();
+                Err(SessionError::Error(Error::Interrupted)) => {
+                    context.clear_outage();
                     return Err(Error::Interrupted);
                 }
-                Err(Trouble::Error(error)) => {
+                Err(SessionError::Error(error)) => {
                     self.pending = None;
                     return Err(error);
                 }
-                Err(trouble) => self.lose(trouble),
+                Err(session_error) => self.mark_lost(session_error),
             }
-            if Instant::now() >= fleet.deadline() {
-                let why = self.lost.take().map(|(_, why)| why).unwrap_or_default();
-                let limit = fleet.options.recovery_timeout.as_secs_f64();
+            if Instant::now() >= context.deadline() {
+                let reason = self.lost.take().map(|(_, why)| why).unwrap_or_default();
+                let seconds = context.options.recovery_timeout.as_secs_f64();
                 let last = self.refused.take().map(|last| format!(" (at last: {last})")).unwrap_or_default();
                 return Err(Error::Backend(format!(
-                    "{why}: no worker of {} took its place within {limit} s{last}; start one, and make the client anew",
-                    fleet.addresses.join(", ")
+                    "{reason}: no worker of {} took its place within {seconds} s{last}; start one, and make the client anew",
+                    context.addresses.join(", ")
                 )));
             }
-            if tried > 0 && tried % fleet.addresses.len() == 0 {
-                wait(pause, &stop).inspect_err(|_| fleet.begin())?;
-                pause = (pause * 2).min(BACKOFF[1]);
+            if num_attempts > 0 && num_attempts % context.addresses.len() == 0 {
+                wait(backoff, &stop).inspect_err(|_| context.clear_outage())?;
+                backoff = (backoff * 2).min(BACKOFF[1]);
             }
         }
     }
 
-    fn lose(&mut self, trouble: Trouble) {
+    fn mark_lost(&mut self, session_error: SessionError) {
         self.link = None;
-        let why = match trouble {
-            Trouble::Lost(why) => why,
-            Trouble::Error(error) => error.to_string(),
+        let reason = match session_error {
+            SessionError::Lost(reason) => reason,
+            SessionError::Error(error) => error.to_string(),
         };
         if self.lost.is_none() {
-            self.fleet.note(|faults| faults.lost += 1);
-            self.lost = Some((Instant::now(), why));
+            self.fleet.update_faults(|faults| faults.lost += 1);
+            self.lost = Some((Instant::now(), reason));
         } else {
-            self.refused = Some(why);
+            self.refused = Some(reason);
         }
     }
 
     /// Begins a session on the worker of this number in turn, does there what was done, and asks what was asked.
-    fn recover(&mut self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<(), Trouble> {
+    fn reconnect(&mut self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<(), SessionError> {
         if self.forgotten {
             let got = "more requests than are remembered";
             let fix = "let its environments tell their state (Env::state)";
             return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
         }
-        let at = at % self.fleet.addresses.len();
-        let mut link = self.replayed(at, stop).map_err(|trouble| match trouble {
+        let worker_index = worker_index % self.fleet.addresses.len();
+        let mut session = self.open_and_replay(worker_index, stop).map_err(|session_error| match session_error {
             // What one cannot do, another may, and this one when it has been started anew.
-            Trouble::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
-                Trouble::Lost(error.to_string())
+            SessionError::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
+                SessionError::Lost(error.to_string())
             }
-            trouble => trouble,
+            session_error => session_error,
         })?;
         if let Some(pending) = &self.pending {
-            send(&mut link, pending.what.clone())?;
+            send(&mut session, pending.what.clone())?;
         }
         if self.lost.is_some() {
-            let replayed = self.log.len() as u64;
-            self.fleet.note(|faults| {
+            let num_replayed = self.log.len() as u64;
+            self.fleet.update_faults(|faults| {
                 faults.recovered += 1;
-                faults.replayed += replayed;
+                faults.replayed += num_replayed;
             });
         }
-        (self.at, self.link) = (at, Some(link));
+        (self.at, self.link) = (worker_index, Some(session));
         Ok(())
     }
 
     /// A session on a worker in which everything was done that is remembered.
-    fn replayed(&self, at: usize, stop: &dyn Fn() -> bool) -> std::result::Result<Link, Trouble> {
+    fn open_and_replay(&self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<ClientSession, SessionError> {
         let deadline = self.fleet.deadline();
         let open = proto::Open { standing: self.standing.clone(), ..self.open.clone() };
-        let mut link = connect(&self.fleet, at, open, self.first_env, deadline, stop)?;
-        if !alike(&link.opened, &self.opened) {
+        let mut session = connect(&self.fleet, worker_index, open, self.first_env, deadline, stop)?;
+        if !has_same_spec(&session.opened, &self.opened) {
             let (expected, fix) = (
                 format!("that of {}", self.open.env_id),
                 "start all workers with the same version and the same environments",
             );
-            return Err(Error::space("spaces", expected, "another one", fix).on_worker(&link.address).into());
+            return Err(Error::space("spaces", expected, "another one", fix).on_worker(&session.address).into());
         }
-        let patience = || self.fleet.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
+        let remaining_timeout = || self.fleet.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
         let mut unanswered = 0_usize;
-        for what in &self.log {
-            while unanswered > 0 && !link.has_credit() {
-                link.receive(patience(), stop)?;
+        for request in &self.log {
+            while unanswered > 0 && !session.has_credit() {
+                session.receive(remaining_timeout(), stop)?;
                 unanswered -= 1;
             }
-            send(&mut link, what.clone())?;
+            send(&mut session, request.clone())?;
             unanswered += 1;
         }
         for _ in 0..unanswered {
-            link.receive(patience(), stop)?;
+            session.receive(remaining_timeout(), stop)?;
         }
-        Ok(link)
+        Ok(session)
     }
 
     /// Remembers what an answer says for a worker that takes this one's place.
-    fn done(&mut self, what: reply::What) -> reply::What {
+    fn complete(&mut self, reply: reply::What) -> reply::What {
         self.refused = None;
         if let Some((since, _)) = self.lost.take() {
-            self.fleet.note(|faults| faults.longest = faults.longest.max(since.elapsed()));
+            self.fleet.update_faults(|faults| faults.longest = faults.longest.max(since.elapsed()));
         }
-        let Some(pending) = self.pending.take() else { return what };
-        let standing = match &what {
+        let Some(pending) = self.pending.take() else { return reply };
+        let snapshot = match &reply {
             reply::What::Stepped(stepped) => stepped.standing.as_ref(),
-            reply::What::Standing(standing) => Some(standing),
+            reply::What::Standing(snapshot) => Some(snapshot),
             reply::What::Rollout(rollout) => rollout.standing.as_ref(),
             _ => None,
         };
-        if let Some(standing) = standing.filter(|standing| !standing.slab.is_empty()) {
-            self.standing = Some(standing.clone());
-            self.forget();
+        if let Some(snapshot) = snapshot.filter(|standing| !standing.slab.is_empty()) {
+            self.standing = Some(snapshot.clone());
+            self.clear_log();
             self.forgotten = false;
-        } else if matches!(what, reply::What::Rollout(_)) {
+        } else if matches!(reply, reply::What::Rollout(_)) {
             // Rollouts are too large to be remembered.
             self.forgotten = true;
         } else if pending.kept && !self.forgotten {
             self.log_bytes += pending.what.encoded_len();
             self.log.push(pending.what);
-            if self.log.len() > REMEMBERED || self.log_bytes > REMEMBERED_BYTES {
-                self.forget();
+            if self.log.len() > MAX_LOG_LEN || self.log_bytes > MAX_LOG_BYTES {
+                self.clear_log();
                 self.forgotten = true;
             }
         }
-        what
+        reply
     }
 
-    fn forget(&mut self) {
+    fn clear_log(&mut self) {
         self.log.clear();
         self.log_bytes = 0;
     }
 }
 
 /// Returns whether two workers report equal environments; their limits may differ.
-pub(super) fn alike(a: &proto::Opened, b: &proto::Opened) -> bool {
-    let made = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
-    made(a) == made(b)
+pub(super) fn has_same_spec(a: &proto::Opened, b: &proto::Opened) -> bool {
+    let without_limits = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
+    without_limits(a) == without_limits(b)
 }
 
-fn stopped(fleet: &Fleet) -> bool {
-    fleet.options.stop.as_ref().is_some_and(|stop| stop())
+fn is_stopped(context: &ClientContext) -> bool {
+    context.options.stop.as_ref().is_some_and(|stop| stop())
 }
 
 fn connect(
-    fleet: &Fleet,
-    at: usize,
+    context: &ClientContext,
+    worker_index: usize,
     open: proto::Open,
     first_env: usize,
     deadline: Instant,
     stop: &dyn Fn() -> bool,
-) -> std::result::Result<Link, Trouble> {
-    let opened = Link::open(fleet.runtime()?, &fleet.addresses[at], open, first_env, &fleet.options, deadline, stop);
-    opened.map_err(|trouble| match trouble {
+) -> std::result::Result<ClientSession, SessionError> {
+    let opened = ClientSession::open(context.runtime()?, &context.addresses[worker_index], open, first_env, &context.options, deadline, stop);
+    opened.map_err(|session_error| match session_error {
         // Others may have room, and this one when a session that nobody needs any more has ended.
-        Trouble::Error(error @ Error::Memory(_)) => Trouble::Lost(error.to_string()),
-        trouble => trouble,
+        SessionError::Error(error @ Error::Memory(_)) => SessionError::Lost(error.to_string()),
+        session_error => session_error,
     })
 }
 
 /// Sends a request, without weights that the worker has.
-fn send(link: &mut Link, mut what: request::What) -> std::result::Result<(), Trouble> {
-    let most = link.opened.max_message_bytes;
-    if let request::What::Collect(collect) = &mut what {
-        if link.version == Some(collect.version) {
+fn send(session: &mut ClientSession, mut request: request::What) -> std::result::Result<(), SessionError> {
+    let max_bytes = session.opened.max_message_bytes;
+    if let request::What::Collect(collect) = &mut request {
+        if session.version == Some(collect.version) {
             collect.weights.clear();
         }
-        link.version = Some(collect.version);
-        if collect.weights.len() as u64 + 64 > most {
-            let (expected, got) = (format!("at most {most} bytes"), format!("{} bytes", collect.weights.len()));
+        session.version = Some(collect.version);
+        if collect.weights.len() as u64 + 64 > max_bytes {
+            let (expected, got) = (format!("at most {max_bytes} bytes"), format!("{} bytes", collect.weights.len()));
             let fix = "start the workers with a larger --max-message-bytes";
-            return Err(Error::config("weights", expected, got, fix).on_worker(&link.address).into());
+            return Err(Error::config("weights", expected, got, fix).on_worker(&session.address).into());
         }
     }
-    link.send(what)
+    session.send(request)
 }
 
 /// Waits, unless it is to end.
-fn wait(pause: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
-    let (start, mut watch) = (Instant::now(), rlox_core::Watch::default());
-    while start.elapsed() < pause {
-        std::thread::sleep(Duration::from_millis(5).min(pause));
-        watch.check()?;
+fn wait(duration: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
+    let (start, mut interrupt) = (Instant::now(), rlox_core::InterruptCheck::default());
+    while start.elapsed() < duration {
+        std::thread::sleep(Duration::from_millis(5).min(duration));
+        interrupt.check()?;
         if stop() {
             return Err(Error::Interrupted);
         }

@@ -8,7 +8,7 @@ use rlox_core::{AutoresetMode, Error, Result};
 use crate::{PROTOCOL, codec, proto};
 
 /// Says whether to end a wait.
-pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+pub type StopFn = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// The environments that workers are to make.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +83,7 @@ pub struct ClientOptions {
     /// Steps between two snapshots, from which lost environments go on.
     pub snapshot_every: usize,
     /// Ends waits, beside what [`rlox_core::set_interrupt_check`] was given.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopFn>,
 }
 
 impl Default for ClientOptions {
@@ -105,9 +105,9 @@ impl Default for ClientOptions {
 
 impl std::fmt::Debug for ClientOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut told = f.debug_struct("ClientOptions");
-        told.field("reply_timeout", &self.reply_timeout).field("snapshot_every", &self.snapshot_every);
-        told.finish_non_exhaustive()
+        let mut debug = f.debug_struct("ClientOptions");
+        debug.field("reply_timeout", &self.reply_timeout).field("snapshot_every", &self.snapshot_every);
+        debug.finish_non_exhaustive()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rlox_core::{Error, Result, Watch};
+use rlox_core::{Error, Result, InterruptCheck};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -22,27 +22,27 @@ use crate::proto::{self, reply, request, worker_client::WorkerClient};
 use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
 
 /// How often a wait looks whether to end.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Unread bytes.
 const WINDOW: u32 = 8 << 20;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum SessionError {
     /// Another worker may give one.
     Lost(String),
     /// No worker would, or nobody waits any more.
     Error(Error),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for SessionError {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
 /// A session. Requests are answered in order.
-pub(super) struct Link {
+pub(super) struct ClientSession {
     pub(super) address: String,
     /// Index of the first environment of the session in the environments of all workers.
     first_env: usize,
@@ -50,7 +50,7 @@ pub(super) struct Link {
     /// Of the weights that the worker has.
     pub(super) version: Option<u64>,
     requests: Option<mpsc::UnboundedSender<proto::Request>>,
-    replies: Receiver<std::result::Result<proto::Reply, Trouble>>,
+    replies: Receiver<std::result::Result<proto::Reply, SessionError>>,
     /// Number of requests sent.
     sent: Arc<AtomicU64>,
     received: u64,
@@ -58,7 +58,7 @@ pub(super) struct Link {
     process: u32,
 }
 
-impl Drop for Link {
+impl Drop for ClientSession {
     fn drop(&mut self) {
         let (requests, task) = (self.requests.take(), self.task.take());
         if std::process::id() == self.process {
@@ -70,7 +70,7 @@ impl Drop for Link {
     }
 }
 
-impl Link {
+impl ClientSession {
     /// Connects and opens a session, until then.
     pub(super) fn open(
         runtime: &Handle,
@@ -80,40 +80,40 @@ impl Link {
         options: &ClientOptions,
         deadline: Instant,
         stop: &dyn Fn() -> bool,
-    ) -> std::result::Result<Self, Trouble> {
+    ) -> std::result::Result<Self, SessionError> {
         let endpoint = endpoint(address, options)?;
         let (requests, outgoing) = mpsc::unbounded_channel();
         let (incoming, replies) = channel();
         let sent = Arc::new(AtomicU64::new(0));
-        let (token, here, asked) = (options.token.clone(), address.to_owned(), Arc::clone(&sent));
+        let (token, task_address, sent_count) = (options.token.clone(), address.to_owned(), Arc::clone(&sent));
         let task = runtime.spawn(async move {
-            if let Err(trouble) = converse(endpoint, token, outgoing, &asked, &incoming, &here).await {
+            if let Err(session_error) = run_session(endpoint, token, outgoing, &sent_count, &incoming, &task_address).await {
                 // Nobody listens any more where this fails.
-                let _ = incoming.send(Err(trouble));
+                let _ = incoming.send(Err(session_error));
             }
         });
         let (address, opened, process) = (address.to_owned(), proto::Opened::default(), std::process::id());
         let (requests, task) = (Some(requests), Some(task));
         let (version, received) = (None, 0);
-        let mut made = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
-        made.send(request::What::Open(open))?;
-        let patience = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
-        match made.receive(patience.min(deadline.saturating_duration_since(Instant::now())), stop)? {
-            reply::What::Opened(opened) => made.opened = opened,
-            _ => return Err(made.unexpected("what was opened")),
+        let mut session = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
+        session.send(request::What::Open(open))?;
+        let timeout = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
+        match session.receive(timeout.min(deadline.saturating_duration_since(Instant::now())), stop)? {
+            reply::What::Opened(opened) => session.opened = opened,
+            _ => return Err(session.unexpected("what was opened")),
         }
-        Ok(made)
+        Ok(session)
     }
 
     /// Sends a request.
-    pub(super) fn send(&mut self, what: request::What) -> std::result::Result<(), Trouble> {
+    pub(super) fn send(&mut self, body: request::What) -> std::result::Result<(), SessionError> {
         let sequence = self.sent.fetch_add(1, Relaxed) + 1;
-        let request = proto::Request { sequence, what: Some(what) };
+        let request = proto::Request { sequence, what: Some(body) };
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
             return Ok(());
         }
         // Why is in the replies.
-        Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.gone()))
+        Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.session_ended()))
     }
 
     /// Whether another request may be sent before an answer comes.
@@ -124,16 +124,16 @@ impl Link {
     /// The next answer. A request that the worker refused is an error.
     pub(super) fn receive(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         stop: &dyn Fn() -> bool,
-    ) -> std::result::Result<reply::What, Trouble> {
-        let (start, mut watch) = (Instant::now(), Watch::default());
+    ) -> std::result::Result<reply::What, SessionError> {
+        let (start, mut interrupt) = (Instant::now(), InterruptCheck::default());
         loop {
-            match self.replies.recv_timeout(LOOK.min(patience)) {
+            match self.replies.recv_timeout(POLL_INTERVAL.min(timeout)) {
                 Ok(Ok(reply)) => {
                     self.received += 1;
                     if reply.sequence != self.received {
-                        return Err(Trouble::Lost(format!(
+                        return Err(SessionError::Lost(format!(
                             "worker {}: expected the answer to request {}, got that to {}",
                             self.address, self.received, reply.sequence
                         )));
@@ -142,46 +142,46 @@ impl Link {
                         Some(reply::What::Failure(failure)) => {
                             Err(codec::failure_from(failure, &self.address, self.first_env).into())
                         }
-                        Some(what) => Ok(what),
+                        Some(body) => Ok(body),
                         None => Err(self.unexpected("an answer that it knows")),
                     };
                 }
-                Ok(Err(trouble)) => return Err(trouble),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Ok(Err(session_error)) => return Err(session_error),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.session_ended()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            watch.check()?;
+            interrupt.check()?;
             if stop() {
                 return Err(Error::Interrupted.into());
             }
-            if start.elapsed() >= patience {
-                let waited = patience.as_secs_f64();
-                return Err(Trouble::Lost(format!("worker {}: no answer within {waited} s", self.address)));
+            if start.elapsed() >= timeout {
+                let seconds = timeout.as_secs_f64();
+                return Err(SessionError::Lost(format!("worker {}: no answer within {seconds} s", self.address)));
             }
         }
     }
 
     /// Says that an answer is of another kind than the request's.
-    pub(super) fn unexpected(&self, expected: &str) -> Trouble {
+    pub(super) fn unexpected(&self, expected: &str) -> SessionError {
         let fix = "install the same version of rlox on both sides";
         Error::config("reply", expected, "another answer", fix).on_worker(&self.address).into()
     }
 
-    fn gone(&self) -> Trouble {
-        Trouble::Lost(format!("worker {}: the session has ended", self.address))
+    fn session_ended(&self) -> SessionError {
+        SessionError::Lost(format!("worker {}: the session has ended", self.address))
     }
 }
 
 fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
-    let wrong = |got: String| {
+    let mismatch = |got: String| {
         let fix = "pass one such as http://127.0.0.1:50051, or https:// where the worker has a certificate";
         Error::config("address", "a worker's", got, fix)
     };
     let endpoint =
-        Endpoint::from_shared(address.to_owned()).map_err(|error| wrong(format!("{address:?} ({error})")))?;
+        Endpoint::from_shared(address.to_owned()).map_err(|error| mismatch(format!("{address:?} ({error})")))?;
     let scheme = endpoint.uri().scheme_str().map(str::to_owned);
     if !matches!(scheme.as_deref(), Some("http" | "https")) || endpoint.uri().port().is_none() {
-        return Err(wrong(format!("{address:?}")));
+        return Err(mismatch(format!("{address:?}")));
     }
     if scheme.as_deref() == Some("http") && options.token.is_some() && !is_loopback(endpoint.uri().host()) {
         let expected = format!("an address with https, as others could read the token on its way to {address}");
@@ -228,15 +228,15 @@ fn is_loopback(host: Option<&str>) -> bool {
 }
 
 /// Connects, and carries requests and replies until one side ends.
-async fn converse(
+async fn run_session(
     endpoint: Endpoint,
     token: Option<String>,
     requests: mpsc::UnboundedReceiver<proto::Request>,
-    asked: &AtomicU64,
-    replies: &Sender<std::result::Result<proto::Reply, Trouble>>,
+    sent_count: &AtomicU64,
+    replies: &Sender<std::result::Result<proto::Reply, SessionError>>,
     address: &str,
-) -> std::result::Result<(), Trouble> {
-    let lost = |error: &(dyn std::error::Error + 'static)| {
+) -> std::result::Result<(), SessionError> {
+    let connection_lost = |error: &(dyn std::error::Error + 'static)| {
         let hint = match io_error_kind(error) {
             Some(ErrorKind::ConnectionRefused) => "is it running there?",
             // A failed TLS handshake, also with a server that closes the connection because it speaks plain HTTP.
@@ -247,33 +247,33 @@ async fn converse(
             }
             _ => "is the name right, and can it be reached from here?",
         };
-        Trouble::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", with_sources(error)))
+        SessionError::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", with_sources(error)))
     };
     let has_token = token.is_some();
-    let channel: Channel = endpoint.connect().await.map_err(|error| lost(&error))?;
+    let channel: Channel = endpoint.connect().await.map_err(|error| connection_lost(&error))?;
     let mut client = WorkerClient::new(channel)
         .max_decoding_message_size(LARGEST_MESSAGE)
         .max_encoding_message_size(LARGEST_MESSAGE);
     let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
     if let Some(token) = token {
-        let wrong = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(wrong)?);
+        let mismatch = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(mismatch)?);
     }
-    let mut incoming = client.session(request).await.map_err(|status| begun(&status, address, has_token))?.into_inner();
+    let mut incoming = client.session(request).await.map_err(|status| open_error(&status, address, has_token))?.into_inner();
     let mut received = 0;
     loop {
         match incoming.message().await {
             Ok(Some(reply)) => {
                 received += 1;
-                if received > asked.load(Relaxed) {
-                    return Err(Trouble::Lost(format!("worker {address}: it answers what nobody has asked")));
+                if received > sent_count.load(Relaxed) {
+                    return Err(SessionError::Lost(format!("worker {address}: it answers what nobody has asked")));
                 }
                 if replies.send(Ok(reply)).is_err() {
                     return Ok(());
                 }
             }
-            Ok(None) => return Err(Trouble::Lost(format!("worker {address}: it ended the session"))),
-            Err(status) => return Err(trouble(&status, address, has_token)),
+            Ok(None) => return Err(SessionError::Lost(format!("worker {address}: it ended the session"))),
+            Err(status) => return Err(status_error(&status, address, has_token)),
         }
     }
 }
@@ -285,15 +285,15 @@ fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind>
 }
 
 /// What it means that a session does not begin.
-fn begun(status: &Status, address: &str, has_token: bool) -> Trouble {
-    let Some(cause) = status.source() else { return trouble(status, address, has_token) };
+fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
+    let Some(cause) = status.source() else { return status_error(status, address, has_token) };
     let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
     let text = with_sources(cause);
-    Trouble::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
+    SessionError::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
 }
 
 /// Returns the error for a status of a worker, to which a token was sent or not.
-fn trouble(status: &Status, address: &str, has_token: bool) -> Trouble {
+fn status_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     match status.code() {
         Code::Unauthenticated => {
             let got = if has_token { "another one" } else { "none" };
@@ -307,6 +307,6 @@ fn trouble(status: &Status, address: &str, has_token: bool) -> Trouble {
             let got = format!("a server of something else at {address}");
             Error::config("address", "a worker of rlox", got, "pass the address that rlox-worker printed").into()
         }
-        code => Trouble::Lost(format!("worker {address}: {} ({code:?})", status.message())),
+        code => SessionError::Lost(format!("worker {address}: {} ({code:?})", status.message())),
     }
 }

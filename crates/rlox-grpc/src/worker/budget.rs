@@ -14,53 +14,53 @@ use crate::proto;
 /// Bytes that messages of a session may take. Room for the largest is taken before one is read or made, and what it does
 /// not need is given back then.
 #[derive(Clone)]
-pub(super) struct Room(Arc<Semaphore>);
+pub(super) struct MessageBudget(Arc<Semaphore>);
 
-impl Room {
+impl MessageBudget {
     pub(super) fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
     /// Waits for room; `None` where there never is any.
-    pub(super) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub(super) async fn acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).acquire_many_owned(u32::try_from(bytes).ok()?).await.ok()
     }
 
     /// Room that is there now.
-    pub(super) fn take_now(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn try_acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
 }
 
 /// Gives back what is not needed of some room.
-pub(super) fn keep(room: &mut OwnedSemaphorePermit, bytes: usize) {
-    drop(room.split(room.num_permits().saturating_sub(bytes)));
+pub(super) fn shrink_permit(permit: &mut OwnedSemaphorePermit, bytes: usize) {
+    drop(permit.split(permit.num_permits().saturating_sub(bytes)));
 }
 
 /// A request that is not answered yet: until its reply is taken it counts.
-pub(super) struct Asked {
+pub(super) struct RequestPermits {
     pub(super) bytes: OwnedSemaphorePermit,
     /// `None` for the first one.
     pub(super) credit: Option<OwnedSemaphorePermit>,
 }
 
 /// A reply that waits for the client to take it, with the room that it and its request have until then.
-pub(super) struct Answer {
+pub(super) struct Reply {
     pub(super) reply: std::result::Result<proto::Reply, Status>,
     pub(super) room: Option<OwnedSemaphorePermit>,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<RequestPermits>,
 }
 
 /// The replies of a session as its client takes them. HTTP/2 has one on its way and one at hand: the latter has its room
 /// until it is on its way and the next one is asked for.
 pub(super) struct Replies {
-    answers: mpsc::UnboundedReceiver<Answer>,
+    answers: mpsc::UnboundedReceiver<Reply>,
     at_hand: Vec<OwnedSemaphorePermit>,
 }
 
 impl Replies {
-    pub(super) fn new(answers: mpsc::UnboundedReceiver<Answer>) -> Self {
-        Self { answers, at_hand: Vec::new() }
+    pub(super) fn new(receiver: mpsc::UnboundedReceiver<Reply>) -> Self {
+        Self { answers: receiver, at_hand: Vec::new() }
     }
 }
 
@@ -69,10 +69,10 @@ impl Stream for Replies {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.at_hand.clear();
-        self.answers.poll_recv(context).map(|answer| {
-            let Answer { reply, room, asked } = answer?;
-            self.at_hand.extend(room);
-            if let Some(Asked { bytes, credit }) = asked {
+        self.answers.poll_recv(context).map(|reply| {
+            let Reply { reply, room: permit, asked: request_permits } = reply?;
+            self.at_hand.extend(permit);
+            if let Some(RequestPermits { bytes, credit }) = request_permits {
                 self.at_hand.push(bytes);
                 drop(credit);
             }
@@ -83,9 +83,9 @@ impl Stream for Replies {
 
 /// What environments, rollouts and networks of all sessions may take together, in KiB.
 #[derive(Clone)]
-pub(super) struct Held(Arc<Semaphore>);
+pub(super) struct MemoryBudget(Arc<Semaphore>);
 
-impl Held {
+impl MemoryBudget {
     pub(super) fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new((bytes >> 10).min(Semaphore::MAX_PERMITS))))
     }
@@ -94,11 +94,11 @@ impl Held {
     ///
     /// # Errors
     /// [`Error::Memory`] naming the argument where that is more than is left.
-    pub(super) fn take(&self, argument: &'static str, bytes: usize) -> Result<OwnedSemaphorePermit> {
+    pub(super) fn acquire(&self, argument: &'static str, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let free = self.0.available_permits();
-        let taken = u32::try_from(bytes.div_ceil(1024)).ok();
-        let taken = taken.and_then(|kib| Arc::clone(&self.0).try_acquire_many_owned(kib).ok());
-        taken.ok_or_else(|| {
+        let permits = u32::try_from(bytes.div_ceil(1024)).ok();
+        let permit = permits.and_then(|kib| Arc::clone(&self.0).try_acquire_many_owned(kib).ok());
+        permit.ok_or_else(|| {
             let expected = format!("at most {} bytes, which are left for sessions", free << 10);
             let fix = "ask for less, or start the worker with a larger --max-message-bytes or --max-sessions";
             Error::memory(argument, expected, format!("{bytes} bytes"), fix)

@@ -18,7 +18,7 @@ use super::metrics::Counters;
 
 /// How long a connection is kept that is of no use.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     /// Where it has said nothing at all.
     first_word: Duration,
     /// Where it says nothing any more, not even to a ping.
@@ -29,21 +29,21 @@ pub(super) struct Patience {
     health: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        let [first_word, silence, idle, health] = [3, 20, 10, 60].map(Duration::from_secs);
-        Self { first_word, silence, idle, health }
+        let [first_byte, silence, idle, health] = [3, 20, 10, 60].map(Duration::from_secs);
+        Self { first_word: first_byte, silence, idle, health }
     }
 }
 
 /// How long the place of a connection is waited for that was told to leave.
-const LEAVING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a connection carries: sessions know it as who has asked.
 #[derive(Clone)]
-pub(super) struct Peer(Arc<Mutex<Carried>>);
+pub(super) struct Peer(Arc<Mutex<ConnectionState>>);
 
-struct Carried {
+struct ConnectionState {
     sessions: usize,
     /// Since when it is none.
     since: Instant,
@@ -52,37 +52,37 @@ struct Carried {
 }
 
 /// A session on a connection, until it is dropped.
-pub(super) struct Carrying(Peer);
+pub(super) struct SessionGuard(Peer);
 
-impl Drop for Carrying {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
-        let mut carried = self.0.carried();
-        carried.sessions -= 1;
-        carried.since = Instant::now();
+        let mut state = self.0.lock_state();
+        state.sessions -= 1;
+        state.since = Instant::now();
     }
 }
 
 impl Peer {
-    fn carried(&self) -> MutexGuard<'_, Carried> {
+    fn lock_state(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a session that was let in.
-    pub(super) fn carry(&self) -> Carrying {
-        self.carried().sessions += 1;
-        Carrying(self.clone())
+    pub(super) fn begin_session(&self) -> SessionGuard {
+        self.lock_state().sessions += 1;
+        SessionGuard(self.clone())
     }
 
     /// Notes that it asks for the worker's health.
-    pub(super) fn ask_health(&self) {
-        self.carried().asked_health = true;
+    pub(super) fn record_health_check(&self) {
+        self.lock_state().asked_health = true;
     }
 
     /// When it is to be closed that carries nothing.
-    fn idle_until(&self, patience: &Patience) -> Option<Instant> {
-        let carried = self.carried();
-        let patience = if carried.asked_health { patience.health } else { patience.idle };
-        (carried.sessions == 0).then(|| carried.since + patience)
+    fn idle_until(&self, timeouts: &Timeouts) -> Option<Instant> {
+        let state = self.lock_state();
+        let idle_limit = if state.asked_health { timeouts.health } else { timeouts.idle };
+        (state.sessions == 0).then(|| state.since + idle_limit)
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Connection {
     stream: TcpStream,
     counters: Arc<Counters>,
     peer: Peer,
-    patience: Patience,
+    patience: Timeouts,
     heard: Instant,
     spoke: bool,
     silence: Pin<Box<Sleep>>,
@@ -101,41 +101,41 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, counters: Arc<Counters>, patience: Patience, permit: OwnedSemaphorePermit) -> Self {
+    fn new(stream: TcpStream, counters: Arc<Counters>, timeouts: Timeouts, permit: OwnedSemaphorePermit) -> Self {
         let now = Instant::now();
-        let (leave, told) = oneshot::channel();
-        let carried = Carried { sessions: 0, since: now, asked_health: false, leave: Some(leave) };
+        let (close_sender, close_signal) = oneshot::channel();
+        let state = ConnectionState { sessions: 0, since: now, asked_health: false, leave: Some(close_sender) };
         counters.connections.fetch_add(1, Relaxed);
         Self {
             stream,
             counters,
-            peer: Peer(Arc::new(Mutex::new(carried))),
-            patience,
+            peer: Peer(Arc::new(Mutex::new(state))),
+            patience: timeouts,
             heard: now,
             spoke: false,
-            silence: Box::pin(sleep_until(now + patience.first_word)),
-            leave: told,
+            silence: Box::pin(sleep_until(now + timeouts.first_word)),
+            leave: close_signal,
             left: false,
             _permit: permit,
         }
     }
 
     /// When it ends if nothing more comes and no session begins.
-    fn until(&self) -> Instant {
-        let silent = self.heard + if self.spoke { self.patience.silence } else { self.patience.first_word };
-        self.peer.idle_until(&self.patience).map_or(silent, |idle| idle.min(silent))
+    fn deadline(&self) -> Instant {
+        let silence_deadline = self.heard + if self.spoke { self.patience.silence } else { self.patience.first_word };
+        self.peer.idle_until(&self.patience).map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
     }
 
     /// Whether it has to leave for another one.
-    fn leaves(&mut self, context: &mut Context<'_>) -> bool {
+    fn poll_close(&mut self, context: &mut Context<'_>) -> bool {
         self.left = self.left || Pin::new(&mut self.leave).poll(context).is_ready();
         self.left
     }
 
     /// Counts what was written. Who takes nothing has to leave, too.
-    fn wrote(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn finish_write(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Pending if self.leaves(context) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            Poll::Pending if self.poll_close(context) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
             Poll::Ready(Ok(count)) => {
                 self.counters.sent_bytes.fetch_add(count as u64, Relaxed);
                 Poll::Ready(Ok(count))
@@ -145,18 +145,18 @@ impl Connection {
     }
 
     /// Ready where it is over.
-    fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        if self.leaves(context) {
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if self.poll_close(context) {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
         }
         loop {
-            let until = self.until();
-            if Instant::now() >= until {
+            let deadline = self.deadline();
+            if Instant::now() >= deadline {
                 self.counters.refused.fetch_add(1, Relaxed);
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
-            if until != self.silence.deadline() && (until < self.silence.deadline() || self.silence.is_elapsed()) {
-                self.silence.as_mut().reset(until);
+            if deadline != self.silence.deadline() && (deadline < self.silence.deadline() || self.silence.is_elapsed()) {
+                self.silence.as_mut().reset(deadline);
             }
             ready!(self.silence.as_mut().poll(context));
         }
@@ -174,12 +174,12 @@ impl Drop for Connection {
 pub(super) fn accept(
     listener: TcpListener,
     limit: usize,
-    patience: Patience,
+    timeouts: Timeouts,
     counters: Arc<Counters>,
     mut stopped: watch::Receiver<bool>,
 ) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(1);
-    let room = Arc::new(Semaphore::new(limit));
+    let connections = Arc::new(Semaphore::new(limit));
     tokio::spawn(async move {
         let mut peers = Vec::new();
         loop {
@@ -192,13 +192,13 @@ pub(super) fn accept(
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
-            let Some(permit) = place(&room, &peers).await else {
+            let Some(permit) = acquire_connection(&connections, &peers).await else {
                 counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
             // Without it answers are only slower.
             let _ = stream.set_nodelay(true);
-            let connection = Connection::new(stream, Arc::clone(&counters), patience, permit);
+            let connection = Connection::new(stream, Arc::clone(&counters), timeouts, permit);
             // At most as many as there are places for.
             peers.retain(|peer: &Weak<_>| peer.strong_count() > 0);
             peers.push(Arc::downgrade(&connection.peer.0));
@@ -211,20 +211,20 @@ pub(super) fn accept(
 }
 
 /// A place for a connection: a free one, or that of the one that has carried no session for the longest time.
-async fn place(room: &Arc<Semaphore>, peers: &[Weak<Mutex<Carried>>]) -> Option<OwnedSemaphorePermit> {
-    if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
+async fn acquire_connection(connections: &Arc<Semaphore>, peers: &[Weak<Mutex<ConnectionState>>]) -> Option<OwnedSemaphorePermit> {
+    if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
         return Some(permit);
     }
-    let there: Vec<_> = peers.iter().filter_map(Weak::upgrade).map(Peer).collect();
-    let idle = there.iter().filter_map(|peer| {
-        let carried = peer.carried();
-        (carried.sessions == 0 && carried.leave.is_some()).then_some((carried.since, peer))
+    let live_peers: Vec<_> = peers.iter().filter_map(Weak::upgrade).map(Peer).collect();
+    let idle = live_peers.iter().filter_map(|peer| {
+        let state = peer.lock_state();
+        (state.sessions == 0 && state.leave.is_some()).then_some((state.since, peer))
     });
     let (_, longest) = idle.min_by_key(|(since, _)| *since)?;
-    let leave = longest.carried().leave.take();
+    let close_sender = longest.lock_state().leave.take();
     // It may have gone meanwhile.
-    leave?.send(()).ok();
-    timeout(LEAVING, Arc::clone(room).acquire_owned()).await.ok()?.ok()
+    close_sender?.send(()).ok();
+    timeout(CLOSE_TIMEOUT, Arc::clone(connections).acquire_owned()).await.ok()?.ok()
 }
 
 impl Connected for Connection {
@@ -244,7 +244,7 @@ impl AsyncRead for Connection {
             (this.heard, this.spoke) = (Instant::now(), true);
             this.counters.received_bytes.fetch_add((into.filled().len() - before) as u64, Relaxed);
         }
-        match this.poll_over(context) {
+        match this.poll_timeout(context) {
             Poll::Ready(error) => Poll::Ready(Err(error)),
             Poll::Pending => read,
         }
@@ -255,7 +255,7 @@ impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.wrote(context, written)
+        this.finish_write(context, written)
     }
 
     fn poll_write_vectored(
@@ -265,7 +265,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(context, bytes);
-        this.wrote(context, written)
+        this.finish_write(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -291,24 +291,24 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(100);
     const LONG: Duration = Duration::from_secs(20);
 
-    fn patience() -> Patience {
-        Patience { first_word: SHORT, silence: LONG, idle: 5 * SHORT, health: 15 * SHORT }
+    fn short_timeouts() -> Timeouts {
+        Timeouts { first_word: SHORT, silence: LONG, idle: 5 * SHORT, health: 15 * SHORT }
     }
 
-    struct Served {
+    struct Listener {
         incoming: ReceiverStream<io::Result<Connection>>,
         address: std::net::SocketAddr,
         _stop: watch::Sender<bool>,
     }
 
-    async fn served(limit: usize) -> Served {
+    async fn start_listener(limit: usize) -> Listener {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        Served { incoming: accept(listener, limit, patience(), Arc::default(), stopped), address, _stop: stop }
+        Listener { incoming: accept(listener, limit, short_timeouts(), Arc::default(), stopped), address, _stop: stop }
     }
 
-    impl Served {
+    impl Listener {
         /// A client that has said something, and its connection.
         async fn connect(&mut self) -> (TcpStream, Connection) {
             let mut client = TcpStream::connect(self.address).await.unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     /// When reading ends, and how.
-    async fn ends(connection: &mut Connection) -> (Duration, io::ErrorKind) {
+    async fn read_until_closed(connection: &mut Connection) -> (Duration, io::ErrorKind) {
         let start = Instant::now();
         let error = timeout(Duration::from_secs(5), connection.read(&mut [0])).await.expect("it goes on").unwrap_err();
         (start.elapsed(), error.kind())
@@ -333,16 +333,16 @@ mod tests {
     #[test]
     fn connections_without_a_session_are_closed() {
         run(async {
-            let mut served = served(8).await;
+            let mut served = start_listener(8).await;
             let (_client, mut idle) = served.connect().await;
-            let (took, kind) = ends(&mut idle).await;
+            let (took, kind) = read_until_closed(&mut idle).await;
             assert!(kind == io::ErrorKind::TimedOut && took > 4 * SHORT && took < 14 * SHORT, "{took:?} {kind:?}");
             let (_client, mut asks) = served.connect().await;
-            asks.peer.ask_health();
-            let (took, kind) = ends(&mut asks).await;
+            asks.peer.record_health_check();
+            let (took, kind) = read_until_closed(&mut asks).await;
             assert!(kind == io::ErrorKind::TimedOut && took > 14 * SHORT, "{took:?} {kind:?}");
             let _silent = TcpStream::connect(served.address).await.unwrap();
-            let (took, _) = ends(&mut served.incoming.next().await.unwrap().unwrap()).await;
+            let (took, _) = read_until_closed(&mut served.incoming.next().await.unwrap().unwrap()).await;
             assert!(took < 4 * SHORT, "{took:?}");
         });
     }
@@ -350,9 +350,9 @@ mod tests {
     #[test]
     fn a_session_keeps_its_connection_until_it_ends() {
         run(async {
-            let mut served = served(1).await;
+            let mut served = start_listener(1).await;
             let (mut client, mut carries) = served.connect().await;
-            let session = carries.peer.carry();
+            let session = carries.peer.begin_session();
             assert!(timeout(8 * SHORT, carries.read(&mut [0])).await.is_err(), "it was closed");
             // All places carry sessions: the next one is refused.
             let mut refused = TcpStream::connect(served.address).await.unwrap();
@@ -361,7 +361,7 @@ mod tests {
             // Something comes, as answers to pings do.
             client.write_all(b"x").await.unwrap();
             carries.read_exact(&mut [0]).await.unwrap();
-            let (took, _) = ends(&mut carries).await;
+            let (took, _) = read_until_closed(&mut carries).await;
             assert!(took > 4 * SHORT && took < 14 * SHORT, "{took:?}");
         });
     }
@@ -369,12 +369,12 @@ mod tests {
     #[test]
     fn the_oldest_without_a_session_leaves_for_a_new_one() {
         run(async {
-            let mut served = served(3).await;
+            let mut served = start_listener(3).await;
             let (_a, carries) = served.connect().await;
-            let _session = carries.peer.carry();
+            let _session = carries.peer.begin_session();
             let (_b, mut oldest) = served.connect().await;
             let (_c, mut newer) = served.connect().await;
-            let left = tokio::spawn(async move { ends(&mut oldest).await });
+            let left = tokio::spawn(async move { read_until_closed(&mut oldest).await });
             let (_d, _connection) = served.connect().await;
             assert_eq!(left.await.unwrap().1, io::ErrorKind::ConnectionAborted);
             assert!(timeout(SHORT / 2, newer.read(&mut [0])).await.is_err(), "the newer one left");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a worker has counted since it began.
 #[derive(Debug, Default)]
@@ -64,13 +64,13 @@ pub(super) async fn serve(listener: TcpListener, counters: Arc<Counters>) {
     loop {
         match listener.accept().await {
             // One that is slow or gone is nobody else's affair.
-            Ok((stream, _)) => drop(tokio::time::timeout(PATIENCE, answer(stream, &counters)).await),
+            Ok((stream, _)) => drop(tokio::time::timeout(REQUEST_TIMEOUT, respond(stream, &counters)).await),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-async fn answer(mut stream: TcpStream, counters: &Counters) -> std::io::Result<()> {
+async fn respond(mut stream: TcpStream, counters: &Counters) -> std::io::Result<()> {
     let (mut request, mut len) = ([0; 4096], 0);
     while !request[..len].windows(4).any(|end| end == b"\r\n\r\n") && len < request.len() {
         let read = stream.read(&mut request[len..]).await?;

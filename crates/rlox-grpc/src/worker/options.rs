@@ -13,14 +13,14 @@ pub(super) const FRAME_IN: u32 = 64 << 10;
 /// Threads of the server, at most; sessions have their own.
 pub(super) const THREADS: usize = 4;
 /// What HTTP/2 still has of a reply when it takes the next one, in bytes: hyper's default.
-const ON_ITS_WAY: usize = 400 << 10;
+const IN_FLIGHT_BYTES: usize = 400 << 10;
 /// Sessions or connections.
-const MOST: usize = 1 << 16;
+const MAX_COUNT: usize = 1 << 16;
 /// What no message to tell of a failure needs.
-const LEAST_MESSAGE: usize = 1024;
+const MIN_MESSAGE_BYTES: usize = 1024;
 
 /// Makes environments of an id: [`rlox_core::envs::make`], or a function that knows others too.
-pub type Make = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
+pub type MakeEnv = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
 
 /// Who a worker is for clients that come over TLS, as PEM.
 #[derive(Clone)]
@@ -93,21 +93,21 @@ impl Limits {
     /// ```
     pub fn memory_bytes(&self) -> usize {
         let message = self.max_message_bytes;
-        let session = self.asked_bytes().saturating_add(message.saturating_mul(2)).saturating_add(ON_ITS_WAY);
+        let session = self.request_bytes().saturating_add(message.saturating_mul(2)).saturating_add(IN_FLIGHT_BYTES);
         let connections = self.max_connections.saturating_mul(WINDOW as usize + FRAME_IN as usize);
         connections
             .saturating_add(message.saturating_mul(2 * Self::OPENING + THREADS))
             .saturating_add(self.max_sessions.saturating_mul(session))
-            .saturating_add(self.held_bytes())
+            .saturating_add(self.session_memory_bytes())
     }
 
     /// Of a session's requests that wait, that are worked at, or that come.
-    pub(super) fn asked_bytes(&self) -> usize {
+    pub(super) fn request_bytes(&self) -> usize {
         self.max_message_bytes + self.max_message_bytes / 4
     }
 
     /// Of what all sessions hold.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(super) fn session_memory_bytes(&self) -> usize {
         self.max_sessions.saturating_mul(self.max_message_bytes).saturating_mul(2)
     }
 
@@ -130,18 +130,18 @@ impl Limits {
             }
         }
         for (name, value) in [("max_sessions", self.max_sessions), ("max_connections", self.max_connections)] {
-            if value > MOST {
-                return Err(Error::config(name, format!("at most {MOST}"), value.to_string(), "pass a smaller one"));
+            if value > MAX_COUNT {
+                return Err(Error::config(name, format!("at most {MAX_COUNT}"), value.to_string(), "pass a smaller one"));
             }
         }
-        if self.max_message_bytes < LEAST_MESSAGE {
-            let (expected, got) = (format!("at least {LEAST_MESSAGE}"), self.max_message_bytes.to_string());
+        if self.max_message_bytes < MIN_MESSAGE_BYTES {
+            let (expected, got) = (format!("at least {MIN_MESSAGE_BYTES}"), self.max_message_bytes.to_string());
             return Err(Error::config("max_message_bytes", expected, got, "pass a larger one"));
         }
-        let most = (u32::MAX >> 1) as usize;
-        if self.max_message_bytes > most || self.credits > 1024 {
+        let max_bytes = (u32::MAX >> 1) as usize;
+        if self.max_message_bytes > max_bytes || self.credits > 1024 {
             let got = format!("{} and {}", self.max_message_bytes, self.credits);
-            let expected = format!("at most {most}, and 1024");
+            let expected = format!("at most {max_bytes}, and 1024");
             return Err(Error::config("max_message_bytes, credits", expected, got, "pass smaller ones"));
         }
         Ok(())
@@ -172,13 +172,13 @@ pub struct WorkerOptions {
     /// How much clients may ask.
     pub limits: Limits,
     /// What makes environments.
-    pub make: Make,
+    pub make: MakeEnv,
 }
 
 impl std::fmt::Debug for WorkerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut told = f.debug_struct("WorkerOptions");
-        told.field("bind", &self.bind).field("limits", &self.limits).finish_non_exhaustive()
+        let mut debug = f.debug_struct("WorkerOptions");
+        debug.field("bind", &self.bind).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -215,7 +215,7 @@ impl WorkerOptions {
         if self.bind.ip().is_loopback() {
             return Ok(());
         }
-        let absent: Vec<_> = [
+        let missing: Vec<_> = [
             ("a certificate (--tls-cert)", self.identity.is_some()),
             ("its key (--tls-key)", self.identity.is_some()),
             ("a token (--token-file or RLOX_WORKER_TOKEN)", self.token.is_some()),
@@ -223,10 +223,10 @@ impl WorkerOptions {
         .into_iter()
         .filter_map(|(name, there)| (!there).then_some(name))
         .collect();
-        if absent.is_empty() {
+        if missing.is_empty() {
             return Ok(());
         }
-        let got = format!("{} without {}", self.bind, absent.join(", "));
+        let got = format!("{} without {}", self.bind, missing.join(", "));
         let expected = "a loopback address, or TLS and a token where others reach it";
         Err(Error::config("bind", expected, got, "pass them, or bind 127.0.0.1"))
     }

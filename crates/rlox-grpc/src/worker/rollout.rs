@@ -1,12 +1,12 @@
 //! Rollouts that a worker collects with the policy of a learner.
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
-use rlox_nn::train::{Collection, IterationStreams, collect_transitions};
+use rlox_nn::train::{CollectConfig, IterationStreams, collect_transitions};
 use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::budget::Held;
+use super::budget::MemoryBudget;
 use super::options::Limits;
 use crate::codec::{self, Slab};
 use crate::proto;
@@ -15,9 +15,9 @@ use crate::proto;
 const MOST_LAYERS: usize = 64;
 
 /// A policy, and the rollout that is filled.
-pub(super) struct Rollouts {
+pub(super) struct RolloutWorker {
     policy: Box<dyn ActorCritic>,
-    how: Collection,
+    how: CollectConfig,
     rollout: Rollout,
     streams: IterationStreams,
     version: Option<u64>,
@@ -25,38 +25,38 @@ pub(super) struct Rollouts {
     _held: OwnedSemaphorePermit,
 }
 
-impl Rollouts {
-    pub(super) fn new(asked: &proto::Policy, env: &dyn VectorEnv, limits: &Limits, held: &Held) -> Result<Self> {
-        let n_steps = asked.n_steps as usize;
+impl RolloutWorker {
+    pub(super) fn new(request: &proto::Policy, env: &dyn VectorEnv, limits: &Limits, memory_budget: &MemoryBudget) -> Result<Self> {
+        let n_steps = request.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
-        let rollout = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
-        limits.check_message("n_steps", rollout)?;
-        let hidden = hidden(asked)?;
+        let rollout_bytes = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
+        limits.check_message("n_steps", rollout_bytes)?;
+        let hidden = parse_hidden(request)?;
         // Networks whose weights no message could bring.
-        limits.check_message("hidden", weight_bytes(env.spec(), &hidden, asked.shared_trunk))?;
-        for (name, factor) in [("gamma", asked.gamma), ("gae_lambda", asked.gae_lambda)] {
+        limits.check_message("hidden", weight_bytes(env.spec(), &hidden, request.shared_trunk))?;
+        for (name, factor) in [("gamma", request.gamma), ("gae_lambda", request.gae_lambda)] {
             if !(0.0..=1.0).contains(&factor) {
                 return Err(Error::config(name, "a number in [0, 1]", factor.to_string(), "correct it"));
             }
         }
-        let networks = network_bytes(env.spec(), &hidden, asked, env.num_envs());
-        let room = held.take("n_steps, hidden", rollout.saturating_mul(2).saturating_add(networks))?;
-        let steps = RolloutBuffer::for_env(n_steps, env)?;
-        limits.check_message("n_steps", steps.whole_bytes(0))?;
-        let how = Collection {
-            gamma: asked.gamma,
-            gae_lambda: asked.gae_lambda,
-            sde_sample_freq: asked.sde_sample_freq as usize,
+        let network_size = network_bytes(env.spec(), &hidden, request, env.num_envs());
+        let memory_permit = memory_budget.acquire("n_steps, hidden", rollout_bytes.saturating_mul(2).saturating_add(network_size))?;
+        let buffer = RolloutBuffer::for_env(n_steps, env)?;
+        limits.check_message("n_steps", buffer.encoded_len(0))?;
+        let config = CollectConfig {
+            gamma: request.gamma,
+            gae_lambda: request.gae_lambda,
+            sde_sample_freq: request.sde_sample_freq as usize,
         };
         let streams = IterationStreams::new(0, env.num_envs())?;
-        let policy = policy(env.spec(), &hidden, asked)?;
-        Ok(Self { policy, how, rollout: Rollout::around(steps), streams, version: None, known: 0, _held: room })
+        let policy = make_policy(env.spec(), &hidden, request)?;
+        Ok(Self { policy, how: config, rollout: Rollout::from_buffer(buffer), streams, version: None, known: 0, _held: memory_permit })
     }
 
     /// Bytes of a rollout without last observations.
     pub(super) fn bytes(&self) -> usize {
-        self.rollout.steps.whole_bytes(0)
+        self.rollout.steps.encoded_len(0)
     }
 
     /// Transitions of the last rollout.
@@ -67,36 +67,36 @@ impl Rollouts {
     pub(super) fn collect(
         &mut self,
         env: &mut dyn VectorEnv,
-        asked: &proto::Collect,
+        request: &proto::Collect,
         limits: &Limits,
         stop: &dyn Fn() -> bool,
     ) -> Result<proto::Rollout> {
-        let Self { policy, how, rollout, streams, version, known, .. } = self;
-        if !asked.weights.is_empty() {
-            policy.load(&NamedTensors::from_safetensors(&asked.weights)?)?;
-            *version = Some(asked.version);
-        } else if *version != Some(asked.version) {
+        let Self { policy, how: config, rollout, streams, version, known: last_episode_count, .. } = self;
+        if !request.weights.is_empty() {
+            policy.load(&NamedTensors::from_safetensors(&request.weights)?)?;
+            *version = Some(request.version);
+        } else if *version != Some(request.version) {
             let got = version.map_or_else(|| "none".into(), |version| format!("version {version}"));
-            let expected = format!("weights of version {}", asked.version);
+            let expected = format!("weights of version {}", request.version);
             return Err(Error::config("weights", expected, got, "send them with the request"));
         }
-        if let Some(seed) = asked.reset {
-            rollout.drain(env, known); // those are nobody's
+        if let Some(seed) = request.reset {
+            rollout.drain(env, last_episode_count); // those are nobody's
             rollout.steps.begin(env, Seeds::Base(seed), None)?;
         }
-        streams.renew(asked.seed, env.num_envs())?;
-        let steps = &mut rollout.steps;
-        collect_transitions(env, policy.as_mut(), &mut streams.actions, steps, None, *how, &mut || stop())?;
-        rollout.drain(env, known);
+        streams.renew(request.seed, env.num_envs())?;
+        let buffer = &mut rollout.steps;
+        collect_transitions(env, policy.as_mut(), &mut streams.actions, buffer, None, *config, &mut || stop())?;
+        rollout.drain(env, last_episode_count);
         // Before there is memory for it.
-        limits.check_message("max_message_bytes", rollout.steps.whole_bytes(rollout.steps.final_index().len()))?;
+        limits.check_message("max_message_bytes", rollout.steps.encoded_len(rollout.steps.final_index().len()))?;
         let mut slab = Vec::new();
-        rollout.steps.write_whole(&mut slab)?;
+        rollout.steps.to_bytes(&mut slab)?;
         let mut episodes = Vec::with_capacity(rollout.returns.len() * 12);
-        codec::put(&mut episodes, &rollout.returns);
-        codec::put(&mut episodes, &rollout.lengths);
+        codec::write_numbers(&mut episodes, &rollout.returns);
+        codec::write_numbers(&mut episodes, &rollout.lengths);
         Ok(proto::Rollout {
-            version: asked.version,
+            version: request.version,
             steps: slab.into(),
             episodes: episodes.into(),
             total_episodes: rollout.episodes,
@@ -106,18 +106,18 @@ impl Rollouts {
 }
 
 /// Bytes of the weights between a policy's observations and its last hidden layer, and of those of its values.
-fn weight_bytes(spec: &EnvSpec, hidden: &[usize], shared: bool) -> usize {
-    let (mut from, mut weights) = (spec.observation.dim(), 0_usize);
+fn weight_bytes(spec: &EnvSpec, hidden: &[usize], is_shared_trunk: bool) -> usize {
+    let (mut num_inputs, mut weights) = (spec.observation.dim(), 0_usize);
     for width in hidden {
-        weights = weights.saturating_add(width.saturating_mul(from + 1));
-        from = *width;
+        weights = weights.saturating_add(width.saturating_mul(num_inputs + 1));
+        num_inputs = *width;
     }
-    weights.saturating_mul(if shared { 4 } else { 8 })
+    weights.saturating_mul(if is_shared_trunk { 4 } else { 8 })
 }
 
 /// Bytes of networks: parameters as they lie, as gradients, as two means and transposed; and of what they give for all
 /// environments, and the noise of gSDE.
-fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy, num_envs: usize) -> usize {
+fn network_bytes(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy, num_envs: usize) -> usize {
     let padded = |width: usize| width.saturating_add(15) / 16 * 64;
     let outputs = match &spec.action {
         Space::Discrete { n, .. } => *n as usize,
@@ -131,35 +131,35 @@ fn network_bytes(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy, num_en
         let (rows, columns) = (pair[0].saturating_mul(padded(pair[1])), pair[1].saturating_mul(padded(pair[0])));
         rows.max(columns).saturating_mul(5).saturating_add(num_envs.saturating_mul(2 * padded(pair[1])))
     });
-    let one = pairs.fold(0, usize::saturating_add);
-    let noise = if asked.use_sde { hidden.last().copied().unwrap_or(0).saturating_mul(outputs) } else { 0 };
+    let single = pairs.fold(0, usize::saturating_add);
+    let noise = if request.use_sde { hidden.last().copied().unwrap_or(0).saturating_mul(outputs) } else { 0 };
     let noise = noise.saturating_mul(4).saturating_mul(num_envs.saturating_add(4));
-    one.saturating_mul(if asked.shared_trunk { 1 } else { 2 }).saturating_add(noise)
+    single.saturating_mul(if request.shared_trunk { 1 } else { 2 }).saturating_add(noise)
 }
 
 /// The widths of the hidden layers.
-fn hidden(asked: &proto::Policy) -> Result<Vec<usize>> {
-    let layers = asked.hidden.len() / 4;
+fn parse_hidden(request: &proto::Policy) -> Result<Vec<usize>> {
+    let layers = request.hidden.len() / 4;
     if layers > MOST_LAYERS {
         let expected = format!("at most {MOST_LAYERS} layers");
         return Err(Error::config("hidden", expected, layers.to_string(), "use fewer layers"));
     }
-    let mut slab = Slab::new("hidden", &asked.hidden);
+    let mut slab = Slab::new("hidden", &request.hidden);
     let widths: Vec<u32> = slab.vec(layers)?;
-    slab.end()?;
+    slab.finish()?;
     Ok(widths.into_iter().map(|width| width as usize).collect())
 }
 
 /// The built-in networks of a shape, whose weights are to be replaced.
-fn policy(spec: &EnvSpec, hidden: &[usize], asked: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
-    let activation: Activation = asked.activation.parse()?;
-    let distribution = if asked.use_sde {
+fn make_policy(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
+    let activation: Activation = request.activation.parse()?;
+    let distribution = if request.use_sde {
         Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?
     } else {
         Distribution::new(&spec.action, 0.0)?
     };
     let rng = &mut Pcg64::seed_from(0);
-    Ok(Box::new(if asked.shared_trunk {
+    Ok(Box::new(if request.shared_trunk {
         PolicyNetworks::shared_around(spec, hidden, activation, distribution, rng)?
     } else {
         PolicyNetworks::around(spec, hidden, activation, distribution, rng)?

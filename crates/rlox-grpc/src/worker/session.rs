@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rlox_core::envs::MakeOptions;
 use rlox_core::{
-    Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Standing, StepOut, VectorEnv, masked_actions,
+    Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, EnvSnapshot, StepOut, VectorEnv, masked_actions,
 };
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::budget::Held;
+use super::budget::MemoryBudget;
 use super::metrics::Counters;
-use super::options::{Limits, Make};
-use super::rollout::Rollouts;
+use super::options::{Limits, MakeEnv};
+use super::rollout::RolloutWorker;
 use crate::PROTOCOL;
 use crate::codec::{self, Slab};
 use crate::proto::{self, reply::What, request};
@@ -21,9 +21,9 @@ use crate::proto::{self, reply::What, request};
 const LONGEST_ID: usize = 256;
 
 /// The environments of a session and room for what they say.
-pub(super) struct Session {
+pub(super) struct WorkerSession {
     env: Box<dyn VectorEnv>,
-    rollouts: Option<Rollouts>,
+    rollouts: Option<RolloutWorker>,
     counters: Arc<Counters>,
     limits: Limits,
     /// Of a reply, as far as that is known beforehand.
@@ -43,13 +43,13 @@ pub(super) struct Session {
     _held: OwnedSemaphorePermit,
 }
 
-impl Session {
+impl WorkerSession {
     /// Makes the environments that a first request asks for.
     pub(super) fn open(
         open: &proto::Open,
-        make: &Make,
+        make: &MakeEnv,
         limits: &Limits,
-        held: &Held,
+        memory_budget: &MemoryBudget,
         counters: Arc<Counters>,
     ) -> Result<(Self, proto::Opened)> {
         if open.protocol != PROTOCOL {
@@ -74,28 +74,28 @@ impl Session {
             arguments: &arguments,
         };
         let mut env = make(&open.env_id, &options)?;
-        if let Some(standing) = &open.standing {
-            codec::standing_from(standing, num_envs)?.put(env.as_mut())?;
+        if let Some(snapshot) = &open.standing {
+            codec::snapshot_from(snapshot, num_envs)?.restore_into(env.as_mut())?;
         }
         let dim = env.spec().observation.dim();
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
-        let stepped = num_envs.saturating_mul(dim * 8 + 2 * mask + 32);
-        limits.check_message("num_envs", stepped)?;
+        let stepped_bytes = num_envs.saturating_mul(dim * 8 + 2 * mask + 32);
+        limits.check_message("num_envs", stepped_bytes)?;
         // Theirs, and those of the environments.
-        let room = held.take("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
-        let rollouts = open.policy.as_ref().map(|policy| Rollouts::new(policy, env.as_ref(), limits, held));
+        let memory_permit = memory_budget.acquire("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
+        let rollouts = open.policy.as_ref().map(|policy| RolloutWorker::new(policy, env.as_ref(), limits, memory_budget));
         let rollouts = rollouts.transpose()?;
-        let largest = rollouts.as_ref().map_or(0, Rollouts::bytes).max(stepped);
-        let largest = largest + standing_bytes(env.as_ref()).filter(|it| limits.fits(largest + it)).unwrap_or(0);
-        let opened = opened(env.spec(), mask, limits);
+        let max_reply_bytes = rollouts.as_ref().map_or(0, RolloutWorker::bytes).max(stepped_bytes);
+        let max_reply_bytes = max_reply_bytes + snapshot_bytes(env.as_ref()).filter(|it| limits.fits(max_reply_bytes + it)).unwrap_or(0);
+        let opened = make_opened(env.spec(), mask, limits);
         let width = env.spec().action.dim() * num_envs;
         let discrete = !matches!(env.spec().action, Space::Box { .. });
-        let made = Self {
+        let session = Self {
             env,
             rollouts,
             counters,
             limits: *limits,
-            largest,
+            largest: max_reply_bytes,
             mask,
             obs: vec![0.0; num_envs * dim],
             final_obs: vec![0.0; num_envs * dim],
@@ -108,18 +108,18 @@ impl Session {
             continuous: vec![0.0; if discrete { 0 } else { width }],
             returns: Vec::new(),
             lengths: Vec::new(),
-            _held: room,
+            _held: memory_permit,
         };
-        Ok((made, opened))
+        Ok((session, opened))
     }
 
     /// Bytes of the largest reply, as far as that is known beforehand.
-    pub(super) fn largest(&self) -> usize {
+    pub(super) fn max_reply_bytes(&self) -> usize {
         self.largest
     }
 
     /// Does what a request asks for; `stop` ends a rollout early.
-    pub(super) fn answer(&mut self, what: request::What, stop: &dyn Fn() -> bool) -> Result<What> {
+    pub(super) fn handle(&mut self, what: request::What, stop: &dyn Fn() -> bool) -> Result<What> {
         match what {
             request::What::Open(_) => {
                 let got = "a second one";
@@ -127,7 +127,7 @@ impl Session {
             }
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
-            request::What::Snapshot(proto::Snapshot {}) => self.standing(0).map(What::Standing),
+            request::What::Snapshot(proto::Snapshot {}) => self.snapshot(0).map(What::Standing),
             request::What::Restore(restore) => self.restore(&restore),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
@@ -136,8 +136,8 @@ impl Session {
                 };
                 let rollout = rollouts.collect(self.env.as_mut(), &collect, &self.limits, stop)?;
                 self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
-                let standing = Some(self.standing(rollout.steps.len() + rollout.episodes.len())?);
-                Ok(What::Rollout(proto::Rollout { standing, ..rollout }))
+                let env_snapshot = Some(self.snapshot(rollout.steps.len() + rollout.episodes.len())?);
+                Ok(What::Rollout(proto::Rollout { standing: env_snapshot, ..rollout }))
             }
         }
     }
@@ -154,52 +154,52 @@ impl Session {
         if !reset.mask.is_empty() {
             let mut slab = Slab::new("reset_mask", &reset.mask);
             slab.flags(&mut mask)?;
-            slab.end()?;
+            slab.finish()?;
         }
         let mask = (!reset.mask.is_empty()).then_some(&mask[..]);
         let options = ResetOptions::new(codec::arguments_from("options", &reset.options)?);
         self.env.reset(seeds, mask, &options, &mut self.obs)?;
-        self.told(reset.snapshot)
+        self.observation_reply(reset.snapshot)
     }
 
     fn restore(&mut self, restore: &proto::Restore) -> Result<What> {
-        let none = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
-        let given = restore.standing.as_ref().ok_or_else(none)?;
-        let given = codec::standing_from(given, self.env.num_envs())?;
+        let missing = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
+        let encoded = restore.standing.as_ref().ok_or_else(missing)?;
+        let snapshot = codec::snapshot_from(encoded, self.env.num_envs())?;
         if restore.only_check {
-            given.check(self.env.as_ref())?;
+            snapshot.check(self.env.as_ref())?;
             return Ok(What::Done(proto::Done {}));
         }
-        given.put(self.env.as_mut())?;
-        drop(given);
+        snapshot.restore_into(self.env.as_mut())?;
+        drop(snapshot);
         self.env.observe(&mut self.obs)?;
-        self.told(false).map(What::Stepped)
+        self.observation_reply(false).map(What::Stepped)
     }
 
     /// The observations, and what is allowed.
-    fn told(&mut self, snapshot: bool) -> Result<proto::Stepped> {
+    fn observation_reply(&mut self, snapshot: bool) -> Result<proto::Stepped> {
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
-        codec::put(&mut slab, &self.obs);
-        self.put_masks(&mut slab)?;
-        let standing = if snapshot { Some(self.standing(slab.len())?) } else { None };
-        Ok(proto::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing })
+        codec::write_numbers(&mut slab, &self.obs);
+        self.write_masks(&mut slab)?;
+        let env_snapshot = if snapshot { Some(self.snapshot(slab.len())?) } else { None };
+        Ok(proto::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing: env_snapshot })
     }
 
-    fn put_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
+    fn write_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
         if self.mask > 0 {
             self.env.action_masks(&mut self.masks)?;
-            codec::put(slab, codec::flags(&self.masks));
+            codec::write_numbers(slab, codec::flags(&self.masks));
         }
         Ok(())
     }
 
-    fn put_final_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
+    fn write_final_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
         let mut rows = codec::truncated_rows(&self.terminated, &self.truncated).peekable();
         if self.mask == 0 || rows.peek().is_none() {
             return Ok(());
         }
         self.env.final_action_masks(&mut self.final_masks)?;
-        rows.for_each(|row| codec::put(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask])));
+        rows.for_each(|row| codec::write_numbers(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask])));
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl Session {
             slab.read(&mut self.actions)?;
             Actions::Discrete(&self.actions)
         };
-        slab.end()?;
+        slab.finish()?;
         let out = StepOut {
             obs: &mut self.obs,
             reward: &mut self.reward,
@@ -224,47 +224,47 @@ impl Session {
         let n = self.reward.len();
         self.counters.steps.fetch_add(n as u64, Relaxed);
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + n * 10 + self.masks.len());
-        codec::put(&mut slab, &self.obs);
-        codec::put(&mut slab, &self.reward);
-        codec::put(&mut slab, codec::flags(&self.terminated));
-        codec::put(&mut slab, codec::flags(&self.truncated));
+        codec::write_numbers(&mut slab, &self.obs);
+        codec::write_numbers(&mut slab, &self.reward);
+        codec::write_numbers(&mut slab, codec::flags(&self.terminated));
+        codec::write_numbers(&mut slab, codec::flags(&self.truncated));
         let mut finals = 0;
         if self.env.autoreset_mode() == rlox_core::AutoresetMode::SameStep {
             let dim = self.obs.len() / n;
-            let ends = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
-            for (row, _) in self.final_obs.chunks_exact(dim).zip(ends).filter(|(_, ended)| *ended) {
-                codec::put(&mut slab, row);
+            let ended_flags = self.terminated.iter().zip(&self.truncated).map(|(a, b)| *a || *b);
+            for (row, _) in self.final_obs.chunks_exact(dim).zip(ended_flags).filter(|(_, ended)| *ended) {
+                codec::write_numbers(&mut slab, row);
                 finals += 1;
             }
         }
         self.returns.clear();
         self.lengths.clear();
         self.env.episodes().drain(&mut self.returns, &mut self.lengths);
-        codec::put(&mut slab, &self.returns);
-        codec::put(&mut slab, &self.lengths);
-        self.put_masks(&mut slab)?;
-        self.put_final_masks(&mut slab)?;
-        let standing = if step.snapshot { Some(self.standing(slab.len())?) } else { None };
-        Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing })
+        codec::write_numbers(&mut slab, &self.returns);
+        codec::write_numbers(&mut slab, &self.lengths);
+        self.write_masks(&mut slab)?;
+        self.write_final_masks(&mut slab)?;
+        let env_snapshot = if step.snapshot { Some(self.snapshot(slab.len())?) } else { None };
+        Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing: env_snapshot })
     }
 
     /// Where the environments stand; empty where they cannot tell, or it does not fit beside so many bytes of a reply.
-    fn standing(&self, beside: usize) -> Result<proto::Standing> {
+    fn snapshot(&self, other_bytes: usize) -> Result<proto::Standing> {
         let env = self.env.as_ref();
-        if !standing_bytes(env).is_some_and(|bytes| self.limits.fits(beside.saturating_add(bytes))) {
+        if !snapshot_bytes(env).is_some_and(|bytes| self.limits.fits(other_bytes.saturating_add(bytes))) {
             return Ok(proto::Standing::default());
         }
-        Ok(Standing::of(env)?.as_ref().map(codec::standing_to).unwrap_or_default())
+        Ok(EnvSnapshot::capture(env)?.as_ref().map(codec::snapshot_to).unwrap_or_default())
     }
 }
 
 /// Bytes of where environments stand, whose states are as long as the first one's.
-fn standing_bytes(env: &dyn VectorEnv) -> Option<usize> {
+fn snapshot_bytes(env: &dyn VectorEnv) -> Option<usize> {
     let state = env.state(0)?.len();
-    Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::WORDS) + 1))
+    Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::STATE_LEN) + 1))
 }
 
-fn opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> proto::Opened {
+fn make_opened(spec: &EnvSpec, mask: usize, limits: &Limits) -> proto::Opened {
     proto::Opened {
         credits: limits.credits,
         env_id: spec.id.clone(),

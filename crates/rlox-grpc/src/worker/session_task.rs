@@ -13,45 +13,45 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::budget::{Answer, Asked, Held, Replies, Room, keep};
-use super::connection::{Carrying, Peer};
+use super::budget::{Reply, RequestPermits, MemoryBudget, Replies, MessageBudget, shrink_permit};
+use super::connection::{SessionGuard, Peer};
 use super::metrics::Counters;
-use super::options::{Limits, Make};
-use super::session::Session;
+use super::options::{Limits, MakeEnv};
+use super::session::WorkerSession;
 use crate::codec;
 use crate::proto::{self, failure::Kind, reply::What, request};
 
 /// How long a stream may be there without its first request.
-const OPENING: Duration = Duration::from_secs(2);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it may wait for others that begin.
-const WAITING: Duration = Duration::from_millis(200);
+const OPENING_WAIT: Duration = Duration::from_millis(200);
 /// How long a client may leave replies untaken.
-const UNTAKEN: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// And when the worker ends.
-const ENDING: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What all sessions have in common.
 #[derive(Clone)]
 pub(super) struct Service {
-    make: Make,
+    make: MakeEnv,
     limits: Limits,
     counters: Arc<Counters>,
     opening: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
-    held: Held,
+    held: MemoryBudget,
     stopped: watch::Receiver<bool>,
 }
 
 impl Service {
     pub(super) fn new(
-        make: Make,
+        make: MakeEnv,
         limits: Limits,
         counters: Arc<Counters>,
         sessions: Arc<Semaphore>,
         stopped: watch::Receiver<bool>,
     ) -> Self {
         let opening = Arc::new(Semaphore::new(Limits::OPENING));
-        Self { make, limits, counters, opening, sessions, held: Held::new(limits.held_bytes()), stopped }
+        Self { make, limits, counters, opening, sessions, held: MemoryBudget::new(limits.session_memory_bytes()), stopped }
     }
 }
 
@@ -64,11 +64,11 @@ impl proto::worker_server::Worker for Service {
         request: Request<Streaming<proto::Request>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         // Nothing of a stream is read that waits.
-        let opening = tokio::time::timeout(WAITING, Arc::clone(&self.opening).acquire_owned()).await;
+        let opening = tokio::time::timeout(OPENING_WAIT, Arc::clone(&self.opening).acquire_owned()).await;
         let Ok(Ok(opening)) = opening else {
             self.counters.refused.fetch_add(1, Relaxed);
-            let most = Limits::OPENING;
-            let text = format!("sessions: expected at most {most} that begin at a time, got more; try again");
+            let max_opening = Limits::OPENING;
+            let text = format!("sessions: expected at most {max_opening} that begin at a time, got more; try again");
             return Err(Status::resource_exhausted(text));
         };
         if *self.stopped.borrow() {
@@ -80,36 +80,36 @@ impl proto::worker_server::Worker for Service {
             return Err(Status::internal("a request without its connection"));
         };
         let (replies, outgoing) = mpsc::unbounded_channel();
-        let life = Life { service: self.clone(), peer, replies };
-        tokio::spawn(life.begin(request.into_inner(), opening));
+        let state = SessionState { service: self.clone(), peer, replies };
+        tokio::spawn(state.run(request.into_inner(), opening));
         Ok(Response::new(Replies::new(outgoing)))
     }
 }
 
 /// One session's.
-struct Life {
+struct SessionState {
     service: Service,
     peer: Peer,
     /// Bounded by the room that replies take.
-    replies: mpsc::UnboundedSender<Answer>,
+    replies: mpsc::UnboundedSender<Reply>,
 }
 
-impl Life {
-    async fn begin(mut self, mut incoming: Streaming<proto::Request>, opening: OwnedSemaphorePermit) {
-        if let Err(status) = self.first(&mut incoming, opening).await {
+impl SessionState {
+    async fn run(mut self, mut incoming: Streaming<proto::Request>, opening: OwnedSemaphorePermit) {
+        if let Err(status) = self.open_session(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
             // Who is gone is not told.
-            let _ = self.replies.send(Answer { reply: Err(status), room: None, asked: None });
+            let _ = self.replies.send(Reply { reply: Err(status), room: None, asked: None });
         }
     }
 
     /// Takes the first request, and then all others to the thread that answers them.
-    async fn first(
+    async fn open_session(
         &mut self,
         incoming: &mut Streaming<proto::Request>,
         opening: OwnedSemaphorePermit,
     ) -> Result<(), Status> {
-        let first = tokio::time::timeout(OPENING, incoming.message()).await;
+        let first = tokio::time::timeout(OPEN_TIMEOUT, incoming.message()).await;
         let late = |_| Status::deadline_exceeded("open: expected within 2 s, got nothing; send it first");
         let Some(first) = first.map_err(late)?? else { return Ok(()) };
         let Some(request::What::Open(open)) = first.what else {
@@ -126,40 +126,40 @@ impl Life {
             return Err(Status::resource_exhausted(text));
         };
         drop(opening);
-        let room = Room::new(limits.asked_bytes());
-        let Some(bytes) = room.take_now(limits.max_message_bytes) else {
+        let budget = MessageBudget::new(limits.request_bytes());
+        let Some(bytes) = budget.try_acquire(limits.max_message_bytes) else {
             return Err(Status::internal("there is no room for a first request"));
         };
-        let (requests, work) = mpsc::unbounded_channel();
-        let gone = Arc::new(AtomicBool::new(false));
-        let thread = Answering {
+        let (requests, request_receiver) = mpsc::unbounded_channel();
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let thread = SessionThread {
             make: Arc::clone(&self.service.make),
             limits: *limits,
-            held: self.service.held.clone(),
+            memory_budget: self.service.held.clone(),
             counters: Arc::clone(counters),
             replies: self.replies.clone(),
-            room: Room::new(limits.max_message_bytes),
+            room: MessageBudget::new(limits.max_message_bytes),
             runtime: Handle::current(),
-            gone: Arc::clone(&gone),
+            is_abandoned: Arc::clone(&is_abandoned),
             stopped: self.service.stopped.clone(),
-            _carrying: self.peer.carry(),
+            _carrying: self.peer.begin_session(),
             _permit: permit,
         };
-        let (sequence, asked) = (first.sequence, Asked { bytes, credit: None });
+        let (sequence, permits) = (first.sequence, RequestPermits { bytes, credit: None });
         let started =
-            thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(open, sequence, asked, work));
+            thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(open, sequence, permits, request_receiver));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
-        let ended = self.forward(incoming, &requests, &room, sequence).await;
+        let ended = self.forward_requests(incoming, &requests, &budget, sequence).await;
         // In a shutdown what has come is answered; else nobody is there for it.
-        gone.store(!*self.service.stopped.borrow(), Relaxed);
+        is_abandoned.store(!*self.service.stopped.borrow(), Relaxed);
         ended
     }
 
-    async fn forward(
+    async fn forward_requests(
         &mut self,
         incoming: &mut Streaming<proto::Request>,
-        requests: &mpsc::UnboundedSender<(proto::Request, Asked)>,
-        room: &Room,
+        requests: &mpsc::UnboundedSender<(proto::Request, RequestPermits)>,
+        budget: &MessageBudget,
         mut sequence: u64,
     ) -> Result<(), Status> {
         let Service { limits, stopped, .. } = &mut self.service;
@@ -167,7 +167,7 @@ impl Life {
         loop {
             // Nothing is read that there is no room for. Who goes meanwhile takes no more replies.
             let next = async {
-                let bytes = room.take(limits.max_message_bytes).await;
+                let bytes = budget.acquire(limits.max_message_bytes).await;
                 Ok::<_, Status>(bytes.zip(incoming.message().await?))
             };
             let next = tokio::select! {
@@ -177,7 +177,7 @@ impl Life {
                 _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
             };
             let Some((mut bytes, request)) = next else { return Ok(()) };
-            let request = small(request, limits.max_message_bytes, &mut bytes)?;
+            let request = compact_request(request, limits.max_message_bytes, &mut bytes)?;
             sequence = sequence.wrapping_add(1);
             if request.sequence != sequence {
                 let text = format!("sequence: expected {sequence}, got {}; begin another session", request.sequence);
@@ -187,7 +187,7 @@ impl Life {
                 let text = format!("credits: expected at most {} unanswered requests, got more", limits.credits);
                 return Err(Status::resource_exhausted(text));
             };
-            if requests.send((request, Asked { bytes, credit: Some(credit) })).is_err() {
+            if requests.send((request, RequestPermits { bytes, credit: Some(credit) })).is_err() {
                 return Ok(());
             }
         }
@@ -195,59 +195,59 @@ impl Life {
 }
 
 /// Lets a small request go from what it was read into, which may be as large as messages are; others keep all their room.
-fn small(request: proto::Request, most: usize, room: &mut OwnedSemaphorePermit) -> Result<proto::Request, Status> {
+fn compact_request(request: proto::Request, max_bytes: usize, permit: &mut OwnedSemaphorePermit) -> Result<proto::Request, Status> {
     let bytes = request.encoded_len();
-    if bytes > most / 64 {
+    if bytes > max_bytes / 64 {
         return Ok(request);
     }
-    keep(room, bytes);
+    shrink_permit(permit, bytes);
     proto::Request::decode(Bytes::from(request.encode_to_vec())).map_err(|error| Status::internal(error.to_string()))
 }
 
 /// The thread of a session.
-struct Answering {
-    make: Make,
+struct SessionThread {
+    make: MakeEnv,
     limits: Limits,
-    held: Held,
+    memory_budget: MemoryBudget,
     counters: Arc<Counters>,
-    replies: mpsc::UnboundedSender<Answer>,
+    replies: mpsc::UnboundedSender<Reply>,
     /// What replies take that the client has not taken.
-    room: Room,
+    room: MessageBudget,
     runtime: Handle,
-    gone: Arc<AtomicBool>,
+    is_abandoned: Arc<AtomicBool>,
     stopped: watch::Receiver<bool>,
-    _carrying: Carrying,
+    _carrying: SessionGuard,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Answering {
+impl SessionThread {
     fn run(
         self,
         open: proto::Open,
         sequence: u64,
-        asked: Asked,
-        mut work: mpsc::UnboundedReceiver<(proto::Request, Asked)>,
+        permits: RequestPermits,
+        mut requests: mpsc::UnboundedReceiver<(proto::Request, RequestPermits)>,
     ) {
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            Session::open(&open, &self.make, &self.limits, &self.held, Arc::clone(&self.counters))
+            WorkerSession::open(&open, &self.make, &self.limits, &self.memory_budget, Arc::clone(&self.counters))
         }));
         drop(open);
         let mut session = match opened {
             Ok(Ok((session, opened))) => {
-                self.send(sequence, What::Opened(opened), None, asked);
+                self.send(sequence, What::Opened(opened), None, permits);
                 session
             }
             Ok(Err(error)) => {
                 self.counters.refused.fetch_add(1, Relaxed);
-                self.send(sequence, What::Failure(codec::failure_to(error)), None, asked);
+                self.send(sequence, What::Failure(codec::failure_to(error)), None, permits);
                 return;
             }
-            Err(panic) => return self.panicked(sequence, panic, asked),
+            Err(panic) => return self.report_panic(sequence, panic, permits),
         };
         self.counters.sessions.fetch_add(1, Relaxed);
         self.counters.opened.fetch_add(1, Relaxed);
-        while let Some((request, asked)) = work.blocking_recv() {
-            if !self.answer(&mut session, request, asked) {
+        while let Some((request, request_permits)) = requests.blocking_recv() {
+            if !self.handle(&mut session, request, request_permits) {
                 break;
             }
         }
@@ -259,75 +259,75 @@ impl Answering {
     }
 
     /// Whether the session goes on.
-    fn answer(&self, session: &mut Session, request: proto::Request, asked: Asked) -> bool {
+    fn handle(&self, session: &mut WorkerSession, request: proto::Request, permits: RequestPermits) -> bool {
         // For the reply, and before it for what is made of the request.
-        let Some(room) = self.room(session.largest().max(asked.bytes.num_permits())) else { return false };
+        let Some(reply_permit) = self.reserve_reply(session.max_reply_bytes().max(permits.bytes.num_permits())) else { return false };
         let sequence = request.sequence;
         let Some(what) = request.what else {
             let error = Error::config("request", "one that this worker knows", "another", "use the same version");
-            return self.send(sequence, What::Failure(codec::failure_to(error)), Some(room), asked);
+            return self.send(sequence, What::Failure(codec::failure_to(error)), Some(reply_permit), permits);
         };
-        let stop = || self.gone.load(Relaxed);
-        match catch_unwind(AssertUnwindSafe(|| session.answer(what, &stop))) {
+        let stop = || self.is_abandoned.load(Relaxed);
+        match catch_unwind(AssertUnwindSafe(|| session.handle(what, &stop))) {
             Ok(answer) => {
                 let reply = answer.unwrap_or_else(|error| What::Failure(codec::failure_to(error)));
-                self.send(sequence, reply, Some(room), asked)
+                self.send(sequence, reply, Some(reply_permit), permits)
             }
             Err(panic) => {
-                self.panicked(sequence, panic, asked);
+                self.report_panic(sequence, panic, permits);
                 false
             }
         }
     }
 
     /// Room for a reply; `None` where the client does not take the earlier ones in time.
-    fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    fn reserve_reply(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.limits.max_message_bytes);
-        self.room.take_now(bytes).or_else(|| {
+        self.room.try_acquire(bytes).or_else(|| {
             let mut stopped = self.stopped.clone();
-            let late = async {
+            let wait_for_timeout = async {
                 tokio::select! {
-                    () = tokio::time::sleep(UNTAKEN) => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => tokio::time::sleep(ENDING).await,
+                    () = tokio::time::sleep(REPLY_TIMEOUT) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => tokio::time::sleep(SHUTDOWN_TIMEOUT).await,
                 }
             };
             self.runtime.block_on(async {
                 tokio::select! {
-                    room = self.room.take(bytes) => room,
-                    () = late => None,
+                    permit = self.room.acquire(bytes) => permit,
+                    () = wait_for_timeout => None,
                 }
             })
         })
     }
 
     /// Whether the reply will be taken.
-    fn send(&self, sequence: u64, what: What, room: Option<OwnedSemaphorePermit>, asked: Asked) -> bool {
+    fn send(&self, sequence: u64, what: What, reply_permit: Option<OwnedSemaphorePermit>, permits: RequestPermits) -> bool {
         let mut reply = proto::Reply { sequence, what: Some(what) };
         if let Err(error) = self.limits.check_message("max_message_bytes", reply.encoded_len()) {
             reply.what = Some(What::Failure(codec::failure_to(error)));
         }
         let bytes = reply.encoded_len();
-        let room = match room {
-            Some(mut room) if room.num_permits() >= bytes => {
-                keep(&mut room, bytes);
-                Some(room)
+        let reply_permit = match reply_permit {
+            Some(mut permit) if permit.num_permits() >= bytes => {
+                shrink_permit(&mut permit, bytes);
+                Some(permit)
             }
-            room => {
-                drop(room);
-                self.room(bytes)
+            permit => {
+                drop(permit);
+                self.reserve_reply(bytes)
             }
         };
-        room.is_some() && self.replies.send(Answer { reply: Ok(reply), room, asked: Some(asked) }).is_ok()
+        reply_permit.is_some() && self.replies.send(Reply { reply: Ok(reply), room: reply_permit, asked: Some(permits) }).is_ok()
     }
 
-    fn panicked(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, asked: Asked) {
+    fn report_panic(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, permits: RequestPermits) {
         self.counters.panics.fetch_add(1, Relaxed);
-        let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+        let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
         // What a panic carries may panic when it is dropped.
         std::mem::forget(panic);
-        let got = said.unwrap_or_else(|| "no message".into());
+        let got = message.unwrap_or_else(|| "no message".into());
         let failure = proto::Failure { kind: Kind::Panic.into(), got, ..proto::Failure::default() };
-        self.send(sequence, What::Failure(failure), None, asked);
+        self.send(sequence, What::Failure(failure), None, permits);
     }
 }

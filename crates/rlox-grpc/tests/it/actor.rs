@@ -3,8 +3,8 @@
 use crate::support::process::Process;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Ahead, AutoresetMode, Error, Pcg64, VectorEnv};
-use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, asynchronous};
+use rlox_core::{StalenessPolicy, AutoresetMode, Error, Pcg64, VectorEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{A2cConfig, AsyncOnPolicy, ImpalaConfig, OnPolicyAlgorithm, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
 
@@ -38,10 +38,10 @@ fn learned<A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
 }
 
 fn compare<A: OnPolicyAlgorithm + Clone>(id: &str, config: &A, addresses: &[String], each: impl FnMut(usize)) {
-    let ahead = Ahead { max_lag: 2, lockstep: true };
+    let ahead = StalenessPolicy { max_lag: 2, lockstep: true };
     let here = AsyncOnPolicy::new(vec![local(id), local(id)], make, config.clone(), ahead, 3).unwrap();
     let options = ClientOptions::default();
-    let there = asynchronous(addresses, &remote(id), 2, make, config.clone(), ahead, 3, &options).unwrap();
+    let there = build_async_on_policy(addresses, &remote(id), 2, make, config.clone(), ahead, 3, &options).unwrap();
     let (here, there) = (learned(here, |_| {}), learned(there, each));
     assert_eq!(here.1, there.1);
     assert_eq!(here.0, there.0);
@@ -73,22 +73,22 @@ fn a_rollout_that_was_lost_is_collected_again() {
 
 #[test]
 fn weights_of_another_architecture_are_refused_by_name_and_shape() {
-    use rlox_core::{Begun, Collect, Rollout, RolloutBuffer, Turn};
-    use rlox_grpc::{RemoteActor, RolloutSettings};
-    use rlox_nn::train::Collection;
+    use rlox_core::{RolloutJob, Collect, Rollout, RolloutBuffer, RolloutTicket};
+    use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
+    use rlox_nn::train::CollectConfig;
 
     let worker = Worker::start(WorkerOptions::default()).unwrap();
     let env = local("CartPole-v1");
     let policy = make(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
-    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-    let settings = RolloutSettings { n_steps: 5, how, reset: 0, shape: policy.shape().unwrap() };
+    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let settings = RemoteRolloutConfig { n_steps: 5, how, reset: 0, shape: policy.arch().unwrap() };
     let (addresses, options) = ([worker.address()], ClientOptions::default());
     let mut actor = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap();
     let other = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
     let mut begin = |weights: NamedTensors, version| {
-        let buffer = Rollout::around(RolloutBuffer::for_env(5, env.as_ref()).unwrap());
-        let turn = Turn { slot: 0, number: 0, actor: 0, version, seed: 4 };
-        let mut begun = Begun { turn, weights: weights.into(), buffer };
+        let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, env.as_ref()).unwrap());
+        let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version, seed: 4 };
+        let mut begun = RolloutJob { turn, weights: weights.into(), buffer };
         actor.collect(&mut begun, &|| false).map(|()| begun.buffer.steps.transitions())
     };
     let rejected = assert_rejects(begin(other.tensors(), 0), Error::Shape, "tensors");
@@ -96,15 +96,15 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
     assert_eq!((rejected.got, rejected.at.worker), ("[8, 4]".to_string(), Some(worker.address())));
     assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
     forgets(&addresses, &settings, &policy);
-    let shape = rlox_nn::PolicyShape { value: vec![4], ..policy.shape().unwrap() };
-    let settings = RolloutSettings { shape, ..settings };
+    let shape = rlox_nn::PolicyArch { value: vec![4], ..policy.arch().unwrap() };
+    let settings = RemoteRolloutConfig { shape, ..settings };
     let result = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options);
     assert_rejects(result, Error::Config, "policy");
 }
 
 /// Weights of a version that comes again are sent again where they were forgotten.
-fn forgets(addresses: &[String], settings: &rlox_grpc::RolloutSettings, policy: &PolicyNetworks<Mlp>) {
-    use rlox_core::{Begun, Collect, FieldData, Rollout, RolloutBuffer, Turn};
+fn forgets(addresses: &[String], settings: &rlox_grpc::RemoteRolloutConfig, policy: &PolicyNetworks<Mlp>) {
+    use rlox_core::{RolloutJob, Collect, FieldData, Rollout, RolloutBuffer, RolloutTicket};
 
     let (env, options) = (remote("CartPole-v1"), ClientOptions::default());
     let mut actor = rlox_grpc::RemoteActor::new(addresses, 0, &env, settings, &options).unwrap();
@@ -115,11 +115,11 @@ fn forgets(addresses: &[String], settings: &rlox_grpc::RolloutSettings, policy: 
             weights.push(tensor.name.clone(), &tensor.shape, data).unwrap();
         }
         if forgets {
-            actor.forget_weights();
+            actor.invalidate_cache();
         }
-        let buffer = Rollout::around(RolloutBuffer::for_env(5, local("CartPole-v1").as_ref()).unwrap());
-        let turn = Turn { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
-        let mut begun = Begun { turn, weights: weights.into(), buffer };
+        let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, local("CartPole-v1").as_ref()).unwrap());
+        let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
+        let mut begun = RolloutJob { turn, weights: weights.into(), buffer };
         actor.collect(&mut begun, &|| false).unwrap();
         let FieldData::F32(values) = begun.buffer.steps.field("values").unwrap().data() else { panic!("not f32") };
         values.iter().all(|value| *value == 0.0)
@@ -134,9 +134,9 @@ fn rollouts_that_are_too_large_for_a_message_are_refused_at_once() {
     let limits = Limits { max_message_bytes: 4096, ..Limits::default() };
     let worker = Worker::start(WorkerOptions { limits, ..WorkerOptions::default() }).unwrap();
     let config = ImpalaConfig { n_steps: 100, ..ImpalaConfig::default() };
-    let (ahead, options) = (Ahead::default(), ClientOptions::default());
+    let (ahead, options) = (StalenessPolicy::default(), ClientOptions::default());
     let addresses = [worker.address()];
-    let made = asynchronous(&addresses, &remote("CartPole-v1"), 1, make, config, ahead, 0, &options);
+    let made = build_async_on_policy(&addresses, &remote("CartPole-v1"), 1, make, config, ahead, 0, &options);
     let rejected = assert_rejects(made, Error::Config, "n_steps");
     assert!(rejected.hint.contains("--max-message-bytes"), "{rejected}");
 }

@@ -3,8 +3,8 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Progress, RandomPolicy, ResetOptions, Seeds,
-    Standing, StepOut, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, EpisodeProgress, RandomPolicy, ResetOptions, Seeds,
+    EnvSnapshot, StepOut, VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
@@ -100,7 +100,7 @@ fn every_native_environment_gives_the_same_trajectory() {
                     assert!(!a.episodes.0.is_empty());
                     assert_eq!(a, b, "{id} {autoreset_mode:?}");
                 }
-                assert_eq!(Standing::of(here.as_ref()).unwrap(), Standing::of(&there).unwrap());
+                assert_eq!(EnvSnapshot::capture(here.as_ref()).unwrap(), EnvSnapshot::capture(&there).unwrap());
             }
         }
     }
@@ -120,22 +120,22 @@ fn where_environments_stand_goes_from_here_to_there_and_back() {
         let mut there = RemoteVecEnv::new(&[worker.address()], &env, &ClientOptions::default()).unwrap();
         begun(here.as_mut(), Seeds::Base(9));
         run(here.as_mut(), 17, 0);
-        let standing = Standing::of(here.as_ref()).unwrap().unwrap();
-        standing.put(&mut there).unwrap();
-        assert_eq!(Standing::of(&there).unwrap().as_ref(), Some(&standing));
+        let standing = EnvSnapshot::capture(here.as_ref()).unwrap().unwrap();
+        standing.restore_into(&mut there).unwrap();
+        assert_eq!(EnvSnapshot::capture(&there).unwrap().as_ref(), Some(&standing));
         let (mut a, mut b) = ([0.0; 9], [0.0; 9]);
         here.observe(&mut a).unwrap();
         there.observe(&mut b).unwrap();
         assert_eq!(a, b);
         assert_eq!(run(here.as_mut(), 210, 1), run(&mut there, 210, 1));
-        let back = Standing::of(&there).unwrap().unwrap();
+        let back = EnvSnapshot::capture(&there).unwrap().unwrap();
         let mut again = local(&env);
-        back.put(again.as_mut()).unwrap();
+        back.restore_into(again.as_mut()).unwrap();
         assert_eq!(run(again.as_mut(), 50, 2), run(&mut there, 50, 2));
-        let result = there.check_state(1, &[f64::NAN; 3], rlox_core::Progress::default());
+        let result = there.check_state(1, &[f64::NAN; 3], rlox_core::EpisodeProgress::default());
         let rejected = assert_rejects(result, Error::NotFinite, "states");
         assert_eq!((&rejected.got[..], rejected.at.env, rejected.at.index), ("NaN", Some(1), Some(0)));
-        let result = there.check_state(1, &[0.0; 4], rlox_core::Progress::default());
+        let result = there.check_state(1, &[0.0; 4], rlox_core::EpisodeProgress::default());
         assert_eq!(assert_rejects(result, Error::Config, "state").got, "4");
     }
 }
@@ -179,7 +179,7 @@ fn errors_of_workers_have_the_index_among_all_environments() {
     for (index, worker) in [(1, 0), (4, 1)] {
         let mut state = env.state(index).unwrap();
         state[2] = f64::NAN;
-        let error = env.check_state(index, &state, Progress::default()).unwrap_err();
+        let error = env.check_state(index, &state, EpisodeProgress::default()).unwrap_err();
         let wrong = error.mismatch().unwrap();
         assert_eq!((&*wrong.argument, &*wrong.got), ("states", "NaN"));
         assert_eq!((wrong.at.env, wrong.at.index), (Some(index), Some(2)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, Standing, Step, StepOut, VectorEnv};
+use rlox_core::{Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, EnvSnapshot, Step, StepOut, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
 const N: usize = 5;
@@ -156,13 +156,13 @@ fn waits_end_where_they_are_told_to_and_the_step_is_finished_later() {
     stop.store(true, Relaxed);
     assert!(matches!(step(&mut there, &[1; N]), Err(rlox_core::Error::Interrupted)));
     assert!(matches!(there.observe(&mut [0.0; N * 4]), Err(rlox_core::Error::Interrupted)));
-    assert!(matches!(Standing::of(&there), Err(rlox_core::Error::Interrupted)));
+    assert!(matches!(EnvSnapshot::capture(&there), Err(rlox_core::Error::Interrupted)));
     only.signal("CONT");
     stop.store(false, Relaxed);
     let (seen, mut now) = (step(here.as_mut(), &[1; N]).unwrap().0, vec![0.0; N * 4]);
     there.observe(&mut now).unwrap();
     assert_eq!(now, seen);
-    assert_eq!(Standing::of(&there).unwrap(), Standing::of(here.as_ref()).unwrap());
+    assert_eq!(EnvSnapshot::capture(&there).unwrap(), EnvSnapshot::capture(here.as_ref()).unwrap());
     // A question that was not waited for is asked again.
     same(here.as_mut(), &mut there, 40, |_| {});
     only.signal("STOP");
@@ -299,7 +299,7 @@ fn bad_worker() -> Worker {
         let how = options.argument(&["how"], "how", 0.0)?;
         let observation = Space::uniform_box(-1.0, 1.0, &[4]);
         let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
-        options.copies_of(Bad { how, spec })
+        options.build_vec_env(Bad { how, spec })
     };
     Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap()
 }

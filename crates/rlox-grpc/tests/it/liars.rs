@@ -176,9 +176,9 @@ fn answers_that_nobody_asked_for_end_the_session() {
 
 #[test]
 fn rollouts_of_another_version_are_refused() {
-    use rlox_core::{Pcg64, RolloutBuffer, Turn};
-    use rlox_grpc::{RemoteActor, RolloutSettings};
-    use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::Collection};
+    use rlox_core::{Pcg64, RolloutBuffer, RolloutTicket};
+    use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
+    use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::CollectConfig};
 
     let first = opened();
     let rollout = proto::Rollout { version: 9, ..proto::Rollout::default() };
@@ -187,7 +187,7 @@ fn rollouts_of_another_version_are_refused() {
         _ => reply::What::Rollout(rollout.clone()),
     };
     let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
-    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let spec = rlox_core::EnvSpec {
         id: "CartPole-v1".into(),
         observation: rlox_core::Space::uniform_box(-1.0, 1.0, &[4]),
@@ -195,11 +195,11 @@ fn rollouts_of_another_version_are_refused() {
         max_episode_steps: None,
     };
     let policy = PolicyNetworks::mlp(&spec, &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
-    let settings = RolloutSettings { n_steps: 3, how, reset: 0, shape: policy.shape().unwrap() };
+    let settings = RemoteRolloutConfig { n_steps: 3, how, reset: 0, shape: policy.arch().unwrap() };
     let (env, options) = (EnvOptions::new("CartPole-v1", 1, 0), ClientOptions::default());
     let mut actor = RemoteActor::new(&[&address], 0, &env, &settings, &options).unwrap();
     let mut steps = RolloutBuffer::for_spec(3, 1, &spec, false).unwrap();
-    let turn = Turn { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
+    let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
     let (returns, lengths) = (&mut Vec::new(), &mut Vec::new());
     let result = actor.collect_into(turn, &policy.tensors(), &mut steps, returns, lengths, &|| false);
     assert_eq!(assert_rejects(result, Error::Corrupt, "rollout").got, "one of version 9");

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, Ahead, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
+    Actions, StalenessPolicy, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
 };
-use rlox_grpc::{ClientOptions, EnvOptions, Make, RemoteVecEnv, Worker, WorkerOptions, asynchronous};
+use rlox_grpc::{ClientOptions, EnvOptions, MakeEnv, RemoteVecEnv, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{AsyncOnPolicy, ImpalaConfig, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
 
@@ -65,11 +65,11 @@ fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     }
     let (observation, action) = (Space::uniform_box(0.0, 4.0, &[1]), Space::discrete(3));
     let spec = EnvSpec { id: id.into(), observation, action, max_episode_steps: Some(9) };
-    options.copies_of(Corridor { at: 0, tells: id != "CorridorWithoutState-v0", spec })
+    options.build_vec_env(Corridor { at: 0, tells: id != "CorridorWithoutState-v0", spec })
 }
 
 fn workers() -> [Worker; 2] {
-    let make: Make = Arc::new(make);
+    let make: MakeEnv = Arc::new(make);
     [(); 2].map(|()| Worker::start(WorkerOptions { make: Arc::clone(&make), ..WorkerOptions::default() }).unwrap())
 }
 
@@ -92,9 +92,9 @@ fn compare(env: &EnvOptions, networks: impl Fn(&EnvSpec, &mut Pcg64) -> Result<N
     let workers = workers();
     let addresses = workers.each_ref().map(Worker::address);
     let config = PpoConfig { n_steps: 16, batch_size: 16, sde_sample_freq: sde_every, ..PpoConfig::default() };
-    let (ahead, options) = (Ahead { max_lag: 1, lockstep: true }, ClientOptions::default());
+    let (ahead, options) = (StalenessPolicy { max_lag: 1, lockstep: true }, ClientOptions::default());
     let here = AsyncOnPolicy::new(vec![local(env), local(env)], networks, config.clone(), ahead, 3).unwrap();
-    let there = asynchronous(&addresses, env, 2, networks, config, ahead, 3, &options).unwrap();
+    let there = build_async_on_policy(&addresses, env, 2, networks, config, ahead, 3, &options).unwrap();
     assert_eq!(learned(here, 8), learned(there, 8), "{env:?}");
 }
 
@@ -171,7 +171,7 @@ fn without_states_all_that_was_done_is_done_again() {
     assert_eq!((faults.lost, faults.recovered), (1, 1));
     assert_eq!(faults.replayed, 31, "the reset and thirty steps");
     let opened = second.counters().opened.load(Relaxed);
-    assert!(rlox_core::Standing::of(&there).unwrap().is_none());
+    assert!(rlox_core::EnvSnapshot::capture(&there).unwrap().is_none());
     run(1, &mut there);
     assert_eq!(second.counters().opened.load(Relaxed), opened, "asking costs no session");
 }
@@ -190,11 +190,11 @@ fn workers_that_die_for_half_a_minute_change_no_rollout() {
 fn rollouts_under_fire(count: usize, every: Duration) {
     let env = EnvOptions::new("CartPole-v1", 4, 0);
     let config = ImpalaConfig { n_steps: 20, ..ImpalaConfig::default() };
-    let (ahead, options) = (Ahead { max_lag: 2, lockstep: true }, ClientOptions::default());
+    let (ahead, options) = (StalenessPolicy { max_lag: 2, lockstep: true }, ClientOptions::default());
     let workers: Vec<_> = (0..3).map(|_| Process::start(&[])).collect();
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address.clone()).collect();
     let mut here = AsyncOnPolicy::new(vec![local(&env), local(&env)], usual, config.clone(), ahead, 3).unwrap();
-    let mut there = asynchronous(&addresses, &env, 2, usual, config, ahead, 3, &options).unwrap();
+    let mut there = build_async_on_policy(&addresses, &env, 2, usual, config, ahead, 3, &options).unwrap();
     let (done, killer) = killer(count, every, workers);
     let mut rollouts = 0;
     while !done.load(Relaxed) {

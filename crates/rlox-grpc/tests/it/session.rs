@@ -50,7 +50,7 @@ fn worker(limits: Limits) -> Worker {
         let state = vec![0.0; options.argument(&["len"], "len", 1.0)? as usize];
         let observation = Space::uniform_box(-1.0, 1.0, &[4]);
         let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
-        options.copies_of(Heavy { state, spec })
+        options.build_vec_env(Heavy { state, spec })
     };
     Worker::start(WorkerOptions { make: Arc::new(make), limits, ..WorkerOptions::default() }).unwrap()
 }

@@ -76,7 +76,7 @@ fn environments_are_gone_when_it_has_ended() {
         let observation = Space::uniform_box(-1.0, 1.0, &[4]);
         let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
         counted.fetch_add(1, Relaxed);
-        options.copies_of(Counted(Arc::clone(&counted), spec))
+        options.build_vec_env(Counted(Arc::clone(&counted), spec))
     };
     let worker = Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap();
     let runtime = runtime();
@@ -113,7 +113,7 @@ fn who_takes_no_replies_does_not_hold_it() {
     let make = |id: &str, options: &MakeOptions<'_>| {
         let observation = Space::uniform_box(-1.0, 1.0, &[400_000]);
         let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
-        options.copies_of(Counted(Arc::default(), spec))
+        options.build_vec_env(Counted(Arc::default(), spec))
     };
     let worker = Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap();
     let runtime = runtime();

@@ -1,15 +1,15 @@
 //! An actor-critic of networks of any backend.
 
-use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, Watch, check_len};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, InterruptCheck, check_len};
 
-use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyShape};
+use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyArch};
 use crate::alloc::resize;
 use crate::distribution::check_actions;
 use crate::losses::{clipped_policy_loss, policy_gradient_loss, value_loss};
-use crate::network::{clipped_step_if, widths};
-use crate::parallel::{at_once_if, pays};
+use crate::network::{clip_and_step_if, widths};
+use crate::parallel::{join_if, worth_forking};
 use crate::{
-    Distribution, Given, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Scratch, validate,
+    Distribution, DistInputs, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Workspace, validate,
 };
 
 /// Rows that are passed forward and back at once.
@@ -38,29 +38,29 @@ impl<N: Network> PolicyNetworks<N> {
         let wanted = [distribution.outputs(), 1, actor.in_dim()];
         let got = [actor.out_dim(), critic.out_dim(), critic.in_dim()];
         if wanted != got {
-            let said = |[actor, critic, input]: [usize; 3]| {
+            let describe = |[actor, critic, input]: [usize; 3]| {
                 format!("an actor of {actor} outputs, a critic of {critic} for {input} inputs")
             };
-            return Err(Error::shape("networks", said(wanted), said(got), "make them for this action space"));
+            return Err(Error::shape("networks", describe(wanted), describe(got), "make them for this action space"));
         }
-        Self::made(actor, Some(critic), distribution)
+        Self::from_parts(actor, Some(critic), distribution)
     }
 
     /// A policy of one network whose outputs are the distribution's, and last the value.
     ///
     /// # Errors
     /// [`Error::Shape`] if the network does not fit the distribution.
-    pub fn shared(network: N, distribution: Distribution) -> Result<Self> {
+    pub fn with_shared_trunk(network: N, distribution: Distribution) -> Result<Self> {
         let wanted = distribution.outputs() + 1;
         if network.out_dim() != wanted {
             let (expected, got) = (format!("{wanted} outputs"), network.out_dim().to_string());
             return Err(Error::shape("network", expected, got, "make it for this action space and a value"));
         }
-        Self::made(network, None, distribution)
+        Self::from_parts(network, None, distribution)
     }
 
-    fn made(actor: N, critic: Option<N>, distribution: Distribution) -> Result<Self> {
-        let hidden = distribution.reads_hidden();
+    fn from_parts(actor: N, critic: Option<N>, distribution: Distribution) -> Result<Self> {
+        let hidden = distribution.hidden_dim();
         if hidden > 0 && hidden != actor.hidden_dim() {
             let (expected, got) = (format!("a last hidden layer of {hidden}"), actor.hidden_dim().to_string());
             return Err(Error::shape("network", expected, got, "make the distribution for this network"));
@@ -125,18 +125,18 @@ impl<N: Network> PolicyNetworks<N> {
         if let Some(masks) = batch.masks {
             self.distribution.check_masks(masks, rows)?;
         }
-        let (mut watch, mut all) = (Watch::default(), ActorCriticStats::default());
+        let (mut interrupt, mut total) = (InterruptCheck::default(), ActorCriticStats::default());
         for from in (0..rows).step_by(BLOCK) {
-            watch.check()?;
+            interrupt.check()?;
             if stop() {
                 return Err(Error::Interrupted);
             }
             let to = rows.min(from + BLOCK);
             let share = (to - from) as f32 / rows as f32;
-            let said = self.pass(&batch.rows(from..to, rows), loss, to - from, true, share);
-            all.add(&said.map_err(|error| error.offset_row(from))?, share);
+            let block_stats = self.pass(&batch.rows(from..to, rows), loss, to - from, true, share);
+            total.add(&block_stats.map_err(|error| error.offset_row(from))?, share);
         }
-        Ok(all)
+        Ok(total)
     }
 
     /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it. Gradients are those of
@@ -151,49 +151,49 @@ impl<N: Network> PolicyNetworks<N> {
     ) -> Result<ActorCriticStats> {
         let Self { actor, critic, distribution, memory, .. } = self;
         memory.evaluated = false;
-        memory.make_room(rows, distribution.outputs(), actor.out_dim(), distribution.reads_hidden())?;
-        let Memory { joint, policy, value, evaluated, apart } = memory;
-        let (said, value_loss) = if let Some(critic) = critic {
-            let pays = pays(rows * actor.num_parameters());
-            *apart |= backward && pays;
-            at_once_if(
-                pays,
+        memory.resize_buffers(rows, distribution.outputs(), actor.out_dim(), distribution.hidden_dim())?;
+        let Memory { joint, policy, value, evaluated, apart: fork_step } = memory;
+        let (stats, value_loss) = if let Some(critic) = critic {
+            let fork = worth_forking(rows * actor.num_parameters());
+            *fork_step |= backward && fork;
+            join_if(
+                fork,
                 || {
                     actor.forward(batch.obs, rows, &mut policy.outputs)?;
                     if !policy.hidden.is_empty() {
                         actor.hidden(&mut policy.hidden)?;
                     }
-                    let said = policy.learn(distribution, batch, loss, share)?;
+                    let stats = policy.learn(distribution, batch, loss, share)?;
                     if backward {
                         actor.backward(&policy.d_outputs, true, None)?;
                         distribution.add_gradients();
                     }
-                    Ok(said)
+                    Ok(stats)
                 },
                 || {
                     critic.forward(batch.obs, rows, &mut value.values)?;
-                    let said = value.learn(batch, loss, share)?;
-                    if backward { critic.backward(&value.d_values, true, None).map(|()| said) } else { Ok(said) }
+                    let value_loss = value.learn(batch, loss, share)?;
+                    if backward { critic.backward(&value.d_values, true, None).map(|()| value_loss) } else { Ok(value_loss) }
                 },
             )?
         } else {
             actor.forward(batch.obs, rows, joint)?;
-            policies_of(joint, distribution.outputs(), &mut policy.outputs);
-            values_of(joint, distribution.outputs(), &mut value.values);
+            copy_policy_outputs(joint, distribution.outputs(), &mut policy.outputs);
+            copy_values(joint, distribution.outputs(), &mut value.values);
             if !policy.hidden.is_empty() {
                 actor.hidden(&mut policy.hidden)?;
             }
-            let said = (policy.learn(distribution, batch, loss, share)?, value.learn(batch, loss, share)?);
+            let losses = (policy.learn(distribution, batch, loss, share)?, value.learn(batch, loss, share)?);
             if backward {
                 merge(joint, distribution.outputs(), &policy.d_outputs, &value.d_values);
                 actor.backward(joint, true, None)?;
                 distribution.add_gradients();
             }
-            said
+            losses
         };
         *evaluated = !backward;
-        let loss = said.policy_loss + loss.vf_coef * value_loss + loss.ent_coef * said.entropy_loss;
-        Ok(ActorCriticStats { value_loss, loss, ..said })
+        let loss = stats.policy_loss + loss.vf_coef * value_loss + loss.ent_coef * stats.entropy_loss;
+        Ok(ActorCriticStats { value_loss, loss, ..stats })
     }
 }
 
@@ -201,35 +201,35 @@ impl<N: Network> PolicyNetworks<N> {
     /// Outputs and hidden layer, kept nowhere else than in memory for acting.
     fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
-        let Acting { scratch, joint, outputs, hidden, .. } = &mut self.acting;
+        let Acting { scratch: workspace, joint, outputs, hidden, .. } = &mut self.acting;
         resize("obs", outputs, rows * width, 0.0)?;
-        resize("obs", hidden, rows * self.distribution.reads_hidden(), 0.0)?;
-        let shared = self.critic.is_none();
-        resize("obs", joint, if shared { rows * (width + 1) } else { 0 }, 0.0)?;
-        let said = if shared { &mut *joint } else { &mut *outputs };
+        resize("obs", hidden, rows * self.distribution.hidden_dim(), 0.0)?;
+        let shared_trunk = self.critic.is_none();
+        resize("obs", joint, if shared_trunk { rows * (width + 1) } else { 0 }, 0.0)?;
+        let network_outputs = if shared_trunk { &mut *joint } else { &mut *outputs };
         if hidden.is_empty() {
-            self.actor.infer(obs, rows, said, scratch)?;
+            self.actor.infer(obs, rows, network_outputs, workspace)?;
         } else {
-            self.actor.infer_hidden(obs, rows, said, hidden, scratch)?;
+            self.actor.infer_hidden(obs, rows, network_outputs, hidden, workspace)?;
         }
-        if shared {
-            policies_of(joint, width, outputs);
+        if shared_trunk {
+            copy_policy_outputs(joint, width, outputs);
         }
         Ok(())
     }
 
     /// The values of the observations that were inferred last.
     fn infer_values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        let Acting { scratch, joint, .. } = &mut self.acting;
+        let Acting { scratch: workspace, joint, .. } = &mut self.acting;
         if let Some(critic) = &self.critic {
-            return critic.infer(obs, values.len(), values, scratch);
+            return critic.infer(obs, values.len(), values, workspace);
         }
-        values_of(joint, self.distribution.outputs(), values);
+        copy_values(joint, self.distribution.outputs(), values);
         Ok(())
     }
 
     /// See [`ActorCritic::evaluate_actions`].
-    fn say(
+    fn compute_log_probs(
         &mut self,
         (obs, masks): (&[f32], Option<&[bool]>),
         actions: Actions<'_>,
@@ -242,8 +242,8 @@ impl<N: Network> PolicyNetworks<N> {
         self.infer(obs)?;
         let Self { distribution, acting: Acting { outputs, hidden, entropies, .. }, .. } = self;
         resize("obs", entropies, rows, 0.0)?;
-        let done = distribution.evaluate(Given { outputs, hidden, masks }, actions, log_probs, entropies);
-        done.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))?;
+        let result = distribution.evaluate(DistInputs { outputs, hidden, masks }, actions, log_probs, entropies);
+        result.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, values)
     }
 }
@@ -253,19 +253,19 @@ impl<N: Network> PolicyNetworks<N> {
     /// shared goes by the names of two heads.
     fn named(
         &self,
-        of_network: impl Fn(&N) -> NamedTensors,
-        of_parameters: impl Fn(&Parameters) -> NamedTensors,
+        network_tensors: impl Fn(&N) -> NamedTensors,
+        parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
     ) -> NamedTensors {
         let mut all = NamedTensors::default();
         // The parts' names differ, so that nothing is refused.
         if let Some(critic) = &self.critic {
-            let _ = all.extend("actor", &of_network(&self.actor));
-            let _ = all.extend("critic", &of_network(critic));
+            let _ = all.extend("actor", &network_tensors(&self.actor));
+            let _ = all.extend("critic", &network_tensors(critic));
         } else {
-            let _ = self.add_trunk(&of_network(&self.actor), &mut all);
+            let _ = self.add_trunk(&network_tensors(&self.actor), &mut all);
         }
         if let Some(parameters) = self.distribution.parameters() {
-            for tensor in &of_parameters(parameters) {
+            for tensor in &parameter_tensors(parameters) {
                 let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
             }
         }
@@ -285,51 +285,51 @@ impl<N: Network> PolicyNetworks<N> {
         let (last, outputs) = (self.last_layer(), self.distribution.outputs());
         let mut values = Vec::new();
         for NamedTensor { name, shape, data } in trunk {
-            let part = name.strip_prefix(&last).filter(|_| shape.first() == Some(&(outputs + 1)));
-            let Some(part) = part else {
+            let suffix = name.strip_prefix(&last).filter(|_| shape.first() == Some(&(outputs + 1)));
+            let Some(suffix) = suffix else {
                 all.push(format!("trunk.{name}"), shape, data.clone())?;
                 continue;
             };
             let (policy, value) = data.split_at(data.len() / (outputs + 1) * outputs);
             let shaped = |rows: usize| [&[rows], &shape[1..]].concat();
-            all.push(format!("{}{part}", HEADS[0]), &shaped(outputs), policy.to_vec())?;
-            values.push((format!("{}{part}", HEADS[1]), shaped(1), value.to_vec()));
+            all.push(format!("{}{suffix}", HEADS[0]), &shaped(outputs), policy.to_vec())?;
+            values.push((format!("{}{suffix}", HEADS[1]), shaped(1), value.to_vec()));
         }
         values.into_iter().try_for_each(|(name, shape, value)| all.push(name, &shape, value))
     }
 
     /// A shared trunk by its own names, of what [`PolicyNetworks::add_trunk`] gave.
-    fn trunk_of(&self, tensors: &NamedTensors) -> Result<NamedTensors> {
-        let (last, mut trunk) = (self.last_layer(), tensors.part("trunk"));
+    fn extract_trunk(&self, tensors: &NamedTensors) -> Result<NamedTensors> {
+        let (last, mut trunk) = (self.last_layer(), tensors.strip_prefix("trunk"));
         for NamedTensor { name, shape, data } in tensors {
-            let Some(part) = name.strip_prefix(HEADS[0]) else { continue };
-            let value = tensors.find(&format!("{}{part}", HEADS[1])).map_or(&[][..], |value| &value.data);
+            let Some(suffix) = name.strip_prefix(HEADS[0]) else { continue };
+            let value = tensors.find(&format!("{}{suffix}", HEADS[1])).map_or(&[][..], |value| &value.data);
             let rows = [&[shape[0] + 1], &shape[1..]].concat();
-            trunk.push(format!("{last}{part}"), &rows, [data, value].concat())?;
+            trunk.push(format!("{last}{suffix}"), &rows, [data, value].concat())?;
         }
         Ok(trunk)
     }
 
     /// Hands each part what is its own. All has been checked.
-    fn hand_out(
+    fn load_parts(
         &mut self,
         tensors: &NamedTensors,
         to_network: impl Fn(&mut N, &NamedTensors) -> Result<()>,
         to_parameters: impl Fn(&mut Parameters, &NamedTensors) -> Result<()>,
     ) -> Result<()> {
         if let Some(critic) = &mut self.critic {
-            to_network(&mut self.actor, &tensors.part("actor"))?;
-            to_network(critic, &tensors.part("critic"))?;
+            to_network(&mut self.actor, &tensors.strip_prefix("actor"))?;
+            to_network(critic, &tensors.strip_prefix("critic"))?;
         } else {
-            let trunk = self.trunk_of(tensors)?;
+            let trunk = self.extract_trunk(tensors)?;
             to_network(&mut self.actor, &trunk)?;
         }
-        let Some(beside) = self.distribution.parameters_mut() else { return Ok(()) };
+        let Some(parameters) = self.distribution.parameters_mut() else { return Ok(()) };
         let mut own = NamedTensors::default();
-        for tensor in tensors.iter().filter(|tensor| tensor.name.split('.').next() == Some(beside.name())) {
+        for tensor in tensors.iter().filter(|tensor| tensor.name.split('.').next() == Some(parameters.name())) {
             own.push(tensor.name.clone(), &tensor.shape, tensor.data.clone())?;
         }
-        to_parameters(beside, &own)
+        to_parameters(parameters, &own)
     }
 }
 
@@ -340,8 +340,8 @@ impl<N: Network> Policy for PolicyNetworks<N> {
         check_len("rngs", rngs.len(), rows)?;
         self.infer(obs)?;
         let Self { distribution, acting, .. } = self;
-        let done = distribution.sample(acting.given(masks), rngs, out.actions, out.log_probs);
-        done.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))?;
+        let result = distribution.sample(acting.dist_inputs(masks), rngs, out.actions, out.log_probs);
+        result.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))?;
         self.infer_values(obs, out.values)
     }
 
@@ -360,8 +360,8 @@ impl<N: Network> Policy for PolicyNetworks<N> {
 impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.infer(obs)?;
-        let done = self.distribution.mode(self.acting.given(masks), actions);
-        done.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))
+        let result = self.distribution.mode(self.acting.dist_inputs(masks), actions);
+        result.map_err(|error| validate::blame_input(error, obs, self.actor.in_dim()))
     }
 
     fn evaluate_actions(
@@ -372,7 +372,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         log_probs: &mut [f32],
         values: &mut [f32],
     ) -> Result<()> {
-        self.say((obs, masks), actions, log_probs, values)
+        self.compute_log_probs((obs, masks), actions, log_probs, values)
     }
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
@@ -382,14 +382,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn backward(&mut self) -> Result<()> {
         let Self { actor, critic, distribution, memory, .. } = self;
-        let Memory { joint, policy, value, evaluated, apart } = memory;
+        let Memory { joint, policy, value, evaluated, apart: fork_step } = memory;
         if !*evaluated {
             return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
         }
         if let Some(critic) = critic {
-            *apart = pays(value.d_values.len() * actor.num_parameters());
-            at_once_if(
-                *apart,
+            *fork_step = worth_forking(value.d_values.len() * actor.num_parameters());
+            join_if(
+                *fork_step,
                 || actor.backward(&policy.d_outputs, true, None),
                 || critic.backward(&value.d_values, true, None),
             )?;
@@ -401,7 +401,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         Ok(())
     }
 
-    fn update_unless(
+    fn update_with_early_stopping(
         &mut self,
         batch: &Minibatch<'_>,
         loss: &ActorCriticLoss,
@@ -414,37 +414,37 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
             optimizer.check()?;
             let rows = self.check(batch, loss)?;
             let stats = self.learn(batch, loss, rows, stop)?;
-            let moved = max_kl.is_some_and(|most| stats.approx_kl > most);
-            let grad_norm = if moved { 0.0 } else { self.step(optimizer, max_grad_norm)? };
+            let exceeds_kl = max_kl.is_some_and(|most| stats.approx_kl > most);
+            let grad_norm = if exceeds_kl { 0.0 } else { self.step(optimizer, max_grad_norm)? };
             Ok(ActorCriticStats { grad_norm, ..stats })
         };
-        let done = work();
+        let result = work();
         // Without a step there may be some, perhaps of one part alone.
         self.zero_gradients();
-        done
+        result
     }
 
     fn zero_gradients(&mut self) {
         self.memory.apart = false;
         self.actor.zero_gradients();
         self.critic.iter_mut().for_each(N::zero_gradients);
-        self.distribution.parameters_mut().into_iter().for_each(Learnable::forget);
+        self.distribution.parameters_mut().into_iter().for_each(Learnable::zero_grad);
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let Self { actor, critic, distribution, memory, .. } = self;
         // What was evaluated was the former weights'.
         memory.evaluated = false;
-        let beside = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
+        let parameters = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
-        let apart = std::mem::take(&mut memory.apart);
+        let fork_step = std::mem::take(&mut memory.apart);
         let step =
-            |parts: &mut [(&'static str, &mut dyn Learnable)]| clipped_step_if(apart, parts, optimizer, max_grad_norm);
-        match (critic, beside) {
+            |parts: &mut [(&'static str, &mut dyn Learnable)]| clip_and_step_if(fork_step, parts, optimizer, max_grad_norm);
+        match (critic, parameters) {
             (Some(critic), None) => step(&mut [("actor", actor), ("critic", critic)]),
-            (Some(critic), Some(beside)) => step(&mut [("actor", actor), ("critic", critic), beside]),
+            (Some(critic), Some(parameters)) => step(&mut [("actor", actor), ("critic", critic), parameters]),
             (None, None) => step(&mut [("trunk", actor)]),
-            (None, Some(beside)) => step(&mut [("trunk", actor), beside]),
+            (None, Some(parameters)) => step(&mut [("trunk", actor), parameters]),
         }
     }
 
@@ -452,12 +452,12 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         self.distribution.draw_noise(rngs)
     }
 
-    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-        let mut kept = Vec::new();
-        self.distribution.swap_noise(&mut kept);
-        let done = self.distribution.draw_noise(rngs).and_then(|()| self.act(obs, masks, rngs, out));
-        self.distribution.swap_noise(&mut kept);
-        done
+    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        let mut saved_noise = Vec::new();
+        self.distribution.swap_noise(&mut saved_noise);
+        let result = self.distribution.draw_noise(rngs).and_then(|()| self.act(obs, masks, rngs, out));
+        self.distribution.swap_noise(&mut saved_noise);
+        result
     }
 
     fn mean_std(&self) -> Option<f32> {
@@ -465,17 +465,17 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         Some(log_stds.iter().map(|log_std| log_std.exp()).sum::<f32>() / log_stds.len() as f32)
     }
 
-    fn shape(&self) -> Option<PolicyShape> {
+    fn arch(&self) -> Option<PolicyArch> {
         let policy = widths(&self.actor);
         let value = self.critic.as_ref().map_or_else(|| policy.clone(), widths);
         let activation = self.actor.hidden_activation();
-        let alike = self.critic.as_ref().is_none_or(|critic| critic.hidden_activation() == activation);
-        Some(PolicyShape {
+        let same_activation = self.critic.as_ref().is_none_or(|critic| critic.hidden_activation() == activation);
+        Some(PolicyArch {
             policy,
             value,
-            activation: activation.filter(|_| alike),
+            activation: activation.filter(|_| same_activation),
             shared_trunk: self.critic.is_none(),
-            use_sde: self.distribution.reads_hidden() > 0,
+            use_sde: self.distribution.hidden_dim() > 0,
         })
     }
 
@@ -486,7 +486,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         self.check_tensors(tensors)?;
         self.memory.evaluated = false;
-        self.hand_out(tensors, N::load, Parameters::load)
+        self.load_parts(tensors, N::load, Parameters::load)
     }
 
     fn gradients(&self) -> NamedTensors {
@@ -499,14 +499,14 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         self.check_optimizer_state(state)?;
-        self.hand_out(state, N::load_optimizer_state, Parameters::load_optimizer_state)
+        self.load_parts(state, N::load_optimizer_state, Parameters::load_optimizer_state)
     }
 }
 
 /// Memory for what is said; that of [`ActorCritic::evaluate`] stays as it is.
 #[derive(Clone, Debug, Default)]
 struct Acting {
-    scratch: Scratch,
+    scratch: Workspace,
     /// `[policy | value]` rows of a shared trunk.
     joint: Vec<f32>,
     outputs: Vec<f32>,
@@ -516,8 +516,8 @@ struct Acting {
 
 impl Acting {
     /// What a distribution makes actions of.
-    fn given<'a>(&'a self, masks: Option<&'a [bool]>) -> Given<'a> {
-        Given { outputs: &self.outputs, hidden: &self.hidden, masks }
+    fn dist_inputs<'a>(&'a self, masks: Option<&'a [bool]>) -> DistInputs<'a> {
+        DistInputs { outputs: &self.outputs, hidden: &self.hidden, masks }
     }
 }
 
@@ -552,7 +552,7 @@ struct ValueMemory {
 
 impl Memory {
     /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
-    fn make_room(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
+    fn resize_buffers(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
         resize("obs", &mut self.joint, rows * joint, 0.0)?;
         let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
             &mut self.policy;
@@ -579,28 +579,28 @@ impl PolicyMemory {
         share: f32,
     ) -> Result<ActorCriticStats> {
         let Self { outputs, hidden, log_probs, entropies, d_log_probs, d_outputs } = self;
-        let given = Given { outputs, hidden, masks: batch.masks };
-        distribution.evaluate(given, batch.actions, log_probs, entropies)?;
-        let mut said = ActorCriticStats::default();
+        let inputs = DistInputs { outputs, hidden, masks: batch.masks };
+        distribution.evaluate(inputs, batch.actions, log_probs, entropies)?;
+        let mut stats = ActorCriticStats::default();
         match loss.policy {
             PolicyLoss::Clipped { clip_coef } => {
                 let clipped =
                     clipped_policy_loss(log_probs, batch.log_probs, batch.advantages, clip_coef, d_log_probs)?;
-                said.policy_loss = clipped.loss;
-                (said.approx_kl, said.clip_fraction) = (clipped.approx_kl, clipped.clip_fraction);
+                stats.policy_loss = clipped.loss;
+                (stats.approx_kl, stats.clip_fraction) = (clipped.approx_kl, clipped.clip_fraction);
             }
             PolicyLoss::Gradient => {
-                said.policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs)?;
+                stats.policy_loss = policy_gradient_loss(log_probs, batch.advantages, d_log_probs)?;
             }
         }
         let rows = entropies.len();
-        said.entropy_loss = -(entropies.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
+        stats.entropy_loss = -(entropies.iter().map(|x| f64::from(*x)).sum::<f64>() / rows as f64) as f32;
         for d in d_log_probs.iter_mut() {
             *d *= share;
         }
         let d_entropy = -loss.ent_coef * share / rows as f32;
-        distribution.differentiate(given, batch.actions, d_log_probs, d_entropy, d_outputs)?;
-        Ok(said)
+        distribution.differentiate(inputs, batch.actions, d_log_probs, d_entropy, d_outputs)?;
+        Ok(stats)
     }
 }
 
@@ -621,13 +621,13 @@ fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[f32]) {
 }
 
 /// The policy rows of `[policy | value]` rows.
-fn policies_of(joint: &[f32], width: usize, outputs: &mut [f32]) {
+fn copy_policy_outputs(joint: &[f32], width: usize, outputs: &mut [f32]) {
     for (row, out) in joint.chunks_exact(width + 1).zip(outputs.chunks_exact_mut(width)) {
         out.copy_from_slice(&row[..width]);
     }
 }
 
 /// The values of `[policy | value]` rows.
-fn values_of(joint: &[f32], width: usize, values: &mut [f32]) {
+fn copy_values(joint: &[f32], width: usize, values: &mut [f32]) {
     values.iter_mut().zip(joint.chunks_exact(width + 1)).for_each(|(value, row)| *value = row[width]);
 }

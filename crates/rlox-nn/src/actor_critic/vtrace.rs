@@ -1,6 +1,6 @@
 //! What IMPALA learns from: steps of an older policy, corrected by V-trace.
 
-use rlox_core::{Actions, Ends, Result, Vtrace, check_len, compute_vtrace_time_major};
+use rlox_core::{Actions, EpisodeEnds, Result, VtraceConfig, check_len, compute_vtrace_time_major};
 
 use super::{ActorCritic, Minibatch};
 use crate::alloc::resize;
@@ -22,7 +22,7 @@ pub struct Trajectories<'a> {
     /// What the actions were paid.
     pub rewards: &'a [f32],
     /// How the steps ended.
-    pub ends: Ends<'a, f32>,
+    pub ends: EpisodeEnds<'a, f32>,
     /// How many environments there are.
     pub num_envs: usize,
 }
@@ -79,10 +79,10 @@ impl VtraceTargets {
     pub fn minibatch<'a>(
         &'a mut self,
         policy: &mut (impl ActorCritic + ?Sized),
-        steps: &Trajectories<'a>,
-        settings: Vtrace,
+        trajectories: &Trajectories<'a>,
+        config: VtraceConfig,
     ) -> Result<Minibatch<'a>> {
-        let Trajectories { obs, next_obs, actions, masks, log_probs, rewards, ends, num_envs } = *steps;
+        let Trajectories { obs, next_obs, actions, masks, log_probs, rewards, ends, num_envs } = *trajectories;
         let Self { log_rhos, values, next_values, vs, pg_advantages } = self;
         check_len("log_probs", log_probs.len(), rewards.len())?;
         for vector in [&mut *log_rhos, values, vs, pg_advantages] {
@@ -92,7 +92,7 @@ impl VtraceTargets {
         policy.evaluate_actions(obs, masks, actions, log_rhos, values)?;
         policy.value(next_obs, next_values)?;
         log_rhos.iter_mut().zip(log_probs).for_each(|(log_rho, old)| *log_rho -= old);
-        compute_vtrace_time_major(log_rhos, rewards, values, ends, num_envs, next_values, settings, vs, pg_advantages)?;
+        compute_vtrace_time_major(log_rhos, rewards, values, ends, num_envs, next_values, config, vs, pg_advantages)?;
         Ok(Minibatch { obs, actions, masks, log_probs, values, advantages: pg_advantages, returns: vs })
     }
 }

@@ -2,8 +2,8 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
-use crate::alloc::make_room;
+use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len};
+use crate::alloc::try_reserve;
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
 /// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
@@ -31,11 +31,11 @@ impl Bernoulli {
     /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. Where `t` would be below the smallest
     /// normal number it is 0, so that what a mask decides has a probability of 0 or 1: random numbers are at least 0 and
     /// below 1.
-    fn prepare(&mut self, given: Given<'_>) -> Result<()> {
-        self.mask(given)?;
+    fn prepare(&mut self, inputs: DistInputs<'_>) -> Result<()> {
+        self.mask(inputs)?;
         let outputs = &self.logits;
-        let probs = room(&mut self.probs, outputs.len())?;
-        let softplus = room(&mut self.softplus, outputs.len())?;
+        let probs = ensure_len(&mut self.probs, outputs.len())?;
+        let softplus = ensure_len(&mut self.softplus, outputs.len())?;
         for (t, z) in probs.iter_mut().zip(outputs) {
             *t = -z.abs();
         }
@@ -54,12 +54,12 @@ impl Bernoulli {
     }
 
     /// The logits, with those that a mask decides replaced.
-    fn mask(&mut self, given: Given<'_>) -> Result<()> {
+    fn mask(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.evaluated = 0;
         self.logits.clear();
-        make_room("outputs", &mut self.logits, given.outputs.len())?;
-        self.logits.extend_from_slice(given.outputs);
-        for (index, (logit, allowed)) in self.logits.iter_mut().zip(given.masks.into_iter().flat_map(pairs)).enumerate()
+        try_reserve("outputs", &mut self.logits, inputs.outputs.len())?;
+        self.logits.extend_from_slice(inputs.outputs);
+        for (index, (logit, allowed)) in self.logits.iter_mut().zip(inputs.masks.into_iter().flat_map(pairs)).enumerate()
         {
             match allowed {
                 [true, true] => {}
@@ -75,20 +75,20 @@ impl Bernoulli {
         Ok(())
     }
 
-    pub(super) fn mode(&mut self, given: Given<'_>, actions: &mut [i64]) -> Result<()> {
-        self.mask(given)?;
+    pub(super) fn mode(&mut self, inputs: DistInputs<'_>, actions: &mut [i64]) -> Result<()> {
+        self.mask(inputs)?;
         actions.iter_mut().zip(&self.logits).for_each(|(action, logit)| *action = i64::from(*logit > 0.0));
         Ok(())
     }
 
     pub(super) fn sample(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         rngs: &mut [Pcg64],
         actions: &mut [i64],
         log_probs: &mut [f32],
     ) -> Result<()> {
-        self.prepare(given)?;
+        self.prepare(inputs)?;
         for (index, (action, p)) in actions.iter_mut().zip(&self.probs).enumerate() {
             *action = i64::from(rngs[index / self.dim].random() < f64::from(*p));
         }
@@ -105,14 +105,14 @@ impl Bernoulli {
 
     pub(super) fn evaluate(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: &[i64],
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
         self.check_actions(actions)?;
-        self.prepare(given)?;
-        if let Some(masks) = given.masks {
+        self.prepare(inputs)?;
+        if let Some(masks) = inputs.masks {
             let forbidden = pairs(masks).zip(actions).position(|(allowed, action)| !allowed[*action as usize]);
             check_allowed(actions, self.dim, forbidden)?;
         }
@@ -168,27 +168,27 @@ mod tests {
         let mut bits = Bernoulli::new(3);
         // Only a zero, only a one, both.
         let masks = [true, false, false, true, true, true];
-        let given = Given { outputs: &[2.0, -2.0, 0.0], hidden: &[], masks: Some(&masks) };
+        let inputs = DistInputs { outputs: &[2.0, -2.0, 0.0], hidden: &[], masks: Some(&masks) };
         let (mut log_probs, mut entropies) = ([0.0], [0.0]);
-        bits.evaluate(given, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
+        bits.evaluate(inputs, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
         assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6, "{log_probs:?}");
         assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
         let mut d_outputs = [9.0; 3];
         bits.backward(&[0, 1, 1], &[1.0], 0.5, &mut d_outputs).unwrap();
         assert!(d_outputs[..2].iter().all(|d| d.abs() < 1e-20) && d_outputs[2] == 0.5, "{d_outputs:?}");
         let mut actions = [9; 3];
-        bits.mode(given, &mut actions).unwrap();
+        bits.mode(inputs, &mut actions).unwrap();
         assert_eq!(actions[..2], [0, 1]);
         for seed in 0..50 {
-            bits.sample(given, &mut [Pcg64::seed_from(seed)], &mut actions, &mut log_probs).unwrap();
+            bits.sample(inputs, &mut [Pcg64::seed_from(seed)], &mut actions, &mut log_probs).unwrap();
             assert_eq!(actions[..2], [0, 1]);
         }
         // A smaller batch after a larger one.
-        let two = Given { outputs: &[0.0; 6], hidden: &[], masks: None };
+        let two = DistInputs { outputs: &[0.0; 6], hidden: &[], masks: None };
         bits.evaluate(two, &[0; 6], &mut [0.0; 2], &mut [0.0; 2]).unwrap();
-        bits.evaluate(given, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
+        bits.evaluate(inputs, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
         assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
-        let none = Given { masks: Some(&[true, false, false, false, true, true]), ..given };
+        let none = DistInputs { masks: Some(&[true, false, false, false, true, true]), ..inputs };
         let rejected = rlox_core::testing::assert_rejects(bits.mode(none, &mut actions), Error::Action, "masks");
         assert_eq!((&rejected.got[..], rejected.at.row), ("none", Some(0)));
     }
@@ -204,9 +204,9 @@ mod tests {
         for bits in [0, !1] {
             for (only, masks) in [(0, [true, false]), (1, [false, true])] {
                 for logit in [-2.0, 0.0, f32::MAX] {
-                    let given = Given { outputs: &[logit], hidden: &[], masks: Some(&masks) };
+                    let inputs = DistInputs { outputs: &[logit], hidden: &[], masks: Some(&masks) };
                     let (mut action, mut log_prob) = ([9], [9.0]);
-                    Bernoulli::new(1).sample(given, &mut [next(bits)], &mut action, &mut log_prob).unwrap();
+                    Bernoulli::new(1).sample(inputs, &mut [next(bits)], &mut action, &mut log_prob).unwrap();
                     assert_eq!((action, log_prob), ([only], [0.0]), "{bits} {logit}");
                 }
             }

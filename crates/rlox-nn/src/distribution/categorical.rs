@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Pcg64, Result};
 
-use super::{Given, add_log_prob, check_allowed, check_evaluated, room};
+use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len};
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
 /// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
@@ -37,17 +37,17 @@ impl Categorical {
     }
 
     /// Computes all probabilities and their logarithms.
-    fn prepare(&mut self, given: Given<'_>) -> Result<()> {
+    fn prepare(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.evaluated = 0;
-        let (len, choices) = (given.outputs.len(), self.counts.len());
+        let (len, choices) = (inputs.outputs.len(), self.counts.len());
         let rows = len / self.outputs;
-        let log_probs = room(&mut self.log_probs, len)?;
-        let probs = room(&mut self.probs, len)?;
-        let sums = room(&mut self.sums, rows * choices)?;
-        match given.masks {
-            None => log_probs.copy_from_slice(given.outputs),
+        let log_probs = ensure_len(&mut self.log_probs, len)?;
+        let probs = ensure_len(&mut self.probs, len)?;
+        let sums = ensure_len(&mut self.sums, rows * choices)?;
+        match inputs.masks {
+            None => log_probs.copy_from_slice(inputs.outputs),
             Some(masks) => {
-                for ((out, logit), allowed) in log_probs.iter_mut().zip(given.outputs).zip(masks) {
+                for ((out, logit), allowed) in log_probs.iter_mut().zip(inputs.outputs).zip(masks) {
                     *out = if *allowed { *logit } else { f32::NEG_INFINITY };
                 }
             }
@@ -83,34 +83,34 @@ impl Categorical {
 
     pub(super) fn sample(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         rngs: &mut [Pcg64],
         actions: &mut [i64],
         log_probs: &mut [f32],
     ) -> Result<()> {
-        self.prepare(given)?;
+        self.prepare(inputs)?;
         log_probs.fill(0.0);
         let choices = self.counts.len();
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
-            let mut left = rngs[index / choices].random() as f32;
+            let mut remaining = rngs[index / choices].random() as f32;
             // Rounding may leave something when all probabilities are spent: the last action with any takes it.
-            let mut chosen = 0;
+            let mut action_index = 0;
             for (i, p) in probs.iter().enumerate().filter(|(_, p)| **p > 0.0) {
-                chosen = i;
-                left -= p;
-                if left < 0.0 {
+                action_index = i;
+                remaining -= p;
+                if remaining < 0.0 {
                     break;
                 }
             }
-            *action = chosen as i64;
-            add_log_prob(&mut log_probs[index / choices], logs[chosen]);
+            *action = action_index as i64;
+            add_log_prob(&mut log_probs[index / choices], logs[action_index]);
         }
         Ok(())
     }
 
-    pub(super) fn mode(&mut self, given: Given<'_>, actions: &mut [i64]) -> Result<()> {
-        self.prepare(given)?;
+    pub(super) fn mode(&mut self, inputs: DistInputs<'_>, actions: &mut [i64]) -> Result<()> {
+        self.prepare(inputs)?;
         for (probs, action) in blocks(&self.probs, &self.counts).zip(actions) {
             let (mut likeliest, mut most) = (0, f32::NEG_INFINITY);
             for (i, p) in probs.iter().enumerate() {
@@ -125,26 +125,26 @@ impl Categorical {
 
     pub(super) fn evaluate(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: &[i64],
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
         self.check_actions(actions)?;
-        self.prepare(given)?;
+        self.prepare(inputs)?;
         let choices = self.counts.len();
-        if let Some(masks) = given.masks {
+        if let Some(masks) = inputs.masks {
             let forbidden = blocks(masks, &self.counts).zip(actions).position(|(mask, action)| !mask[*action as usize]);
             check_allowed(actions, choices, forbidden)?;
         }
         log_probs.fill(0.0);
         entropies.fill(0.0);
-        let kept = room(&mut self.entropies, actions.len())?;
+        let choice_entropies = ensure_len(&mut self.entropies, actions.len())?;
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
             add_log_prob(&mut log_probs[index / choices], logs[*action as usize]);
             let entropy = probs.iter().zip(logs).map(|(p, log)| -p * log).sum();
-            kept[index] = entropy;
+            choice_entropies[index] = entropy;
             entropies[index / choices] += entropy;
         }
         self.evaluated = entropies.len();

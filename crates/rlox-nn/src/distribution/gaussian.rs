@@ -3,9 +3,9 @@
 use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
 
-use super::{Given, check_evaluated};
+use super::{DistInputs, check_evaluated};
 use crate::Parameters;
-use crate::alloc::filled;
+use crate::alloc::try_vec;
 
 /// `ln(2 pi) / 2`.
 pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
@@ -24,13 +24,13 @@ pub(super) struct Gaussian {
 impl Gaussian {
     pub(super) fn new(dim: usize, log_std_init: f32) -> Result<Self> {
         let log_std = Parameters::filled("log_std", &[dim], log_std_init)?;
-        Ok(Self { dim, log_std, sums: filled("shape", dim, 0.0)?, evaluated: 0 })
+        Ok(Self { dim, log_std, sums: try_vec("shape", dim, 0.0)?, evaluated: 0 })
     }
 
-    pub(super) fn sample(&mut self, given: Given<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
+    pub(super) fn sample(&mut self, inputs: DistInputs<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
         self.evaluated = 0;
         let log_stds = self.log_std.values();
-        let rows = actions.chunks_exact_mut(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        let rows = actions.chunks_exact_mut(self.dim).zip(inputs.outputs.chunks_exact(self.dim));
         for ((row, means), (rng, log_prob)) in rows.zip(rngs.iter_mut().zip(log_probs)) {
             *log_prob = 0.0;
             for ((action, mean), log_std) in row.iter_mut().zip(means).zip(log_stds) {
@@ -41,11 +41,11 @@ impl Gaussian {
         }
     }
 
-    pub(super) fn evaluate(&mut self, given: Given<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
+    pub(super) fn evaluate(&mut self, inputs: DistInputs<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
         self.evaluated = entropies.len();
         let log_stds = self.log_std.values();
         entropies.fill(log_stds.iter().map(|log_std| 0.5 + HALF_LN_2_PI + log_std).sum());
-        let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        let rows = actions.chunks_exact(self.dim).zip(inputs.outputs.chunks_exact(self.dim));
         for ((row, means), log_prob) in rows.zip(log_probs) {
             *log_prob = 0.0;
             for ((action, mean), log_std) in row.iter().zip(means).zip(log_stds) {
@@ -59,7 +59,7 @@ impl Gaussian {
     /// `d H / d log_std = 1`.
     pub(super) fn backward(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: &[f32],
         d_log_probs: &[f32],
         d_entropy: f32,
@@ -67,7 +67,7 @@ impl Gaussian {
     ) -> Result<()> {
         check_evaluated(self.evaluated, d_log_probs.len())?;
         self.sums.fill(f64::from(d_entropy) * d_log_probs.len() as f64);
-        let rows = actions.chunks_exact(self.dim).zip(given.outputs.chunks_exact(self.dim));
+        let rows = actions.chunks_exact(self.dim).zip(inputs.outputs.chunks_exact(self.dim));
         for (((row, means), d_log_prob), out) in rows.zip(d_log_probs).zip(d_outputs.chunks_exact_mut(self.dim)) {
             let known = row.iter().zip(means).zip(self.log_std.values());
             for ((((action, mean), log_std), out), sum) in known.zip(out).zip(&mut self.sums) {

@@ -16,14 +16,14 @@ use rlox_core::{Error, Result, Space};
 pub fn mask_width(space: &Space) -> Result<usize> {
     const ACTION_SPACE: &str = "action space";
     space.validate(ACTION_SPACE)?;
-    let counted = match space {
+    let num_values = match space {
         Space::Discrete { n, .. } => Some(*n),
         Space::MultiDiscrete { nvec } => nvec.iter().try_fold(0, |sum: i64, n| sum.checked_add(*n)),
         Space::MultiBinary { n } => i64::try_from(*n).ok().and_then(|n| n.checked_mul(2)),
         Space::Box { .. } => Some(0),
     };
     // One less than the most, so that a value has room beside the outputs.
-    let width = counted.and_then(|count| usize::try_from(count).ok()).filter(|width| *width < isize::MAX as usize);
+    let width = num_values.and_then(|count| usize::try_from(count).ok()).filter(|width| *width < isize::MAX as usize);
     width.ok_or_else(|| {
         let expected = format!("fewer than {} values in all", isize::MAX);
         Error::space(ACTION_SPACE, expected, format!("{space:?}"), "correct the space's definition")

@@ -6,9 +6,9 @@ use rlox_core::{Pcg64, Result};
 
 use super::gaussian::{HALF_LN_2_PI, draw_normal};
 use super::squashed::Squash;
-use super::{Given, check_evaluated, room};
+use super::{DistInputs, check_evaluated, ensure_len};
 use crate::Parameters;
-use crate::alloc::{filled, resize};
+use crate::alloc::{try_vec, resize};
 
 /// Keeps variances away from 0.
 const EPSILON: f32 = 1e-6;
@@ -50,7 +50,7 @@ impl StateDependent {
             noise,
             variances,
             stds,
-            sums: filled("shape", hidden * dim, 0.0)?,
+            sums: try_vec("shape", hidden * dim, 0.0)?,
             evaluated: 0,
         })
     }
@@ -69,12 +69,12 @@ impl StateDependent {
     /// Computes the standard deviations of a batch.
     fn prepare(&mut self, hidden: &[f32]) -> Result<()> {
         self.evaluated = 0;
-        let variances = room(&mut self.variances, self.hidden * self.dim)?;
+        let variances = ensure_len(&mut self.variances, self.hidden * self.dim)?;
         for (variance, log_std) in variances.iter_mut().zip(self.log_std.values()) {
             *variance = (2.0 * log_std).exp();
         }
         let rows = hidden.len() / self.hidden;
-        let stds = room(&mut self.stds, rows * self.dim)?;
+        let stds = ensure_len(&mut self.stds, rows * self.dim)?;
         stds.fill(EPSILON);
         for (row, h) in stds.chunks_exact_mut(self.dim).zip(hidden.chunks_exact(self.hidden)) {
             for (h, variances) in h.iter().zip(variances.chunks_exact(self.dim)) {
@@ -89,7 +89,7 @@ impl StateDependent {
 
     pub(super) fn sample(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         rngs: &mut [Pcg64],
         actions: &mut [f32],
         log_probs: &mut [f32],
@@ -97,15 +97,15 @@ impl StateDependent {
         if self.noise.len() != rngs.len() * self.hidden * self.dim {
             self.draw_noise(rngs)?;
         }
-        actions.copy_from_slice(given.outputs);
-        let rows = actions.chunks_exact_mut(self.dim).zip(given.hidden.chunks_exact(self.hidden));
+        actions.copy_from_slice(inputs.outputs);
+        let rows = actions.chunks_exact_mut(self.dim).zip(inputs.hidden.chunks_exact(self.hidden));
         for ((row, h), matrix) in rows.zip(self.noise.chunks_exact(self.hidden * self.dim)) {
             for (h, noise) in h.iter().zip(matrix.chunks_exact(self.dim)) {
                 row.iter_mut().zip(noise).for_each(|(action, noise)| *action += h * noise);
             }
         }
-        self.prepare(given.hidden)?;
-        self.sum_log_probs(given.outputs, actions, log_probs);
+        self.prepare(inputs.hidden)?;
+        self.sum_log_probs(inputs.outputs, actions, log_probs);
         Ok(())
     }
 
@@ -119,13 +119,13 @@ impl StateDependent {
 
     pub(super) fn evaluate(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: &[f32],
         log_probs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        self.prepare(given.hidden)?;
-        self.sum_log_probs(given.outputs, actions, log_probs);
+        self.prepare(inputs.hidden)?;
+        self.sum_log_probs(inputs.outputs, actions, log_probs);
         for (entropy, stds) in entropies.iter_mut().zip(self.stds.chunks_exact(self.dim)) {
             *entropy = stds.iter().map(|std| 0.5 + HALF_LN_2_PI + std.ln()).sum();
         }
@@ -137,7 +137,7 @@ impl StateDependent {
     /// `d H / d std = 1 / std`, and `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
     pub(super) fn backward(
         &mut self,
-        given: Given<'_>,
+        inputs: DistInputs<'_>,
         actions: &[f32],
         d_log_probs: &[f32],
         d_entropy: f32,
@@ -147,12 +147,12 @@ impl StateDependent {
         self.sums.fill(0.0);
         let dim = self.dim;
         for (row, d_log_prob) in d_log_probs.iter().enumerate() {
-            let h = &given.hidden[row * self.hidden..][..self.hidden];
+            let h = &inputs.hidden[row * self.hidden..][..self.hidden];
             for j in 0..dim {
-                let at = row * dim + j;
-                let std = self.stds[at];
-                let z = (actions[at] - given.outputs[at]) / std;
-                d_outputs[at] = d_log_prob * z / std;
+                let index = row * dim + j;
+                let std = self.stds[index];
+                let z = (actions[index] - inputs.outputs[index]) / std;
+                d_outputs[index] = d_log_prob * z / std;
                 let d_variance = (d_log_prob * (z * z - 1.0) + d_entropy) / (std * std);
                 for (k, h) in h.iter().enumerate() {
                     self.sums[k * dim + j] += f64::from(d_variance * h * h * self.variances[k * dim + j]);
@@ -183,8 +183,8 @@ impl Exploration {
     pub(crate) fn new(hidden: usize, dim: usize, log_std_init: f32) -> Result<Self> {
         let log_std = Parameters::filled("log_std", &[hidden, dim], log_std_init)?;
         let count = hidden * dim;
-        let sums = [filled("shape", count, 0.0)?, filled("shape", count, 0.0)?];
-        Ok(Self { hidden, dim, log_std, matrices: Vec::new(), noise: filled("shape", count, 0.0)?, sums })
+        let sums = [try_vec("shape", count, 0.0)?, try_vec("shape", count, 0.0)?];
+        Ok(Self { hidden, dim, log_std, matrices: Vec::new(), noise: try_vec("shape", count, 0.0)?, sums })
     }
 
     /// A matrix for each environment.
@@ -245,7 +245,7 @@ impl Explored {
         log_probs: &mut [f32],
     ) -> Result<()> {
         let (dim, count) = (exploration.dim, exploration.hidden);
-        let Self { squares, noise, variances, u, actions: kept, squash } = self;
+        let Self { squares, noise, variances, u, actions: stored_actions, squash } = self;
         resize("obs", squares, count * dim, 0.0)?;
         for (index, log_std) in exploration.log_std.values().iter().enumerate() {
             squares[index % dim * count + index / dim] = (2.0 * log_std).exp();
@@ -253,19 +253,19 @@ impl Explored {
         for vector in [&mut *noise, &mut *variances, &mut *u] {
             resize("obs", vector, actions.len(), 0.0)?;
         }
-        let one_a_row = matrices.len() > count * dim;
+        let matrix_per_row = matrices.len() > count * dim;
         for (row, h) in hidden.chunks_exact(count).enumerate() {
-            let matrix = if one_a_row { &matrices[row * count * dim..][..count * dim] } else { matrices };
+            let matrix = if matrix_per_row { &matrices[row * count * dim..][..count * dim] } else { matrices };
             for (j, (column, squares)) in matrix.chunks_exact(count).zip(squares.chunks_exact(count)).enumerate() {
-                let at = row * dim + j;
-                noise[at] = sum_of(h, column, |h, x| h * x);
-                variances[at] = EPSILON + sum_of(h, squares, |h, x| h * h * x);
-                u[at] = outputs[at].clamp(-CLIP_MEAN, CLIP_MEAN) + noise[at];
+                let index = row * dim + j;
+                noise[index] = zip_sum(h, column, |h, x| h * x);
+                variances[index] = EPSILON + zip_sum(h, squares, |h, x| h * h * x);
+                u[index] = outputs[index].clamp(-CLIP_MEAN, CLIP_MEAN) + noise[index];
             }
         }
         squash.run(u, actions);
-        kept.clear();
-        kept.extend_from_slice(actions);
+        stored_actions.clear();
+        stored_actions.extend_from_slice(actions);
         log_probs.fill(0.0);
         for (index, ((noise, variance), log_slope)) in noise.iter().zip(&*variances).zip(&squash.log_slopes).enumerate()
         {
@@ -321,14 +321,14 @@ impl Explored {
         let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
         let (count, dim) = (*count, *dim);
         log_std.add_gradients((0..count * dim).map(|index| {
-            let at = index % dim * count + index / dim;
-            (first[at] * f64::from(matrix[at]) + 2.0 * second[at] * f64::from(self.squares[at])) as f32
+            let transposed_index = index % dim * count + index / dim;
+            (first[transposed_index] * f64::from(matrix[transposed_index]) + 2.0 * second[transposed_index] * f64::from(self.squares[transposed_index])) as f32
         }));
     }
 }
 
 /// The sum of `f` over pairs, in lanes that a compiler can make vectors of.
-fn sum_of(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+fn zip_sum(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     const LANES: usize = 16;
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
     let mut lanes = [0.0; LANES];

@@ -13,7 +13,7 @@ use crate::validate;
 const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;
 
 /// The largest action whose inverse tangent is taken.
-const MOST_ACTION: f32 = 1.0_f32.next_down();
+const MAX_ACTION: f32 = 1.0_f32.next_down();
 
 /// The squashed Gaussian of SAC (Haarnoja et al. 2018, appendix C): `a = tanh(mean + std * noise)`, given a network's
 /// outputs `[mean | log_std]`.
@@ -65,14 +65,14 @@ impl Normal {
     fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
         resize("outputs", &mut self.stds, outputs.len() / 2, 0.0)?;
         for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
-            stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = cut(*log_std));
+            stds.iter_mut().zip(&row[dim..]).for_each(|(std, log_std)| *std = clamp_log_std(*log_std));
         }
         exp_in_place(&mut self.stds);
         Ok(())
     }
 }
 
-fn cut(log_std: f32) -> f32 {
+fn clamp_log_std(log_std: f32) -> f32 {
     log_std.clamp(*LOG_STD.start(), *LOG_STD.end())
 }
 
@@ -82,9 +82,9 @@ impl SquashedGaussian {
     /// # Errors
     /// [`Error::Config`] for none, or so many that twice as many outputs cannot be counted.
     pub fn new(dim: usize) -> Result<Self> {
-        const MOST: usize = usize::MAX / 2;
-        if !(1..=MOST).contains(&dim) {
-            let expected = format!("at least 1 and at most {MOST}");
+        const MAX: usize = usize::MAX / 2;
+        if !(1..=MAX).contains(&dim) {
+            let expected = format!("at least 1 and at most {MAX}");
             return Err(Error::config("dim", expected, dim.to_string(), "pass the number of an action's numbers"));
         }
         Ok(Self { dim, sampled: Sampled::default(), given: Normal::default(), mode: Normal::default() })
@@ -103,9 +103,9 @@ impl SquashedGaussian {
 
     /// Checks that all that a network said is finite.
     pub(crate) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
-        validate::check_said("outputs", outputs, self.outputs()).map_err(|error| {
-            let wrong = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
-            error.rename_argument("outputs", if wrong % self.outputs() < self.dim { "mean" } else { "log_std" })
+        validate::check_finite_outputs("outputs", outputs, self.outputs()).map_err(|error| {
+            let index = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
+            error.rename_argument("outputs", if index % self.outputs() < self.dim { "mean" } else { "log_std" })
         })
     }
 
@@ -132,12 +132,12 @@ impl SquashedGaussian {
     pub fn sample(&mut self, outputs: &[f32], noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
         check_len("noise", noise.len(), actions.len())?;
-        let Self { dim, sampled: Sampled { normal, noise: kept, actions: squashed }, .. } = self;
+        let Self { dim, sampled: Sampled { normal, noise: stored_noise, actions: squashed }, .. } = self;
         let dim = *dim;
         normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
-        kept.clear();
-        kept.extend_from_slice(noise);
+        stored_noise.clear();
+        stored_noise.extend_from_slice(noise);
         resize("outputs", u, noise.len(), 0.0)?;
         for (index, (u, noise)) in u.iter_mut().zip(noise).enumerate() {
             *u = outputs[index / dim * 2 * dim + index % dim] + stds[index] * noise;
@@ -147,7 +147,7 @@ impl SquashedGaussian {
         squashed.extend_from_slice(actions);
         log_probs.fill(0.0);
         for (index, (noise, log_slope)) in noise.iter().zip(&squash.log_slopes).enumerate() {
-            let log_std = cut(outputs[index / dim * 2 * dim + dim + index % dim]);
+            let log_std = clamp_log_std(outputs[index / dim * 2 * dim + dim + index % dim]);
             log_probs[index / dim] -= 0.5 * noise * noise + log_std + HALF_LN_2_PI + log_slope;
         }
         Ok(())
@@ -191,10 +191,10 @@ impl SquashedGaussian {
     /// Those of [`SquashedGaussian::mode`], and [`Error::Action`] for actions that are not between -1 and 1.
     pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
-        if let Some(at) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
-            let got = actions[at].to_string();
+        if let Some(index) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
+            let got = actions[index].to_string();
             let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
-            return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(at / self.dim));
+            return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(index / self.dim));
         }
         let Self { dim, given: normal, .. } = self;
         let dim = *dim;
@@ -202,12 +202,12 @@ impl SquashedGaussian {
         let Normal { stds, u, squash } = normal;
         u.clear();
         // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.
-        u.extend(actions.iter().map(|action| action.abs().min(MOST_ACTION).atanh().copysign(*action)));
-        squash.slopes_of(u);
+        u.extend(actions.iter().map(|action| action.abs().min(MAX_ACTION).atanh().copysign(*action)));
+        squash.compute_slopes(u);
         log_probs.fill(0.0);
         for (index, (u, log_slope)) in u.iter().zip(&squash.log_slopes).enumerate() {
             let (row, j) = (index / dim, index % dim);
-            let log_std = cut(outputs[row * 2 * dim + dim + j]);
+            let log_std = clamp_log_std(outputs[row * 2 * dim + dim + j]);
             let z = (u - outputs[row * 2 * dim + j]) / stds[index];
             log_probs[row] -= 0.5 * z * z + log_std + HALF_LN_2_PI + log_slope;
         }
@@ -252,11 +252,11 @@ impl Squash {
     pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
         squashed.copy_from_slice(u);
         tanh_in_place(squashed);
-        self.slopes_of(u);
+        self.compute_slopes(u);
     }
 
     /// The slopes alone.
-    pub(crate) fn slopes_of(&mut self, u: &[f32]) {
+    pub(crate) fn compute_slopes(&mut self, u: &[f32]) {
         let Self { slopes, log_slopes } = self;
         slopes.clear();
         slopes.extend(u.iter().map(|u| -2.0 * u.abs()));

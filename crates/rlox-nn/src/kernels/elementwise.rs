@@ -3,7 +3,7 @@
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::activations::{erf, exp, tanh};
-use crate::simd::{F32s, Line, on_f32s};
+use crate::simd::{F32s, AlignedF32x16, on_f32s};
 
 /// `(f(z), f'(z))` of GELU, `z Phi(z)`, and of `SiLU`, `z / (1 + e^-z)`.
 type Smooth<V> = (V, V);
@@ -67,7 +67,7 @@ gradients! {
 
 on_f32s! {
     /// The sum of the squares.
-    pub(crate) fn sum_of_squares(s: F32s, lines: &[Line]) -> f64 {
+    pub(crate) fn sum_of_squares(s: F32s, lines: &[AlignedF32x16]) -> f64 {
         let mut sums = [s.splat(0.0); 4];
         let (fours, rest) = lines.as_chunks::<4>();
         for four in fours {
@@ -86,7 +86,7 @@ on_f32s! {
 
 on_f32s! {
     /// `target += tau (online - target)`.
-    pub(crate) fn move_towards(s: F32s, tau: f32, online: &[Line], target: &mut [Line]) {
+    pub(crate) fn move_towards(s: F32s, tau: f32, online: &[AlignedF32x16], target: &mut [AlignedF32x16]) {
         let tau = s.splat(tau);
         for (target, online) in target.iter_mut().zip(online) {
             let old = s.load(target);
@@ -103,10 +103,10 @@ const TINY: f32 = f32::MIN_POSITIVE;
 ///
 /// Where something is, the root of the smallest square is far from 0, and 0 would make a giant step of it.
 #[inline(always)]
-fn unless_idle<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
+fn flush_underflow<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
     // Nothing is smaller than a number below 0.
     let size = s.max(over, s.sub(s.splat(0.0), over));
-    s.unless_tiny(square, s.sub(s.splat(TINY), size))
+    s.zero_if_tiny(square, s.sub(s.splat(TINY), size))
 }
 
 /// One step of Adam, its bias corrections worked into the numbers.
@@ -128,9 +128,9 @@ pub(crate) struct AdamStep {
 on_f32s! {
     /// Adam and `AdamW` as torch has them: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`. Returns whether all
     /// parameters are finite then.
-    pub(crate) fn adam(s: F32s, step: AdamStep, g: &[Line], m: &mut [Line], v: &mut [Line], p: &mut [Line]) -> bool {
+    pub(crate) fn adam(s: F32s, step: AdamStep, g: &[AlignedF32x16], m: &mut [AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         let [beta1, beta2] = [step.beta1, step.beta2].map(|beta| s.splat(beta));
-        let [rest1, rest2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
+        let [one_minus_beta1, one_minus_beta2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
         let [eps, size] = [step.eps, step.step_size].map(|x| s.splat(x));
         let [root_scale, decay, scale] = [step.root_scale, step.decay, step.scale].map(|x| s.splat(x));
         let (tiny, zero) = (s.splat(TINY), s.splat(0.0));
@@ -138,9 +138,9 @@ on_f32s! {
         let mut products = zero;
         for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
             let gradient = s.mul(s.load(g), scale);
-            let mean = s.unless_tiny(s.mul_add(beta1, s.load(m), s.mul(rest1, gradient)), tiny);
-            let square = s.mul_add(beta2, s.load(v), s.mul(rest2, s.mul(gradient, gradient)));
-            let square = unless_idle(s, square, mean);
+            let mean = s.zero_if_tiny(s.mul_add(beta1, s.load(m), s.mul(one_minus_beta1, gradient)), tiny);
+            let square = s.mul_add(beta2, s.load(v), s.mul(one_minus_beta2, s.mul(gradient, gradient)));
+            let square = flush_underflow(s, square, mean);
             let root = s.mul_add(s.sqrt(square), root_scale, eps);
             s.store(mean, m);
             s.store(square, v);
@@ -165,15 +165,15 @@ pub(crate) struct RmsPropStep {
 on_f32s! {
     /// `RMSprop` as torch has it: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`. Returns whether all
     /// parameters are finite then.
-    pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[Line], v: &mut [Line], p: &mut [Line]) -> bool {
-        let rest = s.splat((1.0 - f64::from(step.alpha)) as f32);
+    pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
+        let one_minus_alpha = s.splat((1.0 - f64::from(step.alpha)) as f32);
         let [lr, alpha, eps, scale] = [step.lr, step.alpha, step.eps, step.scale].map(|x| s.splat(x));
         let zero = s.splat(0.0);
         let mut products = zero;
         for ((p, g), v) in p.iter_mut().zip(g).zip(v) {
             let gradient = s.mul(s.load(g), scale);
-            let square = s.mul_add(alpha, s.load(v), s.mul(rest, s.mul(gradient, gradient)));
-            let square = unless_idle(s, square, gradient);
+            let square = s.mul_add(alpha, s.load(v), s.mul(one_minus_alpha, s.mul(gradient, gradient)));
+            let square = flush_underflow(s, square, gradient);
             s.store(square, v);
             let new = s.sub_mul(lr, s.div(gradient, s.add(s.sqrt(square), eps)), s.load(p));
             products = s.mul_add(new, zero, products);

@@ -5,12 +5,12 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::simd::{F32s, LANES, Line, numbers, on_f32s};
+use crate::simd::{F32s, LANES, AlignedF32x16, numbers, on_f32s};
 
 /// A matrix in lines, `stride` lines a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines<'a> {
-    pub(crate) lines: &'a [Line],
+    pub(crate) lines: &'a [AlignedF32x16],
     pub(crate) stride: usize,
 }
 
@@ -29,12 +29,12 @@ impl<'a> From<Lines<'a>> for Numbers<'a> {
 
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Onto<'a> {
-    Nothing,
+pub(crate) enum Accumulate<'a> {
+    Zero,
     /// The same line of biases in every row.
-    Bias(&'a [Line]),
+    Bias(&'a [AlignedF32x16]),
     /// What is there.
-    Itself,
+    Output,
 }
 
 /// The extents of a product: `rows x inner` times `inner x columns` lines.
@@ -46,65 +46,65 @@ pub(crate) struct Extent {
 }
 
 /// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
-pub(crate) fn product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
-    product_from(0, extent, a, b, onto, c);
+pub(crate) fn product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+    product_from(0, extent, a, b, accumulate, c);
 }
 
 /// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
-pub(crate) fn transposed_product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
-    transposed_product_from(0, extent, a, b, onto, c);
+pub(crate) fn transposed_product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+    transposed_product_from(0, extent, a, b, accumulate, c);
 }
 
 on_f32s! {
     /// Columns of `c = onto + a b` from `j` on, the rows of `c` `extent.columns` lines long.
     pub(super) fn product_from(
-        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
-        columns::<_, false>(s, extent, a, b, onto, c, j);
+        multiply_columns::<_, false>(s, extent, a, b, accumulate, c, j);
     }
 }
 
 on_f32s! {
     /// Columns of `c = onto + a^T b` from `j` on, where `a` is stored as `inner x rows`.
     pub(super) fn transposed_product_from(
-        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+        s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
-        columns::<_, true>(s, extent, a, b, onto, c, j);
+        multiply_columns::<_, true>(s, extent, a, b, accumulate, c, j);
     }
 }
 
 /// Strips of columns from `j` on, as wide as the registers allow.
 #[inline(always)]
-fn columns<S: F32s, const T: bool>(
+fn multiply_columns<S: F32s, const T: bool>(
     s: S,
     extent: Extent,
     a: Numbers<'_>,
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
     mut j: usize,
 ) {
     while j < extent.columns {
-        let left = extent.columns - j;
-        if S::tile_rows(4) > 0 && left >= 4 {
-            j += rows::<S, 4, T>(s, extent, a, b, onto, c, j);
-        } else if S::tile_rows(2) > 0 && left >= 2 {
-            j += rows::<S, 2, T>(s, extent, a, b, onto, c, j);
+        let remaining = extent.columns - j;
+        if S::tile_rows(4) > 0 && remaining >= 4 {
+            j += multiply_rows::<S, 4, T>(s, extent, a, b, accumulate, c, j);
+        } else if S::tile_rows(2) > 0 && remaining >= 2 {
+            j += multiply_rows::<S, 2, T>(s, extent, a, b, accumulate, c, j);
         } else {
-            j += rows::<S, 1, T>(s, extent, a, b, onto, c, j);
+            j += multiply_rows::<S, 1, T>(s, extent, a, b, accumulate, c, j);
         }
     }
 }
 
 /// All tiles of `N` columns from `j` on; returns `N`.
 #[inline(always)]
-fn rows<S: F32s, const N: usize, const T: bool>(
+fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     s: S,
     extent: Extent,
     a: Numbers<'_>,
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
     j: usize,
 ) -> usize {
     let most = S::tile_rows(N);
@@ -123,19 +123,19 @@ fn rows<S: F32s, const N: usize, const T: bool>(
 
 /// `M` rows from `i` on and `N` columns from `j` on.
 #[inline(always)]
-fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
+fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
     s: S,
     extent: Extent,
     a: Numbers<'_>,
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
     [i, j]: [usize; 2],
 ) {
     let mut sums = [[s.splat(0.0); N]; M];
-    match onto {
-        Onto::Nothing => {}
-        Onto::Bias(bias) => {
+    match accumulate {
+        Accumulate::Zero => {}
+        Accumulate::Bias(bias) => {
             for (line, column) in bias[j..][..N].iter().enumerate().map(|(n, line)| (line, n)) {
                 let bias = s.load(line);
                 for row in &mut sums {
@@ -143,10 +143,10 @@ fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
                 }
             }
         }
-        Onto::Itself => {
+        Accumulate::Output => {
             for (m, row) in sums.iter_mut().enumerate() {
-                let there = &c[(i + m) * extent.columns + j..][..N];
-                row.iter_mut().zip(there).for_each(|(sum, line)| *sum = s.load(line));
+                let current = &c[(i + m) * extent.columns + j..][..N];
+                row.iter_mut().zip(current).for_each(|(sum, line)| *sum = s.load(line));
             }
         }
     }
@@ -174,7 +174,7 @@ fn tile<S: F32s, const M: usize, const N: usize, const T: bool>(
 
 on_f32s! {
     /// `y = x w^T + bias` for few outputs: `w` has one row of `columns` lines for each, `x` one for each row of `y`.
-    pub(crate) fn few_outputs(s: F32s, columns: usize, x: &[Line], w: &[Line], bias: &[f32], y: &mut [f32]) {
+    pub(crate) fn narrow_product(s: F32s, columns: usize, x: &[AlignedF32x16], w: &[AlignedF32x16], bias: &[f32], y: &mut [f32]) {
         for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(bias.len())) {
             for ((w, bias), y) in w.chunks_exact(columns).zip(bias).zip(y) {
                 let mut sums = [s.splat(0.0); 2];
@@ -190,7 +190,7 @@ on_f32s! {
 on_f32s! {
     /// The sums of the columns of `d`, whose rows are as long as `sums`, and which comes in two parts, the first one of an
     /// even number of rows if there is a second one; added to what is there, or not.
-    pub(crate) fn column_sums(s: F32s, d: [&[Line]; 2], add: bool, sums: &mut [Line]) {
+    pub(crate) fn column_sums(s: F32s, d: [&[AlignedF32x16]; 2], add: bool, sums: &mut [AlignedF32x16]) {
         let stride = sums.len();
         for (j, out) in sums.iter_mut().enumerate() {
             let mut halves = [if add { s.load(out) } else { s.splat(0.0) }, s.splat(0.0)];
@@ -206,7 +206,7 @@ on_f32s! {
 
 on_f32s! {
     /// `out = a^T`: `rows` numbers of each of the first `columns` columns, in rows of `stride` lines, whose rest is 0.
-    pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [Line], stride: usize) {
+    pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [AlignedF32x16], stride: usize) {
         for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
             for p in 0..stride {
                 let mut block = [s.splat(0.0); LANES];
@@ -229,19 +229,19 @@ pub(super) mod tests {
     use crate::simd::lines;
     use crate::simd::tests::on_each_isa;
 
-    pub(in crate::kernels) fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<Line> {
+    pub(in crate::kernels) fn matrix(rows: usize, columns: usize, seed: u32) -> Vec<AlignedF32x16> {
         let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
         let mut number = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as f32 / (1 << 23) as f32 - 1.0
         };
-        (0..rows * columns).map(|_| Line(std::array::from_fn(|_| number()))).collect()
+        (0..rows * columns).map(|_| AlignedF32x16(std::array::from_fn(|_| number()))).collect()
     }
 
     fn expected(
         extent: Extent,
         a: impl Fn(usize, usize) -> f32,
-        b: &[Line],
+        b: &[AlignedF32x16],
         start: impl Fn(usize, usize) -> f32,
     ) -> Vec<f64> {
         let width = extent.columns * LANES;
@@ -252,7 +252,7 @@ pub(super) mod tests {
         (0..extent.rows * width).map(|index| at(index / width, index % width)).collect()
     }
 
-    fn near(got: &[Line], expected: &[f64]) -> bool {
+    fn near(got: &[AlignedF32x16], expected: &[f64]) -> bool {
         numbers(got).iter().zip(expected).all(|(got, expected)| (f64::from(*got) - expected).abs() < 1e-4)
     }
 
@@ -268,11 +268,11 @@ pub(super) mod tests {
             let across = Numbers { numbers: &a, stride: rows };
             on_each_isa(|isa| {
                 let mut c = there.clone();
-                product(extent, plain, b, Onto::Bias(&bias), &mut c);
+                product(extent, plain, b, Accumulate::Bias(&bias), &mut c);
                 let wanted = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
                 assert!(near(&c, &wanted), "{isa:?}");
                 let mut c = there.clone();
-                transposed_product(extent, across, b, Onto::Itself, &mut c);
+                transposed_product(extent, across, b, Accumulate::Output, &mut c);
                 let start = |i: usize, j: usize| numbers(&there)[i * columns * LANES + j];
                 assert!(near(&c, &expected(extent, |i, p| a[p * rows + i], b.lines, start)), "{isa:?}");
                 let mut sums = bias.clone();
@@ -285,14 +285,14 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn few_outputs_are_dot_products(rows in 0_usize..9, columns in 1_usize..6, outputs in 1_usize..9, seed: u32) {
+        fn narrow_products_are_dot_products(rows in 0_usize..9, columns in 1_usize..6, outputs in 1_usize..9, seed: u32) {
             let (x, w) = (matrix(rows, columns, seed), matrix(outputs, columns, seed ^ 1));
             let bias: Vec<f32> = (0..outputs).map(|i| i as f32).collect();
             on_each_isa(|isa| {
                 let mut y = vec![f32::NAN; rows * outputs];
-                few_outputs(columns, &x, &w, &bias, &mut y);
+                narrow_product(columns, &x, &w, &bias, &mut y);
                 for (index, y) in y.iter().enumerate() {
-                    let row = |of: &[Line], i: usize| numbers(of)[i * columns * LANES..][..columns * LANES].to_vec();
+                    let row = |of: &[AlignedF32x16], i: usize| numbers(of)[i * columns * LANES..][..columns * LANES].to_vec();
                     let pairs = row(&x, index / outputs).into_iter().zip(row(&w, index % outputs));
                     let dot: f64 = pairs.map(|(x, w)| f64::from(x) * f64::from(w)).sum();
                     assert!((f64::from(*y) - dot - (index % outputs) as f64).abs() < 1e-4, "{isa:?}");
@@ -306,10 +306,10 @@ pub(super) mod tests {
         let (a, b, bias) = (matrix(29, 3, 1), matrix(48, 5, 2), matrix(1, 5, 3));
         let b = Lines { lines: &b, stride: 5 };
         on_each_isa(|isa| {
-            let run = |rows: usize, a: &[Line]| {
-                let mut c = vec![Line::ZERO; rows * 5];
+            let run = |rows: usize, a: &[AlignedF32x16]| {
+                let mut c = vec![AlignedF32x16::ZERO; rows * 5];
                 let a = Numbers::from(Lines { lines: a, stride: 3 });
-                product(Extent { rows, inner: 48, columns: 5 }, a, b, Onto::Bias(&bias), &mut c);
+                product(Extent { rows, inner: 48, columns: 5 }, a, b, Accumulate::Bias(&bias), &mut c);
                 c
             };
             let all = run(29, &a);
@@ -323,7 +323,7 @@ pub(super) mod tests {
     fn transposes_and_pads_with_zeros() {
         let a = matrix(19, 2, 4);
         on_each_isa(|isa| {
-            let mut out = vec![Line([9.0; LANES]); 21 * 2];
+            let mut out = vec![AlignedF32x16([9.0; LANES]); 21 * 2];
             transpose(Lines { lines: &a, stride: 2 }, 19, 21, &mut out, 2);
             let (a, out) = (numbers(&a), numbers(&out));
             for j in 0..21 {

@@ -5,13 +5,13 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use super::gemm::{Extent, Lines, Numbers, Onto, product_from, transposed_product_from};
-use crate::simd::{F32s, LANES, Line, on_f32s};
+use super::gemm::{Extent, Lines, Numbers, Accumulate, product_from, transposed_product_from};
+use crate::simd::{F32s, LANES, AlignedF32x16, on_f32s};
 
 /// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
-pub(crate) fn sparse_product(extent: Extent, a: Lines<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) {
-    let done = strips(extent, a, b, onto, c);
-    product_from(done, extent, a.into(), b, onto, c);
+pub(crate) fn sparse_product(extent: Extent, a: Lines<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+    let done = strips(extent, a, b, accumulate, c);
+    product_from(done, extent, a.into(), b, accumulate, c);
 }
 
 /// `c = onto + a^T b`, where `a` is stored as `extent.inner` rows; of its columns those from `first` on, as many as `c` has
@@ -21,18 +21,18 @@ pub(crate) fn transposed_sparse_product(
     a: Lines<'_>,
     first: usize,
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
 ) {
-    let done = transposed_strips(extent, a, first, b, onto, c);
+    let done = transposed_strips(extent, a, first, b, accumulate, c);
     let a = Numbers::from(a);
     let a = Numbers { numbers: &a.numbers[first..], stride: a.stride };
-    transposed_product_from(done, extent, a, b, onto, c);
+    transposed_product_from(done, extent, a, b, accumulate, c);
 }
 
 on_f32s! {
     /// As many columns as pay; returns their number.
-    fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line]) -> usize {
+    fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) -> usize {
         let mut j = 0;
         macro_rules! strip {
             ($($w:literal)*) => {
@@ -51,7 +51,7 @@ on_f32s! {
 on_f32s! {
     /// As many columns as pay; returns their number.
     fn transposed_strips(
-        s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, onto: Onto<'_>, c: &mut [Line],
+        s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) -> usize {
         let mut j = 0;
         macro_rules! strip {
@@ -78,17 +78,17 @@ fn strip<S: F32s, const W: usize>(
     extent: Extent,
     a: Lines<'_>,
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
     j: usize,
 ) -> usize {
     for from in (0..extent.inner.max(1)).step_by(BLOCK * LANES) {
         let count = (extent.inner - from).min(BLOCK * LANES);
-        let onto = if from == 0 { onto } else { Onto::Itself };
+        let accumulate = if from == 0 { accumulate } else { Accumulate::Output };
         let rows = Lines { lines: &b.lines[from * b.stride + j..], stride: b.stride };
         for i in 0..extent.rows {
             let factors = &a.lines[i * a.stride + from / LANES..][..count.div_ceil(LANES)];
-            add_rows::<S, W>(s, factors, count, rows, onto, j, &mut c[i * extent.columns + j..]);
+            add_rows::<S, W>(s, factors, count, rows, accumulate, j, &mut c[i * extent.columns + j..]);
         }
     }
     W
@@ -101,14 +101,14 @@ fn transposed_strip<S: F32s, const W: usize>(
     extent: Extent,
     (a, first): (Lines<'_>, usize),
     b: Lines<'_>,
-    onto: Onto<'_>,
-    c: &mut [Line],
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
     j: usize,
 ) -> usize {
-    let mut block = [[Line::ZERO; BLOCK]; LANES];
+    let mut block = [[AlignedF32x16::ZERO; BLOCK]; LANES];
     for from in (0..extent.inner.max(1)).step_by(BLOCK * LANES) {
         let count = (extent.inner - from).min(BLOCK * LANES);
-        let onto = if from == 0 { onto } else { Onto::Itself };
+        let accumulate = if from == 0 { accumulate } else { Accumulate::Output };
         let rows = Lines { lines: &b.lines[from * b.stride + j..], stride: b.stride };
         for k in first / LANES..(first + extent.rows).div_ceil(LANES) {
             for part in 0..BLOCK {
@@ -123,7 +123,7 @@ fn transposed_strip<S: F32s, const W: usize>(
             for (m, factors) in block.iter().enumerate() {
                 let i = (k * LANES + m).wrapping_sub(first);
                 if i < extent.rows {
-                    add_rows::<S, W>(s, factors, count, rows, onto, j, &mut c[i * extent.columns + j..]);
+                    add_rows::<S, W>(s, factors, count, rows, accumulate, j, &mut c[i * extent.columns + j..]);
                 }
             }
         }
@@ -136,34 +136,34 @@ fn transposed_strip<S: F32s, const W: usize>(
 #[inline(always)]
 fn add_rows<S: F32s, const W: usize>(
     s: S,
-    factors: &[Line],
+    factors: &[AlignedF32x16],
     count: usize,
     b: Lines<'_>,
-    onto: Onto<'_>,
+    accumulate: Accumulate<'_>,
     j: usize,
-    c: &mut [Line],
+    c: &mut [AlignedF32x16],
 ) {
-    let mut left = 0_u64;
+    let mut remaining = 0_u64;
     for (part, line) in factors.iter().enumerate() {
-        left |= u64::from(s.not_zero(s.load(line))) << (part * LANES);
+        remaining |= u64::from(s.not_zero(s.load(line))) << (part * LANES);
     }
-    left &= (1 << count) - 1;
+    remaining &= (1 << count) - 1;
     let c = &mut c[..W];
     let mut sums = [s.splat(0.0); W];
-    let begin = match onto {
-        Onto::Nothing => None,
-        Onto::Bias(bias) => Some(&bias[j..][..W]),
-        Onto::Itself if left == 0 => return,
-        Onto::Itself => Some(&*c),
+    let initial = match accumulate {
+        Accumulate::Zero => None,
+        Accumulate::Bias(bias) => Some(&bias[j..][..W]),
+        Accumulate::Output if remaining == 0 => return,
+        Accumulate::Output => Some(&*c),
     };
-    if let Some(begin) = begin {
-        for (sum, line) in sums.iter_mut().zip(begin) {
+    if let Some(initial) = initial {
+        for (sum, line) in sums.iter_mut().zip(initial) {
             *sum = s.load(line);
         }
     }
-    while left != 0 {
-        let p = left.trailing_zeros() as usize;
-        left &= left - 1;
+    while remaining != 0 {
+        let p = remaining.trailing_zeros() as usize;
+        remaining &= remaining - 1;
         let factor = s.splat(factors[p / LANES].0[p % LANES]);
         let row = &b.lines[p * b.stride..][..W];
         for (sum, line) in sums.iter_mut().zip(row) {
@@ -186,13 +186,13 @@ mod tests {
     use crate::simd::tests::on_each_isa;
 
     /// A matrix of which about half of the numbers are 0, and all beyond a width.
-    fn halved(rows: usize, width: usize, seed: u32) -> Vec<Line> {
+    fn halved(rows: usize, width: usize, seed: u32) -> Vec<AlignedF32x16> {
         let stride = width.div_ceil(LANES);
         let mut all = matrix(rows, stride, seed);
         for (at, line) in all.iter_mut().enumerate() {
             let from = at % stride * LANES;
-            let kept = |lane: usize, x: &f32| from + lane < width && *x > 0.0;
-            line.0.iter_mut().enumerate().for_each(|(lane, x)| *x = if kept(lane, x) { *x } else { 0.0 });
+            let is_active = |lane: usize, x: &f32| from + lane < width && *x > 0.0;
+            line.0.iter_mut().enumerate().for_each(|(lane, x)| *x = if is_active(lane, x) { *x } else { 0.0 });
         }
         all
     }
@@ -211,7 +211,7 @@ mod tests {
             let across = halved(inner, first + rows, seed ^ 2);
             let across = Lines { lines: &across, stride: (first + rows).div_ceil(LANES) };
             on_each_isa(|isa| {
-                for onto in [Onto::Nothing, Onto::Bias(&bias), Onto::Itself] {
+                for onto in [Accumulate::Zero, Accumulate::Bias(&bias), Accumulate::Output] {
                     let (mut c, mut expected) = (there.clone(), there.clone());
                     sparse_product(extent, a, b, onto, &mut c);
                     product(extent, a.into(), b, onto, &mut expected);
@@ -234,8 +234,8 @@ mod tests {
         let b = matrix(3, 16, 2);
         let (a, b) = (Lines { lines: &a, stride: 1 }, Lines { lines: &b, stride: 16 });
         on_each_isa(|isa| {
-            let mut c = vec![Line::ZERO; 16];
-            sparse_product(Extent { rows: 1, inner: 3, columns: 16 }, a, b, Onto::Nothing, &mut c);
+            let mut c = vec![AlignedF32x16::ZERO; 16];
+            sparse_product(Extent { rows: 1, inner: 3, columns: 16 }, a, b, Accumulate::Zero, &mut c);
             assert!(numbers(&c).iter().all(|x| x.is_finite()), "{isa:?}");
         });
     }

@@ -17,7 +17,7 @@ pub enum Discount<'a> {
 }
 
 impl Discount<'_> {
-    fn at(&self, row: usize) -> f32 {
+    fn value_at(&self, row: usize) -> f32 {
         match self {
             Self::Same(gamma) => *gamma,
             Self::Each(gammas) => gammas[row],
@@ -77,7 +77,7 @@ pub fn td_targets(
     discount.check(count)?;
     let known = rewards.iter().zip(terminated).zip(next_values);
     for (row, (target, ((reward, terminated), next))) in targets.iter_mut().zip(known).enumerate() {
-        *target = if *terminated { *reward } else { reward + discount.at(row) * next };
+        *target = if *terminated { *reward } else { reward + discount.value_at(row) * next };
     }
     Ok(())
 }
@@ -203,8 +203,8 @@ pub fn sac_actor_loss(
 /// ```
 pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
     check_some("values", values.len())?;
-    let whole = (d_actions.len() / values.len()).max(1) * values.len();
-    check_len("d_actions", d_actions.len(), whole)?;
+    let expected_len = (d_actions.len() / values.len()).max(1) * values.len();
+    check_len("d_actions", d_actions.len(), expected_len)?;
     let count = values.len() as f32;
     for slope in d_actions {
         *slope = -*slope / count;

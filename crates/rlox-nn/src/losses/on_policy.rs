@@ -179,7 +179,7 @@ pub fn explained_variance(values: &[f32], returns: &[f32]) -> Result<f32> {
         }
         squares / count
     };
-    let spread = variance(&mut returns.iter().map(|x| f64::from(*x)));
-    let left = variance(&mut returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)));
-    Ok(if spread > 0.0 { (1.0 - left / spread) as f32 } else { f32::NAN })
+    let return_variance = variance(&mut returns.iter().map(|x| f64::from(*x)));
+    let residual_variance = variance(&mut returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)));
+    Ok(if return_variance > 0.0 { (1.0 - residual_variance / return_variance) as f32 } else { f32::NAN })
 }

@@ -5,7 +5,7 @@ use rlox_core::{Error, Result};
 use crate::kernels::elementwise::{
     gelu_gradients, gelu_lines, relu_gradients, relu_lines, silu_gradients, silu_lines, tanh_gradients, tanh_lines,
 };
-use crate::simd::{LANES, Line, lines, numbers, numbers_mut};
+use crate::simd::{LANES, AlignedF32x16, lines, numbers, numbers_mut};
 
 /// What hidden layers apply to their sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Activation {
     /// assert_eq!(x, [0.0, 0.0, 2.0]);
     /// ```
     pub fn apply(self, x: &mut [f32]) {
-        let mut block = [Line::ZERO; BLOCK];
+        let mut block = [AlignedF32x16::ZERO; BLOCK];
         for x in x.chunks_mut(BLOCK * LANES) {
             let block = &mut block[..lines(x.len())];
             numbers_mut(block)[..x.len()].copy_from_slice(x);
@@ -73,7 +73,7 @@ impl Activation {
     /// assert_eq!(gradients, [1.5, 3.0]);
     /// ```
     pub fn multiply_by_derivative(self, of: &[f32], gradients: &mut [f32]) {
-        let (mut from, mut to) = ([Line::ZERO; BLOCK], [Line::ZERO; BLOCK]);
+        let (mut from, mut to) = ([AlignedF32x16::ZERO; BLOCK], [AlignedF32x16::ZERO; BLOCK]);
         for (of, gradients) in of.chunks(BLOCK * LANES).zip(gradients.chunks_mut(BLOCK * LANES)) {
             let count = of.len().min(gradients.len());
             let (from, to) = (&mut from[..lines(count)], &mut to[..lines(count)]);
@@ -89,7 +89,7 @@ impl Activation {
         matches!(self, Self::Silu | Self::Gelu)
     }
 
-    pub(super) fn apply_to_lines(self, x: &mut [Line]) {
+    pub(super) fn apply_to_lines(self, x: &mut [AlignedF32x16]) {
         match self {
             Self::Tanh => tanh_lines(x),
             Self::Relu => relu_lines(x),
@@ -98,7 +98,7 @@ impl Activation {
         }
     }
 
-    pub(super) fn differentiate_lines(self, of: &[Line], gradients: &mut [Line]) {
+    pub(super) fn differentiate_lines(self, of: &[AlignedF32x16], gradients: &mut [AlignedF32x16]) {
         match self {
             Self::Tanh => tanh_gradients(of, gradients),
             Self::Relu => relu_gradients(of, gradients),
@@ -131,9 +131,9 @@ mod tests {
             for count in [0, 1, 15, 16, 17, BLOCK * LANES, 2 * BLOCK * LANES + 5] {
                 let at = |i: usize| (i % 41) as f32 / 8.0 - 2.5;
                 let x: Vec<f32> = (0..count).map(at).collect();
-                let mut padded = vec![Line::ZERO; lines(count)];
+                let mut padded = vec![AlignedF32x16::ZERO; lines(count)];
                 numbers_mut(&mut padded)[..count].copy_from_slice(&x);
-                let mut gradients = vec![Line([0.5; LANES]); lines(count)];
+                let mut gradients = vec![AlignedF32x16([0.5; LANES]); lines(count)];
                 activation.differentiate_lines(&padded, &mut gradients);
                 activation.apply_to_lines(&mut padded);
                 let (mut out, mut slopes) = (x.clone(), vec![0.5; count]);

@@ -6,39 +6,39 @@ use std::ops::Range;
 use rlox_core::Result;
 
 use super::Mlp;
-use super::forward::{Input, Kept, Layer, Part, TOGETHER, pad, unpad};
+use super::forward::{Input, ForwardCache, Layer, Part, TILE_MULTIPLE, pad, unpad};
 use crate::kernels::elementwise::sum_of_squares;
-use crate::kernels::gemm::{Extent, Lines, Numbers, Onto, column_sums, product, transpose, transposed_product};
+use crate::kernels::gemm::{Extent, Lines, Numbers, Accumulate, column_sums, product, transpose, transposed_product};
 use crate::kernels::sparse::{sparse_product, transposed_sparse_product};
-use crate::parallel::{at_once, both_at_once, pays};
-use crate::simd::{Line, lines, numbers_mut};
+use crate::parallel::{join_if_worth, join_infallible, worth_forking};
+use crate::simd::{AlignedF32x16, lines, numbers_mut};
 
 impl Mlp {
     /// `dh` is the gradient with respect to the last hidden layer beside that which comes from the outputs.
-    pub(super) fn run_back(
+    pub(super) fn run_backward(
         &mut self,
         dy: &[f32],
         dh: Option<&[f32]>,
         params: bool,
         dx: Option<&mut [f32]>,
     ) -> Result<()> {
-        let mut kept = std::mem::take(&mut self.kept);
-        let done = self.back_through(&mut kept, (dy, dh), params, dx);
-        self.kept = kept;
-        done
+        let mut cache = std::mem::take(&mut self.kept);
+        let result = self.backward_through(&mut cache, (dy, dh), params, dx);
+        self.kept = cache;
+        result
     }
 
-    fn back_through(
+    fn backward_through(
         &mut self,
-        kept: &mut Kept,
+        cache: &mut ForwardCache,
         (dy, dh): (&[f32], Option<&[f32]>),
         params: bool,
         dx: Option<&mut [f32]>,
     ) -> Result<()> {
-        if !kept.fresh {
-            self.transpose_weights(kept, dx.is_some());
+        if !cache.fresh {
+            self.transpose_weights(cache, dx.is_some());
         }
-        let Kept { rows, parts: [left, right], transposed, .. } = kept;
+        let ForwardCache { rows, parts: [left, right], transposed, .. } = cache;
         let work = self.half_a_pass(*rows);
         let (d_left, d_right) = dy.split_at(left.rows * self.layout.out_dim());
         let (h_left, h_right) = dh.map(|dh| dh.split_at(left.rows * self.layout.hidden_dim())).unzip();
@@ -52,36 +52,36 @@ impl Mlp {
         };
         let (net, transposed) = (&*self, &transposed[..]);
         if right.rows == 0 {
-            net.back(left, transposed, d_left, params, x_left);
+            net.backward_rows(left, transposed, d_left, params, x_left);
         } else {
-            both_at_once(
+            join_infallible(
                 work,
-                || net.back(left, transposed, d_left, params, x_left),
-                || net.back(right, transposed, d_right, params, x_right),
+                || net.backward_rows(left, transposed, d_left, params, x_left),
+                || net.backward_rows(right, transposed, d_right, params, x_right),
             )?;
         }
         if !params {
             return Ok(());
         }
         let mut gradients = std::mem::take(&mut self.gradients);
-        let (net, kept, (first, second)) = (&*self, &*kept, gradients.split_at_mut(self.middle));
-        let done = at_once(
+        let (net, cache, (first, second)) = (&*self, &*cache, gradients.split_at_mut(self.middle));
+        let result = join_if_worth(
             work,
-            || Ok(net.add_gradients(kept, dy, 0, first)),
-            || Ok(net.add_gradients(kept, dy, net.middle, second)),
+            || Ok(net.add_gradients(cache, dy, 0, first)),
+            || Ok(net.add_gradients(cache, dy, net.middle, second)),
         );
         self.gradients = gradients;
-        let (first, second) = done?;
-        (self.live, self.squares, self.shared) = (true, first + second, pays(work));
+        let (first, second) = result?;
+        (self.live, self.squares, self.shared) = (true, first + second, worth_forking(work));
         Ok(())
     }
 
     /// The gradients of some rows with respect to each layer's sums, and to the inputs. Where nothing else is wanted, rows
     /// whose gradient is 0 are left out.
-    fn back(
+    fn backward_rows(
         &self,
         part: &mut Part,
-        transposed: &[Vec<Line>],
+        transposed: &[Vec<AlignedF32x16>],
         (dy, dh): (&[f32], Option<&[f32]>),
         params: bool,
         mut dx: Option<&mut [f32]>,
@@ -89,21 +89,21 @@ impl Mlp {
         let last = self.layers.len() - 1;
         let outputs = self.layout.out_dim();
         if !params {
-            part.want(dy, outputs);
+            part.select_nonzero_rows(dy, outputs);
         }
-        let Part { outputs: kept, sums, deltas, d_inputs, wanted, dy: some, .. } = part;
+        let Part { outputs: activations, sums, deltas, d_inputs, wanted, dy: nonzero_dy, .. } = part;
         let some_rows = !params && wanted.len() < part.rows;
-        let (dy, rows) = if some_rows { (&some[..], wanted.len()) } else { (dy, part.rows) };
+        let (dy, rows) = if some_rows { (&nonzero_dy[..], wanted.len()) } else { (dy, part.rows) };
         for i in (0..=last).rev() {
             let layer = &self.layers[i];
-            let (before, from_here) = deltas.split_at_mut(i);
-            let given = if layer.few {
+            let (before, from_layer) = deltas.split_at_mut(i);
+            let d_outputs = if layer.few {
                 Numbers { numbers: dy, stride: layer.outputs }
             } else {
                 if i == last {
-                    pad(dy, layer.outputs, &mut from_here[0]);
+                    pad(dy, layer.outputs, &mut from_layer[0]);
                 }
-                Lines { lines: &from_here[0], stride: layer.stride() }.into()
+                Lines { lines: &from_layer[0], stride: layer.stride() }.into()
             };
             if i == 0 && dx.is_none() {
                 return;
@@ -114,11 +114,11 @@ impl Mlp {
             let extent = Extent { rows, inner: layer.outputs, columns };
             let out = &mut before.last_mut().unwrap_or(&mut *d_inputs)[..rows * columns];
             let back = Lines { lines: back, stride: columns };
-            if i < last && self.sparse() {
-                let given = Lines { lines: &from_here[0], stride: layer.stride() };
-                sparse_product(extent, given, back, Onto::Nothing, out);
+            if i < last && self.is_sparse() {
+                let d_outputs = Lines { lines: &from_layer[0], stride: layer.stride() };
+                sparse_product(extent, d_outputs, back, Accumulate::Zero, out);
             } else {
-                product(extent, given, back, Onto::Nothing, out);
+                product(extent, d_outputs, back, Accumulate::Zero, out);
             }
             if let Some(dh) = dh.filter(|dh| i == last && !dh.is_empty()) {
                 for (out, dh) in out.chunks_exact_mut(columns).zip(dh.chunks_exact(layer.inputs)) {
@@ -126,13 +126,13 @@ impl Mlp {
                 }
             }
             if i > 0 {
-                let of = if self.activation().needs_inputs() { &sums[i - 1] } else { &kept[i - 1] };
+                let derivative_input = if self.activation().needs_inputs() { &sums[i - 1] } else { &activations[i - 1] };
                 if some_rows {
                     for (row, out) in wanted.iter().zip(out.chunks_exact_mut(columns)) {
-                        self.activation().differentiate_lines(&of[row * columns..][..columns], out);
+                        self.activation().differentiate_lines(&derivative_input[row * columns..][..columns], out);
                     }
                 } else {
-                    self.activation().differentiate_lines(of, out);
+                    self.activation().differentiate_lines(derivative_input, out);
                 }
             }
         }
@@ -148,67 +148,67 @@ impl Mlp {
     }
 
     /// The first layer's are needed for the gradient of the input only.
-    fn transpose_weights(&self, kept: &mut Kept, first: bool) {
+    fn transpose_weights(&self, cache: &mut ForwardCache, first: bool) {
         for (i, layer) in self.layers.iter().enumerate() {
             if !layer.few && (i > 0 || first) {
                 let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
-                transpose(weight, layer.inputs, layer.outputs, &mut kept.transposed[i], lines(layer.inputs));
+                transpose(weight, layer.inputs, layer.outputs, &mut cache.transposed[i], lines(layer.inputs));
             }
         }
-        kept.fresh = first;
+        cache.fresh = first;
     }
 
     /// Adds the gradients of the parameters from line `from` of the arena on to those there are, or puts them in their
     /// place. Gives the sum of the squares of what is there then.
-    fn add_gradients(&self, kept: &Kept, dy: &[f32], from: usize, gradients: &mut [Line]) -> f64 {
-        let here = from..from + gradients.len();
+    fn add_gradients(&self, cache: &ForwardCache, dy: &[f32], from: usize, gradients: &mut [AlignedF32x16]) -> f64 {
+        let range = from..from + gradients.len();
         for (i, layer) in self.layers.iter().enumerate() {
-            let weight = overlap(&layer.weight, &here);
+            let weight = overlap(&layer.weight, &range);
             if !weight.is_empty() {
                 let first = (weight.start - layer.weight.start) / layer.stride();
                 let out = &mut gradients[weight.start - from..weight.end - from];
-                self.add_weights(kept, dy, i, first, out);
+                self.add_weights(cache, dy, i, first, out);
             }
-            let bias = overlap(&layer.bias, &here);
+            let bias = overlap(&layer.bias, &range);
             if !bias.is_empty() {
                 let out = &mut gradients[bias.start - from..bias.end - from];
-                add_biases(kept, dy, i, layer, self.live, out);
+                add_biases(cache, dy, i, layer, self.live, out);
             }
         }
         sum_of_squares(gradients)
     }
 
     /// The rows of a layer's weights from `first` on.
-    fn add_weights(&self, kept: &Kept, dy: &[f32], i: usize, first: usize, out: &mut [Line]) {
+    fn add_weights(&self, cache: &ForwardCache, dy: &[f32], i: usize, first: usize, out: &mut [AlignedF32x16]) {
         let layer = &self.layers[i];
         let rows = out.len() / layer.stride();
-        let (mut x, mut dy, mut onto) = (&kept.x[..], dy, if self.live { Onto::Itself } else { Onto::Nothing });
-        for part in kept.parts.iter().filter(|part| part.rows > 0) {
+        let (mut x, mut dy, mut accumulate) = (&cache.x[..], dy, if self.live { Accumulate::Output } else { Accumulate::Zero });
+        for part in cache.parts.iter().filter(|part| part.rows > 0) {
             let input = if i == 0 { Input::First(x) } else { Input::Hidden(&part.outputs[i - 1]) };
             let extent = Extent { rows, inner: part.rows, columns: layer.stride() };
-            let across = |left: Numbers<'_>, right: &[Line], out: &mut [Line]| {
+            let across = |left: Numbers<'_>, right: &[AlignedF32x16], out: &mut [AlignedF32x16]| {
                 let left = Numbers { numbers: &left.numbers[first..], stride: left.stride };
-                transposed_product(extent, left, Lines { lines: right, stride: layer.stride() }, onto, out);
+                transposed_product(extent, left, Lines { lines: right, stride: layer.stride() }, accumulate, out);
             };
             match input {
                 _ if layer.few => across(Numbers { numbers: dy, stride: layer.outputs }, input.lines(), out),
-                Input::Hidden(h) if self.sparse() => {
+                Input::Hidden(h) if self.is_sparse() => {
                     let h = Lines { lines: h, stride: lines(layer.inputs) };
                     let deltas = Lines { lines: &part.deltas[i], stride: layer.stride() };
-                    transposed_sparse_product(extent, h, first, deltas, onto, out);
+                    transposed_sparse_product(extent, h, first, deltas, accumulate, out);
                 }
                 _ => across(input.numbers(layer), &part.deltas[i], out),
             }
-            onto = Onto::Itself;
+            accumulate = Accumulate::Output;
             (x, dy) = (&x[part.rows * self.layout.in_dim()..], &dy[part.rows * self.layout.out_dim()..]);
         }
     }
 }
 
 /// The gradients of a layer's biases.
-fn add_biases(kept: &Kept, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [Line]) {
+fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [AlignedF32x16]) {
     if !layer.few {
-        let deltas = kept.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
+        let deltas = cache.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
         column_sums(deltas, add, out);
         return;
     }
@@ -223,11 +223,11 @@ pub(super) fn middle(layers: &[Layer]) -> usize {
     let total = layers.last().map_or(0, |layer| layer.bias.end);
     let Some(layer) = layers.iter().find(|layer| layer.bias.end > total / 2) else { return total };
     let rows = (total / 2).saturating_sub(layer.weight.start) / layer.stride();
-    (layer.weight.start + rows.next_multiple_of(TOGETHER) * layer.stride()).min(layer.bias.start)
+    (layer.weight.start + rows.next_multiple_of(TILE_MULTIPLE) * layer.stride()).min(layer.bias.start)
 }
 
-fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
-    one.start.max(other.start)..one.end.min(other.end)
+fn overlap(first: &Range<usize>, second: &Range<usize>) -> Range<usize> {
+    first.start.max(second.start)..first.end.min(second.end)
 }
 
 #[cfg(test)]
@@ -249,11 +249,11 @@ mod tests {
         assert_eq!(net(&[4, 400, 300, 1]).middle, 125 + 204 * 19);
         for sizes in [&[1, 1][..], &[3, 2, 1], &[1000, 1], &[1, 1000], &[1000, 2, 1], &[4, 1, 1000], &[5, 8, 700, 3]] {
             let Mlp { layers, middle: at, .. } = net(sizes);
-            let whole = |layer: &Layer| {
+            let is_boundary = |layer: &Layer| {
                 let inside = layer.weight.contains(&at) && (at - layer.weight.start).is_multiple_of(layer.stride());
                 inside || at == layer.bias.start || at == layer.bias.end
             };
-            assert!(layers.iter().any(whole), "{sizes:?}: {at}");
+            assert!(layers.iter().any(is_boundary), "{sizes:?}: {at}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! First weights, as torch draws them.
 
 use rand_distr::{Distribution, StandardNormal};
-use rlox_core::{Error, Pcg64, Result, Watch};
+use rlox_core::{Error, Pcg64, Result, InterruptCheck};
 
-use crate::alloc::{filled, make_room};
+use crate::alloc::{try_vec, try_reserve};
 use crate::simd::on_f32s;
 
 /// How weights are drawn.
@@ -41,13 +41,13 @@ impl Init {
         Ok(match self {
             Self::Orthogonal { hidden, output } => {
                 let weight = orthogonal(outputs, inputs, if last { output } else { hidden }, rng)?;
-                (weight, filled("sizes", outputs, 0.0)?)
+                (weight, try_vec("sizes", outputs, 0.0)?)
             }
             Self::Kaiming => {
                 let bound = 1.0 / (inputs as f64).sqrt();
                 let mut draw = |count: usize| -> Result<_> {
                     let mut drawn = Vec::new();
-                    make_room("sizes", &mut drawn, count)?;
+                    try_reserve("sizes", &mut drawn, count)?;
                     drawn.extend((0..count).map(|_| rng.uniform(-bound, bound) as f32));
                     Ok(drawn)
                 };
@@ -84,51 +84,51 @@ pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Re
         return Err(Error::config("gain", "a finite number", gain.to_string(), "pass the root of 2, 1 or 0.01"));
     }
     let (count, length) = (rows.min(columns), rows.max(columns));
-    let (mut vectors, mut watch) = (Vec::new(), Watch::default());
-    make_room("rows", &mut vectors, count.saturating_mul(length))?;
+    let (mut vectors, mut interrupt) = (Vec::new(), InterruptCheck::default());
+    try_reserve("rows", &mut vectors, count.saturating_mul(length))?;
     for from in (0..count).step_by(BLOCK) {
         let start = vectors.len();
         vectors.extend((0..(count - from).min(BLOCK) * length).map(|_| -> f64 { StandardNormal.sample(rng) }));
         let (earlier, block) = vectors.split_at_mut(start);
-        for other in earlier.chunks_exact(length) {
-            watch.check()?;
-            block.chunks_exact_mut(length).for_each(|vector| take_out(other, vector));
+        for direction in earlier.chunks_exact(length) {
+            interrupt.check()?;
+            block.chunks_exact_mut(length).for_each(|vector| subtract_projection(direction, vector));
         }
         for i in 0..block.len() / length {
             let (before, vector) = block.split_at_mut(i * length);
             let vector = &mut vector[..length];
-            before.chunks_exact(length).for_each(|other| take_out(other, vector));
+            before.chunks_exact(length).for_each(|direction| subtract_projection(direction, vector));
             while !normalize(vector) {
                 vector.fill_with(|| StandardNormal.sample(rng));
                 earlier
                     .chunks_exact(length)
                     .chain(before.chunks_exact(length))
-                    .for_each(|other| take_out(other, vector));
+                    .for_each(|direction| subtract_projection(direction, vector));
             }
         }
     }
     let (gain, by_rows) = (f64::from(gain), rows <= columns);
-    let at = |row: usize, column: usize| if by_rows { row * length + column } else { column * length + row };
+    let index = |row: usize, column: usize| if by_rows { row * length + column } else { column * length + row };
     let mut matrix = Vec::new();
-    make_room("rows", &mut matrix, vectors.len())?;
-    matrix.extend((0..vectors.len()).map(|i| (gain * vectors[at(i / columns, i % columns)]) as f32));
+    try_reserve("rows", &mut matrix, vectors.len())?;
+    matrix.extend((0..vectors.len()).map(|i| (gain * vectors[index(i / columns, i % columns)]) as f32));
     Ok(matrix)
 }
 
 on_f32s! {
     /// `vector` without its share in the direction of `other`, which is of length 1 (Gram and Schmidt, one vector after
     /// another). Nothing is fused and the sums have one order, so that it is the same on every instruction set.
-    fn take_out(_simd: F32s, other: &[f64], vector: &mut [f64]) {
+    fn subtract_projection(_simd: F32s, direction: &[f64], vector: &mut [f64]) {
         const LANES: usize = 32;
         let mut sums = [0.0; LANES];
-        let ((others, other_rest), (parts, rest)) = (other.as_chunks::<LANES>(), vector.as_chunks::<LANES>());
+        let ((others, other_rest), (parts, rest)) = (direction.as_chunks::<LANES>(), vector.as_chunks::<LANES>());
         for (a, b) in others.iter().zip(parts) {
             for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
                 *sum += a * b;
             }
         }
         let along = sums.iter().sum::<f64>() + other_rest.iter().zip(rest).map(|(a, b)| a * b).sum::<f64>();
-        for (a, b) in other.iter().zip(vector) {
+        for (a, b) in direction.iter().zip(vector) {
             *b -= along * a;
         }
     }

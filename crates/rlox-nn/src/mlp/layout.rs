@@ -6,8 +6,8 @@ use rlox_core::{Error, Pcg64, Result, check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;
-use crate::alloc::{check_free, make_room};
-use crate::optimizer::{MEANS, check_state, step_of};
+use crate::alloc::{check_available, try_reserve};
+use crate::optimizer::{MEANS, check_state, read_step};
 
 /// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
 /// array, `[weight, bias]` layer by layer as torch shapes them.
@@ -59,7 +59,7 @@ impl MlpLayout {
         }
         let products = sizes.windows(2).map(|pair| (pair[0] as u128 + 1).saturating_mul(pair[1] as u128));
         let count = products.fold(0_u128, u128::saturating_add);
-        check_free("sizes", count.saturating_mul(BYTES_EACH), || format!("{sizes:?}"))?;
+        check_available("sizes", count.saturating_mul(BYTES_EACH), || format!("{sizes:?}"))?;
         Ok(Self { sizes: sizes.to_vec(), activation })
     }
 
@@ -111,7 +111,7 @@ impl MlpLayout {
     /// Those of [`crate::orthogonal`].
     pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Result<Vec<f32>> {
         let mut flat = Vec::new();
-        make_room("sizes", &mut flat, self.parameters())?;
+        try_reserve("sizes", &mut flat, self.parameters())?;
         for (i, layer) in self.layers().enumerate() {
             let (weight, bias) = init.draw(layer.outputs, layer.inputs, i + 2 == self.sizes.len(), rng)?;
             flat.extend(weight);
@@ -122,21 +122,21 @@ impl MlpLayout {
 
     /// Numbers in the flat order, by the parameters' names; without those of which there are not enough.
     pub fn named(&self, flat: &[f32]) -> NamedTensors {
-        self.names(|_, layer| of_flat(flat, layer))
+        self.names(|_, layer| split_flat(flat, layer))
     }
 
     /// Weights and biases of each layer, given its number, by the parameters' names.
-    pub(super) fn names(&self, of: impl Fn(usize, LayerLayout) -> Tensors) -> NamedTensors {
+    pub(super) fn names(&self, get_tensors: impl Fn(usize, LayerLayout) -> Tensors) -> NamedTensors {
         let mut tensors = NamedTensors::default();
-        self.export(of, "", &mut tensors);
+        self.export(get_tensors, "", &mut tensors);
         tensors
     }
 
-    fn export(&self, of: impl Fn(usize, LayerLayout) -> Tensors, suffix: &str, out: &mut NamedTensors) {
+    fn export(&self, get_tensors: impl Fn(usize, LayerLayout) -> Tensors, suffix: &str, out: &mut NamedTensors) {
         for (i, layer) in self.layers().enumerate() {
             let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
             let shape = [layer.outputs, layer.inputs];
-            let (weight, bias) = of(i, layer);
+            let (weight, bias) = get_tensors(i, layer);
             // Names differ, so that nothing is refused but what there is not enough of.
             let _ = out.push(name("weight"), &shape, weight);
             let _ = out.push(name("bias"), &shape[..1], bias);
@@ -154,11 +154,11 @@ impl MlpLayout {
 
     /// Checked tensors in the flat order.
     fn import(&self, tensors: &NamedTensors, suffix: &str) -> Vec<f32> {
-        self.found(tensors, suffix).flatten().flatten().copied().collect()
+        self.find_tensors(tensors, suffix).flatten().flatten().copied().collect()
     }
 
     /// Weights and biases of each layer among checked tensors.
-    pub(super) fn found<'a>(
+    pub(super) fn find_tensors<'a>(
         &self,
         tensors: &'a NamedTensors,
         suffix: &'a str,
@@ -172,7 +172,7 @@ impl MlpLayout {
 
     /// What an optimiser keeps, as [`crate::Network::optimizer_state`]: two means in the flat order and the steps so far.
     pub fn named_state(&self, means: [&[f32]; 2], step: u32) -> NamedTensors {
-        self.names_state(step, means, |mean, _, layer| of_flat(mean, layer))
+        self.names_state(step, means, |mean, _, layer| split_flat(mean, layer))
     }
 
     /// The same, of means in any order of which `of` gives weights and biases of each layer.
@@ -180,11 +180,11 @@ impl MlpLayout {
         &self,
         step: u32,
         means: [M; 2],
-        of: impl Fn(M, usize, LayerLayout) -> Tensors,
+        get_tensors: impl Fn(M, usize, LayerLayout) -> Tensors,
     ) -> NamedTensors {
         let mut state = NamedTensors::default();
         for (mean, name) in means.into_iter().zip(MEANS) {
-            self.export(|i, layer| of(mean, i, layer), &format!(".{name}"), &mut state);
+            self.export(|i, layer| get_tensors(mean, i, layer), &format!(".{name}"), &mut state);
         }
         let _ = state.push("step", &[], vec![step as f32]);
         state
@@ -197,7 +197,7 @@ impl MlpLayout {
     pub fn flat_state(&self, state: &NamedTensors) -> Result<([Vec<f32>; 2], u32)> {
         let zeros = vec![0.0; self.parameters()];
         check_state(state, &self.named_state([&zeros; 2], 0))?;
-        Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), step_of(state, "step")))
+        Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), read_step(state, "step")))
     }
 
     /// Checks the slices of a forward pass.
@@ -240,11 +240,11 @@ impl MlpLayout {
     ///
     /// # Errors
     /// [`Error::Shape`] for another architecture, [`Error::Config`] for no share.
-    pub fn check_track(&self, online: &Self, tau: f32) -> Result<()> {
+    pub fn check_soft_update(&self, online: &Self, tau: f32) -> Result<()> {
         if self != online {
-            let said = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
+            let describe = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
             let fix = "make both networks alike";
-            return Err(Error::shape("online", format!("a network of {}", said(self)), said(online), fix));
+            return Err(Error::shape("online", format!("a network of {}", describe(self)), describe(online), fix));
         }
         if !(0.0..=1.0).contains(&tau) {
             return Err(Error::config("tau", "a share between 0 and 1", tau.to_string(), "pass 0.005, or 1 to copy"));
@@ -257,9 +257,9 @@ impl MlpLayout {
 type Tensors = (Vec<f32>, Vec<f32>);
 
 /// Those among numbers in the flat order; none if there are too few.
-fn of_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
-    let part = |range: Range<usize>| flat.get(range).unwrap_or_default().to_vec();
-    (part(layer.weight), part(layer.bias))
+fn split_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
+    let slice = |range: Range<usize>| flat.get(range).unwrap_or_default().to_vec();
+    (slice(layer.weight), slice(layer.bias))
 }
 
 /// Checks that there was a forward pass, of so many rows.

@@ -4,7 +4,7 @@ use crate::{Activation, Network};
 
 /// How a network of fully connected layers is made, as checkpoints tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkShape {
+pub struct NetworkArch {
     /// Widths of its hidden layers.
     pub hidden: Vec<usize>,
     /// What they apply; `None` if it is unknown.
@@ -13,7 +13,7 @@ pub struct NetworkShape {
     pub dueling: bool,
 }
 
-impl NetworkShape {
+impl NetworkArch {
     /// That of a network.
     ///
     /// ```
@@ -25,7 +25,7 @@ impl NetworkShape {
     /// assert_eq!((shape.hidden, shape.activation), (vec![32, 16], Some(Activation::Tanh)));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn of(network: &impl Network) -> Self {
+    pub fn from_network(network: &impl Network) -> Self {
         Self { hidden: widths(network), activation: network.hidden_activation(), dueling: network.is_dueling() }
     }
 }

@@ -4,7 +4,7 @@ use rlox_core::{Error, Result};
 
 use super::Learnable;
 use crate::optimizer::check_squares;
-use crate::parallel::at_once_if;
+use crate::parallel::join_if;
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors, Optimizer};
 
@@ -35,17 +35,17 @@ const PARAMETERS: &str = "parameters";
 /// assert!(norm > 0.0);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-pub fn clipped_step(
+pub fn clip_and_step(
     parts: &mut [(&'static str, &mut dyn Learnable)],
     optimizer: &Optimizer,
     max_grad_norm: Option<f32>,
 ) -> Result<f32> {
-    clipped_step_if(false, parts, optimizer, max_grad_norm)
+    clip_and_step_if(false, parts, optimizer, max_grad_norm)
 }
 
 /// The same; `apart` says whether two threads have computed the gradients of the first two parts, and step them.
-pub(crate) fn clipped_step_if(
-    apart: bool,
+pub(crate) fn clip_and_step_if(
+    fork: bool,
     parts: &mut [(&'static str, &mut dyn Learnable)],
     optimizer: &Optimizer,
     max_grad_norm: Option<f32>,
@@ -58,17 +58,17 @@ pub(crate) fn clipped_step_if(
         Ok(checked) => checked,
         Err(error) => {
             for (_, part) in parts.iter_mut() {
-                part.forget();
+                part.zero_grad();
             }
             return Err(error);
         }
     };
     let step = |(name, part): &mut (&'static str, &mut dyn Learnable)| {
-        part.step(optimizer, scale).map_err(|error| of_part(error, name))
+        part.step(optimizer, scale).map_err(|error| with_part(error, name))
     };
     let rest = match parts {
         [first, second, rest @ ..] => {
-            at_once_if(apart, || step(first), || step(second))?;
+            join_if(fork, || step(first), || step(second))?;
             rest
         }
         rest => rest,
@@ -85,24 +85,24 @@ fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_nor
     }
     let norm = squares.sqrt() as f32;
     let scale = max_grad_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
-    check_squares(scale, squares, || gradients_of(parts))?;
+    check_squares(scale, squares, || collect_gradients(parts))?;
     Ok((norm, scale))
 }
 
 /// The gradients of all parts.
-fn gradients_of(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
+fn collect_gradients(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
     let mut all = vec![];
     for (part, it) in parts {
-        let renamed = |one: NamedTensor| NamedTensor { name: format!("{part}.{}", one.name), ..one };
-        all.extend(it.named_gradients().into_iter().map(renamed));
+        let add_prefix = |tensor: NamedTensor| NamedTensor { name: format!("{part}.{}", tensor.name), ..tensor };
+        all.extend(it.named_gradients().into_iter().map(add_prefix));
     }
     all
 }
 
 /// The same error, of a part's parameters.
-fn of_part(mut error: Error, part: &str) -> Error {
-    if let Some(wrong) = error.mismatch_mut().filter(|wrong| wrong.argument == PARAMETERS) {
-        wrong.argument = format!("{PARAMETERS} of {part}").into();
+fn with_part(mut error: Error, part: &str) -> Error {
+    if let Some(mismatch) = error.mismatch_mut().filter(|wrong| wrong.argument == PARAMETERS) {
+        mismatch.argument = format!("{PARAMETERS} of {part}").into();
     }
     error
 }

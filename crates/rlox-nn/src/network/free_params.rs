@@ -2,11 +2,11 @@
 
 use rlox_core::{Result, check_len};
 
-use crate::alloc::filled;
+use crate::alloc::try_vec;
 use crate::kernels::elementwise::sum_of_squares;
 use crate::network::check_stepped;
-use crate::optimizer::{MEANS, Moments, STEP, check_state, step_of};
-use crate::simd::{Line, lines, numbers, numbers_mut};
+use crate::optimizer::{MEANS, Moments, STEP, check_state, read_step};
+use crate::simd::{AlignedF32x16, lines, numbers, numbers_mut};
 use crate::weights::check_name;
 use crate::{Learnable, NamedTensors, Optimizer, validate};
 
@@ -15,8 +15,8 @@ use crate::{Learnable, NamedTensors, Optimizer, validate};
 pub struct Parameters {
     name: &'static str,
     shape: Vec<usize>,
-    values: Vec<Line>,
-    gradients: Vec<Line>,
+    values: Vec<AlignedF32x16>,
+    gradients: Vec<AlignedF32x16>,
     moments: Moments,
     len: usize,
 }
@@ -34,11 +34,11 @@ impl Parameters {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn new(name: &'static str, shape: &[usize], values: &[f32]) -> Result<Self> {
-        check_len("values", values.len(), count_of(shape))?;
-        let mut made = Self::filled(name, shape, 0.0)?;
+        check_len("values", values.len(), num_elements(shape))?;
+        let mut parameters = Self::filled(name, shape, 0.0)?;
         validate::check_finite("values", values, shape.last().copied().unwrap_or(1).max(1))?;
-        made.values_mut().copy_from_slice(values);
-        Ok(made)
+        parameters.values_mut().copy_from_slice(values);
+        Ok(parameters)
     }
 
     /// Parameters of which each begins with the same value.
@@ -56,12 +56,12 @@ impl Parameters {
     pub fn filled(name: &'static str, shape: &[usize], value: f32) -> Result<Self> {
         check_name("name", name)?;
         validate::check_finite("value", &[value], 1)?;
-        let len = count_of(shape);
-        let arena = || filled("shape", lines(len), Line::ZERO);
+        let len = num_elements(shape);
+        let arena = || try_vec("shape", lines(len), AlignedF32x16::ZERO);
         let (values, gradients, moments) = (arena()?, arena()?, Moments::new("shape", lines(len))?);
-        let mut made = Self { name, shape: shape.to_vec(), values, gradients, moments, len };
-        made.values_mut().fill(value);
-        Ok(made)
+        let mut parameters = Self { name, shape: shape.to_vec(), values, gradients, moments, len };
+        parameters.values_mut().fill(value);
+        Ok(parameters)
     }
 
     fn values_mut(&mut self) -> &mut [f32] {
@@ -80,11 +80,11 @@ impl Parameters {
 
     /// Adds to the gradients, element by element.
     pub fn add_gradients(&mut self, gradients: impl Iterator<Item = f32>) {
-        let there = numbers_mut(&mut self.gradients)[..self.len].iter_mut();
-        there.zip(gradients).for_each(|(sum, gradient)| *sum += gradient);
+        let sums = numbers_mut(&mut self.gradients)[..self.len].iter_mut();
+        sums.zip(gradients).for_each(|(sum, gradient)| *sum += gradient);
     }
 
-    fn named(&self, arena: &[Line], suffix: &str) -> NamedTensors {
+    fn named(&self, arena: &[AlignedF32x16], suffix: &str) -> NamedTensors {
         let mut tensors = NamedTensors::default();
         // The only one, of its own shape: it is not refused.
         let _ = tensors.push(format!("{}{suffix}", self.name), &self.shape, numbers(arena)[..self.len].to_vec());
@@ -102,7 +102,7 @@ impl Parameters {
     /// Those of [`NamedTensors::check`].
     pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
-        put(tensors, self.name, &mut self.values);
+        write_tensor(tensors, self.name, &mut self.values);
         Ok(())
     }
 
@@ -124,23 +124,23 @@ impl Parameters {
     /// Those of [`NamedTensors::check`].
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
-        self.moments.step = step_of(state, &format!("{}.{STEP}", self.name));
+        self.moments.step = read_step(state, &format!("{}.{STEP}", self.name));
         for (means, name) in [&mut self.moments.mean, &mut self.moments.square].into_iter().zip(MEANS) {
-            put(state, &format!("{}.{name}", self.name), means);
+            write_tensor(state, &format!("{}.{name}", self.name), means);
         }
         Ok(())
     }
 }
 
 /// How many elements a shape has; beyond `usize`, its largest number.
-fn count_of(shape: &[usize]) -> usize {
+fn num_elements(shape: &[usize]) -> usize {
     shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent))
 }
 
-fn put(tensors: &NamedTensors, name: &str, arena: &mut [Line]) {
+fn write_tensor(tensors: &NamedTensors, name: &str, arena: &mut [AlignedF32x16]) {
     if let Some(tensor) = tensors.find(name) {
         // The padding, too: a step that made all parameters NaN made it NaN.
-        arena.fill(Line::ZERO);
+        arena.fill(AlignedF32x16::ZERO);
         numbers_mut(arena)[..tensor.data.len()].copy_from_slice(&tensor.data);
     }
 }
@@ -154,7 +154,7 @@ impl Learnable for Parameters {
         optimizer.check_step(scale, sum_of_squares(&self.gradients), || self.named_gradients())?;
         let all = self.gradients.len();
         let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.values, all);
-        self.gradients.fill(Line::ZERO);
+        self.gradients.fill(AlignedF32x16::ZERO);
         check_stepped(finite?, || self.tensors())
     }
 
@@ -162,7 +162,7 @@ impl Learnable for Parameters {
         self.named(&self.gradients, "")
     }
 
-    fn forget(&mut self) {
-        self.gradients.fill(Line::ZERO);
+    fn zero_grad(&mut self) {
+        self.gradients.fill(AlignedF32x16::ZERO);
     }
 }

@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F32s, LANES, Line};
+use super::{F32s, LANES, AlignedF32x16};
 
 /// Two vectors of eight.
 #[derive(Clone, Copy)]
@@ -94,8 +94,8 @@ impl F32s for Avx2 {
     }
 
     instructions! {
-        load(from: &Line) -> V { [_mm256_load_ps(from.0.as_ptr()), _mm256_load_ps(from.0[8..].as_ptr())] }
-        store(vector: V, to: &mut Line) -> () {
+        load(from: &AlignedF32x16) -> V { [_mm256_load_ps(from.0.as_ptr()), _mm256_load_ps(from.0[8..].as_ptr())] }
+        store(vector: V, to: &mut AlignedF32x16) -> () {
             _mm256_store_ps(to.0.as_mut_ptr(), vector[0]);
             _mm256_store_ps(to.0[8..].as_mut_ptr(), vector[1]);
         }
@@ -151,7 +151,7 @@ impl F32s for Avx2 {
         mul_add(a, b, c) _mm256_fmadd_ps(a, b, c);
         sub_mul(a, b, c) _mm256_fnmadd_ps(a, b, c);
         where_positive(sign, x) _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(sign, _mm256_setzero_ps()), x);
-        unless_tiny(x, least) _mm256_and_ps(
+        zero_if_tiny(x, least) _mm256_and_ps(
             _mm256_cmp_ps::<_CMP_NLT_UQ>(_mm256_andnot_ps(_mm256_set1_ps(-0.0), x), least), x);
         round(a) _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
         power_of_two(n) _mm256_castsi256_ps(

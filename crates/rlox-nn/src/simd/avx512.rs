@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F32s, LANES, Line};
+use super::{F32s, LANES, AlignedF32x16};
 
 /// One vector of sixteen.
 #[derive(Clone, Copy)]
@@ -56,8 +56,8 @@ impl F32s for Avx512 {
     }
 
     instructions! {
-        load(from: &Line) -> V { _mm512_load_ps(from.0.as_ptr()) }
-        store(vector: V, to: &mut Line) -> () { _mm512_store_ps(to.0.as_mut_ptr(), vector) }
+        load(from: &AlignedF32x16) -> V { _mm512_load_ps(from.0.as_ptr()) }
+        store(vector: V, to: &mut AlignedF32x16) -> () { _mm512_store_ps(to.0.as_mut_ptr(), vector) }
         splat(number: f32) -> V { _mm512_set1_ps(number) }
         add(a: V, b: V) -> V { _mm512_add_ps(a, b) }
         sub(a: V, b: V) -> V { _mm512_sub_ps(a, b) }
@@ -71,7 +71,7 @@ impl F32s for Avx512 {
         where_positive(sign: V, x: V) -> V {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(sign, _mm512_setzero_ps()), x)
         }
-        unless_tiny(x: V, least: V) -> V {
+        zero_if_tiny(x: V, least: V) -> V {
             _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(_mm512_abs_ps(x), least), x)
         }
         not_zero(x: V) -> u32 { u32::from(_mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(x, _mm512_setzero_ps())) }

@@ -1,6 +1,6 @@
 //! Arrays, for every CPU.
 
-use super::{F32s, LANES, Line};
+use super::{F32s, LANES, AlignedF32x16};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -27,12 +27,12 @@ impl F32s for Portable {
     }
 
     #[inline(always)]
-    fn load(self, from: &Line) -> Vector {
+    fn load(self, from: &AlignedF32x16) -> Vector {
         from.0
     }
 
     #[inline(always)]
-    fn store(self, vector: Vector, to: &mut Line) {
+    fn store(self, vector: Vector, to: &mut AlignedF32x16) {
         to.0 = vector;
     }
 
@@ -92,7 +92,7 @@ impl F32s for Portable {
     }
 
     #[inline(always)]
-    fn unless_tiny(self, x: Vector, least: Vector) -> Vector {
+    fn zero_if_tiny(self, x: Vector, least: Vector) -> Vector {
         each(x, least, |x, least| if x.abs() < least { 0.0 } else { x })
     }
 

@@ -3,9 +3,9 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::checkpoint::settings::{self, Setting, Settings};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
 use super::{
-    Collection, Learned, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share, unless_stopped,
+    CollectConfig, UpdateStats, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share, run_interruptible,
 };
 use crate::losses::normalize_advantages;
 use crate::optimizer::ON_POLICY_EPS;
@@ -104,9 +104,9 @@ impl OnPolicyAlgorithm for A2cConfig {
         self.check()
     }
 
-    fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection) {
+    fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig) {
         let Self { gamma, gae_lambda, sde_sample_freq, .. } = *self;
-        (self.n_steps, self.normalize, Collection { gamma, gae_lambda, sde_sample_freq })
+        (self.n_steps, self.normalize, CollectConfig { gamma, gae_lambda, sde_sample_freq })
     }
 
     fn update(
@@ -117,13 +117,13 @@ impl OnPolicyAlgorithm for A2cConfig {
         _order: &mut Pcg64,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.learn(policy, buffer, minibatches, progress, stop)
     }
 
-    fn settings(&self) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
+    fn config_map(&self) -> ConfigMap {
+        use ConfigValue::{Count, Double, Flag, Single};
+        let mut config_map = vec![
             ("n_steps", Count(self.n_steps)),
             ("gamma", Double(self.gamma)),
             ("gae_lambda", Double(self.gae_lambda)),
@@ -133,8 +133,8 @@ impl OnPolicyAlgorithm for A2cConfig {
             ("vf_coef", Single(self.vf_coef)),
             ("max_grad_norm", Single(self.max_grad_norm)),
         ];
-        settings.extend(settings::optimizer(self.optimizer));
-        settings
+        config_map.extend(settings::optimizer(self.optimizer));
+        config_map
     }
 }
 
@@ -153,10 +153,10 @@ impl A2cConfig {
         minibatches: &mut Minibatches,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.check()?;
         check_share("progress", progress)?;
-        let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
+        let optimizer = self.optimizer.with_lr(self.lr_schedule.value_at(self.optimizer.lr(), progress));
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Gradient,
             clip_coef_vf: None,
@@ -164,18 +164,18 @@ impl A2cConfig {
             ent_coef: self.ent_coef,
         };
         profile::enter(Phase::Buffer);
-        minibatches.all(buffer)?;
-        let learned = unless_stopped(stop, |stop| {
+        minibatches.select_all(buffer)?;
+        let learned = run_interruptible(stop, |stop| {
             minibatches.gather(buffer, 0..minibatches.index.len(), stop)?;
             profile::enter(Phase::GradientUpdate);
             if self.normalize_advantage {
                 normalize_advantages(&mut minibatches.advantages);
             }
             let most_norm = Some(self.max_grad_norm);
-            policy.update_unless(&minibatches.minibatch(), &loss, &optimizer, most_norm, None, stop)
+            policy.update_with_early_stopping(&minibatches.minibatch(), &loss, &optimizer, most_norm, None, stop)
         })?;
         let explained_variance = minibatches.explained_variance(buffer)?;
         let (stats, updates) = (learned.unwrap_or_default(), learned.is_some().into());
-        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
+        Ok(UpdateStats { stats, explained_variance, learning_rate: optimizer.lr(), updates })
     }
 }

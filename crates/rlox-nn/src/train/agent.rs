@@ -1,16 +1,16 @@
 //! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
 
-use rlox_core::profile::{self, Phase, Steps};
+use rlox_core::profile::{self, Phase, StepTimer};
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
 
 use super::algorithm::Algorithm;
-use super::env_stepper::{Gatherer, Outcome};
-use super::replay::{Gathering, Surroundings};
-use super::{OffPolicyLearned, OffPolicyMeans, check_share};
+use super::env_stepper::{EnvStepper, StepResult};
+use super::replay::{ReplayConfig, EnvInfo};
+use super::{OffPolicyUpdateStats, OffPolicyMeans, check_share};
 
 /// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
-pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
+pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 
 /// An off-policy method that acts, remembers and learns, in environments that it is lent.
 ///
@@ -47,8 +47,8 @@ pub type Pause<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
-    how: Gathering,
-    gatherer: Gatherer,
+    how: ReplayConfig,
+    gatherer: EnvStepper,
     updates: u64,
     /// Minibatches that are due for transitions, where they are counted by those: less than one after learning that was not
     /// cut short.
@@ -57,7 +57,7 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     progress: f64,
     /// How far one transition takes it.
     growth: f64,
-    learned: Option<OffPolicyLearned>,
+    learned: Option<OffPolicyUpdateStats>,
     learner: Box<A>,
 }
 
@@ -77,10 +77,10 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// Those of [`Gathering::check`], [`Error::Memory`] for a buffer that does not fit into memory, [`Error::Space`] for
     /// actions of a Box without finite bounds.
-    pub fn new(learner: Box<A>, how: Gathering, envs: &Surroundings<'_>, seeds: [u64; 2]) -> Result<Self> {
-        how.check()?;
-        let gatherer = Gatherer::new(envs, how, seeds)?;
-        Ok(Self { how, gatherer, updates: 0, due: 0.0, progress: 0.0, growth: 0.0, learned: None, learner })
+    pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
+        config.check()?;
+        let stepper = EnvStepper::new(env_info, config, seeds)?;
+        Ok(Self { how: config, gatherer: stepper, updates: 0, due: 0.0, progress: 0.0, growth: 0.0, learned: None, learner })
     }
 
     /// What acts and learns: the networks.
@@ -94,7 +94,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     }
 
     /// How it gathers.
-    pub(super) fn gathering(&self) -> &Gathering {
+    pub(super) fn replay_config(&self) -> &ReplayConfig {
         &self.how
     }
 
@@ -135,12 +135,12 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     }
 
     /// What was learned in the last iteration that did; what no minibatch of it told is older.
-    pub fn learned(&self) -> Option<OffPolicyLearned> {
+    pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
         self.learned
     }
 
     /// Whether it knows where the environments stand: not before the first reset, nor after a step that failed.
-    pub fn started(&self) -> bool {
+    pub fn env_initialized(&self) -> bool {
         self.gatherer.started
     }
 
@@ -149,7 +149,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// Those of [`OffPolicyAgent::go_on`], and of the normaliser.
     pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
-        self.go_on(env)?;
+        self.attach(env)?;
         self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
@@ -157,8 +157,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
-    pub fn start_at(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
-        self.go_on_at(obs, masks)?;
+    pub fn start_from_obs(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
+        self.attach_at(obs, masks)?;
         self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
@@ -166,17 +166,17 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// Those of [`VectorEnv::observe`].
-    pub fn go_on(&mut self, env: &dyn VectorEnv) -> Result<()> {
-        expect_resetting(env)?;
-        self.gatherer.look(env)
+    pub fn attach(&mut self, env: &dyn VectorEnv) -> Result<()> {
+        check_autoreset(env)?;
+        self.gatherer.observe(env)
     }
 
     /// The same of environments elsewhere.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for observations.
-    pub fn go_on_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
-        self.gatherer.stand(obs, masks)
+    pub fn attach_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
+        self.gatherer.set_current_obs(obs, masks)
     }
 
     /// Makes `train_freq` steps of each environment, which have been started, and learns. Schedules go by `progress`,
@@ -193,22 +193,22 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         env: &mut dyn VectorEnv,
         mut normalizer: Option<&mut Normalizer>,
         progress: f64,
-        pause: Pause<'_>,
+        stop: StopFn<'_>,
     ) -> Result<bool> {
-        expect_resetting(env)?;
+        check_autoreset(env)?;
         self.begin(progress)?;
-        let mut steps = Steps::of(self.gatherer.num_envs());
+        let mut steps = StepTimer::new(self.gatherer.num_envs());
         for _ in 0..self.how.train_freq {
             steps.begin(Phase::Inference);
-            if pause()? {
+            if stop()? {
                 return Ok(false);
             }
-            let now = self.now();
-            let stepped = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), now, &mut steps);
-            stepped.map_err(|error| error.at_timestep(self.gatherer.timesteps))?;
+            let current_progress = self.current_progress();
+            let result = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), current_progress, &mut steps);
+            result.map_err(|error| error.at_timestep(self.gatherer.timesteps))?;
         }
         drop(steps);
-        self.learn(normalizer.as_deref(), pause)
+        self.learn(normalizer.as_deref(), stop)
     }
 
     /// Begins an iteration that is made step by step.
@@ -219,7 +219,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         check_share("progress", progress)?;
         self.check_started()?;
         self.progress = progress;
-        self.due = self.left_over();
+        self.due = self.remainder();
         self.gatherer.gathered = 0;
         self.learner.begin(&mut self.gatherer.actions)
     }
@@ -229,19 +229,19 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
-    pub fn set_growth(&mut self, growth: f64) -> Result<()> {
-        check_share("growth", growth)?;
-        self.growth = growth;
+    pub fn set_progress_per_step(&mut self, progress_per_step: f64) -> Result<()> {
+        check_share("growth", progress_per_step)?;
+        self.growth = progress_per_step;
         Ok(())
     }
 
     /// How far the run is, between two steps of an iteration.
-    fn now(&self) -> f64 {
+    fn current_progress(&self) -> f64 {
         (self.progress + self.growth * self.gatherer.gathered as f64).min(1.0)
     }
 
     fn check_started(&self) -> Result<()> {
-        if self.started() {
+        if self.env_initialized() {
             return Ok(());
         }
         Err(Error::config("env", "environments that have been started", "others", "call start first"))
@@ -253,11 +253,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// [`Error::Config`] before a start, and those of the policy.
     pub fn act(&mut self, normalizer: Option<&mut Normalizer>) -> Result<Actions<'_>> {
         self.check_started()?;
-        let now = self.now();
-        let Self { learner, gatherer, .. } = self;
-        let chosen = gatherer.choose(learner.as_mut(), normalizer, now);
-        chosen.map_err(|error| error.at_timestep(gatherer.timesteps))?;
-        gatherer.chosen()
+        let current_progress = self.current_progress();
+        let Self { learner, gatherer: stepper, .. } = self;
+        let result = stepper.select_actions(learner.as_mut(), normalizer, current_progress);
+        result.map_err(|error| error.at_timestep(stepper.timesteps))?;
+        stepper.scaled_actions()
     }
 
     /// Remembers what came of [`OffPolicyAgent::act`].
@@ -265,12 +265,12 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit; [`Error::Config`] and [`Error::NotFinite`] naming what is not finite. The
     /// environments have to be started again then.
-    pub fn observe(&mut self, outcome: &Outcome<'_>, normalizer: Option<&mut Normalizer>) -> Result<()> {
+    pub fn observe(&mut self, step_result: &StepResult<'_>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.check_started()?;
-        let Self { learner, gatherer, .. } = self;
-        gatherer.started = false;
-        let stored = gatherer.take(outcome).and_then(|()| gatherer.finish(learner.as_mut(), normalizer));
-        stored.map_err(|error| error.at_timestep(gatherer.timesteps))
+        let Self { learner, gatherer: stepper, .. } = self;
+        stepper.started = false;
+        let result = stepper.load_step_result(step_result).and_then(|()| stepper.finish(learner.as_mut(), normalizer));
+        result.map_err(|error| error.at_timestep(stepper.timesteps))
     }
 
     /// Learns from what is remembered, from `learning_starts` steps on: as many minibatches as are meant after the steps
@@ -280,51 +280,51 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::NotFinite`] naming what is not finite, and the steps before; those of `pause`.
-    pub fn learn(&mut self, normalizer: Option<&Normalizer>, pause: Pause<'_>) -> Result<bool> {
-        self.due = self.left_over();
+    pub fn learn(&mut self, normalizer: Option<&Normalizer>, stop: StopFn<'_>) -> Result<bool> {
+        self.due = self.remainder();
         self.gatherer.gathered = 0;
-        let count = match self.each() {
+        let count = match self.updates_per_step() {
             _ if self.timesteps() <= self.how.learning_starts => 0,
             None => self.how.gradient_steps.unwrap_or(0) as u64,
             // Sums of shares such as 0.1 come to a hair less than a whole.
             Some(_) => (self.due + 1e-9).floor() as u64,
         };
         let (mut means, before) = (OffPolicyMeans::default(), self.updates);
-        let done = self.learn_from(count, &mut means, normalizer, pause);
-        if self.each().is_some() {
+        let result = self.run_updates(count, &mut means, normalizer, stop);
+        if self.updates_per_step().is_some() {
             self.due = (self.due - (self.updates - before) as f64).max(0.0);
         }
         self.learned = means.mean(self.learned.as_ref()).or(self.learned);
-        done.map_err(|error| error.at_timestep(self.timesteps()))
+        result.map_err(|error| error.at_timestep(self.timesteps()))
     }
 
     /// Minibatches for each transition; none where they are counted by iterations.
-    fn each(&self) -> Option<f64> {
+    fn updates_per_step(&self) -> Option<f64> {
         self.how.utd_ratio.or(if self.how.gradient_steps.is_none() { Some(1.0) } else { None })
     }
 
-    fn learn_from(
+    fn run_updates(
         &mut self,
         count: u64,
         means: &mut OffPolicyMeans,
         normalizer: Option<&Normalizer>,
-        pause: Pause<'_>,
+        stop: StopFn<'_>,
     ) -> Result<bool> {
-        let Self { learner, gatherer, updates, progress, .. } = self;
-        let Gatherer { experience, order, learning, .. } = gatherer;
+        let Self { learner, gatherer: stepper, updates, progress, .. } = self;
+        let EnvStepper { experience: replay_memory, order, learning, .. } = stepper;
         profile::enter(Phase::Buffer);
-        experience.set_progress(*progress)?;
+        replay_memory.set_progress(*progress)?;
         for _ in 0..count {
-            if pause()? {
+            if stop()? {
                 return Ok(false);
             }
-            if let Some(batch) = experience.sample(normalizer, order)? {
+            if let Some(batch) = replay_memory.sample(normalizer, order)? {
                 profile::enter(Phase::GradientUpdate);
                 means.add(&learner.learn(&batch, learning, *progress)?);
                 profile::enter(Phase::Buffer);
-                experience.learned(learner.td_errors())?;
+                replay_memory.update_priorities(learner.td_errors())?;
             } else {
-                experience.learned(&[])?;
+                replay_memory.update_priorities(&[])?;
             }
             *updates += 1;
         }
@@ -333,7 +333,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// The random streams: one for each environment's actions, that of the minibatches, that of learning.
     pub fn streams(&self) -> impl Iterator<Item = &Pcg64> {
-        let Gatherer { actions, order, learning, .. } = &self.gatherer;
+        let EnvStepper { actions, order, learning, .. } = &self.gatherer;
         actions.iter().chain([order, learning])
     }
 
@@ -343,57 +343,57 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over below 0 or above what so many
     /// timesteps leave, or a progress outside of 0 to 1. Nothing has changed then.
-    pub fn set_standing(
+    pub fn load_progress_state(
         &mut self,
         streams: &[Pcg64],
         timesteps: u64,
         updates: u64,
-        due: f64,
+        pending_updates: f64,
         progress: f64,
     ) -> Result<()> {
         let n = self.gatherer.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
-        let limit = self.due_limit(timesteps);
-        if !(0.0..=limit).contains(&due) {
+        let limit = self.pending_limit(timesteps);
+        if !(0.0..=limit).contains(&pending_updates) {
             let expected = format!("a number between 0 and {limit} at {timesteps} timesteps");
-            return Err(Error::config("due", expected, due.to_string(), "pass what left_over returned"));
+            return Err(Error::config("due", expected, pending_updates.to_string(), "pass what left_over returned"));
         }
         check_share("progress", progress)?;
-        let Gatherer { actions, order, learning, .. } = &mut self.gatherer;
+        let EnvStepper { actions, order, learning, .. } = &mut self.gatherer;
         actions.clone_from_slice(&streams[..n]);
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
         (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
-        (self.updates, self.due, self.progress, self.learned) = (updates, due, progress, None);
+        (self.updates, self.due, self.progress, self.learned) = (updates, pending_updates, progress, None);
         self.learner.set_updates(updates);
         Ok(())
     }
 
     /// Returns how many minibatches can be due after so many timesteps.
-    pub fn due_limit(&self, timesteps: u64) -> f64 {
+    pub fn pending_limit(&self, timesteps: u64) -> f64 {
         // Sums are rounded, and of other settings less than one minibatch can be due.
-        let sum = self.each().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
+        let sum = self.updates_per_step().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
         (sum + 1.0).min(9e15)
     }
 
     /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::set_standing`], which forgets it.
-    pub fn set_learned(&mut self, learned: Option<OffPolicyLearned>) {
-        self.learned = learned;
+    pub fn load_last_update(&mut self, last_update: Option<OffPolicyUpdateStats>) {
+        self.learned = last_update;
     }
 
     /// Does not know any more where the environments stand.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn detach(&mut self) {
         self.gatherer.started = false;
     }
 
     /// Minibatches that are due for transitions, be it less than one of them: those of an iteration that was cut short, too.
-    pub fn left_over(&self) -> f64 {
-        let counted = self.timesteps() > self.how.learning_starts;
-        self.due + self.each().filter(|_| counted).map_or(0.0, |each| each * self.gatherer.gathered as f64)
+    pub fn remainder(&self) -> f64 {
+        let past_warmup = self.timesteps() > self.how.learning_starts;
+        self.due + self.updates_per_step().filter(|_| past_warmup).map_or(0.0, |each| each * self.gatherer.gathered as f64)
     }
 }
 
 /// Checks that environments reset in the step that ends an episode.
-pub(super) fn expect_resetting(env: &dyn VectorEnv) -> Result<()> {
+pub(super) fn check_autoreset(env: &dyn VectorEnv) -> Result<()> {
     if env.autoreset_mode() == AutoresetMode::SameStep {
         return Ok(());
     }

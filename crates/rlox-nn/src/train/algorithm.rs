@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
-use super::replay::{Gathering, Replayed};
-use super::{OffPolicyLearned, Settings};
+use super::replay::{ReplayConfig, ReplayBatch};
+use super::{OffPolicyUpdateStats, ConfigMap};
 use crate::NamedTensors;
 use crate::optimizer::check_state;
 
@@ -45,7 +45,7 @@ pub trait Algorithm: Send {
     ///
     /// # Errors
     /// Those of the policy.
-    fn explore_once(
+    fn explore_stateless(
         &mut self,
         obs: &[f32],
         masks: Option<&[bool]>,
@@ -69,7 +69,7 @@ pub trait Algorithm: Send {
     ///
     /// # Errors
     /// Those of the policy.
-    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
+    fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
     /// Takes notice that episodes have ended.
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
@@ -81,8 +81,8 @@ pub trait Algorithm: Send {
     ///
     /// # Errors
     /// Those of what it does every few steps.
-    fn stepped(&mut self, made: Range<u64>) -> Result<()> {
-        let _ = made;
+    fn on_step(&mut self, timesteps: Range<u64>) -> Result<()> {
+        let _ = timesteps;
         Ok(())
     }
 
@@ -90,7 +90,7 @@ pub trait Algorithm: Send {
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::NotFinite`] naming observations, outputs or gradients that are not finite.
-    fn learn(&mut self, batch: &Replayed<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned>;
+    fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats>;
 
     /// `target - value` of each row of the last minibatch.
     fn td_errors(&self) -> &[f32];
@@ -180,7 +180,7 @@ pub trait Method: Algorithm + Sized {
     /// # Errors
     /// [`Error::Config`] naming a setting that is out of range, [`Error::Space`] for an environment that the method is not
     /// for.
-    fn gathering(config: &Self::Config, spec: &EnvSpec) -> Result<Gathering>;
+    fn replay_config(config: &Self::Config, spec: &EnvSpec) -> Result<ReplayConfig>;
 
     /// A learner with settings that [`Method::gathering`] has checked, for so many environments.
     ///
@@ -189,11 +189,11 @@ pub trait Method: Algorithm + Sized {
     fn new(config: Self::Config, networks: Self::Networks, spec: &EnvSpec, num_envs: usize) -> Result<Self>;
 
     /// The settings by the names that checkpoints have for them, but for those of [`Method::gathering`].
-    fn settings(config: &Self::Config) -> Settings;
+    fn config_map(config: &Self::Config) -> ConfigMap;
 
     /// What its networks are made of, as far as it is known, by the names that checkpoints have for that.
-    fn shape(&self) -> Settings {
-        Settings::new()
+    fn arch(&self) -> ConfigMap {
+        ConfigMap::new()
     }
 }
 
@@ -202,12 +202,12 @@ pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usi
     if got == expected {
         return Ok(());
     }
-    let said = |(obs, actions)| format!("one for observations of {obs} numbers and {actions} of actions");
-    Err(Error::shape(name, said(expected), said(got), "make it for the environments' spaces"))
+    let describe = |(obs, actions)| format!("one for observations of {obs} numbers and {actions} of actions");
+    Err(Error::shape(name, describe(expected), describe(got), "make it for the environments' spaces"))
 }
 
 /// All tensors of parts whose names differ.
-pub(super) fn together(parts: &[NamedTensors]) -> NamedTensors {
+pub(super) fn merge_tensors(parts: &[NamedTensors]) -> NamedTensors {
     let mut all = NamedTensors::default();
     for tensor in parts.iter().flatten() {
         // The names differ: nothing is refused.
@@ -217,9 +217,9 @@ pub(super) fn together(parts: &[NamedTensors]) -> NamedTensors {
 }
 
 /// Those of checked tensors that a part has.
-pub(super) fn part_of(all: &NamedTensors, part: &NamedTensors) -> NamedTensors {
+pub(super) fn select_tensors(all: &NamedTensors, template: &NamedTensors) -> NamedTensors {
     let mut own = NamedTensors::default();
-    for tensor in part.iter().filter_map(|tensor| all.find(&tensor.name)) {
+    for tensor in template.iter().filter_map(|tensor| all.find(&tensor.name)) {
         let _ = own.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
     }
     own
@@ -229,7 +229,7 @@ pub(super) fn part_of(all: &NamedTensors, part: &NamedTensors) -> NamedTensors {
 ///
 /// # Errors
 /// [`Error::Space`] for integers.
-pub(super) fn continuous(actions: Actions<'_>) -> Result<&[f32]> {
+pub(super) fn as_continuous(actions: Actions<'_>) -> Result<&[f32]> {
     match actions {
         Actions::Continuous(actions) => Ok(actions),
         Actions::Discrete(_) => Err(Error::space("actions", "f32 numbers", "integers", "use DQN, PPO or A2C")),

@@ -9,14 +9,14 @@ pub(super) mod settings;
 
 use std::collections::VecDeque;
 
-use rlox_core::{Checkpoint, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, Standing, VectorEnv};
+use rlox_core::{Checkpoint, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, EnvSnapshot, VectorEnv};
 use serde_json::{Map, Value, json};
 
 use super::streams::Streams;
 use super::trainer::Run;
 use super::{Episodes, RECENT};
 use crate::NamedTensors;
-use settings::{Settings, Usual};
+use settings::{ConfigMap, Defaults};
 
 const NETWORKS: &str = "networks";
 const OPTIMIZER: &str = "optimizer";
@@ -24,11 +24,11 @@ const ENVIRONMENT: &str = "environment";
 const COUNTERS: &str = "counters";
 
 /// A trainer as checkpoints tell of it, whatever it learns by.
-struct About<'a> {
+struct CheckpointInfo<'a> {
     algorithm: &'static str,
-    settings: &'a Settings,
+    settings: &'a ConfigMap,
     /// What goes without saying.
-    usual: Usual,
+    usual: Defaults,
     spec: &'a EnvSpec,
     /// All of them together.
     num_envs: usize,
@@ -43,48 +43,48 @@ struct About<'a> {
 }
 
 /// What a checkpoint says of a trainer of the same kind, but for what it has learned.
-struct Read {
-    counted: Counted,
+struct LoadedState {
+    counted: Counters,
     /// In the order in which [`About::streams`] names them.
     streams: Vec<Pcg64>,
     normalizer: Option<Normalizer>,
     /// To be checked by the environments.
-    standing: Option<Standing<'static>>,
+    standing: Option<EnvSnapshot<'static>>,
 }
 
-impl About<'_> {
+impl CheckpointInfo<'_> {
     /// A checkpoint with these parameters, this state of the optimiser, and where the environments stand, if that is known.
     fn checkpoint(
         &self,
         networks: &NamedTensors,
         optimizer: &NamedTensors,
-        standing: Option<&Standing<'_>>,
+        snapshot: Option<&EnvSnapshot<'_>>,
     ) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint::default();
         checkpoint.manifest = self.describe()?;
         for (member, tensors) in [(NETWORKS, networks), (OPTIMIZER, optimizer)] {
             // It could not be loaded, and the former checkpoint is worth more.
-            if let Some((tensor, at)) = tensors.iter().find_map(|one| Some((one, one.first_not_finite()?))) {
+            if let Some((tensor, at)) = tensors.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?))) {
                 let got = tensor.data[at].to_string();
                 let error = Error::not_finite(member, "finite numbers", got, "go back to the last checkpoint");
                 return Err(tensor.locate(error, at));
             }
             if !tensors.is_empty() {
-                checkpoint.put_safetensors(member, tensors.to_safetensors())?;
+                checkpoint.insert_safetensors(member, tensors.to_safetensors())?;
             }
         }
         normalizer::write(&mut checkpoint, self.normalizer)?;
-        if let Some(standing) = standing {
-            env::write(&mut checkpoint, standing, self.num_envs)?;
+        if let Some(snapshot) = snapshot {
+            env::write(&mut checkpoint, snapshot, self.num_envs)?;
         }
         Ok(checkpoint)
     }
 
     fn describe(&self) -> Result<Map<String, Value>> {
         let Episodes { recent, total, .. } = self.episodes;
-        if let Some((wrong, _)) = recent.iter().find(|(episode_return, _)| !episode_return.is_finite()) {
+        if let Some((non_finite, _)) = recent.iter().find(|(episode_return, _)| !episode_return.is_finite()) {
             let fix = "keep rewards in a range whose sums are finite";
-            return Err(Error::not_finite("episode returns", "finite numbers", wrong.to_string(), fix));
+            return Err(Error::not_finite("episode returns", "finite numbers", non_finite.to_string(), fix));
         }
         let (returns, lengths): (Vec<f64>, Vec<u32>) = recent.iter().copied().unzip();
         let spec = self.spec;
@@ -109,38 +109,38 @@ impl About<'_> {
     }
 
     /// Reads what a checkpoint says, if it is of such a trainer.
-    fn read(&self, saved: &Checkpoint) -> Result<Read> {
-        settings::check(self.settings, saved, self.usual)?;
-        let counted = Counted::read(saved)?;
-        let there = saved.object("streams")?;
+    fn read(&self, checkpoint: &Checkpoint) -> Result<LoadedState> {
+        settings::check(self.settings, checkpoint, self.usual)?;
+        let counters = Counters::read(checkpoint)?;
+        let stored_streams = checkpoint.object("streams")?;
         let stream = |(name, _): &(String, Pcg64)| {
-            let wrong = || saved.corrupt("streams", format!("no PCG64's state as {name:?}"));
-            there.get(name).and_then(stream_of).ok_or_else(wrong)
+            let corrupt = || checkpoint.corrupt("streams", format!("no PCG64's state as {name:?}"));
+            stored_streams.get(name).and_then(parse_stream).ok_or_else(corrupt)
         };
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
-        let normalizer = normalizer::read(saved, self.normalizer)?;
-        let standing = env::read(saved, self.num_envs)?;
-        Ok(Read { counted, streams, normalizer, standing })
+        let normalizer = normalizer::read(checkpoint, self.normalizer)?;
+        let snapshot = env::read(checkpoint, self.num_envs)?;
+        Ok(LoadedState { counted: counters, streams, normalizer, standing: snapshot })
     }
 
     /// Refuses a checkpoint of another algorithm, or of other environments.
-    fn check_kind(&self, saved: &Checkpoint) -> Result<()> {
+    fn check_kind(&self, checkpoint: &Checkpoint) -> Result<()> {
         let spec = self.spec;
-        let spaces = saved.object("spaces")?;
+        let spaces = checkpoint.object("spaces")?;
         let id = json!(spec.id);
         for (section, theirs, ours) in [
-            ("algorithm", saved.manifest.get("algorithm"), json!(self.algorithm)),
-            ("env", saved.manifest.get("env").filter(|id| !id.is_null()).or(Some(&id)), id.clone()),
+            ("algorithm", checkpoint.manifest.get("algorithm"), json!(self.algorithm)),
+            ("env", checkpoint.manifest.get("env").filter(|id| !id.is_null()).or(Some(&id)), id.clone()),
             ("spaces", spaces.get("observation"), spec.observation.to_json()),
             ("spaces", spaces.get("action"), spec.action.to_json()),
         ] {
             let Some(theirs) = theirs.filter(|theirs| theirs.is_string() == ours.is_string()) else {
-                return Err(saved.corrupt(section, "no description"));
+                return Err(checkpoint.corrupt(section, "no description"));
             };
             if *theirs != ours {
                 let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let fix = "load it into a trainer of the same kind";
-                return Err(Error::config(saved.file_of(section), text(&ours), text(theirs), fix).in_section(section));
+                return Err(Error::config(checkpoint.file_of(section), text(&ours), text(theirs), fix).in_section(section));
             }
         }
         Ok(())
@@ -148,7 +148,7 @@ impl About<'_> {
 }
 
 /// What a manifest counts.
-struct Counted {
+struct Counters {
     seed: Option<u64>,
     timesteps: u64,
     updates: u64,
@@ -157,33 +157,33 @@ struct Counted {
     recent: VecDeque<(f64, u32)>,
 }
 
-impl Counted {
-    fn read(saved: &Checkpoint) -> Result<Self> {
-        let (counters, run) = (saved.object("counters")?, saved.object("run")?);
+impl Counters {
+    fn read(checkpoint: &Checkpoint) -> Result<Self> {
+        let (counters, run) = (checkpoint.object("counters")?, checkpoint.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
-            let wrong = || saved.corrupt(section, format!("no count {name:?}"));
+            let corrupt = || checkpoint.corrupt(section, format!("no count {name:?}"));
             // Counters go on from there; a run may end nowhere.
             let fits = |count: &u64| section == "run" || *count < 1 << 62;
-            from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(wrong)
+            from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(corrupt)
         };
-        let wrong = || saved.corrupt("counters", "other than the last 100 episodes' returns and lengths");
-        let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(wrong)?;
-        let list = |name| listed.get(name).and_then(Value::as_array).ok_or_else(wrong);
+        let corrupt = || checkpoint.corrupt("counters", "other than the last 100 episodes' returns and lengths");
+        let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(corrupt)?;
+        let list = |name| listed.get(name).and_then(Value::as_array).ok_or_else(corrupt);
         let (episodes, returns, lengths) = (count("counters", listed, "count")?, list("returns")?, list("lengths")?);
         let recent = returns
             .iter()
             .zip(lengths)
             .map(|(episode_return, length)| Some((episode_return.as_f64()?, u32::try_from(length.as_u64()?).ok()?)));
-        let recent: VecDeque<_> = recent.collect::<Option<_>>().ok_or_else(wrong)?;
+        let recent: VecDeque<_> = recent.collect::<Option<_>>().ok_or_else(corrupt)?;
         if returns.len() != lengths.len() || returns.len() as u64 != episodes.min(RECENT as u64) {
-            return Err(wrong());
+            return Err(corrupt());
         }
         let run = Run { start: count("run", run, "start")?, target: count("run", run, "target")? };
         if run.start > run.target {
-            return Err(saved.corrupt("run", format!("a run from {} to {}", run.start, run.target)));
+            return Err(checkpoint.corrupt("run", format!("a run from {} to {}", run.start, run.target)));
         }
         Ok(Self {
-            seed: saved.manifest.get("seed").and_then(Value::as_u64),
+            seed: checkpoint.manifest.get("seed").and_then(Value::as_u64),
             timesteps: count("counters", counters, "timesteps")?,
             updates: count("counters", counters, "updates")?,
             run,
@@ -194,7 +194,7 @@ impl Counted {
 }
 
 /// The streams of a run that checkpoints tell of, by name.
-fn named(streams: &Streams) -> Vec<(String, Pcg64)> {
+fn named_streams(streams: &Streams) -> Vec<(String, Pcg64)> {
     streams.clone().named().map(|(name, rng)| (name.to_owned(), rng.clone())).into()
 }
 
@@ -209,58 +209,58 @@ fn stream_state(rng: &Pcg64) -> Value {
     })
 }
 
-fn stream_of(saved: &Value) -> Option<Pcg64> {
-    let number = |key| saved.get("state")?.get(key)?.as_str()?.parse::<u128>().ok();
-    let has_uint32 = saved.get("has_uint32")?.as_u64().filter(|flag| *flag < 2)? == 1;
-    let uinteger = u32::try_from(saved.get("uinteger")?.as_u64()?).ok()?;
-    let known = saved.get("bit_generator")? == "PCG64";
+fn parse_stream(value: &Value) -> Option<Pcg64> {
+    let number = |key| value.get("state")?.get(key)?.as_str()?.parse::<u128>().ok();
+    let has_uint32 = value.get("has_uint32")?.as_u64().filter(|flag| *flag < 2)? == 1;
+    let uinteger = u32::try_from(value.get("uinteger")?.as_u64()?).ok()?;
+    let known = value.get("bit_generator")? == "PCG64";
     let state = Pcg64State { state: number("state")?, inc: number("inc")?, has_uint32, uinteger };
     Pcg64::from_state(state).ok().filter(|_| known)
 }
 
 /// Parameters and the optimiser's state, which the two checks take.
-fn learned(
-    saved: &Checkpoint,
+fn read_networks(
+    checkpoint: &Checkpoint,
     check_tensors: impl Fn(&NamedTensors) -> Result<()>,
     check_optimizer_state: impl Fn(&NamedTensors) -> Result<()>,
 ) -> Result<(NamedTensors, NamedTensors)> {
     let tensors = |member: &str| {
-        let read =
-            saved.safetensors(member).map_or_else(|| Ok(NamedTensors::default()), NamedTensors::from_safetensors);
-        read.map_err(|error| of_section(error, saved, member))
+        let result =
+            checkpoint.safetensors(member).map_or_else(|| Ok(NamedTensors::default()), NamedTensors::from_safetensors);
+        result.map_err(|error| in_section(error, checkpoint, member))
     };
     let (networks, optimizer) = (tensors(NETWORKS)?, tensors(OPTIMIZER)?);
-    check_tensors(&networks).map_err(|error| of_section(error, saved, NETWORKS))?;
-    check_optimizer_state(&optimizer).map_err(|error| of_section(error, saved, OPTIMIZER))?;
+    check_tensors(&networks).map_err(|error| in_section(error, checkpoint, NETWORKS))?;
+    check_optimizer_state(&optimizer).map_err(|error| in_section(error, checkpoint, OPTIMIZER))?;
     Ok((networks, optimizer))
 }
 
 /// Refuses a standing that is not these environments'.
-fn check_standing(saved: &Checkpoint, standing: Option<&Standing<'_>>, env: &dyn VectorEnv) -> Result<()> {
-    let Some(standing) = standing else { return Ok(()) };
-    standing.check(env).map_err(|error| of_section(error, saved, ENVIRONMENT))
+fn check_snapshot(checkpoint: &Checkpoint, snapshot: Option<&EnvSnapshot<'_>>, env: &dyn VectorEnv) -> Result<()> {
+    let Some(snapshot) = snapshot else { return Ok(()) };
+    snapshot.check(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT))
 }
 
 /// Puts environments where they stood, or leaves them where they are, and does what else there is to do: nothing if that
 /// is refused. `stands` says whether it matters where they are; it is false once that is lost.
-fn move_envs(
-    saved: &Checkpoint,
-    standing: Option<&Standing<'_>>,
+fn restore_envs(
+    checkpoint: &Checkpoint,
+    snapshot: Option<&EnvSnapshot<'_>>,
     env: &mut dyn VectorEnv,
-    stands: &mut bool,
-    also: impl FnOnce() -> Result<()>,
+    env_initialized: &mut bool,
+    after_restore: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let Some(standing) = standing else { return also() };
-    let before = if *stands { Standing::of(env)? } else { None };
-    let put = standing.put(env).map_err(|error| of_section(error, saved, ENVIRONMENT));
-    put.and_then(|()| also()).inspect_err(|_| {
+    let Some(snapshot) = snapshot else { return after_restore() };
+    let before = if *env_initialized { EnvSnapshot::capture(env)? } else { None };
+    let result = snapshot.restore_into(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT));
+    result.and_then(|()| after_restore()).inspect_err(|_| {
         // What stood nowhere is reset before it is used.
-        let back = before.map(|before| before.put(env));
-        *stands &= back.is_some_and(|back| back.is_ok());
+        let rollback = before.map(|before| before.restore_into(env));
+        *env_initialized &= rollback.is_some_and(|back| back.is_ok());
     })
 }
 
 /// Returns the error with its section of a checkpoint; errors of memory and closed environments stay as they are.
-fn of_section(error: Error, saved: &Checkpoint, section: &str) -> Error {
-    if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { saved.in_file(error, section) }
+fn in_section(error: Error, checkpoint: &Checkpoint, section: &str) -> Error {
+    if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { checkpoint.in_file(error, section) }
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::algorithm::{Algorithm, Method, check_dims};
-use super::checkpoint::settings::{self, Setting, Settings};
-use super::replay::{Gathering, Replayed, gathering};
-use super::{Greedy, OffPolicy, OffPolicyLearned, Priorities, Schedule, check_counts, check_share, evaluate_policy};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::replay::{ReplayConfig, ReplayBatch, replay_config};
+use super::{Greedy, OffPolicy, OffPolicyUpdateStats, Priorities, Schedule, check_counts, check_share, evaluate_policy};
 use crate::builders::num_actions;
 use crate::validate::check_not_negative;
-use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, Transitions};
+use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, QBatch};
 
 /// Settings of DQN. The names and defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ impl DqnConfig {
     /// # Errors
     /// [`Error::Config`] naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
-        self.gathering().check()?;
+        self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
         check_counts(&[("target_update_interval", usize::from(self.target_update_interval > 0))])?;
         self.optimizer.check()?;
@@ -116,8 +116,8 @@ impl DqnConfig {
         (from + (to - from) * progress / self.exploration_fraction) as f32
     }
 
-    fn gathering(&self) -> Gathering {
-        gathering!(self, self.prioritized)
+    fn replay_config(&self) -> ReplayConfig {
+        replay_config!(self, self.prioritized)
     }
 }
 
@@ -161,10 +161,10 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
     const NAME: &'static str = "dqn";
     const HIDDEN: &'static [usize] = &[64, 64];
 
-    fn gathering(config: &DqnConfig, spec: &EnvSpec) -> Result<Gathering> {
+    fn replay_config(config: &DqnConfig, spec: &EnvSpec) -> Result<ReplayConfig> {
         config.check()?;
         num_actions(spec)?;
-        Ok(config.gathering())
+        Ok(config.replay_config())
     }
 
     fn new(config: DqnConfig, q: Q, spec: &EnvSpec, _num_envs: usize) -> Result<Self> {
@@ -173,13 +173,13 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
         Ok(Self { q, config })
     }
 
-    fn settings(config: &DqnConfig) -> Settings {
-        use Setting::{Double, Flag, Single, Word};
+    fn config_map(config: &DqnConfig) -> ConfigMap {
+        use ConfigValue::{Double, Flag, Single, Word};
         let loss = match config.loss {
             TdLoss::Huber => "huber",
             TdLoss::SquaredError => "squared_error",
         };
-        let mut settings = vec![
+        let mut config_map = vec![
             ("tau", Single(config.tau)),
             ("target_update_interval", settings::count(config.target_update_interval)),
             ("double", Flag(config.double)),
@@ -192,18 +192,18 @@ impl<Q: QFunction> Method for DqnLearner<Q> {
             ("prioritized", Flag(config.prioritized.is_some())),
         ];
         if let Some(Priorities { alpha, beta }) = config.prioritized {
-            settings.extend([("priority_alpha", Single(alpha)), ("priority_beta", Single(beta))]);
+            config_map.extend([("priority_alpha", Single(alpha)), ("priority_beta", Single(beta))]);
         }
-        settings.extend(settings::optimizer(config.optimizer));
-        settings
+        config_map.extend(settings::optimizer(config.optimizer));
+        config_map
     }
 
-    fn shape(&self) -> Settings {
-        let shape = self.q.shape();
-        let dueling = shape.as_ref().map(|shape| ("dueling", Setting::Flag(shape.dueling)));
-        let mut settings = settings::shape_of(&[shape]);
-        settings.extend(dueling);
-        settings
+    fn arch(&self) -> ConfigMap {
+        let arch = self.q.arch();
+        let dueling = arch.as_ref().map(|shape| ("dueling", ConfigValue::Flag(shape.dueling)));
+        let mut config_map = settings::network_arch(&[arch]);
+        config_map.extend(dueling);
+        config_map
     }
 }
 
@@ -222,27 +222,27 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
         self.q.act(obs, masks, self.config.exploration_rate(progress), rngs, actions)
     }
 
-    fn stepped(&mut self, made: Range<u64>) -> Result<()> {
+    fn on_step(&mut self, timesteps: Range<u64>) -> Result<()> {
         let moves = |timesteps: u64| timesteps / self.config.target_update_interval;
-        if moves(made.start) < moves(made.end) { self.q.track(self.config.tau) } else { Ok(()) }
+        if moves(timesteps.start) < moves(timesteps.end) { self.q.soft_update(self.config.tau) } else { Ok(()) }
     }
 
-    fn learn(&mut self, batch: &Replayed<'_>, _rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+    fn learn(&mut self, batch: &ReplayBatch<'_>, _rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats> {
         let Self { q, config, .. } = self;
         let Actions::Discrete(actions) = batch.actions else {
             return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
         };
-        let Replayed { obs, rewards, next_obs, terminated, discount, weights, next_masks, .. } = *batch;
-        let batch = Transitions { obs, actions, rewards, next_obs, terminated, discount, weights, next_masks };
-        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let ReplayBatch { obs, rewards, next_obs, terminated, discount, weights, next_masks, .. } = *batch;
+        let batch = QBatch { obs, actions, rewards, next_obs, terminated, discount, weights, next_masks };
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.value_at(config.optimizer.lr(), progress));
         let loss = QLoss { distance: config.loss, double: config.double };
-        let said = q.update(&batch, loss, &optimizer, Some(config.max_grad_norm))?;
-        Ok(OffPolicyLearned {
-            critic_loss: said.loss,
-            mean_value: said.mean_value,
-            grad_norm: said.grad_norm,
+        let stats = q.update(&batch, loss, &optimizer, Some(config.max_grad_norm))?;
+        Ok(OffPolicyUpdateStats {
+            critic_loss: stats.loss,
+            mean_value: stats.mean_value,
+            grad_norm: stats.grad_norm,
             learning_rate: optimizer.lr(),
-            ..OffPolicyLearned::default()
+            ..OffPolicyUpdateStats::default()
         })
     }
 
@@ -250,8 +250,8 @@ impl<Q: QFunction> Algorithm for DqnLearner<Q> {
         self.q.td_errors()
     }
 
-    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        Greedy::<dyn QFunction>::act_greedily(&mut self.q, obs, masks, actions)
+    fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        Greedy::<dyn QFunction>::act_greedy(&mut self.q, obs, masks, actions)
     }
 
     fn exploration_rate(&self, progress: f64) -> Option<f32> {

@@ -2,7 +2,7 @@
 
 use rlox_core::{Error, Field, FieldData, Result};
 
-use crate::alloc::make_room;
+use crate::alloc::try_reserve;
 
 /// What a network sees of an observation.
 ///
@@ -62,7 +62,7 @@ impl Encoding {
         out: &mut Vec<f32>,
     ) -> Result<()> {
         out.clear();
-        make_room("obs", out, rows.len().saturating_mul(self.inputs()))?;
+        try_reserve("obs", out, rows.len().saturating_mul(self.inputs()))?;
         self.append(data, rows, out)
     }
 
@@ -108,14 +108,14 @@ fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
 fn one_hot(counts: &[usize], data: &[i64], rows: impl Iterator<Item = usize>, out: &mut Vec<f32>) -> Result<()> {
     for row in rows {
         for (column, (x, count)) in row_of(data, row, counts.len())?.iter().zip(counts).enumerate() {
-            let Some(at) = usize::try_from(*x).ok().filter(|at| at < count) else {
+            let Some(index) = usize::try_from(*x).ok().filter(|at| at < count) else {
                 let (expected, hint) = (format!("integers in [0, {count})"), "pass observations of the space");
                 let error = Error::space("obs", expected, x.to_string(), hint).at_row(row);
                 return Err(if counts.len() > 1 { error.at_column(column) } else { error });
             };
             let start = out.len();
             out.resize(start + count, 0.0);
-            out[start + at] = 1.0;
+            out[start + index] = 1.0;
         }
     }
     Ok(())

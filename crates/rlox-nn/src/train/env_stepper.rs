@@ -7,15 +7,15 @@ use rlox_core::{
 };
 
 use super::algorithm::Algorithm;
-use super::replay::{Experience, Gathering, Stepped, Surroundings};
+use super::replay::{ReplayMemory, ReplayConfig, StepBatch, EnvInfo};
 use super::{IterationStreams, check_counts};
 use crate::ActionScaling;
-use crate::alloc::{filled, resize};
+use crate::alloc::{try_vec, resize};
 use crate::validate::check_finite;
 
 /// What a step of all environments led to, elsewhere than in [`OffPolicyAgent::iterate`](super::OffPolicyAgent::iterate).
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome<'a> {
+pub struct StepResult<'a> {
     /// The observations before any reset, `[N, d]`: where an episode ended its last.
     pub next_obs: &'a [f32],
     /// Those to act on next, `[N, d]`.
@@ -37,7 +37,7 @@ pub struct Outcome<'a> {
 
 /// The actions of a step.
 #[derive(Debug)]
-struct Chosen {
+struct ActionBuffers {
     /// Counted from 0, `[N]`; empty for a Box.
     discrete: Vec<i64>,
     /// Between -1 and 1, `[N, a]`; empty for integers.
@@ -49,7 +49,7 @@ struct Chosen {
     space: Space,
 }
 
-impl Chosen {
+impl ActionBuffers {
     fn new(space: &Space, num_envs: usize) -> Result<Self> {
         let scaling = matches!(space, Space::Box { .. }).then(|| ActionScaling::new(space)).transpose()?;
         let (mut discrete, mut continuous) = (Vec::new(), Vec::new());
@@ -59,11 +59,11 @@ impl Chosen {
         } else {
             resize("num_envs", &mut discrete, numbers, 0)?;
         }
-        let sent = (discrete.clone(), continuous.clone());
-        Ok(Self { discrete, continuous, sent, scaling, space: space.clone() })
+        let env_actions = (discrete.clone(), continuous.clone());
+        Ok(Self { discrete, continuous, sent: env_actions, scaling, space: space.clone() })
     }
 
-    fn all_mut(&mut self) -> ActionsMut<'_> {
+    fn policy_actions_mut(&mut self) -> ActionsMut<'_> {
         if self.scaling.is_some() {
             ActionsMut::Continuous(&mut self.continuous)
         } else {
@@ -71,12 +71,12 @@ impl Chosen {
         }
     }
 
-    fn all(&self) -> Actions<'_> {
+    fn policy_actions(&self) -> Actions<'_> {
         if self.scaling.is_some() { Actions::Continuous(&self.continuous) } else { Actions::Discrete(&self.discrete) }
     }
 
     /// Those of a Box within its bounds, others counted from 0.
-    fn counted(&mut self) -> Result<Actions<'_>> {
+    fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
         self.sent.1.copy_from_slice(&self.continuous);
         scaling.scale(&mut self.sent.1)?;
@@ -84,7 +84,7 @@ impl Chosen {
     }
 
     /// As environments take them.
-    fn send(&mut self) -> Result<Actions<'_>> {
+    fn to_env_actions(&mut self) -> Result<Actions<'_>> {
         let (discrete, continuous) = &mut self.sent;
         let actions = if let Some(scaling) = &self.scaling {
             continuous.copy_from_slice(&self.continuous);
@@ -94,25 +94,25 @@ impl Chosen {
             discrete.copy_from_slice(&self.discrete);
             ActionsMut::Discrete(discrete)
         };
-        Ok(actions.sent(&self.space))
+        Ok(actions.into_env_actions(&self.space))
     }
 }
 
 /// Where the environments stand, what was done in them, and what is drawn from.
-pub(super) struct Gatherer {
-    pub(super) experience: Experience,
+pub(super) struct EnvStepper {
+    pub(super) experience: ReplayMemory,
     /// One for each environment's actions.
     pub(super) actions: Vec<Pcg64>,
     /// For the choice of minibatches.
     pub(super) order: Pcg64,
     /// For what is drawn while learning.
     pub(super) learning: Pcg64,
-    how: Gathering,
+    how: ReplayConfig,
     idling: bool,
     random: RandomPolicy,
     /// Whether `obs` is where the environments stand.
     pub(super) started: bool,
-    chosen: Chosen,
+    chosen: ActionBuffers,
     /// What is acted on next, `[N, d]`.
     obs: Vec<f32>,
     /// The same, normalised.
@@ -138,44 +138,44 @@ pub(super) struct Gatherer {
     pub(super) gathered: usize,
 }
 
-impl Gatherer {
-    pub(super) fn new(envs: &Surroundings<'_>, how: Gathering, seeds: [u64; 2]) -> Result<Self> {
-        let (n, spec) = (envs.num_envs, envs.spec);
+impl EnvStepper {
+    pub(super) fn new(env_info: &EnvInfo<'_>, config: ReplayConfig, seeds: [u64; 2]) -> Result<Self> {
+        let (n, spec) = (env_info.num_envs, env_info.spec);
         check_counts(&[("num_envs", n)])?;
         let numbers = n.saturating_mul(spec.observation.dim());
-        let flags = if envs.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
+        let flags = if env_info.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
         // Random actions of a Box are drawn between -1 and 1, as policies give them.
         let random = match spec.action {
             Space::Box { .. } => RandomPolicy::new(&Space::uniform_box(-1.0, 1.0, &[spec.action.dim()]))?,
             _ => RandomPolicy::new(&spec.action)?,
         };
-        let experience = Experience::new(&how, envs)?;
+        let replay_memory = ReplayMemory::new(&config, env_info)?;
         let IterationStreams { actions, order, .. } = IterationStreams::new(seeds[0], n)?;
         let learning = IterationStreams::new(seeds[1], 0)?.order;
-        let observations = || filled("num_envs", numbers, 0.0);
-        let flag = |len| filled("num_envs", len, false);
+        let observations = || try_vec("num_envs", numbers, 0.0);
+        let flag = |len| try_vec("num_envs", len, false);
         Ok(Self {
-            experience,
+            experience: replay_memory,
             actions,
             order,
             learning,
-            how,
-            idling: envs.idling,
+            how: config,
+            idling: env_info.idling,
             random,
             started: false,
-            chosen: Chosen::new(&spec.action, n)?,
+            chosen: ActionBuffers::new(&spec.action, n)?,
             obs: observations()?,
             seen: observations()?,
             next_obs: observations()?,
             after: observations()?,
-            rewards: filled("num_envs", n, 0.0)?,
-            stored_rewards: filled("num_envs", n, 0.0)?,
+            rewards: try_vec("num_envs", n, 0.0)?,
+            stored_rewards: try_vec("num_envs", n, 0.0)?,
             terminated: flag(n)?,
             truncated: flag(n)?,
-            valid: filled("num_envs", n, true)?,
-            masks: filled("num_envs", flags, true)?,
-            next_masks: filled("num_envs", flags, true)?,
-            unused: [filled("num_envs", n, 0.0)?, filled("num_envs", n, 0.0)?],
+            valid: try_vec("num_envs", n, true)?,
+            masks: try_vec("num_envs", flags, true)?,
+            next_masks: try_vec("num_envs", flags, true)?,
+            unused: [try_vec("num_envs", n, 0.0)?, try_vec("num_envs", n, 0.0)?],
             timesteps: 0,
             gathered: 0,
         })
@@ -187,7 +187,7 @@ impl Gatherer {
     }
 
     /// Takes where environments stand, with what is allowed there where they say so.
-    pub(super) fn stand(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
+    pub(super) fn set_current_obs(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
         check_len("obs", obs.len(), self.obs.len())?;
         check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
         check_finite("obs", obs, self.obs.len() / self.num_envs())?;
@@ -198,15 +198,15 @@ impl Gatherer {
     }
 
     /// The same of environments that tell themselves.
-    pub(super) fn look(&mut self, env: &dyn VectorEnv) -> Result<()> {
+    pub(super) fn observe(&mut self, env: &dyn VectorEnv) -> Result<()> {
         let (mut obs, mut masks) = (std::mem::take(&mut self.after), std::mem::take(&mut self.next_masks));
-        let mut said = env.observe(&mut obs);
-        if said.is_ok() && !masks.is_empty() {
-            said = env.action_masks(&mut masks);
+        let mut result = env.observe(&mut obs);
+        if result.is_ok() && !masks.is_empty() {
+            result = env.action_masks(&mut masks);
         }
-        let stood = said.and_then(|()| self.stand(&obs, (!masks.is_empty()).then_some(&masks[..])));
+        let set_result = result.and_then(|()| self.set_current_obs(&obs, (!masks.is_empty()).then_some(&masks[..])));
         (self.after, self.next_masks) = (obs, masks);
-        stood
+        set_result
     }
 
     /// Counts the first observations of new episodes everywhere.
@@ -216,7 +216,7 @@ impl Gatherer {
         normalizer: Option<&mut Normalizer>,
     ) -> Result<()> {
         if let Some(normalizer) = normalizer {
-            normalizer.forget_returns();
+            normalizer.reset_returns();
             normalizer.update_obs(&self.obs)?;
         }
         algorithm.end_episodes(&|_| true);
@@ -230,9 +230,9 @@ impl Gatherer {
         env: &mut dyn VectorEnv,
         mut normalizer: Option<&mut Normalizer>,
         progress: f64,
-        steps: &mut profile::Steps,
+        steps: &mut profile::StepTimer,
     ) -> Result<()> {
-        self.choose(algorithm, normalizer.as_deref_mut(), progress)?;
+        self.select_actions(algorithm, normalizer.as_deref_mut(), progress)?;
         self.started = false;
         steps.enter(profile::Phase::EnvStep);
         self.advance(env)?;
@@ -241,7 +241,7 @@ impl Gatherer {
     }
 
     /// Chooses actions: in the beginning any, then those of the policy.
-    pub(super) fn choose<A: Algorithm + ?Sized>(
+    pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
         normalizer: Option<&mut Normalizer>,
@@ -250,10 +250,10 @@ impl Gatherer {
         let masks = (!self.masks.is_empty()).then_some(&self.masks[..]);
         if self.timesteps < self.how.learning_starts && !algorithm.explores_at_warmup() {
             let [log_probs, values] = &mut self.unused;
-            let out = PolicyOut { actions: self.chosen.all_mut(), log_probs, values };
+            let out = PolicyOut { actions: self.chosen.policy_actions_mut(), log_probs, values };
             self.random.act(&self.obs, masks, &mut self.actions, out)?;
         } else {
-            let seen = match normalizer {
+            let policy_obs = match normalizer {
                 Some(normalizer) if normalizer.options().obs => {
                     self.seen.copy_from_slice(&self.obs);
                     normalizer.normalize_obs(&mut self.seen)?;
@@ -261,14 +261,14 @@ impl Gatherer {
                 }
                 _ => &self.obs,
             };
-            algorithm.explore(seen, masks, &mut self.actions, progress, self.chosen.all_mut())?;
+            algorithm.explore(policy_obs, masks, &mut self.actions, progress, self.chosen.policy_actions_mut())?;
         }
-        algorithm.perturb(&mut self.actions, self.chosen.all_mut())
+        algorithm.perturb(&mut self.actions, self.chosen.policy_actions_mut())
     }
 
     /// The actions that were chosen, counted from 0 or within a Box's bounds.
-    pub(super) fn chosen(&mut self) -> Result<Actions<'_>> {
-        self.chosen.counted()
+    pub(super) fn scaled_actions(&mut self) -> Result<Actions<'_>> {
+        self.chosen.scaled_actions()
     }
 
     /// Steps the environments; finds out what the step led to.
@@ -280,7 +280,7 @@ impl Gatherer {
             truncated: &mut self.truncated,
             final_obs: &mut self.next_obs,
         };
-        env.step(self.chosen.send()?, out)?;
+        env.step(self.chosen.to_env_actions()?, out)?;
         let dim = self.after.len() / self.rewards.len();
         for (env, after) in self.after.chunks_exact(dim).enumerate() {
             if !(self.terminated[env] || self.truncated[env]) {
@@ -302,8 +302,8 @@ impl Gatherer {
     }
 
     /// Takes a step that was made elsewhere.
-    pub(super) fn take(&mut self, outcome: &Outcome<'_>) -> Result<()> {
-        let Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *outcome;
+    pub(super) fn load_step_result(&mut self, step_result: &StepResult<'_>) -> Result<()> {
+        let StepResult { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *step_result;
         let n = self.num_envs();
         check_len("next_obs", next_obs.len(), self.next_obs.len())?;
         check_len("obs", obs.len(), self.obs.len())?;
@@ -339,17 +339,17 @@ impl Gatherer {
     ) -> Result<()> {
         self.stored_rewards.iter_mut().zip(&self.rewards).for_each(|(stored, reward)| *stored = *reward as f32);
         self.complete_next_masks();
-        let stepped = Stepped {
+        let batch = StepBatch {
             obs: &self.obs,
-            actions: self.chosen.all(),
+            actions: self.chosen.policy_actions(),
             rewards: &self.stored_rewards,
             terminated: &self.terminated,
             truncated: &self.truncated,
             next_obs: &self.next_obs,
             next_masks: &self.next_masks,
         };
-        self.experience.push(&stepped, self.idling.then_some(&self.valid[..]))?;
-        normalizer.map_or(Ok(()), |normalizer| self.count(normalizer))?;
+        self.experience.push(&batch, self.idling.then_some(&self.valid[..]))?;
+        normalizer.map_or(Ok(()), |normalizer| self.update_normalizer(normalizer))?;
         std::mem::swap(&mut self.obs, &mut self.after);
         self.started = true;
         let Self { terminated, truncated, valid, .. } = self;
@@ -363,22 +363,22 @@ impl Gatherer {
         self.timesteps += stored as u64;
         self.gathered += stored;
         // What only resets is no step.
-        if stored > 0 { algorithm.stepped(before..self.timesteps) } else { Ok(()) }
+        if stored > 0 { algorithm.on_step(before..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.
-    fn count(&mut self, normalizer: &mut Normalizer) -> Result<()> {
-        let Self { after, seen, rewards, terminated, truncated, valid, idling, .. } = self;
+    fn update_normalizer(&mut self, normalizer: &mut Normalizer) -> Result<()> {
+        let Self { after, seen: policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
         if *idling {
             // Nobody acts on an episode's last observation.
             let dim = after.len() / rewards.len();
-            seen.clear();
+            policy_obs.clear();
             let acted =
                 after.chunks_exact(dim).zip(terminated.iter().zip(&*truncated)).filter(|(_, (a, b))| !(**a || **b));
-            acted.for_each(|(row, _)| seen.extend_from_slice(row));
-            let counted = normalizer.update_obs(seen);
-            seen.resize(after.len(), 0.0);
-            counted?;
+            acted.for_each(|(row, _)| policy_obs.extend_from_slice(row));
+            let result = normalizer.update_obs(policy_obs);
+            policy_obs.resize(after.len(), 0.0);
+            result?;
         } else {
             normalizer.update_obs(after)?;
         }

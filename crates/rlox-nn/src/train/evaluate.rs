@@ -3,7 +3,7 @@
 
 use rlox_core::{
     ActionsMut, Error, FieldData, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
-    Watch, check_len, masked_actions,
+    InterruptCheck, check_len, masked_actions,
 };
 
 use super::algorithm::Algorithm;
@@ -38,13 +38,13 @@ pub trait Greedy<Kind: ?Sized> {
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, and those of the policy.
-    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
+    fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 }
 
 impl<P: ActorCritic + ?Sized> Greedy<dyn ActorCritic> for P {
     const SCALED: bool = false;
 
-    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+    fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.act_deterministic(obs, masks, actions)
     }
 }
@@ -52,7 +52,7 @@ impl<P: ActorCritic + ?Sized> Greedy<dyn ActorCritic> for P {
 impl<Q: QFunction + ?Sized> Greedy<dyn QFunction> for Q {
     const SCALED: bool = false;
 
-    fn act_greedily(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+    fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         let ActionsMut::Discrete(actions) = actions else {
             return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
         };
@@ -66,16 +66,16 @@ impl<Q: QFunction + ?Sized> Greedy<dyn QFunction> for Q {
 impl<P: StochasticPolicy + ?Sized> Greedy<dyn StochasticPolicy> for P {
     const SCALED: bool = true;
 
-    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        self.act_deterministic(obs, numbers(actions)?)
+    fn act_greedy(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.act_deterministic(obs, as_continuous_mut(actions)?)
     }
 }
 
 impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
     const SCALED: bool = true;
 
-    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        self.act(obs, numbers(actions)?)
+    fn act_greedy(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.act(obs, as_continuous_mut(actions)?)
     }
 }
 
@@ -107,10 +107,10 @@ pub fn evaluate_policy<Kind: ?Sized, P: Greedy<Kind> + ?Sized>(
     let scaling = P::SCALED.then(|| ActionScaling::new(&env.spec().action)).transpose()?;
     let mut act = |obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>| match (&scaling, actions) {
         (Some(scaling), ActionsMut::Continuous(actions)) => {
-            policy.act_greedily(obs, masks, ActionsMut::Continuous(actions))?;
+            policy.act_greedy(obs, masks, ActionsMut::Continuous(actions))?;
             scaling.scale(actions)
         }
-        (_, actions) => policy.act_greedily(obs, masks, actions),
+        (_, actions) => policy.act_greedy(obs, masks, actions),
     };
     play(&mut act, env, episodes, seed, normalizer)
 }
@@ -135,22 +135,22 @@ fn play(
     }
     let (n, d, a) = (env.num_envs(), env.spec().observation.dim(), env.spec().action.dim());
     let space = env.spec().action.clone();
-    let (mut obs, mut seen) = (vec![0.0; n * d], vec![0.0; n * d]);
+    let (mut obs, mut policy_obs) = (vec![0.0; n * d], vec![0.0; n * d]);
     let (mut discrete, mut continuous) = (vec![0; n * a], vec![0.0; n * a]);
     let (mut rewards, mut terminated, mut truncated) = (vec![0.0; n], vec![false; n], vec![false; n]);
     let mut masks = vec![true; if env.has_action_masks() { n * masked_actions(&space) } else { 0 }];
     // The first episodes % n environments play one more.
-    let mut left: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
+    let mut remaining: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
     let (mut sums, mut returns) = (vec![0.0; n], Vec::new());
     env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
-    let mut watch = Watch::default();
+    let mut interrupt = InterruptCheck::default();
     while returns.len() < episodes {
-        watch.check()?;
-        seen.copy_from_slice(&obs);
+        interrupt.check()?;
+        policy_obs.copy_from_slice(&obs);
         if let Some(normalizer) = normalizer.filter(|normalizer| normalizer.options().obs) {
-            normalizer.normalize_obs(&mut seen)?;
+            normalizer.normalize_obs(&mut policy_obs)?;
         }
-        let given = if masks.is_empty() {
+        let current_masks = if masks.is_empty() {
             None
         } else {
             env.action_masks(&mut masks)?;
@@ -168,14 +168,14 @@ fn play(
         } else {
             ActionsMut::Discrete(&mut discrete)
         };
-        act(&seen, given, actions.part(0..n * a))?;
-        env.step(actions.sent(&space), out)?;
+        act(&policy_obs, current_masks, actions.slice_mut(0..n * a))?;
+        env.step(actions.into_env_actions(&space), out)?;
         for i in 0..n {
             sums[i] += rewards[i];
             if terminated[i] || truncated[i] {
-                if left[i] > 0 {
+                if remaining[i] > 0 {
                     returns.push(sums[i]);
-                    left[i] -= 1;
+                    remaining[i] -= 1;
                 }
                 sums[i] = 0.0;
             }
@@ -230,10 +230,10 @@ pub fn predict_actions(
     let (mut log_probs, mut values) = (Vec::new(), Vec::new());
     let mut act = |inputs: &[f32], masks: Option<&[bool]>, rngs: Option<&mut [Pcg64]>, actions: ActionsMut<'_>| {
         let Some(rngs) = rngs else { return policy.act_deterministic(inputs, masks, actions) };
-        for said in [&mut log_probs, &mut values] {
-            resize("actions", said, rngs.len(), 0.0)?;
+        for buffer in [&mut log_probs, &mut values] {
+            resize("actions", buffer, rngs.len(), 0.0)?;
         }
-        policy.act_once(inputs, masks, rngs, PolicyOut { actions, log_probs: &mut log_probs, values: &mut values })
+        policy.act_stateless(inputs, masks, rngs, PolicyOut { actions, log_probs: &mut log_probs, values: &mut values })
     };
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
@@ -260,8 +260,8 @@ pub fn predict_with<A: Algorithm + ?Sized>(
             ActionsMut::Continuous(actions) => actions.len(),
         };
         match rngs {
-            None => learner.act_greedily(inputs, masks, actions.part(0..numbers))?,
-            Some(rngs) => learner.explore_once(inputs, masks, rngs, progress, actions.part(0..numbers))?,
+            None => learner.act_greedy(inputs, masks, actions.slice_mut(0..numbers))?,
+            Some(rngs) => learner.explore_stateless(inputs, masks, rngs, progress, actions.slice_mut(0..numbers))?,
         }
         match (&scaling, actions) {
             (Some(scaling), ActionsMut::Continuous(actions)) => scaling.scale(actions),
@@ -292,30 +292,30 @@ fn choose_actions(
     check_len("actions", len, n * dim)?;
     masks.map_or(Ok(()), |masks| check_len("masks", masks.len(), n.saturating_mul(width)))?;
     let mut rngs = seed.map(|seed| IterationStreams::new(seed, n)).transpose()?.map(|streams| streams.actions);
-    let mut watch = Watch::default();
+    let mut interrupt = InterruptCheck::default();
     let chunk = (CHUNK / encoding.inputs().max(1)).max(1);
     for from in (0..n).step_by(chunk) {
-        watch.check()?;
+        interrupt.check()?;
         let to = n.min(from + chunk);
         encoding.encode(data, from..to, inputs)?;
         validate::check_finite("obs", inputs, encoding.inputs()).map_err(|error| error.offset_row(from))?;
         normalizer.map_or(Ok(()), |normalizer| normalizer.normalize_obs(inputs))?;
         let masks = masks.map(|masks| &masks[from * width..to * width]);
         let rngs = rngs.as_mut().map(|rngs| &mut rngs[from..to]);
-        act(inputs, masks, rngs, actions.part(from * dim..to * dim))?;
+        act(inputs, masks, rngs, actions.slice_mut(from * dim..to * dim))?;
     }
     if let ActionsMut::Continuous(actions) = &actions
-        && let Some(wrong) = actions.iter().find(|x| !x.is_finite())
+        && let Some(non_finite) = actions.iter().find(|x| !x.is_finite())
     {
         let fix = "go back to a checkpoint, and lower learning_rate";
-        return Err(Error::not_finite("actions", "finite numbers", wrong.to_string(), fix));
+        return Err(Error::not_finite("actions", "finite numbers", non_finite.to_string(), fix));
     }
-    actions.sent(space);
+    actions.into_env_actions(space);
     Ok(())
 }
 
 /// The actions of a Box.
-pub(super) fn numbers(actions: ActionsMut<'_>) -> Result<&mut [f32]> {
+pub(super) fn as_continuous_mut(actions: ActionsMut<'_>) -> Result<&mut [f32]> {
     match actions {
         ActionsMut::Continuous(actions) => Ok(actions),
         ActionsMut::Discrete(_) => Err(Error::space("actions", "f32 numbers", "integers", "use DQN, PPO or A2C")),

@@ -2,13 +2,13 @@
 //! was that acted.
 
 use rlox_core::profile::{self, Phase};
-use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, Vtrace};
+use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, VtraceConfig};
 
-use super::checkpoint::settings::{self, Setting, Settings};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
 use super::minibatches::Corrected;
 use super::{
-    AsyncOnPolicy, Collection, Learned, Minibatches, OnPolicyAlgorithm, Schedule, check_counts, check_share,
-    unless_stopped,
+    AsyncOnPolicy, CollectConfig, UpdateStats, Minibatches, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    run_interruptible,
 };
 use crate::losses::explained_variance;
 use crate::optimizer::ON_POLICY_EPS;
@@ -101,9 +101,9 @@ impl ImpalaConfig {
         check_not_negative("max_grad_norm", self.max_grad_norm)
     }
 
-    fn vtrace(&self) -> Vtrace {
+    fn vtrace(&self) -> VtraceConfig {
         let Self { gamma, vtrace_lambda: lambda, rho_bar, c_bar, .. } = *self;
-        Vtrace { gamma, rho_bar, c_bar, lambda, pg_rho_bar: rho_bar }
+        VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar: rho_bar }
     }
 
     /// One gradient step on a finished rollout of this policy or an older one, unless `stop` says so, which is asked
@@ -123,22 +123,22 @@ impl ImpalaConfig {
         minibatches: &mut Minibatches,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.check()?;
         check_share("progress", progress)?;
-        let optimizer = self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress));
+        let optimizer = self.optimizer.with_lr(self.lr_schedule.value_at(self.optimizer.lr(), progress));
         let (policy_loss, clip_coef_vf) = (PolicyLoss::Gradient, None);
         let loss =
             ActorCriticLoss { policy: policy_loss, clip_coef_vf, vf_coef: self.vf_coef, ent_coef: self.ent_coef };
         profile::enter(Phase::Buffer);
         let mut corrected = std::mem::take(&mut minibatches.corrected);
-        let learned = unless_stopped(stop, |stop| {
+        let learned = run_interruptible(stop, |stop| {
             let distance = corrected.compute(policy, buffer, minibatches, self.vtrace(), stop)?;
             profile::enter(Phase::GradientUpdate);
             let Corrected { values, advantages, returns, .. } = &corrected;
             let batch = Minibatch { values, advantages, returns, ..minibatches.minibatch() };
             let explained = explained_variance(values, returns)?;
-            let stats = policy.update_unless(&batch, &loss, &optimizer, Some(self.max_grad_norm), None, stop)?;
+            let stats = policy.update_with_early_stopping(&batch, &loss, &optimizer, Some(self.max_grad_norm), None, stop)?;
             let (approx_kl, clip_fraction) = (distance.kl, distance.clipped);
             Ok((ActorCriticStats { approx_kl, clip_fraction, ..stats }, explained))
         });
@@ -146,7 +146,7 @@ impl ImpalaConfig {
         let learned = learned?;
         let updates = learned.is_some().into();
         let (stats, explained_variance) = learned.unwrap_or_default();
-        Ok(Learned { stats, explained_variance, learning_rate: optimizer.lr(), updates })
+        Ok(UpdateStats { stats, explained_variance, learning_rate: optimizer.lr(), updates })
     }
 }
 
@@ -157,10 +157,10 @@ impl OnPolicyAlgorithm for ImpalaConfig {
         self.check()
     }
 
-    fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection) {
+    fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig) {
         // Of the advantages that are estimated while acting nothing is learned.
-        let how = Collection { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
-        (self.n_steps, None, how)
+        let collect_config = CollectConfig { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
+        (self.n_steps, None, collect_config)
     }
 
     fn update(
@@ -171,13 +171,13 @@ impl OnPolicyAlgorithm for ImpalaConfig {
         _order: &mut Pcg64,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.learn(policy, buffer, minibatches, progress, stop)
     }
 
-    fn settings(&self) -> Settings {
-        use Setting::{Count, Double, Single};
-        let mut settings = vec![
+    fn config_map(&self) -> ConfigMap {
+        use ConfigValue::{Count, Double, Single};
+        let mut config_map = vec![
             ("n_steps", Count(self.n_steps)),
             ("gamma", Double(self.gamma)),
             ("vtrace_lambda", Double(self.vtrace_lambda)),
@@ -188,7 +188,7 @@ impl OnPolicyAlgorithm for ImpalaConfig {
             ("vf_coef", Single(self.vf_coef)),
             ("max_grad_norm", Single(self.max_grad_norm)),
         ];
-        settings.extend(settings::optimizer(self.optimizer));
-        settings
+        config_map.extend(settings::optimizer(self.optimizer));
+        config_map
     }
 }

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use rlox_core::{Actions, Ends, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, Vtrace, Watch};
+use rlox_core::{Actions, EpisodeEnds, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, VtraceConfig, InterruptCheck};
 
 use super::Encoding;
-use crate::alloc::{make_room, resize};
+use crate::alloc::{try_reserve, resize};
 use crate::losses::explained_variance;
 use crate::{ActorCritic, Minibatch, Trajectories, VtraceTargets};
 
@@ -45,13 +45,13 @@ impl Minibatches {
     ///
     /// # Errors
     /// [`Error::Config`] for a rollout that is not finished, or has none.
-    pub(super) fn all(&mut self, buffer: &RolloutBuffer) -> Result<()> {
+    pub(super) fn select_all(&mut self, buffer: &RolloutBuffer) -> Result<()> {
         if !buffer.is_finished() || buffer.transitions() == 0 {
             let got = if buffer.is_finished() { "one of resets alone" } else { "one that is not" };
             return Err(Error::config("buffer", "a finished rollout with transitions", got, "collect one first"));
         }
         self.index.clear();
-        make_room("batch_size", &mut self.index, buffer.transitions())?;
+        try_reserve("batch_size", &mut self.index, buffer.transitions())?;
         if let Some(FieldData::Bool(valid)) = buffer.field("valid").map(Field::data) {
             self.index.extend(valid.iter().enumerate().filter(|(_, valid)| **valid != 0).map(|(row, _)| row));
         }
@@ -61,7 +61,7 @@ impl Minibatches {
     /// A new random order (Fisher and Yates); false where `stop` ended it.
     pub(super) fn shuffle(&mut self, rng: &mut Pcg64, stop: &mut dyn FnMut() -> bool) -> bool {
         for i in (1..self.index.len()).rev() {
-            if i.is_multiple_of(Watch::STRETCH) && stop() {
+            if i.is_multiple_of(InterruptCheck::POLL_ELEMENTS) && stop() {
                 return false;
             }
             let j = rng.integers(0, i as i64 + 1) as usize;
@@ -86,8 +86,8 @@ impl Minibatches {
             self.encoding.check(obs)?;
             let width = self.encoding.inputs();
             self.obs.clear();
-            make_room("batch_size", &mut self.obs, index.len().saturating_mul(width))?;
-            for rows in index.chunks((Watch::STRETCH / width.max(1)).max(1)) {
+            try_reserve("batch_size", &mut self.obs, index.len().saturating_mul(width))?;
+            for rows in index.chunks((InterruptCheck::POLL_ELEMENTS / width.max(1)).max(1)) {
                 if stop() {
                     return Err(Error::Interrupted);
                 }
@@ -100,15 +100,15 @@ impl Minibatches {
             ("advantages", &mut self.advantages),
             ("returns", &mut self.returns),
         ] {
-            take(index, numbers(buffer, name), 1, out)?;
+            gather_rows(index, f32_field(buffer, name), 1, out)?;
         }
         // Those of a former rollout may have been of the other kind.
         self.discrete.clear();
         self.continuous.clear();
         if let Some(field) = buffer.field("actions") {
             match field.data() {
-                FieldData::F32(actions) => take(index, actions, field.width(), &mut self.continuous)?,
-                FieldData::I64(actions) => take(index, actions, field.width(), &mut self.discrete)?,
+                FieldData::F32(actions) => gather_rows(index, actions, field.width(), &mut self.continuous)?,
+                FieldData::I64(actions) => gather_rows(index, actions, field.width(), &mut self.discrete)?,
                 _ => {}
             }
         }
@@ -116,7 +116,7 @@ impl Minibatches {
         if let Some(field) = buffer.field("action_masks")
             && let FieldData::Bool(masks) = field.data()
         {
-            make_room("batch_size", &mut self.masks, index.len() * field.width())?;
+            try_reserve("batch_size", &mut self.masks, index.len() * field.width())?;
             let rows = index.iter().flat_map(|row| &masks[row * field.width()..][..field.width()]);
             self.masks.extend(rows.map(|flag| *flag != 0));
         }
@@ -139,16 +139,16 @@ impl Minibatches {
 
     /// How much of the returns the values explained, over all transitions.
     pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> Result<f32> {
-        self.all(buffer)?;
-        take(&self.index, numbers(buffer, "values"), 1, &mut self.values)?;
-        take(&self.index, numbers(buffer, "returns"), 1, &mut self.returns)?;
+        self.select_all(buffer)?;
+        gather_rows(&self.index, f32_field(buffer, "values"), 1, &mut self.values)?;
+        gather_rows(&self.index, f32_field(buffer, "returns"), 1, &mut self.returns)?;
         explained_variance(&self.values, &self.returns)
     }
 }
 
-fn take<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) -> Result<()> {
+fn gather_rows<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec<T>) -> Result<()> {
     out.clear();
-    make_room("batch_size", out, index.len().saturating_mul(width))?;
+    try_reserve("batch_size", out, index.len().saturating_mul(width))?;
     for row in index {
         out.extend_from_slice(&from[row * width..][..width]);
     }
@@ -191,31 +191,31 @@ impl Corrected {
         policy: &mut dyn ActorCritic,
         buffer: &RolloutBuffer,
         minibatches: &mut Minibatches,
-        settings: Vtrace,
+        config: VtraceConfig,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Distance> {
-        minibatches.all(buffer)?;
-        let (rows, whole) = (buffer.n_steps() * buffer.num_envs(), buffer.transitions());
+        minibatches.select_all(buffer)?;
+        let (rows, num_transitions) = (buffer.n_steps() * buffer.num_envs(), buffer.transitions());
         // Rows that only reset have their place among the others, and are left out afterwards.
-        if whole < rows {
+        if num_transitions < rows {
             minibatches.index.clear();
-            make_room("batch_size", &mut minibatches.index, rows)?;
+            try_reserve("batch_size", &mut minibatches.index, rows)?;
             minibatches.index.extend(0..rows);
         }
         minibatches.gather(buffer, 0..rows, stop)?;
-        self.follow(policy, buffer, minibatches)?;
-        self.correct(policy, buffer, &minibatches.minibatch(), settings)?;
-        if whole < rows {
-            minibatches.all(buffer)?;
-            for kept in [&mut self.log_rhos, &mut self.values, &mut self.advantages, &mut self.returns] {
+        self.compute_next_values(policy, buffer, minibatches)?;
+        self.correct(policy, buffer, &minibatches.minibatch(), config)?;
+        if num_transitions < rows {
+            minibatches.select_all(buffer)?;
+            for vector in [&mut self.log_rhos, &mut self.values, &mut self.advantages, &mut self.returns] {
                 for (to, row) in minibatches.index.iter().enumerate() {
-                    kept[to] = kept[*row];
+                    vector[to] = vector[*row];
                 }
-                kept.truncate(whole);
+                vector.truncate(num_transitions);
             }
-            minibatches.gather(buffer, 0..whole, stop)?;
+            minibatches.gather(buffer, 0..num_transitions, stop)?;
         }
-        Ok(distance(&self.log_rhos, settings.rho_bar))
+        Ok(distance(&self.log_rhos, config.rho_bar))
     }
 
     /// V-trace over all rows.
@@ -224,39 +224,39 @@ impl Corrected {
         policy: &mut dyn ActorCritic,
         buffer: &RolloutBuffer,
         all: &Minibatch<'_>,
-        settings: Vtrace,
+        config: VtraceConfig,
     ) -> Result<()> {
         let Self { vtrace, next_inputs, final_values, terminated, truncated, .. } = self;
         let cut = !buffer.final_index().is_empty();
         let (truncated, final_values) = (cut.then_some(&truncated[..]), cut.then_some(&final_values[..]));
-        let steps = Trajectories {
+        let trajectories = Trajectories {
             obs: all.obs,
             next_obs: next_inputs,
             actions: all.actions,
             masks: all.masks,
             log_probs: all.log_probs,
-            rewards: numbers(buffer, "rewards"),
-            ends: Ends { terminated, truncated, final_values },
+            rewards: f32_field(buffer, "rewards"),
+            ends: EpisodeEnds { terminated, truncated, final_values },
             num_envs: buffer.num_envs(),
         };
-        let targets = vtrace.minibatch(policy, &steps, settings)?;
-        for (kept, all) in [
+        let targets = vtrace.minibatch(policy, &trajectories, config)?;
+        for (out, all) in [
             (&mut self.values, targets.values),
             (&mut self.advantages, targets.advantages),
             (&mut self.returns, targets.returns),
         ] {
-            kept.clear();
-            make_room("batch_size", kept, all.len())?;
-            kept.extend_from_slice(all);
+            out.clear();
+            try_reserve("batch_size", out, all.len())?;
+            out.extend_from_slice(all);
         }
         self.log_rhos.clear();
-        make_room("batch_size", &mut self.log_rhos, self.values.len())?;
+        try_reserve("batch_size", &mut self.log_rhos, self.values.len())?;
         self.log_rhos.extend_from_slice(vtrace.log_rhos());
         Ok(())
     }
 
     /// What follows the last steps, and those at which episodes were cut; and how all of them ended.
-    fn follow(
+    fn compute_next_values(
         &mut self,
         policy: &mut dyn ActorCritic,
         buffer: &RolloutBuffer,
@@ -282,7 +282,7 @@ impl Corrected {
 fn flags(buffer: &RolloutBuffer, name: &str, out: &mut Vec<bool>) -> Result<()> {
     out.clear();
     if let Some(FieldData::Bool(bytes)) = buffer.field(name).map(Field::data) {
-        make_room("batch_size", out, bytes.len())?;
+        try_reserve("batch_size", out, bytes.len())?;
         out.extend(bytes.iter().map(|byte| *byte != 0));
     }
     Ok(())
@@ -300,7 +300,7 @@ fn distance(log_rhos: &[f32], bar: f64) -> Distance {
 }
 
 /// A field of f32.
-fn numbers<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
+fn f32_field<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     match buffer.field(name).map(Field::data) {
         Some(FieldData::F32(numbers)) => numbers,
         _ => &[],

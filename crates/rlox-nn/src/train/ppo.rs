@@ -3,10 +3,10 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::checkpoint::settings::{self, Setting, Settings};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
 use super::{
-    Collection, Learned, Means, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share,
-    unless_stopped,
+    CollectConfig, UpdateStats, Means, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    run_interruptible,
 };
 use crate::losses::normalize_advantages;
 use crate::optimizer::ON_POLICY_EPS;
@@ -133,9 +133,9 @@ impl OnPolicyAlgorithm for PpoConfig {
         Ok(())
     }
 
-    fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection) {
+    fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig) {
         let Self { gamma, gae_lambda, sde_sample_freq, .. } = *self;
-        (self.n_steps, self.normalize, Collection { gamma, gae_lambda, sde_sample_freq })
+        (self.n_steps, self.normalize, CollectConfig { gamma, gae_lambda, sde_sample_freq })
     }
 
     fn update(
@@ -146,13 +146,13 @@ impl OnPolicyAlgorithm for PpoConfig {
         order: &mut Pcg64,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.learn(policy, buffer, minibatches, order, progress, stop)
     }
 
-    fn settings(&self) -> Settings {
-        use Setting::{Count, Double, Flag, Single};
-        let mut settings = vec![
+    fn config_map(&self) -> ConfigMap {
+        use ConfigValue::{Count, Double, Flag, Single};
+        let mut config_map = vec![
             ("n_steps", Count(self.n_steps)),
             ("batch_size", Count(self.batch_size)),
             ("n_epochs", Count(self.n_epochs)),
@@ -168,21 +168,21 @@ impl OnPolicyAlgorithm for PpoConfig {
             ("max_grad_norm", Single(self.max_grad_norm)),
             ("target_kl", self.target_kl.into()),
         ];
-        settings.extend(settings::optimizer(self.optimizer));
-        settings
+        config_map.extend(settings::optimizer(self.optimizer));
+        config_map
     }
 }
 
 impl PpoConfig {
     /// The weights of the losses, and the optimiser, when `progress`, between 0 and 1, of the run is done.
-    fn at(&self, progress: f64) -> (ActorCriticLoss, Optimizer) {
+    fn loss_and_optimizer(&self, progress: f64) -> (ActorCriticLoss, Optimizer) {
         let loss = ActorCriticLoss {
-            policy: PolicyLoss::Clipped { clip_coef: self.clip_schedule.at(self.clip_coef, progress) },
+            policy: PolicyLoss::Clipped { clip_coef: self.clip_schedule.value_at(self.clip_coef, progress) },
             clip_coef_vf: self.clip_coef_vf,
             vf_coef: self.vf_coef,
             ent_coef: self.ent_coef,
         };
-        (loss, self.optimizer.with_lr(self.lr_schedule.at(self.optimizer.lr(), progress)))
+        (loss, self.optimizer.with_lr(self.lr_schedule.value_at(self.optimizer.lr(), progress)))
     }
 
     /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop` ends them. That is asked before each
@@ -202,25 +202,25 @@ impl PpoConfig {
         order: &mut Pcg64,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned> {
+    ) -> Result<UpdateStats> {
         self.check()?;
         check_share("progress", progress)?;
-        let with = self.at(progress);
+        let loss_and_optimizer = self.loss_and_optimizer(progress);
         profile::enter(Phase::Buffer);
-        minibatches.all(buffer)?;
+        minibatches.select_all(buffer)?;
         let total = minibatches.index.len();
         let (mut all, mut epoch) = (Means::default(), Means::default());
-        let mut learned = Learned { learning_rate: with.1.lr(), ..Learned::default() };
+        let mut learned = UpdateStats { learning_rate: loss_and_optimizer.1.lr(), ..UpdateStats::default() };
         'epochs: for _ in 0..self.n_epochs {
             if total > self.batch_size && !minibatches.shuffle(order, stop) {
                 break;
             }
             for from in (0..total).step_by(self.batch_size) {
                 let rows = from..total.min(from + self.batch_size);
-                let Some(stats) = unless_stopped(stop, |stop| {
+                let Some(stats) = run_interruptible(stop, |stop| {
                     minibatches.gather(buffer, rows, stop)?;
                     profile::enter(Phase::GradientUpdate);
-                    self.minibatch(policy, minibatches, &with, stop)
+                    self.minibatch(policy, minibatches, &loss_and_optimizer, stop)
                 })?
                 else {
                     break 'epochs;
@@ -261,6 +261,6 @@ impl PpoConfig {
             normalize_advantages(&mut minibatches.advantages);
         }
         let most_norm = Some(self.max_grad_norm);
-        policy.update_unless(&minibatches.minibatch(), loss, optimizer, most_norm, self.most_kl(), stop)
+        policy.update_with_early_stopping(&minibatches.minibatch(), loss, optimizer, most_norm, self.most_kl(), stop)
     }
 }

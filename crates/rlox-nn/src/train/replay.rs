@@ -1,7 +1,7 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
 use rlox_core::replay::{
-    AnySampler, Chosen, Column, Layout, NStep, Part, Prioritized, Replay, ReplayStorage, Steps, Uniform,
+    AnySampler, SampleIndices, Column, TransitionSchema, NStep, FieldSpec, Prioritized, Replay, ReplayStorage, TransitionBatch, Uniform,
 };
 use rlox_core::{
     Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
@@ -10,7 +10,7 @@ use rlox_core::{
 
 use super::{check_counts, check_share};
 use crate::Discount;
-use crate::alloc::{make_room, resize};
+use crate::alloc::{try_reserve, resize};
 use crate::validate::check_not_negative;
 
 /// The name of the field with the masks of the next states.
@@ -34,7 +34,7 @@ impl Priorities {
 
 /// How off-policy methods collect transitions and sample them: what their settings have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gathering {
+pub struct ReplayConfig {
     /// Transitions that are kept.
     pub buffer_size: usize,
     /// Environment steps with random actions, before anything is learned.
@@ -60,7 +60,7 @@ pub struct Gathering {
 /// The [`Gathering`] of settings that have fields of its names. They have them themselves, and not a `Gathering`: a
 /// config is one literal with one `..default()`, flat as the Python package's and Stable-Baselines3's, which it could
 /// not be with a struct inside. What is checked alike is checked in [`Gathering::check`].
-macro_rules! gathering {
+macro_rules! replay_config {
     ($config:expr, $prioritized:expr) => {
         Gathering {
             buffer_size: $config.buffer_size,
@@ -76,9 +76,9 @@ macro_rules! gathering {
         }
     };
 }
-pub(super) use gathering;
+pub(super) use replay_config;
 
-impl Gathering {
+impl ReplayConfig {
     /// Checks the settings.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Gathering {
 
 /// Environments that an [`OffPolicyAgent`](super::OffPolicyAgent) is for.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct EnvInfo<'a> {
     /// What each of them is.
     pub spec: &'a EnvSpec,
     /// How many there are.
@@ -115,9 +115,9 @@ pub struct Surroundings<'a> {
     pub idling: bool,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> EnvInfo<'a> {
     /// Those that a batch of environments is.
-    pub fn of(env: &'a dyn VectorEnv) -> Self {
+    pub fn from_env(env: &'a dyn VectorEnv) -> Self {
         let idling = env.autoreset_mode() == rlox_core::AutoresetMode::NextStep;
         Self { spec: env.spec(), num_envs: env.num_envs(), masked: env.has_action_masks(), idling }
     }
@@ -125,7 +125,7 @@ impl<'a> Surroundings<'a> {
 
 /// A minibatch of B transitions from replay, normalised. All but the observations, actions and masks are `[B]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Replayed<'a> {
+pub struct ReplayBatch<'a> {
     /// `[B, d]`.
     pub obs: &'a [f32],
     /// Integers counted from 0, `[B]`, or numbers between -1 and 1, `[B, a]`.
@@ -146,7 +146,7 @@ pub struct Replayed<'a> {
 
 /// One step of all environments, as it is stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stepped<'a> {
+pub(super) struct StepBatch<'a> {
     pub(super) obs: &'a [f32],
     pub(super) actions: Actions<'a>,
     pub(super) rewards: &'a [f32],
@@ -160,9 +160,9 @@ pub(super) struct Stepped<'a> {
 
 /// A replay buffer and the memory of a minibatch.
 #[derive(Debug)]
-pub(super) struct Experience {
+pub(super) struct ReplayMemory {
     replay: Replay<AnySampler>,
-    chosen: Chosen,
+    chosen: SampleIndices,
     batch_size: usize,
     gamma: f32,
     n_steps: usize,
@@ -190,47 +190,47 @@ pub(super) struct Experience {
     mask_bytes: Vec<u8>,
 }
 
-impl Experience {
+impl ReplayMemory {
     /// Room for the transitions of environments.
-    pub(super) fn new(how: &Gathering, envs: &Surroundings<'_>) -> Result<Self> {
-        let Surroundings { spec, num_envs, masked, idling } = *envs;
-        let obs = Part::new("obs", &[spec.observation.dim()], DType::F32);
+    pub(super) fn new(config: &ReplayConfig, env_info: &EnvInfo<'_>) -> Result<Self> {
+        let EnvInfo { spec, num_envs, masked, idling } = *env_info;
+        let obs = FieldSpec::new("obs", &[spec.observation.dim()], DType::F32);
         let discrete = !matches!(spec.action, Space::Box { .. });
         let action = if discrete {
-            Part::new("actions", &spec.action.shape(), DType::I64)
+            FieldSpec::new("actions", &spec.action.shape(), DType::I64)
         } else {
-            Part::new("actions", &[spec.action.dim()], DType::F32)
+            FieldSpec::new("actions", &[spec.action.dim()], DType::F32)
         };
-        let mut layout = Layout::new(obs, action);
+        let mut schema = TransitionSchema::new(obs, action);
         let mask_width = if masked { masked_actions(&spec.action) } else { 0 };
         if masked {
-            layout.extra.push(Part::new(NEXT_MASKS, &[mask_width], DType::Bool));
+            schema.extra.push(FieldSpec::new(NEXT_MASKS, &[mask_width], DType::Bool));
         }
-        if idling && num_envs > 1 && how.n_steps > 1 {
+        if idling && num_envs > 1 && config.n_steps > 1 {
             let (expected, fix) = ("1 with environments of autoreset mode NEXT_STEP", "make them in SAME_STEP mode");
-            return Err(Error::config("n_steps", expected, how.n_steps.to_string(), fix));
+            return Err(Error::config("n_steps", expected, config.n_steps.to_string(), fix));
         }
         // Of environments that do not step together, each transition stands for itself.
         let streams = if idling { 1 } else { num_envs };
-        let storage = ReplayStorage::new(how.buffer_size, streams, layout)
+        let storage = ReplayStorage::new(config.buffer_size, streams, schema)
             .map_err(|error| error.rename_argument("capacity", "buffer_size"))?;
-        let sampler: AnySampler = match how.prioritized {
+        let sampler: AnySampler = match config.prioritized {
             None => Uniform.into(),
             Some(Priorities { alpha, beta }) => Prioritized::new(&storage, alpha, beta)
                 .map_err(|error| error.rename_argument("capacity", "buffer_size"))?
                 .into(),
         };
-        let mut replay = Replay::with(storage, sampler)?;
-        if how.n_steps > 1 {
-            replay = replay.with_n_step(NStep { n: how.n_steps, gamma: how.gamma })?;
+        let mut replay = Replay::from_parts(storage, sampler)?;
+        if config.n_steps > 1 {
+            replay = replay.with_n_step(NStep { n: config.n_steps, gamma: config.gamma })?;
         }
         Ok(Self {
             replay,
-            chosen: Chosen::default(),
-            batch_size: how.batch_size,
-            gamma: how.gamma as f32,
-            n_steps: how.n_steps,
-            priorities: how.prioritized,
+            chosen: SampleIndices::default(),
+            batch_size: config.batch_size,
+            gamma: config.gamma as f32,
+            n_steps: config.n_steps,
+            priorities: config.prioritized,
             errors: Vec::new(),
             left_out: Vec::new(),
             obs_dim: spec.observation.dim(),
@@ -265,25 +265,25 @@ impl Experience {
     }
 
     /// Stores a step of all environments, or of those that are `valid`.
-    pub(super) fn push(&mut self, step: &Stepped<'_>, valid: Option<&[bool]>) -> Result<()> {
-        let pushed = match valid {
+    pub(super) fn push(&mut self, step: &StepBatch<'_>, valid: Option<&[bool]>) -> Result<()> {
+        let result = match valid {
             Some(valid) if valid.contains(&false) => {
                 let mut packed = std::mem::take(&mut self.packed);
-                let pushed = packed.pack(step, valid).and_then(|()| self.push_all(&packed.stepped(self.discrete)));
+                let result = packed.pack(step, valid).and_then(|()| self.push_all(&packed.as_batch(self.discrete)));
                 self.packed = packed;
-                pushed
+                result
             }
             _ => self.push_all(step),
         };
-        pushed.map_err(|error| error.rename_argument("capacity", "buffer_size"))
+        result.map_err(|error| error.rename_argument("capacity", "buffer_size"))
     }
 
-    fn push_all(&mut self, step: &Stepped<'_>) -> Result<()> {
+    fn push_all(&mut self, step: &StepBatch<'_>) -> Result<()> {
         if step.rewards.is_empty() {
             return Ok(());
         }
         let masks = [FieldData::from(step.next_masks)];
-        self.replay.push_batch(&Steps {
+        self.replay.push_batch(&TransitionBatch {
             obs: &[FieldData::F32(step.obs)],
             actions: match step.actions {
                 Actions::Discrete(actions) => FieldData::I64(actions),
@@ -306,25 +306,25 @@ impl Experience {
     }
 
     /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
-    pub(super) fn learned(&mut self, td_errors: &[f32]) -> Result<()> {
-        let Self { replay, chosen, errors, left_out, .. } = self;
+    pub(super) fn update_priorities(&mut self, td_errors: &[f32]) -> Result<()> {
+        let Self { replay, chosen: sample_indices, errors, left_out: excluded_indices, .. } = self;
         let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
         errors.clear();
         errors.extend(td_errors.iter().map(|error| error.abs()));
-        sampler.update_priorities(storage, chosen.indices(), errors)?;
-        if left_out.is_empty() {
+        sampler.update_priorities(storage, sample_indices.indices(), errors)?;
+        if excluded_indices.is_empty() {
             return Ok(());
         }
         // Transitions that are never learned from would keep the largest priority and fill later minibatches.
         let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
         errors.clear();
-        errors.resize(left_out.len(), least);
-        sampler.update_priorities(storage, left_out, errors)
+        errors.resize(excluded_indices.len(), least);
+        sampler.update_priorities(storage, excluded_indices, errors)
     }
 
     /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
     /// Without those that bootstrap from a state whose action mask is not known; `None` if no others are left.
-    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Option<Replayed<'_>>> {
+    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Option<ReplayBatch<'_>>> {
         let rows = self.batch_size.min(self.replay.storage().indices().len());
         if self.read(rows, rng)? == 0 {
             return Ok(None);
@@ -336,7 +336,7 @@ impl Experience {
         }
         let actions =
             if self.discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) };
-        Ok(Some(Replayed {
+        Ok(Some(ReplayBatch {
             obs: &self.obs,
             actions,
             rewards: &self.rewards,
@@ -354,31 +354,31 @@ impl Experience {
 
     /// Chooses so many transitions and reads those that can be learned from. Returns their number.
     fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
-        self.replay.choose(&mut self.chosen, rows, rng)?;
-        self.leave_out_unknown_masks()?;
-        let Self { replay, chosen, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
-        let rows = chosen.indices().len();
+        self.replay.sample_indices(&mut self.chosen, rows, rng)?;
+        self.exclude_unknown_masks()?;
+        let Self { replay, chosen: sample_indices, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
+        let rows = sample_indices.indices().len();
         let storage = replay.storage();
         resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
         resize("batch_size", next_obs, rows * self.obs_dim, 0.0)?;
         resize("batch_size", rewards, rows, 0.0)?;
         resize("batch_size", terminated, rows, false)?;
-        chosen.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
-        chosen.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
-        chosen.read(storage, Column::Reward, FieldMut::F32(rewards))?;
-        chosen.read_bools(storage, Column::Terminated, terminated)?;
+        sample_indices.read(storage, Column::Obs(0), FieldMut::F32(obs))?;
+        sample_indices.read(storage, Column::NextObs(0), FieldMut::F32(next_obs))?;
+        sample_indices.read(storage, Column::Reward, FieldMut::F32(rewards))?;
+        sample_indices.read_bools(storage, Column::Terminated, terminated)?;
         if self.discrete {
             resize("batch_size", integers, rows * self.action_dim, 0)?;
-            chosen.read(storage, Column::Action, FieldMut::I64(integers))?;
+            sample_indices.read(storage, Column::Action, FieldMut::I64(integers))?;
         } else {
             resize("batch_size", numbers, rows * self.action_dim, 0.0)?;
-            chosen.read(storage, Column::Action, FieldMut::F32(numbers))?;
+            sample_indices.read(storage, Column::Action, FieldMut::F32(numbers))?;
         }
         Ok(rows)
     }
 
     /// Reads the masks of the next states. Drops the transitions that would need one that is not known.
-    fn leave_out_unknown_masks(&mut self) -> Result<()> {
+    fn exclude_unknown_masks(&mut self) -> Result<()> {
         self.left_out.clear();
         if self.mask_width == 0 {
             return Ok(());
@@ -390,20 +390,20 @@ impl Experience {
             return Ok(());
         }
         let known: Vec<_> = known.collect();
-        let left_out = self.chosen.indices().iter().zip(&known).filter(|(_, known)| !**known);
-        self.left_out.extend(left_out.map(|(index, _)| *index));
+        let excluded = self.chosen.indices().iter().zip(&known).filter(|(_, known)| !**known);
+        self.left_out.extend(excluded.map(|(index, _)| *index));
         self.chosen.retain(&known)?;
         self.read_next_masks()
     }
 
     fn read_next_masks(&mut self) -> Result<()> {
-        let Self { replay, chosen, terminated, next_masks, mask_bytes, mask_width, .. } = self;
-        let (storage, rows) = (replay.storage(), chosen.indices().len());
+        let Self { replay, chosen: sample_indices, terminated, next_masks, mask_bytes, mask_width, .. } = self;
+        let (storage, rows) = (replay.storage(), sample_indices.indices().len());
         resize("batch_size", terminated, rows, false)?;
         resize("batch_size", next_masks, rows * *mask_width, false)?;
         resize("batch_size", mask_bytes, next_masks.len(), 0)?;
-        chosen.read_bools(storage, Column::Terminated, terminated)?;
-        chosen.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
+        sample_indices.read_bools(storage, Column::Terminated, terminated)?;
+        sample_indices.read(storage, Column::Extra(0), FieldMut::Bool(mask_bytes))?;
         next_masks.iter_mut().zip(mask_bytes).for_each(|(mask, byte)| *mask = *byte != 0);
         Ok(())
     }
@@ -438,22 +438,22 @@ struct Packed {
 
 impl Packed {
     /// Takes the rows that are valid.
-    fn pack(&mut self, step: &Stepped<'_>, valid: &[bool]) -> Result<()> {
-        take(&mut self.obs, step.obs, valid)?;
-        take(&mut self.next_obs, step.next_obs, valid)?;
+    fn pack(&mut self, step: &StepBatch<'_>, valid: &[bool]) -> Result<()> {
+        copy_valid_rows(&mut self.obs, step.obs, valid)?;
+        copy_valid_rows(&mut self.next_obs, step.next_obs, valid)?;
         match step.actions {
-            Actions::Discrete(actions) => take(&mut self.integers, actions, valid)?,
-            Actions::Continuous(actions) => take(&mut self.numbers, actions, valid)?,
+            Actions::Discrete(actions) => copy_valid_rows(&mut self.integers, actions, valid)?,
+            Actions::Continuous(actions) => copy_valid_rows(&mut self.numbers, actions, valid)?,
         }
-        take(&mut self.rewards, step.rewards, valid)?;
-        take(&mut self.terminated, step.terminated, valid)?;
-        take(&mut self.truncated, step.truncated, valid)?;
-        take(&mut self.next_masks, step.next_masks, valid)
+        copy_valid_rows(&mut self.rewards, step.rewards, valid)?;
+        copy_valid_rows(&mut self.terminated, step.terminated, valid)?;
+        copy_valid_rows(&mut self.truncated, step.truncated, valid)?;
+        copy_valid_rows(&mut self.next_masks, step.next_masks, valid)
     }
 
     /// What was taken.
-    fn stepped(&self, discrete: bool) -> Stepped<'_> {
-        Stepped {
+    fn as_batch(&self, discrete: bool) -> StepBatch<'_> {
+        StepBatch {
             obs: &self.obs,
             actions: if discrete { Actions::Discrete(&self.integers) } else { Actions::Continuous(&self.numbers) },
             rewards: &self.rewards,
@@ -466,9 +466,9 @@ impl Packed {
 }
 
 /// The rows of `all` that are valid, in the place of what was there.
-fn take<T: Copy>(rows: &mut Vec<T>, all: &[T], valid: &[bool]) -> Result<()> {
+fn copy_valid_rows<T: Copy>(rows: &mut Vec<T>, all: &[T], valid: &[bool]) -> Result<()> {
     rows.clear();
-    make_room("num_envs", rows, all.len())?;
+    try_reserve("num_envs", rows, all.len())?;
     let width = (all.len() / valid.len().max(1)).max(1);
     for (row, _) in all.chunks_exact(width).zip(valid).filter(|(_, valid)| **valid) {
         rows.extend_from_slice(row);
@@ -543,8 +543,8 @@ mod tests {
     }
 
     /// Four steps of one environment; the third and the fourth end episodes, and the mask after the third is not known.
-    fn experience(n_steps: usize) -> Experience {
-        let how = Gathering {
+    fn replay_memory(n_steps: usize) -> ReplayMemory {
+        let config = ReplayConfig {
             buffer_size: 8,
             learning_starts: 0,
             batch_size: 64,
@@ -557,12 +557,12 @@ mod tests {
             prioritized: Some(Priorities { alpha: 0.5, beta: 1.0 }),
         };
         let env = Endless::new(1);
-        let envs = Surroundings { spec: env.spec(), num_envs: 1, masked: true, idling: false };
-        let mut experience = Experience::new(&how, &envs).unwrap();
+        let envs = EnvInfo { spec: env.spec(), num_envs: 1, masked: true, idling: false };
+        let mut replay_memory = ReplayMemory::new(&config, &envs).unwrap();
         for i in 0..4_u8 {
             let (obs, next_obs) = ([f32::from(i)], [f32::from(i) + 1.0]);
-            experience
-                .push_all(&Stepped {
+            replay_memory
+                .push_all(&StepBatch {
                     obs: &obs,
                     actions: Actions::Discrete(&[0]),
                     rewards: &[1.0],
@@ -573,18 +573,18 @@ mod tests {
                 })
                 .unwrap();
         }
-        experience
+        replay_memory
     }
 
     #[test]
     fn transitions_into_states_of_unknown_masks_are_left_out() {
         // Over two steps, the second transition reaches the third one's end, too.
-        for (n_steps, left) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
-            let (mut experience, mut rng) = (experience(n_steps), Pcg64::seed_from(0));
+        for (n_steps, expected_obs) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
+            let (mut replay_memory, mut rng) = (replay_memory(n_steps), Pcg64::seed_from(0));
             // As many as are stored: few enough to miss some, so that several minibatches are taken.
-            let mut seen = Vec::new();
+            let mut sampled_obs = Vec::new();
             for _ in 0..50 {
-                let Some(batch) = experience.sample(None, &mut rng).unwrap() else { continue };
+                let Some(batch) = replay_memory.sample(None, &mut rng).unwrap() else { continue };
                 let rows = batch.obs.len();
                 assert!(batch.rewards.len() == rows && batch.weights.is_some_and(|weights| weights.len() == rows));
                 assert!(batch.next_masks.is_some_and(|masks| masks.len() == 2 * rows));
@@ -593,14 +593,14 @@ mod tests {
                     assert_eq!(batch.next_obs[row], obs + steps);
                     assert_eq!(batch.terminated[row], *obs == 3.0);
                 }
-                seen.extend_from_slice(batch.obs);
-                experience.learned(&vec![0.25; rows]).unwrap();
+                sampled_obs.extend_from_slice(batch.obs);
+                replay_memory.update_priorities(&vec![0.25; rows]).unwrap();
             }
-            seen.sort_by(f32::total_cmp);
-            seen.dedup();
-            assert_eq!(seen, left);
+            sampled_obs.sort_by(f32::total_cmp);
+            sampled_obs.dedup();
+            assert_eq!(sampled_obs, expected_obs);
             let priorities =
-                experience.state().unwrap().into_iter().find(|field| field.name() == "priorities").unwrap();
+                replay_memory.state().unwrap().into_iter().find(|field| field.name() == "priorities").unwrap();
             let FieldData::F32(priorities) = priorities.data() else { unreachable!() };
             assert!(priorities.iter().all(|priority| (priority - 0.5).abs() < 1e-4), "{priorities:?}");
         }

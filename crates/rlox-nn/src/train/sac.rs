@@ -2,18 +2,18 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::algorithm::{Algorithm, Method, check_dims, continuous, part_of, together};
-use super::checkpoint::settings::{self, Setting, Settings};
-use super::evaluate::numbers;
-use super::replay::{Gathering, Replayed, gathering};
+use super::algorithm::{Algorithm, Method, check_dims, as_continuous, select_tensors, merge_tensors};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::evaluate::as_continuous_mut;
+use super::replay::{ReplayConfig, ReplayBatch, replay_config};
 use super::{
-    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyUpdateStats, Schedule, check_counts, check_share, evaluate_policy,
 };
 use crate::alloc::resize;
 use crate::losses::{soft_values, td_targets};
 use crate::{
     ActionScaling, ActionValue, Activation, Mlp, NamedTensors, Optimizer, SquashedPolicy, StochasticPolicy,
-    Temperature, TwinCritics, ValuedActions, validate,
+    Temperature, CriticEnsemble, CriticBatch, validate,
 };
 
 /// What entropy is worth to SAC.
@@ -105,7 +105,7 @@ impl SacConfig {
     /// # Errors
     /// [`Error::Config`] naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
-        self.gathering().check()?;
+        self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
         check_counts(&[("target_update_interval", self.target_update_interval)])?;
         self.optimizer.check()?;
@@ -131,17 +131,17 @@ impl SacConfig {
         spec: &EnvSpec,
         net_arch: &[usize],
         rng: &mut Pcg64,
-    ) -> Result<(SquashedPolicy<Mlp>, TwinCritics<Mlp>)> {
+    ) -> Result<(SquashedPolicy<Mlp>, CriticEnsemble<Mlp>)> {
         let policy = if self.use_sde {
             SquashedPolicy::mlp_with_sde(spec, net_arch, Activation::Relu, self.log_std_init, rng)?
         } else {
             SquashedPolicy::mlp(spec, net_arch, Activation::Relu, rng)?
         };
-        Ok((policy, TwinCritics::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
+        Ok((policy, CriticEnsemble::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
     }
 
-    fn gathering(&self) -> Gathering {
-        gathering!(self, None)
+    fn replay_config(&self) -> ReplayConfig {
+        replay_config!(self, None)
     }
 
     /// The temperature for actions of so many numbers.
@@ -155,14 +155,14 @@ impl SacConfig {
     }
 
     /// The settings by the names that checkpoints have for them, but for those of gathering.
-    fn settings(&self) -> Settings {
-        use Setting::{Auto, Count, Flag, Once, Single, Word};
+    fn config_map(&self) -> ConfigMap {
+        use ConfigValue::{Auto, Count, Flag, Once, Single, Word};
         let (ent_coef, target_entropy) = match self.ent_coef {
             EntCoef::Auto { initial, target_entropy } => (Auto(initial), target_entropy),
             EntCoef::Fixed(alpha) => (Single(alpha), None),
         };
         let every = self.sde_sample_freq;
-        let mut settings = vec![
+        let mut config_map = vec![
             ("tau", Single(self.tau)),
             ("target_update_interval", Count(self.target_update_interval)),
             ("lr_schedule", self.lr_schedule.into()),
@@ -172,11 +172,11 @@ impl SacConfig {
             ("use_sde_at_warmup", Flag(self.use_sde_at_warmup)),
         ];
         if matches!(ent_coef, Auto(_)) {
-            settings.push(("target_entropy", target_entropy.map_or(Word("auto"), Single)));
+            config_map.push(("target_entropy", target_entropy.map_or(Word("auto"), Single)));
         }
-        settings.push(("ent_coef", ent_coef));
-        settings.extend(settings::optimizer(self.optimizer));
-        settings
+        config_map.push(("ent_coef", ent_coef));
+        config_map.extend(settings::optimizer(self.optimizer));
+        config_map
     }
 }
 
@@ -254,11 +254,11 @@ impl<P: StochasticPolicy, C: ActionValue> Method for SacLearner<P, C> {
     const NAME: &'static str = "sac";
     const HIDDEN: &'static [usize] = &[256, 256];
 
-    fn gathering(config: &SacConfig, spec: &EnvSpec) -> Result<Gathering> {
+    fn replay_config(config: &SacConfig, spec: &EnvSpec) -> Result<ReplayConfig> {
         config.check()?;
         // Which refuses what is no Box with finite bounds.
         ActionScaling::new(&spec.action)?;
-        Ok(config.gathering())
+        Ok(config.replay_config())
     }
 
     fn new(config: SacConfig, (policy, critics): (P, C), spec: &EnvSpec, num_envs: usize) -> Result<Self> {
@@ -270,12 +270,12 @@ impl<P: StochasticPolicy, C: ActionValue> Method for SacLearner<P, C> {
         Ok(Self { policy, critics, temperature, config, noise, steps: 0, updates: 0, memory: Memory::default() })
     }
 
-    fn settings(config: &SacConfig) -> Settings {
-        config.settings()
+    fn config_map(config: &SacConfig) -> ConfigMap {
+        config.config_map()
     }
 
-    fn shape(&self) -> Settings {
-        settings::shape_of_actor_critic(self.policy.shape(), self.critics.shape(), self.critics.num_critics())
+    fn arch(&self) -> ConfigMap {
+        settings::actor_critic_arch(self.policy.arch(), self.critics.arch(), self.critics.num_critics())
     }
 }
 
@@ -297,7 +297,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         _progress: f64,
         actions: ActionsMut<'_>,
     ) -> Result<()> {
-        let actions = numbers(actions)?;
+        let actions = as_continuous_mut(actions)?;
         let every = self.config.sde_sample_freq;
         if self.steps > 0 && every > 0 && self.steps.is_multiple_of(every) {
             self.policy.draw_noise(rngs)?;
@@ -306,7 +306,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         self.policy.act(obs, rngs, actions, &mut self.memory.log_probs)
     }
 
-    fn explore_once(
+    fn explore_stateless(
         &mut self,
         obs: &[f32],
         _masks: Option<&[bool]>,
@@ -315,15 +315,15 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         actions: ActionsMut<'_>,
     ) -> Result<()> {
         resize("num_envs", &mut self.memory.log_probs, rngs.len(), 0.0)?;
-        self.policy.act_once(obs, rngs, numbers(actions)?, &mut self.memory.log_probs)
+        self.policy.act_stateless(obs, rngs, as_continuous_mut(actions)?, &mut self.memory.log_probs)
     }
 
     fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
-        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, numbers(actions)?))
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, as_continuous_mut(actions)?))
     }
 
-    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        self.policy.act_deterministic(obs, numbers(actions)?)
+    fn act_greedy(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.policy.act_deterministic(obs, as_continuous_mut(actions)?)
     }
 
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
@@ -332,14 +332,14 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         }
     }
 
-    fn stepped(&mut self, _made: std::ops::Range<u64>) -> Result<()> {
+    fn on_step(&mut self, _timesteps: std::ops::Range<u64>) -> Result<()> {
         self.steps += 1;
         Ok(())
     }
 
-    fn learn(&mut self, batch: &Replayed<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+    fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats> {
         let Self { policy, critics, temperature, config, memory, .. } = self;
-        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.value_at(config.optimizer.lr(), progress));
         let Memory { actions, log_probs, next_log_probs, next_values, targets } = memory;
         let rows = batch.rewards.len();
         resize("batch_size", actions, rows * policy.action_dim(), 0.0)?;
@@ -349,23 +349,23 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         // The actor is asked before the critics learn, and learns after them, as in Stable-Baselines3.
         policy.rsample(batch.obs, rng, actions, log_probs)?;
         let alpha = temperature.alpha();
-        validate::check_said("log_probs", log_probs, 1)?;
+        validate::check_finite_outputs("log_probs", log_probs, 1)?;
         policy.sample(batch.next_obs, rng, actions, next_log_probs)?;
         critics.target_values(batch.next_obs, actions, next_values)?;
         soft_values(next_values, next_log_probs, alpha)?;
         td_targets(batch.rewards, batch.terminated, batch.discount, next_values, targets)?;
-        let valued =
-            ValuedActions { obs: batch.obs, actions: continuous(batch.actions)?, targets, weights: batch.weights };
-        let critic = critics.update(&valued, 0.5, &optimizer, None)?;
+        let critic_batch =
+            CriticBatch { obs: batch.obs, actions: as_continuous(batch.actions)?, targets, weights: batch.weights };
+        let critic = critics.update(&critic_batch, 0.5, &optimizer, None)?;
         let actor = policy.update(batch.obs, critics, alpha, &optimizer, None)?;
         // Last, so that it stays what it was if the others refuse to learn: nothing else goes by its new value.
         let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
         let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
         if self.updates.is_multiple_of(config.target_update_interval as u64) {
-            critics.track(config.tau)?;
+            critics.soft_update(config.tau)?;
         }
         self.updates += 1;
-        Ok(OffPolicyLearned {
+        Ok(OffPolicyUpdateStats {
             critic_loss: critic.loss,
             mean_value: critic.mean_value,
             grad_norm: critic.grad_norm,
@@ -391,28 +391,28 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
     }
 
     fn tensors(&self) -> NamedTensors {
-        together(&[self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
+        merge_tensors(&[self.policy.tensors(), self.critics.tensors(), self.temperature.tensors()])
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         self.check_tensors(tensors)?;
         let Self { policy, critics, temperature, .. } = self;
-        policy.load(&part_of(tensors, &policy.tensors()))?;
-        critics.load(&part_of(tensors, &critics.tensors()))?;
-        temperature.load(&part_of(tensors, &temperature.tensors()))
+        policy.load(&select_tensors(tensors, &policy.tensors()))?;
+        critics.load(&select_tensors(tensors, &critics.tensors()))?;
+        temperature.load(&select_tensors(tensors, &temperature.tensors()))
     }
 
     fn optimizer_state(&self) -> NamedTensors {
         let Self { policy, critics, temperature, .. } = self;
-        together(&[policy.optimizer_state(), critics.optimizer_state(), temperature.optimizer_state()])
+        merge_tensors(&[policy.optimizer_state(), critics.optimizer_state(), temperature.optimizer_state()])
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         self.check_optimizer_state(state)?;
         let Self { policy, critics, temperature, .. } = self;
-        policy.load_optimizer_state(&part_of(state, &policy.optimizer_state()))?;
-        critics.load_optimizer_state(&part_of(state, &critics.optimizer_state()))?;
-        temperature.load_optimizer_state(&part_of(state, &temperature.optimizer_state()))
+        policy.load_optimizer_state(&select_tensors(state, &policy.optimizer_state()))?;
+        critics.load_optimizer_state(&select_tensors(state, &critics.optimizer_state()))?;
+        temperature.load_optimizer_state(&select_tensors(state, &temperature.optimizer_state()))
     }
 
     fn noise(&self) -> &[f32] {

@@ -66,9 +66,9 @@ impl IterationStreams {
     /// ```
     pub fn new(seed: u64, num_envs: usize) -> Result<Self> {
         let root = SeedSequence::new(seed.into());
-        let mut made = Self { actions: Vec::new(), order: Pcg64::from_seed_sequence(&root), root };
-        made.renew(seed, num_envs)?;
-        Ok(made)
+        let mut streams = Self { actions: Vec::new(), order: Pcg64::from_seed_sequence(&root), root };
+        streams.renew(seed, num_envs)?;
+        Ok(streams)
     }
 
     /// Becomes those of another seed, in the memory that there is.
@@ -76,11 +76,11 @@ impl IterationStreams {
     /// # Errors
     /// As [`IterationStreams::new`]; nothing has changed then.
     pub fn renew(&mut self, seed: u64, num_envs: usize) -> Result<()> {
-        let refused = |_| {
+        let out_of_memory = |_| {
             let expected = "streams that fit into memory";
             Error::memory("num_envs", expected, format!("{num_envs} environments"), "ask for fewer")
         };
-        self.actions.try_reserve_exact(num_envs.saturating_sub(self.actions.len())).map_err(refused)?;
+        self.actions.try_reserve_exact(num_envs.saturating_sub(self.actions.len())).map_err(out_of_memory)?;
         let Self { actions, order, root } = self;
         root.restart(seed.into(), &[ITERATION]);
         *order = root.spawn_rng();

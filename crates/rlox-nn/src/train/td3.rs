@@ -2,18 +2,18 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::algorithm::{Algorithm, Method, check_dims, continuous, part_of, together};
-use super::checkpoint::settings::{self, Setting, Settings};
-use super::evaluate::numbers;
-use super::replay::{Gathering, Replayed, gathering};
+use super::algorithm::{Algorithm, Method, check_dims, as_continuous, select_tensors, merge_tensors};
+use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::evaluate::as_continuous_mut;
+use super::replay::{ReplayConfig, ReplayBatch, replay_config};
 use super::{
-    ActionNoise, NoiseProcess, OffPolicy, OffPolicyLearned, Schedule, check_counts, check_share, evaluate_policy,
+    ActionNoise, NoiseProcess, OffPolicy, OffPolicyUpdateStats, Schedule, check_counts, check_share, evaluate_policy,
 };
 use crate::alloc::resize;
 use crate::losses::td_targets;
 use crate::{
     ActionScaling, ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer,
-    Smoothing, TwinCritics, ValuedActions, validate,
+    Smoothing, CriticEnsemble, CriticBatch, validate,
 };
 
 /// Settings of TD3. The names and defaults are Stable-Baselines3's.
@@ -82,7 +82,7 @@ impl Td3Config {
     /// # Errors
     /// [`rlox_core::Error::Config`] naming the one that is out of range.
     pub fn check(&self) -> Result<()> {
-        self.gathering().check()?;
+        self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
         check_counts(&[("policy_delay", self.policy_delay)])?;
         validate::check_not_negative("target_policy_noise", self.target_policy_noise)?;
@@ -101,13 +101,13 @@ impl Td3Config {
         spec: &EnvSpec,
         net_arch: &[usize],
         rng: &mut Pcg64,
-    ) -> Result<(DeterministicActor<Mlp>, TwinCritics<Mlp>)> {
+    ) -> Result<(DeterministicActor<Mlp>, CriticEnsemble<Mlp>)> {
         let policy = DeterministicActor::mlp(spec, net_arch, Activation::Relu, rng)?;
-        Ok((policy, TwinCritics::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
+        Ok((policy, CriticEnsemble::mlp(spec, net_arch, Activation::Relu, 2, rng)?))
     }
 
-    fn gathering(&self) -> Gathering {
-        gathering!(self, None)
+    fn replay_config(&self) -> ReplayConfig {
+        replay_config!(self, None)
     }
 }
 
@@ -176,11 +176,11 @@ impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
     const NAME: &'static str = "td3";
     const HIDDEN: &'static [usize] = &[400, 300];
 
-    fn gathering(config: &Td3Config, spec: &EnvSpec) -> Result<Gathering> {
+    fn replay_config(config: &Td3Config, spec: &EnvSpec) -> Result<ReplayConfig> {
         config.check()?;
         // Which refuses what is no Box with finite bounds.
         ActionScaling::new(&spec.action)?;
-        Ok(config.gathering())
+        Ok(config.replay_config())
     }
 
     fn new(config: Td3Config, (policy, critics): (P, C), spec: &EnvSpec, num_envs: usize) -> Result<Self> {
@@ -191,9 +191,9 @@ impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
         Ok(Self { policy, critics, config, noise, updates: 0, memory: Memory::default() })
     }
 
-    fn settings(config: &Td3Config) -> Settings {
-        use Setting::{Count, Single};
-        let mut settings = vec![
+    fn config_map(config: &Td3Config) -> ConfigMap {
+        use ConfigValue::{Count, Single};
+        let mut config_map = vec![
             ("tau", Single(config.tau)),
             ("policy_delay", Count(config.policy_delay)),
             ("target_policy_noise", Single(config.target_policy_noise)),
@@ -201,12 +201,12 @@ impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
             ("lr_schedule", config.lr_schedule.into()),
             ("action_noise", config.action_noise.into()),
         ];
-        settings.extend(settings::optimizer(config.optimizer));
-        settings
+        config_map.extend(settings::optimizer(config.optimizer));
+        config_map
     }
 
-    fn shape(&self) -> Settings {
-        settings::shape_of_actor_critic(self.policy.shape(), self.critics.shape(), self.critics.num_critics())
+    fn arch(&self) -> ConfigMap {
+        settings::actor_critic_arch(self.policy.arch(), self.critics.arch(), self.critics.num_critics())
     }
 }
 
@@ -219,16 +219,16 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         _progress: f64,
         actions: ActionsMut<'_>,
     ) -> Result<()> {
-        let actions = numbers(actions)?;
+        let actions = as_continuous_mut(actions)?;
         self.policy.act(obs, actions)
     }
 
     fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
-        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, numbers(actions)?))
+        self.noise.as_mut().map_or(Ok(()), |noise| noise.apply(rngs, as_continuous_mut(actions)?))
     }
 
-    fn act_greedily(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
-        self.policy.act(obs, numbers(actions)?)
+    fn act_greedy(&mut self, obs: &[f32], _masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
+        self.policy.act(obs, as_continuous_mut(actions)?)
     }
 
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
@@ -237,9 +237,9 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         }
     }
 
-    fn learn(&mut self, batch: &Replayed<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyLearned> {
+    fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats> {
         let Self { policy, critics, config, memory, updates, .. } = self;
-        let optimizer = config.optimizer.with_lr(config.lr_schedule.at(config.optimizer.lr(), progress));
+        let optimizer = config.optimizer.with_lr(config.lr_schedule.value_at(config.optimizer.lr(), progress));
         let Memory { next_actions, next_values, targets } = memory;
         let rows = batch.rewards.len();
         resize("batch_size", next_actions, rows * policy.action_dim(), 0.0)?;
@@ -249,23 +249,23 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
         policy.target_actions(batch.next_obs, smoothing, rng, next_actions)?;
         critics.target_values(batch.next_obs, next_actions, next_values)?;
         td_targets(batch.rewards, batch.terminated, batch.discount, next_values, targets)?;
-        let valued =
-            ValuedActions { obs: batch.obs, actions: continuous(batch.actions)?, targets, weights: batch.weights };
-        let critic = critics.update(&valued, 1.0, &optimizer, None)?;
+        let critic_batch =
+            CriticBatch { obs: batch.obs, actions: as_continuous(batch.actions)?, targets, weights: batch.weights };
+        let critic = critics.update(&critic_batch, 1.0, &optimizer, None)?;
         *updates += 1;
         let mut actor_loss = None;
         if updates.is_multiple_of(config.policy_delay as u64) {
             actor_loss = Some(policy.update(batch.obs, critics, &optimizer, None)?.loss);
-            critics.track(config.tau)?;
-            policy.track(config.tau)?;
+            critics.soft_update(config.tau)?;
+            policy.soft_update(config.tau)?;
         }
-        Ok(OffPolicyLearned {
+        Ok(OffPolicyUpdateStats {
             critic_loss: critic.loss,
             mean_value: critic.mean_value,
             grad_norm: critic.grad_norm,
             actor_loss,
             learning_rate: optimizer.lr(),
-            ..OffPolicyLearned::default()
+            ..OffPolicyUpdateStats::default()
         })
     }
 
@@ -284,25 +284,25 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
     }
 
     fn tensors(&self) -> NamedTensors {
-        together(&[self.policy.tensors(), self.critics.tensors()])
+        merge_tensors(&[self.policy.tensors(), self.critics.tensors()])
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         self.check_tensors(tensors)?;
         let Self { policy, critics, .. } = self;
-        policy.load(&part_of(tensors, &policy.tensors()))?;
-        critics.load(&part_of(tensors, &critics.tensors()))
+        policy.load(&select_tensors(tensors, &policy.tensors()))?;
+        critics.load(&select_tensors(tensors, &critics.tensors()))
     }
 
     fn optimizer_state(&self) -> NamedTensors {
-        together(&[self.policy.optimizer_state(), self.critics.optimizer_state()])
+        merge_tensors(&[self.policy.optimizer_state(), self.critics.optimizer_state()])
     }
 
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         self.check_optimizer_state(state)?;
         let Self { policy, critics, .. } = self;
-        policy.load_optimizer_state(&part_of(state, &policy.optimizer_state()))?;
-        critics.load_optimizer_state(&part_of(state, &critics.optimizer_state()))
+        policy.load_optimizer_state(&select_tensors(state, &policy.optimizer_state()))?;
+        critics.load_optimizer_state(&select_tensors(state, &critics.optimizer_state()))
     }
 
     fn noise(&self) -> &[f32] {

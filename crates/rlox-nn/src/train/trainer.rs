@@ -7,7 +7,7 @@ mod on_policy;
 pub use async_on_policy::{ActorPlan, AsyncOnPolicy};
 pub use off_policy::{OffPolicy, OffPolicyMetrics};
 pub(super) use on_policy::Collector;
-pub use on_policy::{Algorithm as OnPolicyAlgorithm, Collection, OnPolicy, collect_transitions, estimate_advantages};
+pub use on_policy::{Algorithm as OnPolicyAlgorithm, CollectConfig, OnPolicy, collect_transitions, estimate_advantages};
 
 use rlox_core::{Error, Result};
 
@@ -20,8 +20,8 @@ pub(super) struct Run {
 
 impl Run {
     /// So many steps more, one at least.
-    pub(super) fn new(timesteps: u64, more: u64) -> Self {
-        Self { start: timesteps, target: timesteps.saturating_add(more.max(1)) }
+    pub(super) fn new(timesteps: u64, additional: u64) -> Self {
+        Self { start: timesteps, target: timesteps.saturating_add(additional.max(1)) }
     }
 
     /// The share that is done.
@@ -37,7 +37,7 @@ impl Run {
     }
 
     /// The share that one step is.
-    pub(super) fn growth(self) -> f64 {
+    pub(super) fn progress_per_step(self) -> f64 {
         1.0 / (self.target - self.start).max(1) as f64
     }
 }

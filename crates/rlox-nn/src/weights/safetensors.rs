@@ -17,7 +17,7 @@ const ORDER: &str = "order";
 const CHECKSUM: &str = "sha256";
 const FIX: &str = "write it again, or load another file";
 
-fn damaged(got: impl Into<String>) -> Error {
+fn corrupt_file(got: impl Into<String>) -> Error {
     Error::corrupt("file", "safetensors", got.into(), FIX)
 }
 
@@ -62,20 +62,20 @@ impl NamedTensors {
         let mut bytes = vec![0; self.iter().map(|tensor| size_of_val(&tensor.data[..])).sum()];
         let mut rest = bytes.as_chunks_mut().0;
         for tensor in self {
-            let (here, after) = rest.split_at_mut(tensor.data.len());
-            here.iter_mut().zip(&tensor.data).for_each(|(bytes, x)| *bytes = x.to_le_bytes());
+            let (slot, after) = rest.split_at_mut(tensor.data.len());
+            slot.iter_mut().zip(&tensor.data).for_each(|(bytes, x)| *bytes = x.to_le_bytes());
             rest = after;
         }
-        let (mut header, mut places, mut end) = (Map::new(), Vec::new(), 0);
+        let (mut header, mut entries, mut end) = (Map::new(), Vec::new(), 0);
         for NamedTensor { name, shape, data } in self {
             let start = end;
             end += size_of_val(&data[..]);
             header.insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]}));
-            places.push((name.as_str(), &shape[..], &bytes[start..end]));
+            entries.push((name.as_str(), &shape[..], &bytes[start..end]));
         }
         if checked {
-            let order: Vec<&str> = places.iter().map(|(name, ..)| *name).collect();
-            let metadata = json!({ORDER: order.join("\n"), CHECKSUM: checksum(places.into_iter())});
+            let order: Vec<&str> = entries.iter().map(|(name, ..)| *name).collect();
+            let metadata = json!({ORDER: order.join("\n"), CHECKSUM: checksum(entries.into_iter())});
             header.insert("__metadata__".into(), metadata);
         }
         let mut header = Value::Object(header).to_string();
@@ -91,9 +91,9 @@ impl NamedTensors {
     /// # Errors
     /// [`Error::Corrupt`] if it is none, is truncated or changed, has a name twice or holds other dtypes.
     pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
-        let wrong = |error: SafeTensorError| damaged(error.to_string());
-        let file = SafeTensors::deserialize(bytes).map_err(wrong)?;
-        let (length, header) = SafeTensors::read_metadata(bytes).map_err(wrong)?;
+        let to_error = |error: SafeTensorError| corrupt_file(error.to_string());
+        let file = SafeTensors::deserialize(bytes).map_err(to_error)?;
+        let (length, header) = SafeTensors::read_metadata(bytes).map_err(to_error)?;
         names_once(&bytes[size_of::<u64>()..][..length])?;
         let metadata: BTreeMap<&str, &str> =
             header.metadata().iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();
@@ -101,7 +101,7 @@ impl NamedTensors {
         let rank: BTreeMap<&str, usize> = order.map(Iterator::collect).unwrap_or_default();
         let mut views: Vec<_> = file.iter().collect();
         views.sort_by_key(|(name, _)| (rank.get(name).copied().unwrap_or(usize::MAX), *name));
-        check_told(&metadata, &views)?;
+        check_metadata(&metadata, &views)?;
         let mut tensors = Self::default();
         for (name, view) in views {
             if view.dtype() != Dtype::F32 {
@@ -109,7 +109,7 @@ impl NamedTensors {
                 return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32").in_section(name));
             }
             let numbers = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-            tensors.push(name, view.shape(), numbers.collect()).map_err(|error| damaged(error.to_string()))?;
+            tensors.push(name, view.shape(), numbers.collect()).map_err(|error| corrupt_file(error.to_string()))?;
         }
         Ok(tensors)
     }
@@ -117,26 +117,26 @@ impl NamedTensors {
 
 /// Checks that the tensors are those that the metadata tell of, in files of ours: their order and their checksum, and
 /// nothing besides.
-fn check_told(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
+fn check_metadata(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
     let (order, sum) = (metadata.get(ORDER), metadata.get(CHECKSUM));
     let Some(order) = order else {
-        return if sum.is_none() { Ok(()) } else { Err(damaged(format!("no {ORDER:?} in the metadata"))) };
+        return if sum.is_none() { Ok(()) } else { Err(corrupt_file(format!("no {ORDER:?} in the metadata"))) };
     };
     let names: Vec<&str> = views.iter().map(|(name, _)| *name).collect();
-    let Some(sum) = sum else { return Err(damaged(format!("no {CHECKSUM:?} in the metadata"))) };
+    let Some(sum) = sum else { return Err(corrupt_file(format!("no {CHECKSUM:?} in the metadata"))) };
     if metadata.len() != 2 || names.join("\n") != *order {
-        return Err(damaged("metadata of other tensors"));
+        return Err(corrupt_file("metadata of other tensors"));
     }
     let tensors = views.iter().map(|(name, view)| (*name, view.shape(), view.data()));
-    if *sum == checksum(tensors) { Ok(()) } else { Err(damaged("other tensors than its SHA-256 says")) }
+    if *sum == checksum(tensors) { Ok(()) } else { Err(corrupt_file("other tensors than its SHA-256 says")) }
 }
 
 /// Checks that no name is twice in a header: only one of the two would be read.
 fn names_once(header: &[u8]) -> Result<()> {
-    let Keys(mut names) = serde_json::from_slice(header).map_err(|error| damaged(error.to_string()))?;
-    let mut seen = HashSet::new();
-    match names.iter().position(|name| !seen.insert(name.as_str())) {
-        Some(at) => Err(damaged(format!("two tensors named {:?}", names.swap_remove(at)))),
+    let Keys(mut names) = serde_json::from_slice(header).map_err(|error| corrupt_file(error.to_string()))?;
+    let mut unique_names = HashSet::new();
+    match names.iter().position(|name| !unique_names.insert(name.as_str())) {
+        Some(at) => Err(corrupt_file(format!("two tensors named {:?}", names.swap_remove(at)))),
         None => Ok(()),
     }
 }

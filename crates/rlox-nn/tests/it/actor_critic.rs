@@ -4,8 +4,8 @@ use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Distribution, Init, Minibatch, Mlp,
-    NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, Scratch, SquashedPolicy, StochasticPolicy,
-    TwinCritics, ValuedActions,
+    NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, Workspace, SquashedPolicy, StochasticPolicy,
+    CriticEnsemble, CriticBatch,
 };
 
 const OBS: usize = 3;
@@ -180,8 +180,8 @@ impl ActorCritic for Stubborn {
         self.0.draw_noise(rngs)
     }
 
-    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-        self.0.act_once(obs, masks, rngs, out)
+    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act_stateless(obs, masks, rngs, out)
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -233,11 +233,11 @@ impl Network for Scaled {
         self.net.hidden_dim()
     }
 
-    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Workspace) -> Result<()> {
         self.net.infer(x, rows, y, scratch)
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()> {
+    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Workspace) -> Result<()> {
         self.net.infer_hidden(x, rows, y, h, scratch)
     }
 
@@ -257,8 +257,8 @@ impl Network for Scaled {
         self.net.backward_hidden(dy, dh)
     }
 
-    fn grad_sq(&mut self) -> Result<f64> {
-        self.net.grad_sq()
+    fn grad_norm_sq(&mut self) -> Result<f64> {
+        self.net.grad_norm_sq()
     }
 
     fn zero_gradients(&mut self) {
@@ -269,8 +269,8 @@ impl Network for Scaled {
         self.net.apply_gradients(optimizer, scale)
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.net.track(&online.net, tau)
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.net.soft_update(&online.net, tau)
     }
 
     fn tensors(&self) -> NamedTensors {
@@ -309,7 +309,7 @@ fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
     };
     let space = Space::uniform_box(-1.0, 1.0, &[2]);
     let made =
-        |scale, seed| PolicyNetworks::shared(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap();
+        |scale, seed| PolicyNetworks::with_shared_trunk(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap();
     let (one, mut other) = (made(2.0, 1), made(5.0, 2));
     let tensors = one.tensors();
     let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
@@ -382,8 +382,8 @@ impl Network for Failing {
         &in_dim() -> usize;
         &out_dim() -> usize;
         &hidden_dim() -> usize;
-        &infer(x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Scratch) -> Result<()>;
-        &infer_hidden(x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Scratch) -> Result<()>;
+        &infer(x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Workspace) -> Result<()>;
+        &infer_hidden(x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Workspace) -> Result<()>;
         &hidden(h: &mut [f32]) -> Result<()>;
         &tensors() -> NamedTensors;
         &gradients() -> NamedTensors;
@@ -391,7 +391,7 @@ impl Network for Failing {
     }
     inside! {
         &mut forward(x: &[f32], rows: usize, y: &mut [f32]) -> Result<()>;
-        &mut grad_sq() -> Result<f64>;
+        &mut grad_norm_sq() -> Result<f64>;
         &mut zero_gradients();
         &mut apply_gradients(optimizer: &Optimizer, scale: f32) -> Result<()>;
         &mut load(tensors: &NamedTensors) -> Result<()>;
@@ -408,8 +408,8 @@ impl Network for Failing {
         self.net.backward_hidden(dy, dh)
     }
 
-    fn track(&mut self, online: &Self, tau: f32) -> Result<()> {
-        self.net.track(&online.net, tau)
+    fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()> {
+        self.net.soft_update(&online.net, tau)
     }
 }
 
@@ -432,9 +432,9 @@ fn of_a_policy_with_state_dependent_exploration() {
 #[test]
 fn of_two_critics() {
     let pairs: Vec<_> = (0..2).map(|_| [Failing::new(&[3, 8, 1]), Failing::new(&[3, 8, 1])]).collect();
-    let mut critics = TwinCritics::new(pairs, 2).unwrap();
+    let mut critics = CriticEnsemble::new(pairs, 2).unwrap();
     let (obs, actions, targets) = ([0.3; 2 * ROWS], [0.1; ROWS], [1.0; ROWS]);
-    let batch = ValuedActions { obs: &obs, actions: &actions, targets: &targets, weights: None };
+    let batch = CriticBatch { obs: &obs, actions: &actions, targets: &targets, weights: None };
     let none = critics.gradients();
     for which in 0..2 {
         critics.online().nth(which).unwrap().set(true);

@@ -2,7 +2,7 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Error, Pcg64};
-use rlox_nn::{Activation, Dueling, Init, Mlp, Network, Scratch};
+use rlox_nn::{Activation, Dueling, Init, Mlp, Network, Workspace};
 
 const ROWS: usize = 3;
 const ACTIONS: usize = 4;
@@ -19,7 +19,7 @@ fn draw(len: usize, seed: u128) -> Vec<f32> {
 #[test]
 fn values_are_the_state_s_and_the_advantages_less_their_mean() {
     let (inner, x) = (network(), draw(2 * ROWS, 2));
-    let (mut outputs, mut said, mut scratch) = ([0.0; 5 * ROWS], [0.0; 4 * ROWS], Scratch::default());
+    let (mut outputs, mut said, mut scratch) = ([0.0; 5 * ROWS], [0.0; 4 * ROWS], Workspace::default());
     inner.infer(&x, ROWS, &mut outputs, &mut scratch).unwrap();
     let mut dueling = Dueling::new(inner).unwrap();
     dueling.infer(&x, ROWS, &mut said, &mut scratch).unwrap();
@@ -46,7 +46,7 @@ fn gradients_equal_finite_differences() {
     dueling.backward(&dy, true, Some(&mut dx)).unwrap();
     let loss = |dueling: &Dueling<Mlp>, x: &[f32]| -> f64 {
         let mut y = [0.0; ACTIONS * ROWS];
-        dueling.infer(x, ROWS, &mut y, &mut Scratch::default()).unwrap();
+        dueling.infer(x, ROWS, &mut y, &mut Workspace::default()).unwrap();
         y.iter().zip(&dy).map(|(y, dy)| f64::from(y * dy)).sum()
     };
     let step = 1e-2_f32;

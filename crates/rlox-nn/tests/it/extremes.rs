@@ -2,12 +2,12 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space};
-use rlox_nn::{Distribution, Given, Learnable, NamedTensors, Optimizer, Parameters, clipped_step};
+use rlox_nn::{Distribution, DistInputs, Learnable, NamedTensors, Optimizer, Parameters, clip_and_step};
 
 /// The log-probability and the entropy of an action, and the gradient of the one less that of a thousand of the other.
 fn said(space: &Space, outputs: &[f32], masks: Option<&[bool]>, actions: &[i64]) -> (f32, f32, Vec<f32>) {
     let mut distribution = Distribution::new(space, 0.0).unwrap();
-    let given = Given { outputs, hidden: &[], masks };
+    let given = DistInputs { outputs, hidden: &[], masks };
     let (mut log_prob, mut entropy, mut gradient) = ([9.0], [9.0], vec![9.0; outputs.len()]);
     distribution.evaluate(given, Actions::Discrete(actions), &mut log_prob, &mut entropy).unwrap();
     distribution.backward(given, Actions::Discrete(actions), &[1.0], -1000.0, &mut gradient).unwrap();
@@ -95,7 +95,7 @@ impl Learnable for Wide {
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
         let [mean, square, number] = &mut self.state;
         assert!(optimizer.update(1).apply(scale, &self.gradient, [mean, square], number));
-        self.forget();
+        self.zero_grad();
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl Learnable for Wide {
         gradients
     }
 
-    fn forget(&mut self) {
+    fn zero_grad(&mut self) {
         self.gradient = [0.0];
     }
 }
@@ -119,7 +119,7 @@ fn no_part_is_stepped_where_a_square_of_another_overflows() {
             small.add_gradients([1.0].into_iter());
             let mut large = Wide { gradient: [3e19], state: [[0.0], [0.0], [1.0]] };
             let parts = &mut [("small", &mut small as &mut dyn Learnable), ("large", &mut large)];
-            let done = clipped_step(parts, &optimizer, most);
+            let done = clip_and_step(parts, &optimizer, most);
             assert_eq!((&small.named_gradients(), large.gradient), (&before.2, [0.0]));
             if refused {
                 let rejected = assert_rejects(done, Error::NotFinite, "gradients");

@@ -2,11 +2,11 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, Ahead, AutoresetMode, EnvSpec, Error, Field, FieldData, Pcg64, Policy, PolicyOut, Result,
+    Actions, ActionsMut, StalenessPolicy, AutoresetMode, EnvSpec, Error, Field, FieldData, Pcg64, Policy, PolicyOut, Result,
     RolloutBuffer, Seeds, VectorEnv, envs,
 };
 use rlox_nn::train::{
-    A2c, A2cConfig, AsyncOnPolicy, Collection, Encoding, Impala, ImpalaConfig, Minibatches, OnPolicy, Ppo, PpoConfig,
+    A2c, A2cConfig, AsyncOnPolicy, CollectConfig, Encoding, Impala, ImpalaConfig, Minibatches, OnPolicy, Ppo, PpoConfig,
     Schedule, collect_transitions,
 };
 use rlox_nn::{
@@ -27,7 +27,7 @@ fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
     PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
 }
 
-const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
+const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
 
 /// A policy that keeps what it was given to learn from.
 struct Watched {
@@ -46,8 +46,8 @@ impl Policy for Watched {
 }
 
 impl ActorCritic for Watched {
-    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-        self.policy.act_once(obs, masks, rngs, out)
+    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.policy.act_stateless(obs, masks, rngs, out)
     }
 
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
@@ -112,7 +112,7 @@ fn rollout(env: &mut dyn VectorEnv, policy: &mut dyn ActorCritic, n_steps: usize
     let mut buffer = RolloutBuffer::for_env(n_steps, env).unwrap();
     buffer.begin(env, Seeds::Base(3), None).unwrap();
     let mut streams: Vec<_> = (0..env.num_envs()).map(|i| Pcg64::seed_from(i as u128)).collect();
-    let how = Collection { gamma: 0.9, gae_lambda: 1.0, sde_sample_freq: 0 };
+    let how = CollectConfig { gamma: 0.9, gae_lambda: 1.0, sde_sample_freq: 0 };
     collect_transitions(env, policy, &mut streams, &mut buffer, None, how, &mut || false).unwrap();
     buffer
 }
@@ -275,10 +275,10 @@ fn one_actor_in_turn_with_the_learner_is_the_loop() {
 fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
     let trained = |actors: usize, max_lag, seed| {
         let envs = (0..actors).map(|_| cartpole(2)).collect();
-        let ahead = Ahead { max_lag, lockstep: true };
+        let ahead = StalenessPolicy { max_lag, lockstep: true };
         let mut impala = Impala::new(envs, networks, ImpalaConfig::default(), ahead, seed).unwrap();
         impala.train(4000, |_| true).unwrap();
-        assert_eq!((impala.stats().unwrap().largest_lag, impala.lag()), (max_lag as u64, max_lag as u64));
+        assert_eq!((impala.stats().unwrap().largest_lag, impala.staleness()), (max_lag as u64, max_lag as u64));
         impala.stop().unwrap().tensors()
     };
     for (actors, max_lag) in [(1, 1), (2, 2), (3, 1)] {
@@ -291,9 +291,9 @@ fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
 #[test]
 fn what_does_not_go_together_is_named() {
     let new = |envs, config, ahead| Impala::new(envs, networks, config, ahead, 1);
-    let free = |max_lag| Ahead { max_lag, lockstep: false };
+    let free = |max_lag| StalenessPolicy { max_lag, lockstep: false };
     assert_rejects(new(vec![cartpole(1)], ImpalaConfig::default(), free(0)), Error::Config, "max_lag");
-    assert_rejects(new(vec![], ImpalaConfig::default(), Ahead::default()), Error::Config, "num_actors");
+    assert_rejects(new(vec![], ImpalaConfig::default(), StalenessPolicy::default()), Error::Config, "num_actors");
     let uneven = new(vec![cartpole(1), cartpole(2)], ImpalaConfig::default(), free(2));
     assert_rejects(uneven, Error::Config, "envs");
     for (config, name) in [
@@ -303,9 +303,9 @@ fn what_does_not_go_together_is_named() {
         (ImpalaConfig { c_bar: f64::NAN, ..ImpalaConfig::default() }, "c_bar"),
         (ImpalaConfig { ent_coef: -0.1, ..ImpalaConfig::default() }, "ent_coef"),
     ] {
-        assert_rejects(new(vec![cartpole(1)], config, Ahead::default()), Error::Config, name);
+        assert_rejects(new(vec![cartpole(1)], config, StalenessPolicy::default()), Error::Config, name);
     }
-    let mut impala = Impala::new(vec![cartpole(1)], networks, ImpalaConfig::default(), Ahead::default(), 1).unwrap();
+    let mut impala = Impala::new(vec![cartpole(1)], networks, ImpalaConfig::default(), StalenessPolicy::default(), 1).unwrap();
     assert!(matches!(impala.iterate(2.0), Err(Error::Config(_))));
     assert!(matches!(impala.resume(|_| true), Err(Error::Config(_))));
 }

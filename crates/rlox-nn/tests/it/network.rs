@@ -4,7 +4,7 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Error, Pcg64, Result};
-use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Parameters, Scratch, clipped_step};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Parameters, Workspace, clip_and_step};
 
 use crate::support::assert_independent_of_threads;
 
@@ -35,7 +35,7 @@ proptest! {
         let mut dx = vec![0.0; x.len()];
         net.backward(&dy, false, Some(&mut dx)).unwrap();
         net.backward_hidden(&dy, &dh).unwrap();
-        let mut scratch = Scratch::default();
+        let mut scratch = Workspace::default();
         let mut losses = |net: &Mlp, x: &[f32]| {
             net.infer_hidden(x, rows, &mut y, &mut h, &mut scratch).unwrap();
             let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
@@ -79,7 +79,7 @@ proptest! {
         let mut net = net(&[3, 17, 33, outputs], Activation::Silu);
         let x = draws(rows * 3, seed.into());
         let (mut all, mut kept, mut one) = (vec![0.0; rows * outputs], vec![0.0; rows * outputs], vec![0.0; outputs]);
-        let mut scratch = Scratch::default();
+        let mut scratch = Workspace::default();
         net.infer(&x, rows, &mut all, &mut scratch).unwrap();
         net.forward(&x, rows, &mut kept).unwrap();
         prop_assert_eq!(&all, &kept);
@@ -104,10 +104,10 @@ fn gradients_add_up_until_the_step() {
         }
     }
     net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap();
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.forward(&x, 4, &mut y).unwrap();
     net.backward(&dy, false, Some(&mut [0.0; 12])).unwrap();
-    assert_eq!(net.grad_sq().unwrap(), 0.0);
+    assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn the_input_gradient_follows_the_weights() {
     net.backward(&[1.0], false, Some(&mut dx[1])).unwrap();
     assert_ne!(dx[0], dx[1]);
     let mut other = self::net(&[3, 8, 1], Activation::Tanh);
-    other.track(&net, 1.0).unwrap();
+    other.soft_update(&net, 1.0).unwrap();
     other.forward(&x, 1, &mut y).unwrap();
     other.backward(&[1.0], false, Some(&mut dx[0])).unwrap();
     assert_eq!(dx[0], dx[1]);
@@ -139,7 +139,7 @@ fn hidden_layers_are_handed_out() {
     }
     net.load(&tensors).unwrap();
     let (x, mut y, mut h) = (draws(6, 3), [0.0; 3], [0.0; 15]);
-    net.infer_hidden(&x, 3, &mut y, &mut h, &mut Scratch::default()).unwrap();
+    net.infer_hidden(&x, 3, &mut y, &mut h, &mut Workspace::default()).unwrap();
     for (y, h) in y.iter().zip(h.chunks(5)) {
         assert!((y - h.iter().sum::<f32>()).abs() < 1e-6);
     }
@@ -155,13 +155,13 @@ fn targets_follow_slowly() {
         Mlp::new(&[2, 4, 1], Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap()
     });
     let before = target.tensors();
-    target.track(&online, 0.25).unwrap();
+    target.soft_update(&online, 0.25).unwrap();
     for ((new, old), to) in target.tensors().iter().zip(&before).zip(&online.tensors()) {
         for ((new, old), to) in new.data.iter().zip(&old.data).zip(&to.data) {
             assert!((new - (0.75 * old + 0.25 * to)).abs() < 1e-6);
         }
     }
-    target.track(&online, 1.0).unwrap();
+    target.soft_update(&online, 1.0).unwrap();
     assert_eq!(target.tensors(), online.tensors());
 }
 
@@ -172,7 +172,7 @@ fn everything_goes_through_a_file_and_back() {
     let learn = |net: &mut Mlp, y: &mut [f32]| {
         net.forward(&x, 4, y).unwrap();
         net.backward(&dy, true, None).unwrap();
-        clipped_step(&mut [("net", net)], &Optimizer::adam(1e-2), Some(0.5)).unwrap();
+        clip_and_step(&mut [("net", net)], &Optimizer::adam(1e-2), Some(0.5)).unwrap();
     };
     learn(&mut net, &mut y);
     let through = |tensors: NamedTensors| {
@@ -200,12 +200,12 @@ fn damaged_files_are_refused() {
 fn nothing_is_allocated_after_the_first_step() {
     let mut net = net(&[4, 64, 64, 2], Activation::Gelu);
     let (x, dy, mut y) = (draws(4 * 64, 1), draws(2 * 64, 2), vec![0.0; 128]);
-    let mut scratch = Scratch::default();
+    let mut scratch = Workspace::default();
     let mut step = || {
         net.infer(&x, 64, &mut y, &mut scratch).unwrap();
         net.forward(&x, 64, &mut y).unwrap();
         net.backward(&dy, true, None).unwrap();
-        clipped_step(&mut [("net", &mut net)], &Optimizer::adam(1e-3), Some(0.5)).unwrap();
+        clip_and_step(&mut [("net", &mut net)], &Optimizer::adam(1e-3), Some(0.5)).unwrap();
         net.forward(&x[..8], 2, &mut y[..4]).unwrap();
     };
     step();
@@ -232,7 +232,7 @@ fn wrong_arguments_are_named_and_change_nothing() {
     let unknown = assert_rejects("softsign".parse::<Activation>(), Error::Config, "activation");
     assert_eq!(unknown.got, "\"softsign\"");
     let other = self::net(&[3, 9, 2], Activation::Tanh);
-    let rejected = assert_rejects(net.track(&other, 0.5), Error::Shape, "online");
+    let rejected = assert_rejects(net.soft_update(&other, 0.5), Error::Shape, "online");
     assert!(rejected.got.contains("[3, 9, 2]"), "{rejected}");
     let rejected = assert_rejects(net.load(&other.tensors()), Error::Shape, "tensors");
     assert_eq!(rejected.expected, "\"0.weight\" of shape [8, 3]");
@@ -268,14 +268,14 @@ fn gradients_that_are_no_numbers_change_nothing() {
     let (before, mut y) = (net.tensors(), [0.0; 2]);
     net.forward(&[0.1; 3], 1, &mut y).unwrap();
     net.backward(&[f32::NAN, 0.0], true, None).unwrap();
-    let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
+    let result = clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
     let rejected = assert_rejects(result, Error::NotFinite, "gradients");
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.weight")));
     assert!(rejected.at.row.is_some());
     assert_eq!(net.tensors(), before);
     // The next minibatch starts anew.
     net.backward(&[1.0, 0.0], true, None).unwrap();
-    assert!(clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
+    assert!(clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn gradients_whose_squares_overflow_are_named_by_the_largest() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[-1e30, 1e20], true, None).unwrap();
-    let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
+    let result = clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None);
     let rejected = assert_rejects(result, Error::NotFinite, "gradients");
     assert_eq!(rejected.got, "-1000000000000000000000000000000, whose square overflows");
     assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("critic.2.bias"), Some(0)));
@@ -302,7 +302,7 @@ fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
             values[at] = if at == 16 { f32::MAX } else { f32::MIN };
             let mut parameters = Parameters::new("log_std", &[19], &values).unwrap();
             parameters.add_gradients((0..19).map(|i| if i == at { -1e-30 * values[at].signum() } else { 0.0 }));
-            let result = clipped_step(&mut [("policy", &mut parameters)], &optimizer, None);
+            let result = clip_and_step(&mut [("policy", &mut parameters)], &optimizer, None);
             let rejected = assert_rejects(result, Error::NotFinite, "parameters of policy");
             assert!(rejected.got.ends_with("inf"), "{rejected}");
             assert_eq!(rejected.at.section.as_deref(), Some("log_std"));
@@ -317,7 +317,7 @@ fn norms_to_cut_to_are_numbers_of_0_or_more() {
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[1.0, 0.0], true, None).unwrap();
     for wrong in [f32::NAN, -1.0] {
-        let result = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(wrong));
+        let result = clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(wrong));
         assert_eq!(assert_rejects(result, Error::Config, "max_grad_norm").got, wrong.to_string());
     }
     assert_eq!((net.tensors(), net.optimizer_state()), before);
@@ -379,7 +379,7 @@ fn learned(sizes: &[usize], activation: Activation) -> u64 {
     // A gradient of some rows alone.
     let some: Vec<f32> = dy.iter().enumerate().map(|(i, x)| if i / outputs % 3 == 0 { *x } else { 0.0 }).collect();
     let (mut y, mut dx, mut h) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; ROWS * hidden]);
-    let (mut sum, mut scratch) = (0, Scratch::default());
+    let (mut sum, mut scratch) = (0, Workspace::default());
     for _ in 0..2 {
         net.infer_hidden(&x, ROWS, &mut y, &mut h, &mut scratch).unwrap();
         add(&mut sum, &y);
@@ -396,7 +396,7 @@ fn learned(sizes: &[usize], activation: Activation) -> u64 {
         net.backward_hidden(&dy, &dh).unwrap();
         add(&mut sum, &dx);
         add_all(&mut sum, &net.gradients());
-        sum ^= net.grad_sq().unwrap().to_bits();
+        sum ^= net.grad_norm_sq().unwrap().to_bits();
         net.apply_gradients(&Optimizer::adam(1e-2), 0.5).unwrap();
         add_all(&mut sum, &net.tensors());
         add_all(&mut sum, &net.optimizer_state());

@@ -12,7 +12,7 @@ use rlox_nn::train::{
 };
 use rlox_nn::{
     ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer, QFunction,
-    QNetworks, SquashedPolicy, StochasticPolicy, Temperature, TwinCritics,
+    QNetworks, SquashedPolicy, StochasticPolicy, Temperature, CriticEnsemble,
 };
 
 use crate::support::assert_independent_of_threads;
@@ -20,8 +20,8 @@ use crate::support::learners::{
     ACT, DOUBLE, OBS, SacParts, Td3Parts, batch, largest, q_networks, squashed, twin_critics,
 };
 
-type SacOf = Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
-type Td3Of = Td3<DeterministicActor<Mlp>, TwinCritics<Mlp>>;
+type SacOf = Sac<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
+type Td3Of = Td3<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>;
 type DqnOf = Dqn<QNetworks<Mlp>>;
 
 const HIDDEN: &[usize] = &[32];
@@ -307,7 +307,7 @@ fn nothing_is_allocated_after_the_first_update() {
             let obs = &batch.obs[..8 * OBS];
             q.act(obs, None, 0.5, &mut rngs, &mut choices).unwrap();
             q.update(&batch.transitions(), DOUBLE, &optimizer, Some(10.0)).unwrap();
-            q.track(0.5).unwrap();
+            q.soft_update(0.5).unwrap();
             td3.policy.act(obs, &mut actions).unwrap();
             td3.update(&batch, &optimizer);
             for sac in &mut sacs {

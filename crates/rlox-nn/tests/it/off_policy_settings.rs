@@ -10,7 +10,7 @@ use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Priorities, Sac, SacConfig, Schedule, Td3,
     Td3Config,
 };
-use rlox_nn::{Activation, DeterministicActor, Mlp, Optimizer, QNetworks, SquashedPolicy, TwinCritics};
+use rlox_nn::{Activation, DeterministicActor, Mlp, Optimizer, QNetworks, SquashedPolicy, CriticEnsemble};
 
 use crate::support::trainers;
 use crate::support::trainers::{HIDDEN, cartpole, pendulum};
@@ -349,7 +349,7 @@ fn settings_out_of_range_are_named() {
     let sac = |change: fn(&mut SacConfig)| {
         let mut config = SacConfig::default();
         change(&mut config);
-        Sac::<SquashedPolicy<Mlp>, TwinCritics<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Sac::<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
     };
     rejects(sac(|c| c.buffer_size = 0), "buffer_size");
     rejects(sac(|c| c.batch_size = 0), "batch_size");
@@ -371,7 +371,7 @@ fn settings_out_of_range_are_named() {
     let td3 = |change: fn(&mut Td3Config)| {
         let mut config = Td3Config::default();
         change(&mut config);
-        Td3::<DeterministicActor<Mlp>, TwinCritics<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
     };
     rejects(td3(|c| c.policy_delay = 0), "policy_delay");
     rejects(td3(|c| c.target_policy_noise = -0.1), "target_policy_noise");
@@ -379,7 +379,7 @@ fn settings_out_of_range_are_named() {
     let noise = |theta, dt| Some(ActionNoise::OrnsteinUhlenbeck { sigma: 0.1, theta, dt });
     let with_noise = |action_noise| {
         let config = Td3Config { action_noise, ..Td3Config::default() };
-        Td3::<DeterministicActor<Mlp>, TwinCritics<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
     };
     rejects(with_noise(noise(-1.0, 0.1)), "action_noise.theta");
     rejects(with_noise(noise(1.0, 3.0)), "action_noise.dt");
@@ -398,8 +398,8 @@ fn settings_out_of_range_are_named() {
 
 #[test]
 fn spaces_modes_and_networks_that_do_not_fit_are_named() {
-    type AnySac = Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
-    type AnyTd3 = Td3<DeterministicActor<Mlp>, TwinCritics<Mlp>>;
+    type AnySac = Sac<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
+    type AnyTd3 = Td3<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>;
     type AnyDqn = Dqn<QNetworks<Mlp>>;
     rejects_space(AnySac::new(cartpole(2), unmade, SacConfig::default(), 0), "a Box", "");
     rejects_space(AnyTd3::new(cartpole(2), unmade, Td3Config::default(), 0), "a Box", "");

@@ -10,10 +10,10 @@ use rlox_core::{
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, NoiseProcess, Observations, OffPolicyAgent,
-    OffPolicyAlgorithm as _, OffPolicyMethod, OffPolicyMetrics, Outcome, Priorities, Sac, SacConfig, SacLearner,
-    Schedule, Surroundings, predict_with,
+    OffPolicyAlgorithm as _, OffPolicyMethod, OffPolicyMetrics, StepResult, Priorities, Sac, SacConfig, SacLearner,
+    Schedule, EnvInfo, predict_with,
 };
-use rlox_nn::{Activation, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy, TwinCritics};
+use rlox_nn::{Activation, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy, CriticEnsemble};
 
 /// Counts its steps, pays 1 for each, and ends after the third: the task itself, or the time. With masks, the third action
 /// is forbidden at all times, and after the first step the second one, too.
@@ -189,7 +189,7 @@ fn warm_up_covers_the_bounds_of_a_box() {
     let env = VecEnv::new(4, None, AutoresetMode::SameStep, rlox_core::envs::Pendulum::default).unwrap();
     let config = SacConfig { learning_starts: 4_000, ..SacConfig::default() };
     let networks = |spec: &EnvSpec, rng: &mut Pcg64| config.mlp(spec, &[8], rng);
-    let mut sac: Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>> =
+    let mut sac: Sac<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>> =
         Sac::new(Box::new(env), networks, config.clone(), 1).unwrap();
     sac.train(4_000, |_| true).unwrap();
     let chosen = column(sac.replay(), Column::Action);
@@ -408,9 +408,9 @@ fn env(seed: u64) -> VecEnv<CartPole> {
 fn agent(config: &DqnConfig, env: &dyn VectorEnv) -> Agent {
     let spec = env.spec();
     let q = QNetworks::mlp(spec, &[16], Activation::Relu, &mut Pcg64::seed_from(3)).unwrap();
-    let how = DqnLearner::<QNetworks<Mlp>>::gathering(config, spec).unwrap();
+    let how = DqnLearner::<QNetworks<Mlp>>::replay_config(config, spec).unwrap();
     let learner = Box::new(DqnLearner::new(config.clone(), q, spec, N).unwrap());
-    OffPolicyAgent::new(learner, how, &Surroundings::of(env), [1, 2]).unwrap()
+    OffPolicyAgent::new(learner, how, &EnvInfo::from_env(env), [1, 2]).unwrap()
 }
 
 fn iterate(agent: &mut Agent, env: &mut dyn VectorEnv, iterations: usize) {
@@ -435,7 +435,7 @@ fn step_by_step_it_does_what_it_does_in_one_call() {
     let (mut obs, mut next_obs) = ([0.0; 4 * N], [0.0; 4 * N]);
     let (mut reward, mut terminated, mut truncated) = ([0.0; N], [false; N], [false; N]);
     stepped.observe(&mut obs).unwrap();
-    other.start_at(&obs, None, None).unwrap();
+    other.start_from_obs(&obs, None, None).unwrap();
     for i in 0..40 {
         other.begin(f64::from(i) / 100.0).unwrap();
         for _ in 0..3 {
@@ -453,7 +453,7 @@ fn step_by_step_it_does_what_it_does_in_one_call() {
                 next_obs[4 * env..][..4].copy_from_slice(&obs[4 * env..][..4]);
             }
             let (rewards, terminated, truncated) = (&reward[..], &terminated[..], &truncated[..]);
-            let outcome = Outcome {
+            let outcome = StepResult {
                 next_obs: &next_obs,
                 obs: &obs,
                 rewards,
@@ -483,24 +483,24 @@ fn it_goes_on_from_where_it_stood() {
     let streams: Vec<_> = first.streams().cloned().collect();
     second.learner_mut().load(&weights(&first)).unwrap();
     second.learner_mut().load_optimizer_state(&first.learner().optimizer_state()).unwrap();
-    second.set_standing(&streams, first.timesteps(), first.updates(), first.left_over(), first.progress()).unwrap();
-    assert!(!second.started());
+    second.load_progress_state(&streams, first.timesteps(), first.updates(), first.remainder(), first.progress()).unwrap();
+    assert!(!second.env_initialized());
     assert_rejects(second.iterate(&mut lent, None, 0.0, &mut || Ok(false)), Error::Config, "env");
     let mut copy = env(7);
-    rlox_core::Standing::of(&lent).unwrap().unwrap().put(&mut copy).unwrap();
-    second.go_on(&copy).unwrap();
+    rlox_core::EnvSnapshot::capture(&lent).unwrap().unwrap().restore_into(&mut copy).unwrap();
+    second.attach(&copy).unwrap();
     iterate(&mut first, &mut lent, 20);
     iterate(&mut second, &mut copy, 20);
     assert_eq!(weights(&first), weights(&second));
-    let result = second.set_standing(&streams[1..], 0, 0, 0.0, 0.0);
+    let result = second.load_progress_state(&streams[1..], 0, 0, 0.0, 0.0);
     assert_eq!(assert_rejects(result, Error::Shape, "streams").expected, "4 elements");
-    let limit = second.due_limit(first.timesteps());
+    let limit = second.pending_limit(first.timesteps());
     for due in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
-        let error = second.set_standing(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
+        let error = second.load_progress_state(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
         let wrong = error.mismatch().unwrap();
         assert_eq!((&*wrong.argument, &wrong.got), ("due", &due.to_string()));
     }
-    assert_eq!((second.timesteps(), second.left_over()), (first.timesteps(), first.left_over()));
+    assert_eq!((second.timesteps(), second.remainder()), (first.timesteps(), first.remainder()));
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn a_ratio_decides_how_often_it_learns() {
     iterate(&mut agent, &mut lent, 20);
     assert_eq!(agent.updates(), 3);
     let wrong = DqnConfig { utd_ratio: Some(-1.0), ..config };
-    let result = DqnLearner::<QNetworks<Mlp>>::gathering(&wrong, lent.spec());
+    let result = DqnLearner::<QNetworks<Mlp>>::replay_config(&wrong, lent.spec());
     assert_rejects(result, Error::Config, "utd_ratio");
 }
 
@@ -584,11 +584,11 @@ fn greedy_actions_are_those_of_the_q_function() {
     let lent = env(7);
     let mut agent = agent(&agent_config(), &lent);
     let mut actions = [9; N];
-    agent.learner_mut().act_greedily(&[0.1; 4 * N], None, ActionsMut::Discrete(&mut actions)).unwrap();
+    agent.learner_mut().act_greedy(&[0.1; 4 * N], None, ActionsMut::Discrete(&mut actions)).unwrap();
     assert!(actions[0] < 2 && actions[0] == actions[1]);
 }
 
-type SdeLearner = SacLearner<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
+type SdeLearner = SacLearner<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
 type SdeAgent = OffPolicyAgent<SdeLearner>;
 
 const OBS: [f32; 3] = [0.5, -0.2, 0.1];
@@ -610,11 +610,11 @@ fn sde_agent() -> SdeAgent {
         ..SacConfig::default()
     };
     let networks = config.mlp(&spec, &[8], &mut Pcg64::seed_from(0)).unwrap();
-    let how = SdeLearner::gathering(&config, &spec).unwrap();
+    let how = SdeLearner::replay_config(&config, &spec).unwrap();
     let learner = Box::new(SdeLearner::new(config, networks, &spec, 1).unwrap());
-    let envs = Surroundings { spec: &spec, num_envs: 1, masked: false, idling: true };
+    let envs = EnvInfo { spec: &spec, num_envs: 1, masked: false, idling: true };
     let mut agent = OffPolicyAgent::new(learner, how, &envs, [1, 2]).unwrap();
-    agent.start_at(&OBS, None, None).unwrap();
+    agent.start_from_obs(&OBS, None, None).unwrap();
     agent.begin(0.0).unwrap();
     agent
 }
@@ -623,7 +623,7 @@ fn sde_agent() -> SdeAgent {
 fn step(agent: &mut SdeAgent, made: bool) -> f32 {
     let Actions::Continuous(&[action]) = agent.act(None).unwrap() else { unreachable!() };
     let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[made][..]));
-    let outcome = Outcome {
+    let outcome = StepResult {
         next_obs: &OBS,
         obs: &OBS,
         rewards,

@@ -7,7 +7,7 @@ use rlox_core::{
     Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{
-    A2c, A2cConfig, Collection, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule, collect_transitions,
+    A2c, A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule, collect_transitions,
     estimate_advantages,
 };
 use rlox_nn::{
@@ -394,7 +394,7 @@ fn rollout() -> RolloutBuffer {
     let mut streams = IterationStreams::new(1, ENVS).unwrap();
     let mut buffer = RolloutBuffer::for_env(16, &env).unwrap();
     buffer.begin(&mut env, Seeds::Base(3), None).unwrap();
-    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let actions = &mut streams.actions;
     collect_transitions(&mut env, &mut policy(4), actions, &mut buffer, None, how, &mut || false).unwrap();
     buffer
@@ -428,7 +428,7 @@ fn minibatches_go_from_one_kind_of_actions_to_the_other() {
         let mut buffer = RolloutBuffer::for_env(8, env).unwrap();
         buffer.begin(env, Seeds::Base(0), None).unwrap();
         let mut streams = IterationStreams::new(0, 1).unwrap();
-        let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
         let actions = &mut streams.actions;
         collect_transitions(env, &mut policy, actions, &mut buffer, None, how, &mut || false).unwrap();
         let config = PpoConfig { batch_size: 8, n_epochs: 1, ..PpoConfig::default() };

@@ -3,9 +3,9 @@
 use rlox_core::Pcg64;
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
-    ActionValue, Activation, Critics, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, NamedTensors,
-    QFunction, QLoss, QNetworks, Smoothing, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, Transitions,
-    TwinCritics, ValuedActions,
+    ActionValue, Activation, CriticReduction, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, NamedTensors,
+    QFunction, QLoss, QNetworks, Smoothing, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, QBatch,
+    CriticEnsemble, CriticBatch,
 };
 use rlox_testkit::{assert_all_near, assert_near, backend_tests};
 
@@ -42,9 +42,9 @@ fn mlp(inputs: usize, outputs: usize) -> Mlp {
     Mlp::new(&sizes, Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(9)).unwrap()
 }
 
-fn critics(tensors: &NamedTensors) -> TwinCritics<Mlp> {
+fn critics(tensors: &NamedTensors) -> CriticEnsemble<Mlp> {
     let pair = || [mlp(OBS + ACT, 1), mlp(OBS + ACT, 1)];
-    let mut critics = TwinCritics::new(vec![pair(), pair()], OBS).unwrap();
+    let mut critics = CriticEnsemble::new(vec![pair(), pair()], OBS).unwrap();
     critics.load(tensors).unwrap();
     critics
 }
@@ -55,12 +55,12 @@ fn q_functions_equal_torch() {
     for (double, huber) in [(false, false), (false, true), (true, false), (true, true)] {
         let kind = if huber { "huber" } else { "squared" };
         let what = format!("dqn_{}_{kind}", if double { "double" } else { "plain" });
-        let case = all.part(&what);
+        let case = all.strip_prefix(&what);
         let mut q = QNetworks::new(mlp(OBS, 4), mlp(OBS, 4)).unwrap();
-        q.load(&case.part("net")).unwrap();
+        q.load(&case.strip_prefix("net")).unwrap();
         let actions: Vec<i64> = data(&case, "actions").iter().map(|x| *x as i64).collect();
         let terminated = flags(&case, "terminated");
-        let batch = Transitions {
+        let batch = QBatch {
             obs: data(&case, "obs"),
             actions: &actions,
             rewards: data(&case, "rewards"),
@@ -76,7 +76,7 @@ fn q_functions_equal_torch() {
         assert_near(&[stats.loss], data(&case, "loss"), &what);
         assert_near(&[stats.mean_value], data(&case, "mean_value"), &what);
         assert_near(q.td_errors(), data(&case, "td_errors"), &what);
-        assert_all_near(&q.gradients(), &case.part("grad"), &what);
+        assert_all_near(&q.gradients(), &case.strip_prefix("grad"), &what);
     }
 }
 
@@ -84,14 +84,14 @@ fn q_functions_equal_torch() {
 fn soft_actor_critic_equals_torch() {
     let all = fixtures();
     for name in ["gaussian", "state_dependent"] {
-        let case = all.part(&format!("sac_{name}"));
+        let case = all.strip_prefix(&format!("sac_{name}"));
         let mut policy = if name == "gaussian" {
             SquashedPolicy::new(mlp(OBS, 2 * ACT), ACT).unwrap()
         } else {
             SquashedPolicy::state_dependent(mlp(OBS, ACT), ACT, -3.0).unwrap()
         };
-        policy.load(&case.part("policy")).unwrap();
-        let mut critics = critics(&case.part("critics"));
+        policy.load(&case.strip_prefix("policy")).unwrap();
+        let mut critics = critics(&case.strip_prefix("critics"));
         let (mut actions, mut log_probs) = ([0.0; ROWS * ACT], [0.0; ROWS]);
 
         policy.rsample_with(data(&case, "next_obs"), data(&case, "next_noise"), &mut actions, &mut log_probs).unwrap();
@@ -103,7 +103,7 @@ fn soft_actor_critic_equals_torch() {
         let terminated = flags(&case, "terminated");
         td_targets(data(&case, "rewards"), &terminated, Discount::Same(GAMMA), &values, &mut targets).unwrap();
         assert_near(&targets, data(&case, "targets"), name);
-        let batch = ValuedActions {
+        let batch = CriticBatch {
             obs: data(&case, "obs"),
             actions: data(&case, "actions"),
             targets: data(&case, "targets"),
@@ -112,20 +112,20 @@ fn soft_actor_critic_equals_torch() {
         let stats = critics.backward(&batch, 0.5).unwrap();
         assert_near(&[stats.loss], data(&case, "critic_loss"), name);
         assert_near(critics.td_errors(), data(&case, "td_errors"), name);
-        assert_all_near(&critics.gradients(), &case.part("critic_grad"), name);
+        assert_all_near(&critics.gradients(), &case.strip_prefix("critic_grad"), name);
 
         let obs = data(&case, "obs");
         policy.rsample_with(obs, data(&case, "noise"), &mut actions, &mut log_probs).unwrap();
         assert_near(&actions, data(&case, "sampled"), name);
         assert_near(&log_probs, data(&case, "log_probs"), name);
         let (mut d_actions, mut d_log_probs) = ([0.0; ROWS * ACT], [0.0; ROWS]);
-        critics.action_gradients(obs, &actions, Critics::Smallest, &mut values, &mut d_actions).unwrap();
+        critics.action_gradients(obs, &actions, CriticReduction::Min, &mut values, &mut d_actions).unwrap();
         let loss = sac_actor_loss(&log_probs, &values, ALPHA, &mut d_log_probs, &mut d_actions).unwrap();
         assert_near(&[loss], data(&case, "actor_loss"), name);
         policy.backward(&d_actions, &d_log_probs).unwrap();
-        assert_all_near(&policy.gradients(), &case.part("actor_grad"), name);
+        assert_all_near(&policy.gradients(), &case.strip_prefix("actor_grad"), name);
         // The critics' own gradients are still those of their loss.
-        assert_all_near(&critics.gradients(), &case.part("critic_grad"), name);
+        assert_all_near(&critics.gradients(), &case.strip_prefix("critic_grad"), name);
 
         let (loss, gradient) = temperature_loss(ALPHA.ln(), &log_probs, -2.0).unwrap();
         assert_near(&[loss], data(&case, "temperature_loss"), name);
@@ -135,10 +135,10 @@ fn soft_actor_critic_equals_torch() {
 
 #[test]
 fn twin_delayed_deterministic_policy_gradients_equal_torch() {
-    let case = fixtures().part("td3");
+    let case = fixtures().strip_prefix("td3");
     let mut policy = DeterministicActor::new(mlp(OBS, ACT), mlp(OBS, ACT)).unwrap();
-    policy.load(&case.part("policy")).unwrap();
-    let mut critics = critics(&case.part("critics"));
+    policy.load(&case.strip_prefix("policy")).unwrap();
+    let mut critics = critics(&case.strip_prefix("critics"));
     let (next_obs, mut actions) = (data(&case, "next_obs"), [0.0; ROWS * ACT]);
     let still = Smoothing { noise: 0.0, clip: 0.5 };
     policy.target_actions(next_obs, still, &mut Pcg64::seed_from(0), &mut actions).unwrap();
@@ -150,7 +150,7 @@ fn twin_delayed_deterministic_policy_gradients_equal_torch() {
     td_targets(data(&case, "rewards"), &flags(&case, "terminated"), Discount::Same(GAMMA), &values, &mut targets)
         .unwrap();
     assert_near(&targets, data(&case, "targets"), "targets");
-    let batch = ValuedActions {
+    let batch = CriticBatch {
         obs: data(&case, "obs"),
         actions: data(&case, "actions"),
         targets: &targets,
@@ -158,21 +158,21 @@ fn twin_delayed_deterministic_policy_gradients_equal_torch() {
     };
     let stats = critics.backward(&batch, 1.0).unwrap();
     assert_near(&[stats.loss], data(&case, "critic_loss"), "critic_loss");
-    assert_all_near(&critics.gradients(), &case.part("critic_grad"), "critics");
+    assert_all_near(&critics.gradients(), &case.strip_prefix("critic_grad"), "critics");
     let mut d_actions = [0.0; ROWS * ACT];
     policy.forward(batch.obs, &mut actions).unwrap();
-    critics.action_gradients(batch.obs, &actions, Critics::First, &mut values, &mut d_actions).unwrap();
+    critics.action_gradients(batch.obs, &actions, CriticReduction::First, &mut values, &mut d_actions).unwrap();
     let loss = td3_actor_loss(&values, &mut d_actions).unwrap();
     assert_near(&[loss], data(&case, "actor_loss"), "actor_loss");
     policy.backward(&d_actions).unwrap();
-    assert_all_near(&policy.gradients(), &case.part("actor_grad"), "actor");
+    assert_all_near(&policy.gradients(), &case.strip_prefix("actor_grad"), "actor");
 }
 
 #[test]
 fn log_probabilities_of_given_actions_equal_torch() {
     // The second ones are as near to 1 as f32 comes.
     for name in ["squashed", "squashed_edge"] {
-        let case = fixtures().part(name);
+        let case = fixtures().strip_prefix(name);
         let (outputs, mut log_probs) = (data(&case, "outputs"), [0.0; ROWS]);
         let mut policy = SquashedGaussian::new(ACT).unwrap();
         policy.log_prob(outputs, data(&case, "actions"), &mut log_probs).unwrap();

@@ -1,8 +1,8 @@
 //! Trainers reach the scores that others publish, and do not where rewards say nothing or advantages are shuffled.
 
 use rlox_core::{
-    Actions, ActionsMut, Ahead, AutoresetMode, EnvSpec, EpisodeLog, NormalizerOptions, Pcg64, Policy, PolicyOut,
-    Progress, ResetOptions, Result, Seeds, StepOut, VectorEnv, envs,
+    Actions, ActionsMut, StalenessPolicy, AutoresetMode, EnvSpec, EpisodeLog, NormalizerOptions, Pcg64, Policy, PolicyOut,
+    EpisodeProgress, ResetOptions, Result, Seeds, StepOut, VectorEnv, envs,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, ActionNoise, Dqn, DqnConfig, EntCoef, Impala, ImpalaConfig, Ppo, PpoConfig, Sac, SacConfig,
@@ -219,7 +219,7 @@ impl VectorEnv for Noise {
         self.0.state(index)
     }
 
-    fn check_state(&self, index: usize, state: &[f64], progress: Progress) -> Result<()> {
+    fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
         self.0.check_state(index, state, progress)
     }
 
@@ -227,11 +227,11 @@ impl VectorEnv for Noise {
         self.0.set_state(index, state)
     }
 
-    fn progress(&self, index: usize) -> Option<Progress> {
+    fn progress(&self, index: usize) -> Option<EpisodeProgress> {
         self.0.progress(index)
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) -> Result<()> {
+    fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
         self.0.set_progress(index, progress)
     }
 
@@ -332,7 +332,7 @@ fn a2c_cartpole_reaches_475() {
 #[test]
 #[ignore = "slow: five seeds of 500,000 steps"]
 fn impala_cartpole_reaches_475() {
-    for ahead in [Ahead::default(), Ahead { max_lag: 4, lockstep: true }] {
+    for ahead in [StalenessPolicy::default(), StalenessPolicy { max_lag: 4, lockstep: true }] {
         assert!(most_seeds_reach("IMPALA CartPole", 475.0, |seed| {
             let mut impala =
                 Impala::new(vec![make("CartPole-v1", 8)], two_layers, ImpalaConfig::default(), ahead, seed).unwrap();
@@ -366,8 +366,8 @@ impl<P: ActorCritic> Policy for Shuffled<P> {
 }
 
 impl<P: ActorCritic> ActorCritic for Shuffled<P> {
-    fn act_once(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
-        self.0.act_once(obs, masks, rngs, out)
+    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+        self.0.act_stateless(obs, masks, rngs, out)
     }
 
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {

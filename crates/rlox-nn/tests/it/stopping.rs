@@ -4,7 +4,7 @@ use rlox_core::{
     Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VecEnv,
     VectorEnv, envs,
 };
-use rlox_nn::train::{A2cConfig, Collection, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions};
+use rlox_nn::train::{A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
     PolicyNetworks,
@@ -26,7 +26,7 @@ fn rollout(policy: &mut dyn ActorCritic) -> RolloutBuffer {
     let (mut env, mut streams) = (env(), IterationStreams::new(1, ENVS).unwrap());
     let mut buffer = RolloutBuffer::for_env(STEPS, env.as_ref()).unwrap();
     buffer.begin(env.as_mut(), Seeds::Base(3), None).unwrap();
-    let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let actions = &mut streams.actions;
     collect_transitions(env.as_mut(), policy, actions, &mut buffer, None, how, &mut || false).unwrap();
     buffer
@@ -70,14 +70,14 @@ fn a_minibatch_that_is_stopped_anywhere_was_never_begun() {
     let before = state(&stopped);
     // Asked before each of five blocks.
     for questions in 0..5 {
-        let done = stopped.update_unless(&batch, &loss, &adam, None, None, &mut after(questions));
+        let done = stopped.update_with_early_stopping(&batch, &loss, &adam, None, None, &mut after(questions));
         assert!(matches!(done, Err(Error::Interrupted)), "{questions}");
         assert_eq!(state(&stopped), before);
     }
-    let said = stopped.update_unless(&batch, &loss, &adam, None, Some(0.1), &mut || false).unwrap();
+    let said = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.1), &mut || false).unwrap();
     assert!(said.approx_kl > 0.1, "{said:?}");
     assert_eq!(state(&stopped), before, "the policy has moved enough");
-    let said = stopped.update_unless(&batch, &loss, &adam, None, Some(1e9), &mut after(5)).unwrap();
+    let said = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(1e9), &mut after(5)).unwrap();
     assert_eq!(said, other.update(&batch, &loss, &adam, None).unwrap());
     assert_eq!(state(&stopped), state(&other));
     assert_ne!(state(&stopped), before);
@@ -156,7 +156,7 @@ impl ActorCritic for Plain {
         step(optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
         zero_gradients();
         draw_noise(rngs: &mut [Pcg64]) -> Result<()>;
-        act_once(obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+        act_stateless(obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
         load(tensors: &NamedTensors) -> Result<()>;
         load_optimizer_state(state: &NamedTensors) -> Result<()>;
     }
@@ -189,10 +189,10 @@ fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
             policy.backward().unwrap();
             assert!(state(policy.as_ref()).2 > 0.0);
             let done = match case {
-                0 => policy.update_unless(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(|said| {
+                0 => policy.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(|said| {
                     assert!(said.approx_kl > 0.0 && said.grad_norm == 0.0, "{said:?}");
                 }),
-                1 => policy.update_unless(&rows(MANY), &loss, &adam, None, None, &mut || true).map(drop),
+                1 => policy.update_with_early_stopping(&rows(MANY), &loss, &adam, None, None, &mut || true).map(drop),
                 2 => policy.update(&wrong, &loss, &adam, None).map(drop),
                 3 => policy.update(&batch, &loss, &Optimizer::adam(-1.0), None).map(drop),
                 _ => policy.update(&batch, &loss, &adam, Some(f32::NAN)).map(drop),

@@ -6,7 +6,7 @@ use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Space, VecEnv}
 use rlox_nn::train::{A2c, A2cConfig};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, Init, Learnable, Mlp, NamedTensors, Network, Optimizer, Parameters,
-    PolicyNetworks, Scratch,
+    PolicyNetworks, Workspace,
 };
 
 use crate::support::checkpoints::assert_checkpoint_rejects;
@@ -107,7 +107,7 @@ fn weights_that_are_loaded_over_nan_leave_nothing_of_it() {
         broken.zero_gradients();
         broken.load(&good.tensors()).unwrap();
         broken.load_optimizer_state(&good.optimizer_state()).unwrap();
-        let (mut expected, mut said, mut scratch) = ([0.0], [0.0], Scratch::default());
+        let (mut expected, mut said, mut scratch) = ([0.0], [0.0], Workspace::default());
         good.infer(&[0.3, -0.4], 1, &mut expected, &mut scratch).unwrap();
         broken.infer(&[0.3, -0.4], 1, &mut said, &mut scratch).unwrap();
         assert_eq!(said, expected);
@@ -147,7 +147,7 @@ fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itsel
     let mut checkpoint = Checkpoint::read(&bad).unwrap();
     let mut other = NamedTensors::default();
     other.push("nonsense", &[1], vec![1.0]).unwrap();
-    checkpoint.put_safetensors("optimizer", other.to_safetensors()).unwrap();
+    checkpoint.insert_safetensors("optimizer", other.to_safetensors()).unwrap();
     checkpoint.write(&bad).unwrap();
     assert!(trainer.iterate(0.0).is_err());
     let before = bits(&trainer);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{Ahead, AutoresetMode, Checkpoint, EnvSpec, Pcg64, Result, VectorEnv, envs};
+use rlox_core::{StalenessPolicy, AutoresetMode, Checkpoint, EnvSpec, Pcg64, Result, VectorEnv, envs};
 use rlox_nn::train::{AsyncOnPolicy, Impala, ImpalaConfig, OnPolicyAlgorithm};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub(crate) type Policy = PolicyNetworks<Mlp>;
 pub(crate) type Trainer<A> = AsyncOnPolicy<A, Policy>;
 
-pub(crate) const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
+pub(crate) const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
 
 pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options =
@@ -22,12 +22,12 @@ pub(crate) fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
     PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng)
 }
 
-pub(crate) fn with<A: OnPolicyAlgorithm>(config: A, actors: usize, ahead: Ahead, seed: u64) -> Trainer<A> {
+pub(crate) fn with<A: OnPolicyAlgorithm>(config: A, actors: usize, ahead: StalenessPolicy, seed: u64) -> Trainer<A> {
     let envs = (0..actors).map(|_| cartpole(2, AutoresetMode::SameStep)).collect();
     AsyncOnPolicy::new(envs, networks, config, ahead, seed).unwrap()
 }
 
-pub(crate) fn impala(actors: usize, ahead: Ahead, seed: u64) -> Impala<Policy> {
+pub(crate) fn impala(actors: usize, ahead: StalenessPolicy, seed: u64) -> Impala<Policy> {
     with(ImpalaConfig::default(), actors, ahead, seed)
 }
 

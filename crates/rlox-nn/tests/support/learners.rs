@@ -4,7 +4,7 @@ use rlox_core::Pcg64;
 use rlox_nn::losses::{soft_values, td_targets};
 use rlox_nn::{
     ActionValue, Activation, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, Optimizer, QLoss, QNetworks,
-    Smoothing, SquashedPolicy, StochasticPolicy, TdLoss, Temperature, Transitions, TwinCritics, ValuedActions,
+    Smoothing, SquashedPolicy, StochasticPolicy, TdLoss, Temperature, QBatch, CriticEnsemble, CriticBatch,
 };
 
 pub(crate) const OBS: usize = 3;
@@ -24,8 +24,8 @@ pub(crate) fn q_networks(hidden: usize) -> QNetworks<Mlp> {
     QNetworks::new(online, target).unwrap()
 }
 
-pub(crate) fn twin_critics(hidden: usize) -> TwinCritics<Mlp> {
-    TwinCritics::new(vec![pair(OBS + ACT, hidden, 1, 2), pair(OBS + ACT, hidden, 1, 3)], OBS).unwrap()
+pub(crate) fn twin_critics(hidden: usize) -> CriticEnsemble<Mlp> {
+    CriticEnsemble::new(vec![pair(OBS + ACT, hidden, 1, 2), pair(OBS + ACT, hidden, 1, 3)], OBS).unwrap()
 }
 
 pub(crate) fn actor(hidden: usize) -> DeterministicActor<Mlp> {
@@ -72,8 +72,8 @@ pub(crate) fn batch(rows: usize, terminated: bool, rng: &mut Pcg64) -> Batch {
 }
 
 impl Batch {
-    pub(crate) fn transitions(&self) -> Transitions<'_> {
-        Transitions {
+    pub(crate) fn transitions(&self) -> QBatch<'_> {
+        QBatch {
             obs: &self.obs,
             actions: &self.choices,
             rewards: &self.choice_rewards,
@@ -85,8 +85,8 @@ impl Batch {
         }
     }
 
-    pub(crate) fn valued<'a>(&'a self, targets: &'a [f32]) -> ValuedActions<'a> {
-        ValuedActions { obs: &self.obs, actions: &self.actions, targets, weights: None }
+    pub(crate) fn valued<'a>(&'a self, targets: &'a [f32]) -> CriticBatch<'a> {
+        CriticBatch { obs: &self.obs, actions: &self.actions, targets, weights: None }
     }
 }
 
@@ -111,7 +111,7 @@ impl Memory {
 
 pub(crate) struct SacParts {
     pub(crate) policy: SquashedPolicy<Mlp>,
-    pub(crate) critics: TwinCritics<Mlp>,
+    pub(crate) critics: CriticEnsemble<Mlp>,
     pub(crate) temperature: Temperature,
     memory: Memory,
     pub(crate) rng: Pcg64,
@@ -141,13 +141,13 @@ impl SacParts {
         td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets).unwrap();
         critics.update(&batch.valued(targets), 0.5, optimizer, None).unwrap();
         policy.update(&batch.obs, critics, alpha, optimizer, None).unwrap();
-        critics.track(0.01).unwrap();
+        critics.soft_update(0.01).unwrap();
     }
 }
 
 pub(crate) struct Td3Parts {
     pub(crate) policy: DeterministicActor<Mlp>,
-    pub(crate) critics: TwinCritics<Mlp>,
+    pub(crate) critics: CriticEnsemble<Mlp>,
     memory: Memory,
     pub(crate) rng: Pcg64,
 }
@@ -166,7 +166,7 @@ impl Td3Parts {
         td_targets(&batch.rewards, &batch.terminated, Discount::Same(0.9), values, targets).unwrap();
         critics.update(&batch.valued(targets), 1.0, optimizer, None).unwrap();
         policy.update(&batch.obs, critics, optimizer, None).unwrap();
-        policy.track(0.01).unwrap();
-        critics.track(0.01).unwrap();
+        policy.soft_update(0.01).unwrap();
+        critics.soft_update(0.01).unwrap();
     }
 }

@@ -4,12 +4,12 @@ use rlox_core::{
     AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{ActionNoise, Dqn, DqnConfig, EntCoef, Priorities, Sac, SacConfig, Schedule, Td3, Td3Config};
-use rlox_nn::{Activation, DeterministicActor, Dueling, Mlp, Optimizer, QNetworks, SquashedPolicy, TwinCritics};
+use rlox_nn::{Activation, DeterministicActor, Dueling, Mlp, Optimizer, QNetworks, SquashedPolicy, CriticEnsemble};
 
 pub(crate) type AnyDqn = Dqn<QNetworks<Mlp>>;
 pub(crate) type Rainbow = Dqn<QNetworks<Dueling<Mlp>>>;
-pub(crate) type AnySac = Sac<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
-pub(crate) type AnyTd3 = Td3<DeterministicActor<Mlp>, TwinCritics<Mlp>>;
+pub(crate) type AnySac = Sac<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
+pub(crate) type AnyTd3 = Td3<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>;
 
 pub(crate) const HIDDEN: &[usize] = &[8];
 

@@ -6,16 +6,16 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectoryShape, Pair, like};
 use crate::convert::args::{
-    REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, shown,
+    REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, short_repr,
 };
-use crate::convert::array::{FromArray, result};
-use crate::error::{blamed, to_py, type_error, value_error};
-use crate::sync::gil::{alone, detached};
+use crate::convert::array::{FromArray, empty};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
+use crate::sync::gil::{is_alone, detach};
 
 /// From how many elements on a call may take more than 5 us.
-const LONG: usize = 4096;
+const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
 /// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 ///
@@ -64,14 +64,14 @@ pub(crate) fn compute_gae<'py>(
 ) -> PyResult<Pair<'py>> {
     let pair = |out: &Bound<'py, PyAny>| {
         let pair = sequence(out).and_then(|pair| pair.extract());
-        let wrong = || type_error("out", "a pair of arrays", &shown(out), "pass (advantages, returns)");
-        pair.map_err(|error| blamed(out.py(), error, wrong))
+        let mismatch = || type_error("out", "a pair of arrays", &short_repr(out), "pass (advantages, returns)");
+        pair.map_err(|error| replace_ordinary_error(out.py(), error, mismatch))
     };
     let out = out.map(pair).transpose()?;
     let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
     let call = Call { rewards, values, last_value, final_values, gamma, lam, out };
-    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    let ends = EpisodeEndsArgument::new(dones, terminated, truncated, rewards)?;
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
@@ -86,7 +86,7 @@ struct Call<'a, 'py> {
 }
 
 impl<'py> Call<'_, 'py> {
-    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>>
+    fn run<T: Float + FromArray + Pod>(self, ends: EpisodeEndsArgument<'py>) -> PyResult<Pair<'py>>
     where
         f64: AsPrimitive<T>,
     {
@@ -97,17 +97,17 @@ impl<'py> Call<'_, 'py> {
         let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
         let last = LastValue::<T>::new("last_value", self.last_value, self.rewards)?;
 
-        let layout = Layout::of(rewards.shape())?;
-        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
-        let hold = self.out.is_none() && !long && alone(py);
+        let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+        let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+        let hold = self.out.is_none() && !long && is_alone(py);
         let rewards = rewards.read(hold)?;
-        let layout = Layout::of(rewards.shape())?;
-        let Layout { shape, num_envs } = layout;
-        let values = layout.read(values, hold)?;
-        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+        let TrajectoryShape { shape, num_envs } = trajectory;
+        let values = trajectory.read(values, hold)?;
+        let final_values = final_values.map(|x| trajectory.read(x, hold)).transpose()?;
         let flags = ends.read(py, hold)?;
-        let ends = layout.ends(&flags, final_values.as_ref())?;
-        let last = layout.last(last, hold)?;
+        let ends = trajectory.episode_ends(&flags, final_values.as_ref())?;
+        let last = trajectory.last(last, hold)?;
         let (gamma, lam) = (self.gamma, self.lam);
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let work = |advantages: &mut [T], returns: &mut [T]| {
@@ -115,16 +115,16 @@ impl<'py> Call<'_, 'py> {
                 None => one(rewards, values, ends, last[0], gamma, lam, advantages, returns),
                 Some(n) => time_major(rewards, values, ends, n, last, gamma, lam, advantages, returns),
             };
-            if long { detached(py, kernel) } else { kernel() }.map_err(to_py)
+            if long { detach(py, kernel) } else { kernel() }.map_err(to_py)
         };
         let Some((advantages, returns)) = self.out else {
-            let (mut advantages, mut returns) = (result::<T>(py, shape)?, result::<T>(py, shape)?);
+            let (mut advantages, mut returns) = (empty::<T>(py, shape)?, empty::<T>(py, shape)?);
             work(advantages.slice(), returns.slice())?;
             return Ok((advantages.into_array().into_any(), returns.into_array().into_any()));
         };
         let (mut a, mut r) = (output::<T>("out[0]", &advantages)?, output::<T>("out[1]", &returns)?);
-        layout.same("out[0]", a.shape())?;
-        layout.same("out[1]", r.shape())?;
+        trajectory.expect_same("out[0]", a.shape())?;
+        trajectory.expect_same("out[1]", r.shape())?;
         work(a.slice(), r.slice())?;
         Ok((advantages, returns))
     }
@@ -173,12 +173,12 @@ pub(crate) fn compute_gae_batched<'py>(
     let n_steps = positive("n_steps", n_steps)?;
     let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
-    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
-    let call = Flat { rewards, values, last_values, final_values, n_steps, gamma, lam };
+    let ends = EpisodeEndsArgument::new(dones, terminated, truncated, rewards)?;
+    let call = FlatCall { rewards, values, last_values, final_values, n_steps, gamma, lam };
     if single { call.run::<f32>(ends) } else { call.run::<f64>(ends) }
 }
 
-struct Flat<'a, 'py> {
+struct FlatCall<'a, 'py> {
     rewards: &'a Bound<'py, PyUntypedArray>,
     values: &'a Bound<'py, PyAny>,
     last_values: &'a Bound<'py, PyAny>,
@@ -188,8 +188,8 @@ struct Flat<'a, 'py> {
     lam: f64,
 }
 
-impl<'py> Flat<'_, 'py> {
-    fn run<T: Float + FromArray + Pod>(self, ends: EndsArgument<'py>) -> PyResult<Pair<'py>> {
+impl<'py> FlatCall<'_, 'py> {
+    fn run<T: Float + FromArray + Pod>(self, ends: EpisodeEndsArgument<'py>) -> PyResult<Pair<'py>> {
         let (py, n_steps, gamma, lam) = (self.rewards.py(), self.n_steps, self.gamma, self.lam);
         let rewards = argument::<T>("rewards", self.rewards, &REAL)?;
         let like = Some(like(self.rewards));
@@ -197,22 +197,22 @@ impl<'py> Flat<'_, 'py> {
         let final_values = self.final_values.map(|x| argument_like::<T>("final_values", x, &REAL, like)).transpose()?;
         let last = argument::<T>("last_values", self.last_values, &REAL)?;
 
-        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
+        let trajectory = TrajectoryShape { shape: flat("rewards", rewards.shape())?, num_envs: None };
         flat("last_values", last.shape())?;
-        let long = layout.long(LONG, &[Some(&values), final_values.as_ref()], &ends, None)? || last.len() > LONG;
-        let hold = !long && alone(py);
+        let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, None)? || last.len() > DETACH_ABOVE_ELEMENTS;
+        let hold = !long && is_alone(py);
         let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
         flat("last_values", last.shape())?;
-        let layout = Layout { shape: flat("rewards", rewards.shape())?, num_envs: None };
-        let values = layout.read(values, hold)?;
-        let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+        let trajectory = TrajectoryShape { shape: flat("rewards", rewards.shape())?, num_envs: None };
+        let values = trajectory.read(values, hold)?;
+        let final_values = final_values.map(|x| trajectory.read(x, hold)).transpose()?;
         let flags = ends.read(py, hold)?;
-        let ends = layout.ends(&flags, final_values.as_ref())?;
-        let (mut advantages, mut returns) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
+        let ends = trajectory.episode_ends(&flags, final_values.as_ref())?;
+        let (mut advantages, mut returns) = (empty::<T>(py, trajectory.shape)?, empty::<T>(py, trajectory.shape)?);
         let (rewards, values, last) = (rewards.slice(), values.slice(), last.slice());
         let (a, r) = (advantages.slice(), returns.slice());
         let mut work = || batched(rewards, values, ends, last, n_steps, gamma, lam, a, r);
-        if long { detached(py, work) } else { work() }.map_err(to_py)?;
+        if long { detach(py, work) } else { work() }.map_err(to_py)?;
         Ok((advantages.into_array().into_any(), returns.into_array().into_any()))
     }
 }

@@ -9,14 +9,14 @@ use rlox_core::{
     compute_returns as one, compute_returns_time_major as time_major,
 };
 
-use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, like};
+use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectoryShape, like};
 use crate::convert::args::{Input, REAL, argument, argument_like, asarray, is_single, numbers};
-use crate::convert::array::{FromArray, result};
+use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
-use crate::sync::gil::{alone, detached};
+use crate::sync::gil::{is_alone, detach};
 
 /// From how many elements on a call may take more than 5 us.
-const LONG: usize = 4096;
+const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
 /// Discounted returns: `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
 ///
@@ -55,7 +55,7 @@ pub(crate) fn compute_returns<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    either(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
+    dispatch(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
 }
 
 /// Lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
@@ -100,11 +100,11 @@ pub(crate) fn compute_lambda_returns<'py>(
     truncated: Option<&Bound<'py, PyAny>>,
     final_values: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    either(rewards, Some(values), last_value, final_values, [dones, terminated, truncated], gamma, lam)
+    dispatch(rewards, Some(values), last_value, final_values, [dones, terminated, truncated], gamma, lam)
 }
 
 /// In the rewards' precision; discounted returns have no values.
-fn either<'py>(
+fn dispatch<'py>(
     rewards: &Bound<'py, PyAny>,
     values: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
@@ -114,7 +114,7 @@ fn either<'py>(
     lam: f64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let rewards = &asarray("rewards", rewards)?;
-    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
+    let ends = EpisodeEndsArgument::new(dones, terminated, truncated, rewards)?;
     if is_single(rewards.as_any()) {
         run::<f32>(rewards, values, last_value, final_values, ends, gamma, lam)
     } else {
@@ -127,7 +127,7 @@ fn run<'py, T: Float + FromArray + Pod>(
     values: Option<&Bound<'py, PyAny>>,
     last_value: &Bound<'py, PyAny>,
     final_values: Option<&Bound<'py, PyAny>>,
-    ends: EndsArgument<'py>,
+    ends: EpisodeEndsArgument<'py>,
     gamma: f64,
     lam: f64,
 ) -> PyResult<Bound<'py, PyAny>>
@@ -141,18 +141,18 @@ where
     let last = LastValue::<T>::new("last_value", last_value, rewards)?;
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
 
-    let layout = Layout::of(rewards.shape())?;
-    let long = layout.long(LONG, &[values.as_ref(), final_values.as_ref()], &ends, Some(&last))?;
-    let hold = !long && alone(py);
+    let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+    let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[values.as_ref(), final_values.as_ref()], &ends, Some(&last))?;
+    let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
-    let layout = Layout::of(rewards.shape())?;
-    let values = values.map(|x| layout.read(x, hold)).transpose()?;
-    let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+    let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+    let values = values.map(|x| trajectory.read(x, hold)).transpose()?;
+    let final_values = final_values.map(|x| trajectory.read(x, hold)).transpose()?;
     let flags = ends.read(py, hold)?;
-    let ends = layout.ends(&flags, final_values.as_ref())?;
-    let last = layout.last(last, hold)?;
-    let mut returns = result::<T>(py, layout.shape)?;
-    let (out, num_envs) = (returns.slice(), layout.num_envs);
+    let ends = trajectory.episode_ends(&flags, final_values.as_ref())?;
+    let last = trajectory.last(last, hold)?;
+    let mut returns = empty::<T>(py, trajectory.shape)?;
+    let (out, num_envs) = (returns.slice(), trajectory.num_envs);
     let (rewards, values, last) = (rewards.slice(), values.as_ref().map(Input::slice), last.slice());
     let mut work = || match (values, num_envs) {
         (None, None) => one(rewards, ends, last[0], gamma, out),
@@ -160,6 +160,6 @@ where
         (Some(values), None) => lambda_one(rewards, values, ends, last[0], gamma, lam, out),
         (Some(values), Some(n)) => lambda_time_major(rewards, values, ends, n, last, gamma, lam, out),
     };
-    if long { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detach(py, work) } else { work() }.map_err(to_py)?;
     Ok(returns.into_array().into_any())
 }

@@ -4,7 +4,7 @@ use num_traits::AsPrimitive;
 use numpy::{Element, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
-use rlox_core::{Ends, Float};
+use rlox_core::{EpisodeEnds, Float};
 
 use crate::convert::args::{Argument, Input, Like, REAL, argument_like, expect_like};
 use crate::convert::array::FromArray;
@@ -20,14 +20,14 @@ pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a,
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// `dones`, or `terminated` and `truncated`, whose Python code has run.
-pub(crate) struct EndsArgument<'py> {
+pub(crate) struct EpisodeEndsArgument<'py> {
     /// Name of the first flags: "dones" or "terminated".
     name: &'static str,
     terminated: FlagArgument<'py>,
     truncated: Option<FlagArgument<'py>>,
 }
 
-impl<'py> EndsArgument<'py> {
+impl<'py> EpisodeEndsArgument<'py> {
     /// Of the shape of the rewards.
     pub(crate) fn new(
         dones: Option<&Bound<'py, PyAny>>,
@@ -99,14 +99,14 @@ impl<T: FromArray> LastValue<'_, T> {
 
 /// The shape of the rewards, which the other arrays share.
 #[derive(Clone, Copy)]
-pub(crate) struct Layout<'a> {
+pub(crate) struct TrajectoryShape<'a> {
     pub(crate) shape: &'a [usize],
     /// None for one trajectory.
     pub(crate) num_envs: Option<usize>,
 }
 
-impl<'a> Layout<'a> {
-    pub(crate) fn of(shape: &'a [usize]) -> PyResult<Self> {
+impl<'a> TrajectoryShape<'a> {
+    pub(crate) fn from_shape(shape: &'a [usize]) -> PyResult<Self> {
         let num_envs = match shape {
             [_] => None,
             [_, num_envs] => Some(*num_envs),
@@ -115,39 +115,39 @@ impl<'a> Layout<'a> {
         Ok(Self { shape, num_envs })
     }
 
-    pub(crate) fn same(&self, name: &str, got: &[usize]) -> PyResult<()> {
+    pub(crate) fn expect_same(&self, name: &str, got: &[usize]) -> PyResult<()> {
         expect_like(name, got, "rewards", self.shape)
     }
 
     /// Whether any of a call's arguments has more than `most` elements. Then those of other shapes are refused, before
     /// any is read; short ones are as they are read.
-    pub(crate) fn long<T: FromArray>(
+    pub(crate) fn is_long<T: FromArray>(
         &self,
-        most: usize,
+        limit: usize,
         arguments: &[Option<&Argument<'_, T>>],
-        ends: &EndsArgument<'_>,
+        ends: &EpisodeEndsArgument<'_>,
         last: Option<&LastValue<'_, T>>,
     ) -> PyResult<bool> {
-        let is_long = |shape: &[usize]| shape.iter().product::<usize>() > most;
+        let is_long = |shape: &[usize]| shape.iter().product::<usize>() > limit;
         let long = is_long(self.shape)
-            || arguments.iter().flatten().any(|argument| argument.len() > most)
+            || arguments.iter().flatten().any(|argument| argument.len() > limit)
             || is_long(ends.terminated.shape())
             || ends.truncated.as_ref().is_some_and(|truncated| is_long(truncated.shape()))
-            || last.is_some_and(|last| last.len() > most);
+            || last.is_some_and(|last| last.len() > limit);
         if long {
-            arguments.iter().flatten().try_for_each(|argument| self.same(argument.name(), argument.shape()))?;
-            self.same(ends.name, ends.terminated.shape())?;
+            arguments.iter().flatten().try_for_each(|argument| self.expect_same(argument.name(), argument.shape()))?;
+            self.expect_same(ends.name, ends.terminated.shape())?;
             if let Some(truncated) = &ends.truncated {
-                self.same("truncated", truncated.shape())?;
+                self.expect_same("truncated", truncated.shape())?;
             }
             if let Some(LastValue::Each(last)) = last {
-                self.fits_last(last.name(), last.shape())?;
+                self.expect_last(last.name(), last.shape())?;
             }
         }
         Ok(long)
     }
 
-    fn fits_last(&self, name: &str, got: &[usize]) -> PyResult<()> {
+    fn expect_last(&self, name: &str, got: &[usize]) -> PyResult<()> {
         let fits = self.num_envs.map_or_else(|| got.iter().product::<usize>() == 1, |n| got == [n]);
         if fits {
             return Ok(());
@@ -161,20 +161,20 @@ impl<'a> Layout<'a> {
     pub(crate) fn read<'py, T: FromArray>(&self, argument: Argument<'py, T>, hold: bool) -> PyResult<Input<'py, T>> {
         let name = argument.name();
         let input = argument.read(hold)?;
-        self.same(name, input.shape())?;
+        self.expect_same(name, input.shape())?;
         Ok(input)
     }
 
-    pub(crate) fn ends<'b, T: Element + 'static>(
+    pub(crate) fn episode_ends<'b, T: Element + 'static>(
         &self,
         flags: &'b EndFlags<'_>,
         final_values: Option<&'b Input<'_, T>>,
-    ) -> PyResult<Ends<'b, T>> {
-        self.same(flags.name, flags.terminated.shape())?;
+    ) -> PyResult<EpisodeEnds<'b, T>> {
+        self.expect_same(flags.name, flags.terminated.shape())?;
         if let Some(truncated) = &flags.truncated {
-            self.same("truncated", truncated.shape())?;
+            self.expect_same("truncated", truncated.shape())?;
         }
-        Ok(Ends {
+        Ok(EpisodeEnds {
             terminated: flags.terminated.slice(),
             truncated: flags.truncated.as_ref().map(Flags::slice),
             final_values: final_values.map(Input::slice),
@@ -185,10 +185,10 @@ impl<'a> Layout<'a> {
     pub(crate) fn last<'py, T: FromArray>(&self, last: LastValue<'py, T>, hold: bool) -> PyResult<Last<'py, T>> {
         let (name, last) = match last {
             LastValue::One(_, number) if self.num_envs.is_none() => return Ok(Last::One([number])),
-            LastValue::One(name, number) => (name, Input::Own(vec![number], Vec::new())),
+            LastValue::One(name, number) => (name, Input::Owned(vec![number], Vec::new())),
             LastValue::Each(argument) => (argument.name(), argument.read(hold)?),
         };
-        self.fits_last(name, last.shape())?;
+        self.expect_last(name, last.shape())?;
         Ok(Last::Each(last))
     }
 }

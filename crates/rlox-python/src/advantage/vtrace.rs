@@ -4,16 +4,16 @@ use bytemuck::Pod;
 use num_traits::AsPrimitive;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
-use rlox_core::{Float, Vtrace, compute_vtrace as one, compute_vtrace_time_major as time_major};
+use rlox_core::{Float, VtraceConfig, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
-use crate::advantage::trajectory::{EndsArgument, LastValue, Layout, Pair, like};
+use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectoryShape, Pair, like};
 use crate::convert::args::{REAL, argument, argument_like, asarray, is_single, numbers};
-use crate::convert::array::{FromArray, result};
+use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
-use crate::sync::gil::{alone, detached};
+use crate::sync::gil::{is_alone, detach};
 
 /// From how many elements on a call may take more than 5 us.
-const LONG: usize = 1024;
+const DETACH_ABOVE_ELEMENTS: usize = 1024;
 
 /// V-trace targets and policy gradient advantages (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
 ///
@@ -76,13 +76,13 @@ pub(crate) fn compute_vtrace<'py>(
 ) -> PyResult<Pair<'py>> {
     let rewards = &asarray("rewards", rewards)?;
     let single = is_single(rewards.as_any());
-    let ends = EndsArgument::new(dones, terminated, truncated, rewards)?;
-    let settings = Vtrace { gamma, rho_bar, c_bar, lambda: lam, pg_rho_bar };
+    let ends = EpisodeEndsArgument::new(dones, terminated, truncated, rewards)?;
+    let config = VtraceConfig { gamma, rho_bar, c_bar, lambda: lam, pg_rho_bar };
     let arrays = [log_rhos, values, bootstrap_value];
     if single {
-        run::<f32>(rewards, arrays, final_values, ends, settings)
+        run::<f32>(rewards, arrays, final_values, ends, config)
     } else {
-        run::<f64>(rewards, arrays, final_values, ends, settings)
+        run::<f64>(rewards, arrays, final_values, ends, config)
     }
 }
 
@@ -90,8 +90,8 @@ fn run<'py, T: Float + FromArray + Pod>(
     rewards: &Bound<'py, PyUntypedArray>,
     [log_rhos, values, bootstrap_value]: [&Bound<'py, PyAny>; 3],
     final_values: Option<&Bound<'py, PyAny>>,
-    ends: EndsArgument<'py>,
-    settings: Vtrace,
+    ends: EpisodeEndsArgument<'py>,
+    config: VtraceConfig,
 ) -> PyResult<Pair<'py>>
 where
     f64: AsPrimitive<T>,
@@ -104,23 +104,23 @@ where
     let last = LastValue::<T>::new("bootstrap_value", bootstrap_value, rewards)?;
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
 
-    let layout = Layout::of(rewards.shape())?;
-    let long = layout.long(LONG, &[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends, Some(&last))?;
-    let hold = !long && alone(py);
+    let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+    let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+    let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
-    let layout = Layout::of(rewards.shape())?;
-    let (log_rhos, values) = (layout.read(log_rhos, hold)?, layout.read(values, hold)?);
-    let final_values = final_values.map(|x| layout.read(x, hold)).transpose()?;
+    let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
+    let (log_rhos, values) = (trajectory.read(log_rhos, hold)?, trajectory.read(values, hold)?);
+    let final_values = final_values.map(|x| trajectory.read(x, hold)).transpose()?;
     let flags = ends.read(py, hold)?;
-    let ends = layout.ends(&flags, final_values.as_ref())?;
-    let last = layout.last(last, hold)?;
-    let (mut vs, mut pg_advantages) = (result::<T>(py, layout.shape)?, result::<T>(py, layout.shape)?);
-    let (x, y) = (vs.slice(), pg_advantages.slice());
+    let ends = trajectory.episode_ends(&flags, final_values.as_ref())?;
+    let last = trajectory.last(last, hold)?;
+    let (mut vs, mut pg_advantages) = (empty::<T>(py, trajectory.shape)?, empty::<T>(py, trajectory.shape)?);
+    let (vs_out, pg_advantages_out) = (vs.slice(), pg_advantages.slice());
     let (log_rhos, rewards, values, last) = (log_rhos.slice(), rewards.slice(), values.slice(), last.slice());
-    let mut work = || match layout.num_envs {
-        None => one(log_rhos, rewards, values, ends, last[0], settings, x, y),
-        Some(n) => time_major(log_rhos, rewards, values, ends, n, last, settings, x, y),
+    let mut work = || match trajectory.num_envs {
+        None => one(log_rhos, rewards, values, ends, last[0], config, vs_out, pg_advantages_out),
+        Some(n) => time_major(log_rhos, rewards, values, ends, n, last, config, vs_out, pg_advantages_out),
     };
-    if long { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detach(py, work) } else { work() }.map_err(to_py)?;
     Ok((vs.into_array().into_any(), pg_advantages.into_array().into_any()))
 }

@@ -13,23 +13,23 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
-use rlox_core::Watch;
+use rlox_core::InterruptCheck;
 
-use crate::alloc::mapped;
+use crate::alloc::try_map;
 use crate::convert::array::{FieldMemory, FromArray, expect_axes, new_dict, no_copy, slice};
 pub(crate) use crate::convert::scalar::{
     attribute, count, float, has, index, instance, integer, item, item_of, no_number, number, numbers, positive,
-    sequence, shape, shown, size, sizes, switch, switches, text,
+    sequence, shape, short_repr, size, sizes, switch, switches, text,
 };
 use crate::convert::scalar::{call_standard, text_of};
-use crate::error::{blamed, ordinary, to_py, type_error, value_error};
-use crate::sync::borrow::{Elements, Kind, Output, Reading, Unfit, typed};
+use crate::error::{replace_ordinary_error, is_ordinary, to_py, type_error, value_error};
+use crate::sync::borrow::{Elements, Kind, Output, Reading, OutputDefect, typed};
 use crate::sync::gil::{call, check_signals, times_others_ran};
 
 /// From how many elements on a conversion may take more than 5 us.
-const LONG: usize = 8192;
+const DETACH_ABOVE_ELEMENTS: usize = 8192;
 /// Up to how many objects of a list are converted at once.
-const MANY: usize = 1 << 18;
+const LIST_CHUNK_LEN: usize = 1 << 18;
 
 // Looking functions up takes as long as a short call.
 static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -41,22 +41,22 @@ fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
 }
 
 /// Checks the whole shape of an array that has a row for each environment.
-pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, rest: &[usize]) -> PyResult<()> {
-    expect_shape_or(argument, got, (first, rest), "pass one row per environment")
+pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, row: &[usize]) -> PyResult<()> {
+    expect_shape_or(argument, got, (first, row), "pass one row per environment")
 }
 
 /// Checks an array's whole shape, so that nothing transposed passes for its length's sake; `fix` is told of others.
 pub(crate) fn expect_shape_or(
     argument: &str,
     got: &[usize],
-    (first, rest): (usize, &[usize]),
+    (first, row): (usize, &[usize]),
     fix: &str,
 ) -> PyResult<()> {
     // Comparing slices calls a function, which takes longer than the few numbers do.
-    if got.split_first().is_some_and(|(n, tail)| *n == first && tail.iter().eq(rest)) {
+    if got.split_first().is_some_and(|(n, got_row)| *n == first && got_row.iter().eq(row)) {
         return Ok(());
     }
-    let expected: Vec<_> = std::iter::once(&first).chain(rest).collect();
+    let expected: Vec<_> = std::iter::once(&first).chain(row).collect();
     let got = format!("shape {got:?}");
     Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
 }
@@ -90,7 +90,7 @@ fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> Py
     )?;
     let items = sequence(&call(&attribute(&items, "ravel")?, &PyTuple::empty(py), None)?)?;
     let large = |item: &Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>() && item.extract::<i64>().is_err();
-    Ok(items.iter().find(large).map(|item| shown(&item)))
+    Ok(items.iter().find(large).map(|item| short_repr(&item)))
 }
 
 /// A copy in a dtype as NumPy converts it, C-contiguous and aligned: of many numbers part by part, so that Ctrl-C ends it.
@@ -101,34 +101,34 @@ fn in_dtype<'py>(
     let py = array.py();
     let numpy = py.import("numpy")?;
     let shape = attribute(array, "shape")?;
-    let made = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
-    let (copy, how) = (numpy.getattr("copyto")?, new_dict(py)?);
-    how.set_item("casting", "unsafe")?;
+    let converted_array = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
+    let (copy, kwargs) = (numpy.getattr("copyto")?, new_dict(py)?);
+    kwargs.set_item("casting", "unsafe")?;
     // Signal handlers, which run meanwhile, may change its own.
     let shape = array.shape().to_vec();
-    copy_parts(&copy, &how, [&made, array.as_any()], &shape)?;
-    Ok(made.cast_into()?)
+    copy_in_chunks(&copy, &kwargs, [&converted_array, array.as_any()], &shape)?;
+    Ok(converted_array.cast_into()?)
 }
 
 /// Copies numbers of a shape, at most so many at once as take a few milliseconds.
-fn copy_parts<'py>(
+fn copy_in_chunks<'py>(
     copy: &Bound<'py, PyAny>,
-    how: &Bound<'py, PyDict>,
-    [to, from]: [&Bound<'py, PyAny>; 2],
+    kwargs: &Bound<'py, PyDict>,
+    [target, source]: [&Bound<'py, PyAny>; 2],
     shape: &[usize],
 ) -> PyResult<()> {
     let py = copy.py();
     let (rows, row) = shape.split_first().map_or((1, shape), |(rows, row)| (*rows, row));
-    if shape.iter().product::<usize>() <= Watch::STRETCH / 4 {
-        return call(copy, &PyTuple::new(py, [to, from])?, Some(how)).map(drop);
+    if shape.iter().product::<usize>() <= InterruptCheck::POLL_ELEMENTS / 4 {
+        return call(copy, &PyTuple::new(py, [target, source])?, Some(kwargs)).map(drop);
     }
     if rows == 1 {
         let first = |array: &Bound<'py, PyAny>| call_standard("operator", "getitem", &(array, 0).into_pyobject(py)?);
-        return copy_parts(copy, how, [&first(to)?, &first(from)?], row);
+        return copy_in_chunks(copy, kwargs, [&first(target)?, &first(source)?], row);
     }
-    for part in [0..rows / 2, rows / 2..rows] {
-        let shape = [&[part.len()], row].concat();
-        copy_parts(copy, how, [&slice(to, &part)?, &slice(from, &part)?], &shape)?;
+    for range in [0..rows / 2, rows / 2..rows] {
+        let shape = [&[range.len()], row].concat();
+        copy_in_chunks(copy, kwargs, [&slice(target, &range)?, &slice(source, &range)?], &shape)?;
         check_signals(py)?;
     }
     Ok(())
@@ -161,7 +161,7 @@ pub(crate) struct Like<'a, 'py> {
 impl Like<'_, '_> {
     /// Refuses large arrays of other shapes before they are converted.
     fn check_large(&self, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        if array.len() <= LONG {
+        if array.len() <= DETACH_ABOVE_ELEMENTS {
             return Ok(());
         }
         expect_like(name, array.shape(), self.of, self.array.shape().get(self.skipped..).unwrap_or_default())
@@ -169,11 +169,11 @@ impl Like<'_, '_> {
 }
 
 /// Checks that a shape is that of another argument.
-pub(crate) fn expect_like(name: &str, got: &[usize], of: &str, shape: &[usize]) -> PyResult<()> {
+pub(crate) fn expect_like(name: &str, got: &[usize], reference: &str, shape: &[usize]) -> PyResult<()> {
     if got == shape {
         return Ok(());
     }
-    let expected = format!("the shape of {of}, {shape:?}");
+    let expected = format!("the shape of {reference}, {shape:?}");
     Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
 }
 
@@ -208,9 +208,9 @@ pub(crate) fn argument_like<'py, T: FromArray>(
     let py = object.py();
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
-    let wrong = !kinds.accepted.contains(kind);
+    let is_mismatch = !kinds.accepted.contains(kind);
     // An empty list is one of floats, whatever it was to be.
-    if wrong && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
+    if is_mismatch && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
         if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
             return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
         }
@@ -220,8 +220,8 @@ pub(crate) fn argument_like<'py, T: FromArray>(
     let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
     // Their own type can hold them: NumPy warns of floats that overflow, and wraps unsigned integers silently.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
-    let double = kind == 'f' && dtype.itemsize() >= 8 && !wrong;
-    if wrong || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
+    let double = kind == 'f' && dtype.itemsize() >= 8 && !is_mismatch;
+    if is_mismatch || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
         let wanted = match (unsigned, double) {
             (true, _) => numpy::dtype::<u64>(py),
             (_, true) => numpy::dtype::<f64>(py),
@@ -237,7 +237,7 @@ pub(crate) fn argument_like<'py, T: FromArray>(
     }
     let found = if let Some(array) = typed::<T>(array.as_any()) {
         Found::Typed(array.clone(), times_others_ran())
-    } else if array.len() > LONG
+    } else if array.len() > DETACH_ABOVE_ELEMENTS
         && let Some(numbers) = T::from_array(&array, true).transpose().map_err(|error| no_copy(name, &array, error))?
     {
         Found::Converted(numbers, array.shape().to_vec())
@@ -256,22 +256,22 @@ impl<'py, T: FromArray> Argument<'py, T> {
     ///
     /// Raises `ValueError` for an array that is being written to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
-        let copied = |array: &Bound<'py, PyUntypedArray>| {
+        let read_copy = |array: &Bound<'py, PyUntypedArray>| {
             // What Python made of the array since is refused, not converted: that would run Python again.
             let got = "one that changed while the arguments were read";
             let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
             expect_axes(self.name, array)?;
-            let numbers = T::from_array(array, !hold && array.len() > LONG).ok_or_else(changed)?;
+            let numbers = T::from_array(array, !hold && array.len() > DETACH_ABOVE_ELEMENTS).ok_or_else(changed)?;
             let numbers = numbers.map_err(|error| no_copy(self.name, array, error))?;
-            Ok(Input::Own(numbers, array.shape().to_vec()))
+            Ok(Input::Owned(numbers, array.shape().to_vec()))
         };
         let array = match self.found {
-            Found::Converted(numbers, shape) => return Ok(Input::Own(numbers, shape)),
-            Found::Other(array) => return copied(&array),
+            Found::Converted(numbers, shape) => return Ok(Input::Owned(numbers, shape)),
+            Found::Other(array) => return read_copy(&array),
             Found::Typed(array, times) => {
                 if times != times_others_ran() {
                     if typed::<T>(array.as_any()).is_none() {
-                        return copied(array.as_untyped());
+                        return read_copy(array.as_untyped());
                     }
                     expect_axes(self.name, array.as_untyped())?;
                 }
@@ -279,16 +279,16 @@ impl<'py, T: FromArray> Argument<'py, T> {
             }
         };
         if hold {
-            return Elements::of(&array)
-                .map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Held(elements)));
+            return Elements::try_new(&array)
+                .map_or_else(|| read_copy(array.as_untyped()), |elements| Ok(Input::Borrowed(elements)));
         }
         // Python may write any bytes to booleans while the GIL is let go.
         if !array.is_c_contiguous() || T::KIND == b'b' {
-            return copied(array.as_untyped());
+            return read_copy(array.as_untyped());
         }
         let busy = |user: String| value_error(self.name, "an array that nobody writes to", &user, "pass a copy");
-        let guarded = Reading::of(self.name, &array)?.map_err(busy)?;
-        guarded.map_or_else(|| copied(array.as_untyped()), |elements| Ok(Input::Guarded(elements)))
+        let guarded = Reading::try_new(self.name, &array)?.map_err(busy)?;
+        guarded.map_or_else(|| read_copy(array.as_untyped()), |elements| Ok(Input::Guarded(elements)))
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -296,7 +296,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
     }
 
     /// Where elements lie that are borrowed; everywhere, if they are copied.
-    pub(crate) fn borrowed(&self) -> (*const T, usize) {
+    pub(crate) fn memory(&self) -> (*const T, usize) {
         match &self.found {
             Found::Typed(array, _) if !array.is_c_contiguous() => (std::ptr::null(), usize::MAX),
             Found::Typed(array, _) => (array.data(), array.len()),
@@ -327,44 +327,44 @@ pub(crate) enum Input<'py, T: Element> {
     /// Guarded against other calls of this module that would write to it.
     Guarded(Reading<'py, T>),
     /// As [`Argument::read`] says.
-    Held(Elements<'py, T>),
+    Borrowed(Elements<'py, T>),
     /// A copy, and its shape.
-    Own(Vec<T>, Vec<usize>),
+    Owned(Vec<T>, Vec<usize>),
 }
 
 impl<T: Element + 'static> Input<'_, T> {
     pub(crate) fn shape(&self) -> &[usize] {
         match self {
             Self::Guarded(reading) => reading.elements().shape(),
-            Self::Held(elements) => elements.shape(),
-            Self::Own(_, shape) => shape,
+            Self::Borrowed(elements) => elements.shape(),
+            Self::Owned(_, shape) => shape,
         }
     }
 
     pub(crate) fn slice(&self) -> &[T] {
         match self {
             Self::Guarded(reading) => reading.elements().slice(),
-            Self::Held(elements) => elements.slice(),
-            Self::Own(numbers, _) => numbers,
+            Self::Borrowed(elements) => elements.slice(),
+            Self::Owned(numbers, _) => numbers,
         }
     }
 }
 
 impl<T: Element + Copy + 'static> Input<'_, T> {
     /// The input, or a copy of it where it lies in one of the fields of a buffer, to which the call writes.
-    pub(crate) fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
-        let inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
-        if inside { self.into_copy() } else { Ok(self) }
+    pub(crate) fn copy_if_overlapping(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
+        let is_inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
+        if is_inside { self.into_copy() } else { Ok(self) }
     }
 
     /// Whether any of the elements lies at these addresses.
     fn overlaps(&self, addresses: &Range<usize>) -> bool {
-        let here = self.slice().as_ptr_range();
-        here.start.addr() < addresses.end && addresses.start < here.end.addr()
+        let addresses_here = self.slice().as_ptr_range();
+        addresses_here.start.addr() < addresses.end && addresses.start < addresses_here.end.addr()
     }
 
     fn into_copy(self) -> PyResult<Self> {
-        Ok(Self::Own(mapped(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
+        Ok(Self::Owned(try_map(self.slice(), |x| x).map_err(to_py)?, self.shape().to_vec()))
     }
 }
 
@@ -377,12 +377,12 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
     let fix = "allocate it with np.empty of that dtype";
     let Some(array) = typed::<T>(object) else {
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
-        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| shown(object.get_type().as_any())), fix));
+        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| short_repr(object.get_type().as_any())), fix));
     };
-    Output::of(argument, array)?.map_err(|unfit| match unfit {
-        Unfit::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
-        Unfit::Scattered => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
-        Unfit::Shared(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
+    Output::try_new(argument, array)?.map_err(|defect| match defect {
+        OutputDefect::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
+        OutputDefect::NotContiguous => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
+        OutputDefect::InUse(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
     })
 }
 
@@ -400,20 +400,20 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     }
     let py = object.py();
     let convert = ASARRAY.import(py, "numpy", "asarray")?;
-    let made = match object.cast_exact::<PyList>() {
-        Ok(list) if list.len() > MANY => from_list(convert, list),
+    let result = match object.cast_exact::<PyList>() {
+        Ok(list) if list.len() > LIST_CHUNK_LEN => from_list(convert, list),
         _ => call(convert, &PyTuple::new(py, [object])?, None),
     };
-    let made = made.or_else(|error| call(convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
-    let array = made.map_err(|error| {
-        let got = format!("{} ({})", shown(object.get_type().as_any()), shown(error.value(py).as_any()));
+    let result = result.or_else(|error| call(convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
+    let array = result.map_err(|error| {
+        let got = format!("{} ({})", short_repr(object.get_type().as_any()), short_repr(error.value(py).as_any()));
         // Tensors that require gradients, or are on another device.
         let fix = if has(object, "detach").unwrap_or(false) {
             "pass it as .detach().cpu()"
         } else {
             "pass what np.asarray takes"
         };
-        blamed(py, error, || value_error(argument, "an array", &got, fix))
+        replace_ordinary_error(py, error, || value_error(argument, "an array", &got, fix))
     })?;
     let array = array.cast_into::<PyUntypedArray>()?;
     expect_axes(argument, &array)?;
@@ -454,7 +454,7 @@ fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
     }
     match call(&method, &PyTuple::empty(py), None) {
         Ok(array) => Ok(array.cast_into().ok()),
-        Err(error) if ordinary(py, &error) => Ok(None),
+        Err(error) if is_ordinary(py, &error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -462,8 +462,8 @@ fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
 /// What `np.asarray` makes of a long list, part by part, so that Ctrl-C ends it.
 fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
     let (py, parts) = (list.py(), PyList::empty(list.py()));
-    for from in (0..list.len()).step_by(MANY) {
-        parts.append(call(convert, &PyTuple::new(py, [list.get_slice(from, from + MANY)])?, None)?)?;
+    for start in (0..list.len()).step_by(LIST_CHUNK_LEN) {
+        parts.append(call(convert, &PyTuple::new(py, [list.get_slice(start, start + LIST_CHUNK_LEN)])?, None)?)?;
         check_signals(py)?;
     }
     call(&py.import("numpy")?.getattr("concatenate")?, &PyTuple::new(py, [parts])?, None)
@@ -471,8 +471,8 @@ fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyR
 
 /// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
 fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
-    let refused = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
-    if refused && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
+    let is_type_error = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
+    if is_type_error && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {
         return call(&attribute(object, "float")?, &PyTuple::empty(object.py()), None);
     }
     Err(error)

@@ -16,7 +16,7 @@ use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
 use crate::alloc;
 use crate::error::{memory_error, value_error};
-use crate::sync::borrow::{Guard, Kind, found, mapped, private, typed};
+use crate::sync::borrow::{Guard, Kind, find_element, map_elements, base_view, typed};
 
 /// An empty dict; PyO3's own panics where there is no memory for it.
 pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -29,8 +29,8 @@ pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> 
     let (start, end) = (range.start as isize, range.end as isize);
     // SAFETY: a live object; a new reference, or null with an exception set.
     unsafe {
-        let part = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
-        Bound::from_owned_ptr_or_err(sequence.py(), part)
+        let slice = ffi::PySequence_GetSlice(sequence.as_ptr(), start, end);
+        Bound::from_owned_ptr_or_err(sequence.py(), slice)
     }
 }
 
@@ -47,20 +47,20 @@ pub(crate) trait FromArray: Kind {
 }
 
 /// Against those of our own calls that write without the GIL.
-fn while_read<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
+fn acquire_read_guard<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
     let busy = |user: String| value_error("array", "one that no thread writes to", &user, "pass a copy");
-    Guard::take("an argument to be converted", array, false).map_err(busy)
+    Guard::acquire("an argument to be converted", array, false).map_err(busy)
 }
 
-fn collected<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
+fn convert_elements<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
 where
     S: Element + Copy + Sync,
     T: Send,
 {
-    let array = &private(array)?;
-    let _guard = while_read(array)?;
+    let array = &base_view(array)?;
+    let _guard = acquire_read_guard(array)?;
     // SAFETY: the guard, and the array's own reference, keep the memory; other writers race as they do with NumPy.
-    mapped(array.py(), unsafe { array.as_array() }, long, number)
+    map_elements(array.py(), unsafe { array.as_array() }, long, number)
 }
 
 macro_rules! from_array {
@@ -102,23 +102,23 @@ from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
 /// The first number that is strange; a misaligned array is converted first by the caller. May let the GIL go.
-fn strange<S>(array: &Bound<'_, PyArrayDyn<S>>, is_strange: impl Fn(S) -> bool + Sync) -> PyResult<Option<S>>
+fn find_invalid<S>(array: &Bound<'_, PyArrayDyn<S>>, is_invalid: impl Fn(S) -> bool + Sync) -> PyResult<Option<S>>
 where
     S: Element + Copy + Sync + Send,
 {
     if !array.is_aligned() {
         return Ok(None);
     }
-    let array = &private(array)?;
-    let _guard = while_read(array)?;
+    let array = &base_view(array)?;
+    let _guard = acquire_read_guard(array)?;
     // SAFETY: as in `collected`.
-    found(array.py(), unsafe { array.as_array() }, is_strange)
+    find_element(array.py(), unsafe { array.as_array() }, is_invalid)
 }
 
 /// The first float64 of an array that is finite, and is not in float32.
 pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     let Some(array) = typed::<f64>(array) else { return Ok(None) };
-    strange(array, |x| x.is_finite() && (x as f32).is_infinite())
+    find_invalid(array, |x| x.is_finite() && (x as f32).is_infinite())
 }
 
 impl FromArray for bool {
@@ -139,12 +139,12 @@ fn from_booleans<T: Send>(
     long: bool,
     number: impl Fn(bool) -> T + Sync,
 ) -> PyResult<Vec<T>> {
-    let array = &private(array)?;
-    let _guard = while_read(array)?;
+    let array = &base_view(array)?;
+    let _guard = acquire_read_guard(array)?;
     // SAFETY: bytes of any value may be read as u8. The guard keeps our own writers away, and the array's own reference
     // keeps the memory; where it is `long`, Python may write meanwhile, which races as it does with NumPy.
     let view = unsafe { array.as_raw_array().cast::<u8>().deref_into_view() };
-    mapped(array.py(), view, long, |byte| number(byte != 0))
+    map_elements(array.py(), view, long, |byte| number(byte != 0))
 }
 
 /// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
@@ -179,7 +179,7 @@ impl<'py, T: Element> New<'py, T> {
 }
 
 /// A new array of zeros.
-pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+pub(crate) fn zeros<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let (rank, dtype) = (shape.len() as i32, T::get_dtype(py).into_dtype_ptr());
     // As wide as `usize`, and only read.
     let dims = shape.as_ptr().cast_mut().cast::<npy_intp>();
@@ -196,10 +196,10 @@ pub(crate) fn fresh<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
 
 /// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
 /// fetching fresh pages from the system costs several times what a kernel does to them.
-pub(crate) fn result<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
+pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
-    if bytes < alloc::SMALLEST {
-        return fresh(py, shape);
+    if bytes < alloc::MIN_BLOCK_BYTES {
+        return zeros(py, shape);
     }
     let owner = Bound::new(py, alloc::Block::take(bytes)?)?;
     let start = owner.get().start().cast::<T>();
@@ -226,7 +226,7 @@ unsafe impl Sync for FieldMemory {}
 
 impl FieldMemory {
     /// The memory of a field of a buffer that is moved no more, except as a whole. None if it has no such field.
-    pub(crate) fn of(buffer: &mut RolloutBuffer, name: &str) -> Option<Self> {
+    pub(crate) fn find(buffer: &mut RolloutBuffer, name: &str) -> Option<Self> {
         fn start<T>(data: &mut [T]) -> (*mut u8, usize) {
             (data.as_mut_ptr().cast(), size_of_val(data))
         }
@@ -248,23 +248,23 @@ impl FieldMemory {
 
     /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
     /// which must own the buffer. Flags are bytes to Rust, so that Python may write any byte to them.
-    pub(crate) fn view<'py>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+    pub(crate) fn view<'py>(&self, first: usize, leading: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
         match self.dtype {
-            DType::F32 => self.view_of::<f32>(first, lead, owner),
-            DType::F64 => self.view_of::<f64>(first, lead, owner),
-            DType::I64 => self.view_of::<i64>(first, lead, owner),
-            DType::U8 => self.view_of::<u8>(first, lead, owner),
-            DType::Bool => self.view_of::<bool>(first, lead, owner),
+            DType::F32 => self.view_of::<f32>(first, leading, owner),
+            DType::F64 => self.view_of::<f64>(first, leading, owner),
+            DType::I64 => self.view_of::<i64>(first, leading, owner),
+            DType::U8 => self.view_of::<u8>(first, leading, owner),
+            DType::Bool => self.view_of::<bool>(first, leading, owner),
         }
     }
 
-    fn view_of<'py, T: Element>(&self, first: usize, lead: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
-        let shape = [lead, &self.shape].concat();
-        let (from, len) = (first * self.width, shape.iter().product::<usize>());
-        assert!((from + len) * size_of::<T>() <= self.bytes, "a view stays within its field");
+    fn view_of<'py, T: Element>(&self, first: usize, leading: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+        let shape = [leading, &self.shape].concat();
+        let (start, len) = (first * self.width, shape.iter().product::<usize>());
+        assert!((start + len) * size_of::<T>() <= self.bytes, "a view stays within its field");
         // SAFETY: within the field by the check above; the owner keeps the field, which stays where it is. Python
         // writes to it only between our calls, or races with them as it would with NumPy's.
-        unsafe { view_at(self.start.cast::<T>().add(from), &shape, owner) }.into_any()
+        unsafe { view_at(self.start.cast::<T>().add(start), &shape, owner) }.into_any()
     }
 }
 
@@ -280,7 +280,7 @@ unsafe fn view_at<'py, T: Element>(
 }
 
 /// The plugin that a capsule of another extension module holds, if that is what it holds.
-pub(crate) fn plugin_in<'a>(capsule: &'a Bound<'_, PyCapsule>) -> Option<&'a EnvPlugin> {
+pub(crate) fn plugin_from_capsule<'a>(capsule: &'a Bound<'_, PyCapsule>) -> Option<&'a EnvPlugin> {
     let plugin = capsule.pointer_checked(Some(EnvPlugin::NAME)).ok()?;
     // SAFETY: capsules of this name hold an `EnvPlugin` as C lays it out, for as long as they live.
     Some(unsafe { plugin.cast::<EnvPlugin>().as_ref() })

@@ -4,15 +4,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use rlox_core::{Float, flags_from_numbers};
 
-use crate::alloc::Scratch;
+use crate::alloc::FlagBuffer;
 use crate::convert::args::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};
 use crate::convert::array::FromArray;
 use crate::error::{to_py, value_error};
 use crate::sync::borrow::typed;
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 
 /// From how many numbers on their conversion may take more than 5 us.
-const LONG: usize = 16_384;
+const DETACH_ABOVE_ELEMENTS: usize = 16_384;
 
 /// Flags whose Python code has run: booleans, or numbers that are 0 or 1.
 pub(crate) enum FlagArgument<'py> {
@@ -68,31 +68,31 @@ impl<'py> FlagArgument<'py> {
     pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
         match self {
             Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
-            Self::Singles(numbers) => converted(py, numbers, hold),
-            Self::Doubles(numbers) => converted(py, numbers, hold),
+            Self::Singles(numbers) => convert_numbers(py, numbers, hold),
+            Self::Doubles(numbers) => convert_numbers(py, numbers, hold),
         }
     }
 }
 
-fn converted<'py, T: FromArray + Float>(
+fn convert_numbers<'py, T: FromArray + Float>(
     py: Python<'py>,
     numbers: Argument<'py, T>,
     hold: bool,
 ) -> PyResult<Flags<'py>> {
     let name = numbers.name();
     let numbers = numbers.read(hold)?;
-    let mut flags = Scratch::take(numbers.shape())?;
-    let (all, out) = (numbers.slice(), flags.slice_mut());
-    let mut convert = || flags_from_numbers(name, all, out);
+    let mut flags = FlagBuffer::take(numbers.shape())?;
+    let (values, out) = (numbers.slice(), flags.slice_mut());
+    let mut convert = || flags_from_numbers(name, values, out);
     // Whoever holds other arrays without guards keeps the GIL.
-    if hold || all.len() <= LONG { convert() } else { detached(py, convert) }.map_err(to_py)?;
+    if hold || values.len() <= DETACH_ABOVE_ELEMENTS { convert() } else { detach(py, convert) }.map_err(to_py)?;
     Ok(Flags::Converted(flags))
 }
 
 /// Flags as booleans.
 pub(crate) enum Flags<'py> {
     Borrowed(Input<'py, bool>),
-    Converted(Scratch),
+    Converted(FlagBuffer),
 }
 
 impl Flags<'_> {

@@ -3,41 +3,41 @@
 use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use rlox_core::{DType, FieldData, Result, Watch};
+use rlox_core::{DType, FieldData, Result, InterruptCheck};
 
-use crate::alloc::reserved;
-use crate::convert::args::{Argument, FLAG, INTEGER, Input, REAL, argument, shown, text};
+use crate::alloc::with_capacity;
+use crate::convert::args::{Argument, FLAG, INTEGER, Input, REAL, argument, short_repr, text};
 use crate::convert::array::FieldMemory;
 use crate::convert::scalar::text_of;
-use crate::error::{blamed, type_error, value_error};
+use crate::error::{replace_ordinary_error, type_error, value_error};
 use crate::sync::gil::call;
 
 /// A text that is longer is the name of no dtype of numbers.
-const LONGEST: usize = 16;
+const MAX_DTYPE_NAME_LEN: usize = 16;
 
 /// Whether an object is what dtypes are said with: a name, a type of numbers or a `numpy.dtype`.
-pub(crate) fn says_dtype(object: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn is_dtype(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyType>() || object.is_instance_of::<PyArrayDescr>()
 }
 
 /// A dtype by its name, or as `numpy.dtype` takes it. May run Python code.
 pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
-    if !says_dtype(object) {
-        return Err(type_error(argument, "a dtype", &shown(object), "pass a name, a NumPy type or a numpy.dtype"));
+    if !is_dtype(object) {
+        return Err(type_error(argument, "a dtype", &short_repr(object), "pass a name, a NumPy type or a numpy.dtype"));
     }
     let expected = "float32, float64, int64, uint8 or bool";
-    let other = |got: &str| value_error(argument, expected, got, "choose one of them");
+    let unsupported = |got: &str| value_error(argument, expected, got, "choose one of them");
     if object.is_instance_of::<PyString>() {
         let name = text(argument, object)?;
         // NumPy takes other characters for the numbers of its dtypes.
-        if name.len() > LONGEST || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(other(&shown(object)));
+        if name.len() > MAX_DTYPE_NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(unsupported(&short_repr(object)));
         }
     }
-    let made = call(&py.import("numpy")?.getattr("dtype")?, &PyTuple::new(py, [object])?, None);
-    let made = made.map_err(|error| blamed(py, error, || other(&text_of(object, "str"))))?;
-    let made = made.cast_into::<PyArrayDescr>()?;
+    let descr = call(&py.import("numpy")?.getattr("dtype")?, &PyTuple::new(py, [object])?, None);
+    let descr = descr.map_err(|error| replace_ordinary_error(py, error, || unsupported(&text_of(object, "str"))))?;
+    let descr = descr.cast_into::<PyArrayDescr>()?;
     let dtypes = [
         (DType::F32, numpy::dtype::<f32>(py)),
         (DType::F64, numpy::dtype::<f64>(py)),
@@ -45,8 +45,8 @@ pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DT
         (DType::U8, numpy::dtype::<u8>(py)),
         (DType::Bool, numpy::dtype::<bool>(py)),
     ];
-    let same = dtypes.iter().find(|(_, dtype)| dtype.is_equiv_to(&made));
-    same.map(|(dtype, _)| *dtype).ok_or_else(|| other(&text_of(object, "str")))
+    let found = dtypes.iter().find(|(_, dtype)| dtype.is_equiv_to(&descr));
+    found.map(|(dtype, _)| *dtype).ok_or_else(|| unsupported(&text_of(object, "str")))
 }
 
 /// Observations whose Python code has run.
@@ -95,11 +95,11 @@ impl<'py> ObsArgument<'py> {
     /// The observations, which are to be stored in a buffer of these fields.
     pub(crate) fn read_for(self, fields: &[(String, FieldMemory)]) -> PyResult<ObsInput<'py>> {
         Ok(match self {
-            Self::F32(obs) => ObsInput::F32(obs.read(false)?.apart_from(fields)?),
-            Self::F64(obs) => ObsInput::F64(obs.read(false)?.apart_from(fields)?),
-            Self::I64(obs) => ObsInput::I64(obs.read(false)?.apart_from(fields)?),
-            Self::U8(obs) => ObsInput::U8(obs.read(false)?.apart_from(fields)?),
-            Self::Bool(obs) => ObsInput::Bool(obs.read(false)?.apart_from(fields)?),
+            Self::F32(obs) => ObsInput::F32(obs.read(false)?.copy_if_overlapping(fields)?),
+            Self::F64(obs) => ObsInput::F64(obs.read(false)?.copy_if_overlapping(fields)?),
+            Self::I64(obs) => ObsInput::I64(obs.read(false)?.copy_if_overlapping(fields)?),
+            Self::U8(obs) => ObsInput::U8(obs.read(false)?.copy_if_overlapping(fields)?),
+            Self::Bool(obs) => ObsInput::Bool(obs.read(false)?.copy_if_overlapping(fields)?),
         })
     }
 }
@@ -145,14 +145,14 @@ pub(crate) enum Owned {
 }
 
 impl Owned {
-    pub(crate) fn of(data: FieldData<'_>) -> Result<Self> {
+    pub(crate) fn copy_from(data: FieldData<'_>) -> Result<Self> {
         fn each<S: Copy, T>(data: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
-            let (mut all, mut watch) = (reserved(data.len())?, Watch::default());
-            for some in data.chunks(Watch::STRETCH) {
-                all.extend(some.iter().map(|x| make(*x)));
-                watch.check()?;
+            let (mut values, mut interrupt) = (with_capacity(data.len())?, InterruptCheck::default());
+            for chunk in data.chunks(InterruptCheck::POLL_ELEMENTS) {
+                values.extend(chunk.iter().map(|x| make(*x)));
+                interrupt.check()?;
             }
-            Ok(all)
+            Ok(values)
         }
         Ok(match data {
             FieldData::F32(data) => Self::F32(each(data, |x| x)?),

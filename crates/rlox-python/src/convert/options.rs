@@ -3,13 +3,13 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use rlox_core::{DType, ResetOptions, Watch};
+use rlox_core::{DType, ResetOptions, InterruptCheck};
 
-use crate::alloc::{collected, no_memory, reserved};
-use crate::convert::args::{float, integer, no_number, shape, shown};
-use crate::convert::observation::{dtype_of, says_dtype};
-use crate::error::{blamed, to_py, type_error, value_error};
-use crate::sync::interrupt::look;
+use crate::alloc::{try_collect, out_of_memory_error, with_capacity};
+use crate::convert::args::{float, integer, no_number, shape, short_repr};
+use crate::convert::observation::{dtype_of, is_dtype};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
+use crate::sync::interrupt::poll_interrupt;
 
 /// A time limit: None for -1.
 pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
@@ -18,7 +18,7 @@ pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     match steps.extract::<i64>().map(u32::try_from) {
         Ok(Ok(steps)) => Ok(Some(steps)),
         Ok(Err(_)) if steps.eq(-1)? => Ok(None),
-        _ => Err(value_error("max_episode_steps", expected, &shown(&steps), "correct it")),
+        _ => Err(value_error("max_episode_steps", expected, &short_repr(&steps), "correct it")),
     }
 }
 
@@ -30,19 +30,19 @@ pub(crate) fn text_in(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
         Err(_) => return Ok(None),
     };
-    copied(text).map(Some)
+    try_to_string(text).map(Some)
 }
 
 /// A copy of a text, or an error where the system grants no memory for it.
-pub(crate) fn copied(text: &str) -> PyResult<String> {
+pub(crate) fn try_to_string(text: &str) -> PyResult<String> {
     let mut copy = String::new();
-    copy.try_reserve_exact(text.len()).map_err(|_| no_memory(text.len()))?;
+    copy.try_reserve_exact(text.len()).map_err(|_| out_of_memory_error(text.len()))?;
     copy.push_str(text);
     Ok(copy)
 }
 
 fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-    text_in(key)?.ok_or_else(|| type_error(argument, "names as keys", &shown(key), "pass a dict of names and numbers"))
+    text_in(key)?.ok_or_else(|| type_error(argument, "names as keys", &short_repr(key), "pass a dict of names and numbers"))
 }
 
 /// A dict's item.
@@ -54,30 +54,30 @@ type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 /// refuses a small one, nothing may be left to say so with.
 pub(crate) fn from_items<'py, T>(
     dict: Option<&Bound<'py, PyDict>>,
-    pieces: usize,
+    allocations_per_item: usize,
     mut make: impl FnMut(Item<'py>) -> PyResult<T>,
 ) -> PyResult<Vec<T>> {
     let Some(dict) = dict else { return Ok(Vec::new()) };
-    let items = collected(dict.len(), dict.iter().map(Ok))?;
+    let items = try_collect(dict.len(), dict.iter().map(Ok))?;
     let length = |(name, _): &Item<'_>| name.cast::<PyString>().map_or(0, |name| name.len().unwrap_or(0));
-    let bytes: usize = items.iter().map(|item| pieces * (64 + length(item))).sum();
-    drop(reserved::<u8>(bytes).map_err(to_py)?);
-    let mut watch = Watch::default();
-    let made = items.into_iter().enumerate().map(|(i, item)| {
-        look(&mut watch, i).map_err(to_py)?;
+    let bytes: usize = items.iter().map(|item| allocations_per_item * (64 + length(item))).sum();
+    drop(with_capacity::<u8>(bytes).map_err(to_py)?);
+    let mut interrupt = InterruptCheck::default();
+    let converted = items.into_iter().enumerate().map(|(i, item)| {
+        poll_interrupt(&mut interrupt, i).map_err(to_py)?;
         make(item)
     });
-    collected(dict.len(), made)
+    try_collect(dict.len(), converted)
 }
 
 pub(crate) fn options_of(options: Option<&Bound<'_, PyDict>>) -> PyResult<ResetOptions> {
     let pairs = from_items(options, 2, |(name, value)| {
         let name = key("options", &name)?;
-        let wrong = || {
+        let mismatch = || {
             let fix = if name.contains("mask") { "did you mean \"reset_mask\"?" } else { "pass a number" };
-            value_error("options", &format!("a number as {name:?}"), &shown(&value), fix)
+            value_error("options", &format!("a number as {name:?}"), &short_repr(&value), fix)
         };
-        let number = float(&value).map_err(|error| blamed(value.py(), error, wrong))?;
+        let number = float(&value).map_err(|error| replace_ordinary_error(value.py(), error, mismatch))?;
         Ok((name, number))
     })?;
     Ok(ResetOptions::new(pairs))
@@ -95,16 +95,16 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
 
 /// A rollout's further fields: the name, row shape and dtype of each.
 pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, Vec<usize>, DType)>> {
-    let wrong = |given: &Bound<'_, PyAny>| {
-        type_error("extra", "{name: (shape, dtype)}", &shown(given), "pass a pair for every name")
+    let mismatch = |value: &Bound<'_, PyAny>| {
+        type_error("extra", "{name: (shape, dtype)}", &short_repr(value), "pass a pair for every name")
     };
-    let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| wrong(extra))).transpose()?;
+    let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| mismatch(extra))).transpose()?;
     from_items(extra, 12, |(name, spec)| {
-        let name = text_in(&name)?.ok_or_else(|| wrong(&name))?;
-        let (row, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = spec.extract().map_err(|_| wrong(&spec))?;
-        if !says_dtype(&dtype) {
-            return Err(wrong(&spec));
+        let name = text_in(&name)?.ok_or_else(|| mismatch(&name))?;
+        let (row_shape, dtype): (Bound<'_, PyAny>, Bound<'_, PyAny>) = spec.extract().map_err(|_| mismatch(&spec))?;
+        if !is_dtype(&dtype) {
+            return Err(mismatch(&spec));
         }
-        Ok((name, shape("extra", &row)?, dtype_of("extra", &dtype)?))
+        Ok((name, shape("extra", &row_shape)?, dtype_of("extra", &dtype)?))
     })
 }

@@ -1,12 +1,12 @@
 //! The output of a policy - actions, log-probabilities, values - as arguments of calls.
 
 use pyo3::prelude::*;
-use rlox_core::{Actions, PolicySaid};
+use rlox_core::{Actions, PolicyStep};
 
 use crate::convert::args::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
 use crate::convert::array::{FieldMemory, beyond_f32, no_copy};
 use crate::error::value_error;
-use crate::sync::borrow::{Apart, typed};
+use crate::sync::borrow::{DisjointBorrows, typed};
 
 /// Actions whose Python code has run.
 pub(crate) enum ActionArgument<'py> {
@@ -33,10 +33,10 @@ impl<'py> ActionArgument<'py> {
     }
 
     /// Whether elements that are borrowed are apart from all that was taken.
-    pub(crate) fn is_apart(&self, apart: &mut Apart) -> bool {
+    pub(crate) fn is_disjoint(&self, borrows: &mut DisjointBorrows) -> bool {
         match self {
-            Self::Discrete(actions) => apart.take(actions.borrowed()),
-            Self::Continuous(actions) => apart.take(actions.borrowed()),
+            Self::Discrete(actions) => borrows.try_add(actions.memory()),
+            Self::Continuous(actions) => borrows.try_add(actions.memory()),
         }
     }
 
@@ -77,22 +77,22 @@ impl ActionInput<'_> {
         }
     }
 
-    fn apart_from(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
+    fn copy_if_overlapping(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
         Ok(match self {
-            Self::Discrete(array) => Self::Discrete(array.apart_from(fields)?),
-            Self::Continuous(array) => Self::Continuous(array.apart_from(fields)?),
+            Self::Discrete(array) => Self::Discrete(array.copy_if_overlapping(fields)?),
+            Self::Continuous(array) => Self::Continuous(array.copy_if_overlapping(fields)?),
         })
     }
 }
 
 /// What a policy said, whose Python code has run.
-pub(crate) struct SaidArgument<'py> {
+pub(crate) struct PolicyStepArgument<'py> {
     actions: ActionArgument<'py>,
     log_probs: Argument<'py, f32>,
     values: Argument<'py, f32>,
 }
 
-impl<'py> SaidArgument<'py> {
+impl<'py> PolicyStepArgument<'py> {
     pub(crate) fn new(
         actions: &Bound<'py, PyAny>,
         log_probs: &Bound<'py, PyAny>,
@@ -110,25 +110,25 @@ impl<'py> SaidArgument<'py> {
         fields: &[(String, FieldMemory)],
         num_envs: usize,
         action_shape: &[usize],
-    ) -> PyResult<SaidInput<'py>> {
-        let actions = self.actions.read(false, num_envs, action_shape)?.apart_from(fields)?;
-        let log_probs = self.log_probs.read(false)?.apart_from(fields)?;
-        let values = self.values.read(false)?.apart_from(fields)?;
+    ) -> PyResult<PolicyStepInput<'py>> {
+        let actions = self.actions.read(false, num_envs, action_shape)?.copy_if_overlapping(fields)?;
+        let log_probs = self.log_probs.read(false)?.copy_if_overlapping(fields)?;
+        let values = self.values.read(false)?.copy_if_overlapping(fields)?;
         expect_shape("log_probs", log_probs.shape(), num_envs, &[])?;
         expect_shape("values", values.shape(), num_envs, &[])?;
-        Ok(SaidInput { actions, log_probs, values })
+        Ok(PolicyStepInput { actions, log_probs, values })
     }
 }
 
 /// What a policy said, as the core wants it.
-pub(crate) struct SaidInput<'py> {
+pub(crate) struct PolicyStepInput<'py> {
     actions: ActionInput<'py>,
     log_probs: Input<'py, f32>,
     values: Input<'py, f32>,
 }
 
-impl SaidInput<'_> {
-    pub(crate) fn get(&self) -> PolicySaid<'_> {
-        PolicySaid { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
+impl PolicyStepInput<'_> {
+    pub(crate) fn get(&self) -> PolicyStep<'_> {
+        PolicyStep { actions: self.actions.get(), log_probs: self.log_probs.slice(), values: self.values.slice() }
     }
 }

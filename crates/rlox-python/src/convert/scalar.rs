@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::convert::array::slice;
-use crate::error::{blamed, memory_error, type_error, value_error};
+use crate::error::{replace_ordinary_error, memory_error, type_error, value_error};
 use crate::sync::gil::call;
 
 /// A function of Python's standard library, called with these arguments.
@@ -43,21 +43,21 @@ pub(crate) fn item_of<'py>(
     let py = mapping.py();
     let missing = || value_error(argument, &format!("the key {key:?}"), "a mapping without it", fix);
     let item = call_standard("operator", "getitem", &(mapping, key).into_pyobject(py)?);
-    item.map_err(|error| blamed(py, error, missing))
+    item.map_err(|error| replace_ordinary_error(py, error, missing))
 }
 
 /// A Python int, and no instance of a subclass, whose methods would be Python code. Booleans and floats are none, whole
 /// or not.
 pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let wrong = || type_error(argument, expected, &shown(object), "pass an int");
+    let mismatch = || type_error(argument, expected, &short_repr(object), "pass an int");
     if object.is_instance_of::<PyBool>() {
-        return Err(wrong());
+        return Err(mismatch());
     }
     if object.is_exact_instance_of::<PyInt>() {
         return Ok(object.clone());
     }
     let index = call_standard("operator", "index", &PyTuple::new(object.py(), [object])?);
-    index.map_err(|error| blamed(object.py(), error, wrong))
+    index.map_err(|error| replace_ordinary_error(object.py(), error, mismatch))
 }
 
 /// What a count is that may be 0.
@@ -65,34 +65,34 @@ const COUNT: &str = "zero or a positive integer";
 
 /// A whole number that is not negative, which is refused as not what was `expected`; none where it is too large for this
 /// machine.
-fn whole(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
+fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
     // Much the quickest for a plain integer.
     if object.is_exact_instance_of::<PyInt>()
-        && let Ok(whole) = object.extract()
+        && let Ok(value) = object.extract()
     {
-        return Ok((Some(whole), String::new()));
+        return Ok((Some(value), String::new()));
     }
     let index = integer(argument, "an integer", object)?;
     if index.lt(0)? {
-        return Err(value_error(argument, expected, &shown(&index), "correct it"));
+        return Err(value_error(argument, expected, &short_repr(&index), "correct it"));
     }
-    index.extract().map_or_else(|_| Ok((None, shown(&index))), |whole| Ok((Some(whole), String::new())))
+    index.extract().map_or_else(|_| Ok((None, short_repr(&index))), |value| Ok((Some(value), String::new())))
 }
 
 /// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    counted(argument, COUNT, object)
+    usize_argument(argument, COUNT, object)
 }
 
 /// A count of what there must be one of at least: whoever takes it refuses 0 in its own words.
 pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    counted(argument, "at least 1", object)
+    usize_argument(argument, "at least 1", object)
 }
 
-fn counted(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let (count, got) = whole(argument, expected, object)?;
-    let much = || memory_error(argument, "less than 2**64", &got, "ask for less");
-    count.ok_or_else(much)
+fn usize_argument(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let (count, got) = non_negative_int(argument, expected, object)?;
+    let too_large = || memory_error(argument, "less than 2**64", &got, "ask for less");
+    count.ok_or_else(too_large)
 }
 
 /// How many there are of what there must be one of at least.
@@ -105,7 +105,7 @@ pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<us
 
 /// Which of several things: an integer that is not negative.
 pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let (index, got) = whole(argument, COUNT, object)?;
+    let (index, got) = non_negative_int(argument, COUNT, object)?;
     index.ok_or_else(|| value_error(argument, "an integer below 2**64", &got, "correct it"))
 }
 
@@ -128,9 +128,9 @@ pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
 pub(crate) fn no_number(argument: &str, expected: &str, object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let py = object.py();
     if error.is_instance_of::<PyOverflowError>(py) {
-        return value_error(argument, "a number that a float can hold", &shown(object), "pass a smaller one");
+        return value_error(argument, "a number that a float can hold", &short_repr(object), "pass a smaller one");
     }
-    blamed(py, error, || type_error(argument, expected, &shown(object), "pass a float"))
+    replace_ordinary_error(py, error, || type_error(argument, expected, &short_repr(object), "pass a float"))
 }
 
 /// A number in [0, 1].
@@ -194,20 +194,20 @@ pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool
     if object.get_type().is(&py.import("numpy")?.getattr("bool_")?) {
         return call_standard("operator", "truth", &PyTuple::new(py, [object])?)?.extract();
     }
-    Err(type_error(argument, "True or False", &shown(object), "pass a bool"))
+    Err(type_error(argument, "True or False", &short_repr(object), "pass a bool"))
 }
 
 /// What is longer is no name of anything.
-const LONGEST: usize = 1 << 16;
+const MAX_TEXT_LEN: usize = 1 << 16;
 
 /// A text.
 pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
-    let wrong = || type_error(argument, "a string", &shown(object), "pass a str");
-    if object.cast::<PyString>().map_err(|_| wrong())?.len()? > LONGEST {
-        let expected = format!("a string of at most {LONGEST} characters");
-        return Err(value_error(argument, &expected, &shown(object), "pass a shorter one"));
+    let mismatch = || type_error(argument, "a string", &short_repr(object), "pass a str");
+    if object.cast::<PyString>().map_err(|_| mismatch())?.len()? > MAX_TEXT_LEN {
+        let expected = format!("a string of at most {MAX_TEXT_LEN} characters");
+        return Err(value_error(argument, &expected, &short_repr(object), "pass a shorter one"));
     }
-    object.extract().map_err(|_| wrong())
+    object.extract().map_err(|_| mismatch())
 }
 
 /// One of this module's own objects.
@@ -216,24 +216,24 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object: &'a Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<&'a Bound<'py, T>> {
-    let wrong = |_| type_error(argument, &format!("a rlox.{name}"), &shown(object.get_type().as_any()), "pass one");
-    object.cast().map_err(wrong)
+    let mismatch = |_| type_error(argument, &format!("a rlox.{name}"), &short_repr(object.get_type().as_any()), "pass one");
+    object.cast().map_err(mismatch)
 }
 
 /// With two axes more, for time and environments, arrays have as many as the numpy crate can look at.
-const AXES: usize = 30;
+const MAX_AXES: usize = 30;
 
 /// A shape: a sequence of counts, or a single count.
 pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    each(argument, object, count)
+    axis_sizes(argument, object, count)
 }
 
 /// A shape whose axes have an element each at least, as [`size`] has it.
 pub(crate) fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
-    each(argument, object, size)
+    axis_sizes(argument, object, size)
 }
 
-fn each(
+fn axis_sizes(
     argument: &str,
     object: &Bound<'_, PyAny>,
     axis: fn(&str, &Bound<'_, PyAny>) -> PyResult<usize>,
@@ -241,10 +241,10 @@ fn each(
     if has(object, "__index__")? {
         return Ok(vec![axis(argument, object)?]);
     }
-    let wrong = || type_error(argument, "a shape", &shown(object), "pass a tuple of ints");
-    let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
-    if items.len() > AXES {
-        let (expected, got) = (format!("at most {AXES} axes"), items.len().to_string());
+    let mismatch = || type_error(argument, "a shape", &short_repr(object), "pass a tuple of ints");
+    let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
+    if items.len() > MAX_AXES {
+        let (expected, got) = (format!("at most {MAX_AXES} axes"), items.len().to_string());
         return Err(value_error(argument, &expected, &got, "ravel some of them"));
     }
     items.iter().map(|item| axis(argument, &item)).collect()
@@ -257,33 +257,33 @@ pub(crate) fn sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
 }
 
 /// An object as its `repr`, cut short, for a message.
-pub(crate) fn shown(object: &Bound<'_, PyAny>) -> String {
+pub(crate) fn short_repr(object: &Bound<'_, PyAny>) -> String {
     text_of(object, "repr")
 }
 
 /// How much of a text a message has.
-const SHOWN: usize = 200;
+const MAX_REPR_LEN: usize = 200;
 
 /// A text's first characters. More of them are not copied: Rust could not say that there is no memory for it.
-fn beginning(text: &Bound<'_, PyAny>) -> PyResult<String> {
-    let begins = slice(text, &(0..SHOWN + 1))?.cast_into::<PyString>()?;
-    Ok(begins.to_string_lossy().into_owned())
+fn truncated_text(text: &Bound<'_, PyAny>) -> PyResult<String> {
+    let prefix = slice(text, &(0..MAX_REPR_LEN + 1))?.cast_into::<PyString>()?;
+    Ok(prefix.to_string_lossy().into_owned())
 }
 
 /// A part of a long list or tuple that is enough for a message: the whole would take as long as it is.
-fn part<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > SHOWN)
-        || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > SHOWN);
-    if long { slice(object, &(0..SHOWN)) } else { Ok(object.clone()) }
+fn truncated_sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > MAX_REPR_LEN)
+        || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > MAX_REPR_LEN);
+    if long { slice(object, &(0..MAX_REPR_LEN)) } else { Ok(object.clone()) }
 }
 
 pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
-    let whole = || call_standard("builtins", function, &PyTuple::new(object.py(), [part(object)?])?);
-    let text = whole().and_then(|text| beginning(&text));
+    let render = || call_standard("builtins", function, &PyTuple::new(object.py(), [truncated_sequence(object)?])?);
+    let text = render().and_then(|text| truncated_text(&text));
     // Where the object's own fails, that of its type may do.
     let text = text.unwrap_or_else(|_: PyErr| {
         let is_type = object.is_instance_of::<PyType>();
         if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }
     });
-    if text.chars().count() <= SHOWN { text } else { text.chars().take(SHOWN).chain("...".chars()).collect() }
+    if text.chars().count() <= MAX_REPR_LEN { text } else { text.chars().take(MAX_REPR_LEN).chain("...".chars()).collect() }
 }

@@ -3,32 +3,32 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rlox_core::{Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
+use rlox_core::{Pcg64, ResetOptions, Result, Seeds, VectorEnv, InterruptCheck};
 
-use crate::alloc::{collected, reserved};
-use crate::convert::args::{has, integer, sequence, shown};
-use crate::error::{blamed, to_py, type_error, value_error};
-use crate::sync::gil::detached;
-use crate::sync::interrupt::look;
+use crate::alloc::{try_collect, with_capacity};
+use crate::convert::args::{has, integer, sequence, short_repr};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
+use crate::sync::gil::detach;
+use crate::sync::interrupt::poll_interrupt;
 
 const EXPECTED: &str = "an integer of at least 0";
 const FIX: &str = "pass a non-negative integer or None";
 
 /// An int, and no instance of a subclass: what is asked of it here runs no Python code.
-fn checked<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn check_seed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let seed = integer("seed", EXPECTED, object)?;
-    if seed.lt(0)? { Err(value_error("seed", EXPECTED, &shown(&seed), FIX)) } else { Ok(seed) }
+    if seed.lt(0)? { Err(value_error("seed", EXPECTED, &short_repr(&seed), FIX)) } else { Ok(seed) }
 }
 
 /// A seed below 2**64.
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let too_large = || value_error("seed", "an integer in [0, 2**64)", &shown(object), "pass a smaller one");
+    let too_large = || value_error("seed", "an integer in [0, 2**64)", &short_repr(object), "pass a smaller one");
     base_of(object)?.ok_or_else(too_large)
 }
 
 /// A seed that the core's environments take; none for a larger one.
 pub(crate) fn base_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
-    Ok(checked(object)?.extract().ok())
+    Ok(check_seed(object)?.extract().ok())
 }
 
 /// What is made of the streams of `seed + i`, of any size, for environments i.
@@ -37,40 +37,40 @@ pub(crate) fn streams_from<T: Send>(
     num_envs: usize,
     make: impl Fn(Pcg64) -> T + Sync,
 ) -> PyResult<Vec<T>> {
-    let mut words = words_of(&checked(seed)?)?;
+    let mut entropy = entropy_of(&check_seed(seed)?)?;
     let streams = || -> Result<Vec<T>> {
-        let (mut streams, mut watch) = (reserved(num_envs)?, Watch::default());
+        let (mut streams, mut interrupt) = (with_capacity(num_envs)?, InterruptCheck::default());
         for i in 0..num_envs {
-            look(&mut watch, i)?;
-            streams.push(make(Pcg64::from_seed_words(&words, &mut watch)?));
-            increment(&mut words);
+            poll_interrupt(&mut interrupt, i)?;
+            streams.push(make(Pcg64::from_entropy(&entropy, &mut interrupt)?));
+            increment(&mut entropy);
         }
         Ok(streams)
     };
-    detached(seed.py(), streams).map_err(to_py)
+    detach(seed.py(), streams).map_err(to_py)
 }
 
 /// Adds 1 to an integer of 32-bit words, the lowest first.
-fn increment(words: &mut Vec<u32>) {
-    for word in &mut *words {
+fn increment(entropy: &mut Vec<u32>) {
+    for word in &mut *entropy {
         *word = word.wrapping_add(1);
         if *word != 0 {
             return;
         }
     }
-    words.push(1);
+    entropy.push(1);
 }
 
 /// The 32-bit words of a [`checked`] integer, the lowest first, at least one; with room for one more.
-fn words_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+fn entropy_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let len = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
     let bytes = seed.call_method1("to_bytes", (4 * len, "little"))?.cast_into::<PyBytes>()?;
-    let (mut words, mut watch) = (reserved(len + 1).map_err(to_py)?, Watch::default());
-    for stretch in bytes.as_bytes().chunks(4 * Watch::STRETCH) {
-        watch.check().map_err(to_py)?;
-        words.extend(stretch.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
+    let (mut entropy, mut interrupt) = (with_capacity(len + 1).map_err(to_py)?, InterruptCheck::default());
+    for chunk in bytes.as_bytes().chunks(4 * InterruptCheck::POLL_ELEMENTS) {
+        interrupt.check().map_err(to_py)?;
+        entropy.extend(chunk.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
     }
-    Ok(words)
+    Ok(entropy)
 }
 
 /// What a reset is seeded with.
@@ -84,7 +84,7 @@ pub(crate) enum Seeding {
 
 impl Seeding {
     /// A seed of all, or one for each environment; of these, None lets a stream go on.
-    pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
+    pub(crate) fn parse(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
         let Some(object) = object else { return Ok(Self::Keep) };
         if !has(object, "__len__")? {
             return Ok(match base_of(object)? {
@@ -92,24 +92,24 @@ impl Seeding {
                 None => Self::Streams(streams_from(object, num_envs, Some)?),
             });
         }
-        let wrong =
-            || type_error("seed", "an integer, or one for each environment", &shown(object), "pass one of them");
-        let items = sequence(object).map_err(|error| blamed(object.py(), error, wrong))?;
-        let seeds = items.iter().map(|item| if item.is_none() { Ok(None) } else { checked(&item).map(Some) });
-        let seeds = collected(items.len(), seeds)?;
+        let mismatch =
+            || type_error("seed", "an integer, or one for each environment", &short_repr(object), "pass one of them");
+        let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
+        let seeds = items.iter().map(|item| if item.is_none() { Ok(None) } else { check_seed(&item).map(Some) });
+        let seeds = try_collect(items.len(), seeds)?;
         let small = seeds.iter().map(|seed| seed.as_ref().map(PyAnyMethods::extract).transpose());
-        match collected(seeds.len(), small) {
+        match try_collect(seeds.len(), small) {
             Ok(small) => return Ok(Self::Each(small)),
             Err(error) if error.is_instance_of::<PyMemoryError>(object.py()) => return Err(error),
             Err(_) => {}
         }
-        let mut watch = Watch::default();
+        let mut interrupt = InterruptCheck::default();
         let stream = |(i, seed): (usize, &Option<Bound<'_, PyAny>>)| {
-            look(&mut watch, i).map_err(to_py)?;
+            poll_interrupt(&mut interrupt, i).map_err(to_py)?;
             let Some(seed) = seed else { return Ok(None) };
-            Pcg64::from_seed_words(&words_of(seed)?, &mut watch).map(Some).map_err(to_py)
+            Pcg64::from_entropy(&entropy_of(seed)?, &mut interrupt).map(Some).map_err(to_py)
         };
-        Ok(Self::Streams(collected(seeds.len(), seeds.iter().enumerate().map(stream))?))
+        Ok(Self::Streams(try_collect(seeds.len(), seeds.iter().enumerate().map(stream))?))
     }
 
     /// Resets as the core does; where that is refused, the streams stay as they were.
@@ -129,13 +129,13 @@ impl Seeding {
         let before = env.rngs()?;
         let mut rngs = env.rngs()?;
         for (i, (rng, stream)) in rngs.iter_mut().zip(streams).enumerate() {
-            let chosen = mask.is_none_or(|mask| mask.get(i) == Some(&true));
-            if let (true, Some(stream)) = (chosen, stream) {
+            let is_reset = mask.is_none_or(|mask| mask.get(i) == Some(&true));
+            if let (true, Some(stream)) = (is_reset, stream) {
                 *rng = stream.clone();
             }
         }
         // None for each goes on with the streams, and has the core look at how many there are.
-        let mut seeds = reserved(streams.len())?;
+        let mut seeds = with_capacity(streams.len())?;
         seeds.resize(streams.len(), None);
         env.set_rngs(&rngs)?;
         let reset = env.reset(Seeds::Each(&seeds), mask, options, obs);

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::Space;
 
-use crate::alloc::mapped;
-use crate::convert::args::{INTEGER, REAL, argument, index, integer, item_of, shape, shown, text};
+use crate::alloc::try_map;
+use crate::convert::args::{INTEGER, REAL, argument, index, integer, item_of, shape, short_repr, text};
 use crate::convert::array::new_dict;
 use crate::error::{to_py, value_error};
 
@@ -44,13 +44,13 @@ pub(crate) fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
     let get = |name: &str| item_of("action", dict.as_any(), name, FIX);
     let bounds = |name: &'static str| -> PyResult<Vec<f32>> {
         let numbers = argument::<f32>(name, &get(name)?, &REAL)?.read(false)?;
-        mapped(numbers.slice(), |x| x).map_err(to_py)
+        try_map(numbers.slice(), |x| x).map_err(to_py)
     };
     let space = match &*text("kind", &get("kind")?)? {
-        "discrete" => Space::Discrete { n: whole("n", &get("n")?)?, start: whole("start", &get("start")?)? },
+        "discrete" => Space::Discrete { n: int64("n", &get("n")?)?, start: int64("start", &get("start")?)? },
         "multi_discrete" => {
             let nvec = argument::<i64>("nvec", &get("nvec")?, &INTEGER)?.read(false)?;
-            Space::MultiDiscrete { nvec: mapped(nvec.slice(), |n| n).map_err(to_py)? }
+            Space::MultiDiscrete { nvec: try_map(nvec.slice(), |n| n).map_err(to_py)? }
         }
         "multi_binary" => Space::MultiBinary { n: index("n", &get("n")?)? },
         "box" => {
@@ -64,8 +64,8 @@ pub(crate) fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
 }
 
 /// An integer of 64 bits.
-fn whole(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let whole = integer(argument, "an integer", object)?;
-    let wrong = |_| value_error(argument, "an integer of 64 bits", &shown(&whole), "correct it");
-    whole.extract().map_err(wrong)
+fn int64(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let value = integer(argument, "an integer", object)?;
+    let mismatch = |_| value_error(argument, "an integer of 64 bits", &short_repr(&value), "correct it");
+    value.extract().map_err(mismatch)
 }

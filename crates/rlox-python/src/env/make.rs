@@ -5,34 +5,34 @@ use pyo3::types::{PyCapsule, PyDict, PyString};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{AutoresetMode, EnvPlugin, Error, VectorEnv};
 
-use crate::convert::args::{count, shown, text};
-use crate::convert::array::plugin_in;
+use crate::convert::args::{count, short_repr, text};
+use crate::convert::array::plugin_from_capsule;
 use crate::convert::options::{arguments_of, limit_of};
 use crate::convert::seed::{base_of, streams_from};
 use crate::error::{to_py, type_error, value_error};
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 
-enum Source<'a> {
+enum EnvSource<'a> {
     Id(String),
     Plugin(&'a EnvPlugin),
 }
 
-impl<'a> Source<'a> {
-    fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
+impl<'a> EnvSource<'a> {
+    fn parse(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         let Ok(capsule) = object.cast::<PyCapsule>() else { return id_of(object).map(Self::Id) };
-        plugin_in(capsule).map(Self::Plugin).ok_or_else(|| {
+        plugin_from_capsule(capsule).map(Self::Plugin).ok_or_else(|| {
             let expected = format!("a capsule {:?}", EnvPlugin::NAME);
             let fix = "compile its library against the rlox-core that this rlox is of";
-            type_error("plugin", &expected, &shown(object), fix)
+            type_error("plugin", &expected, &short_repr(object), fix)
         })
     }
 }
 
 /// An id, or what cannot be one for its length alone.
 pub(crate) fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    const LONGEST: usize = 1 << 10;
+    const MAX_ENV_ID_LEN: usize = 1 << 10;
     if let Ok(text) = object.cast::<PyString>()
-        && text.len()? > LONGEST
+        && text.len()? > MAX_ENV_ID_LEN
     {
         let got = format!("{} characters", text.len()?);
         return Err(value_error("env_id", "the id of a native environment", &got, "pass one such as CartPole-v1"));
@@ -60,7 +60,7 @@ pub(crate) fn make(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Box<dyn VectorEnv>> {
     let num_envs = count(count_name, num_envs)?;
-    let source = Source::of(env_id)?;
+    let source = EnvSource::parse(env_id)?;
     let arguments = arguments_of(kwargs)?;
     let options = MakeOptions {
         num_envs,
@@ -69,14 +69,14 @@ pub(crate) fn make(
         seed: seed.map(base_of).transpose()?.flatten(),
         arguments: &arguments,
     };
-    let made = detached(py, || match source {
-        Source::Id(id) => envs::make(&id, &options),
-        Source::Plugin(plugin) => plugin.make(&options),
+    let env = detach(py, || match source {
+        EnvSource::Id(id) => envs::make(&id, &options),
+        EnvSource::Plugin(plugin) => plugin.make(&options),
     });
-    let name = |error: Error| {
+    let rename_arguments = |error: Error| {
         error.rename_argument("num_envs", count_name.to_owned()).rename_argument("arguments", "env_kwargs")
     };
-    let mut env = made.map_err(|error| to_py(name(error)))?;
+    let mut env = env.map_err(|error| to_py(rename_arguments(error)))?;
     if let (Some(seed), None) = (seed, options.seed) {
         env.set_rngs(&streams_from(seed, num_envs, |rng| rng)?).map_err(to_py)?;
     }

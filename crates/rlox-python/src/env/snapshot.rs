@@ -2,33 +2,33 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Error, Pcg64, Standing, check_len};
+use rlox_core::{Error, Pcg64, EnvSnapshot, check_len};
 
-use super::{Inner, untold};
-use crate::alloc::mapped;
+use super::{Inner, state_unavailable};
+use crate::alloc::try_map;
 use crate::convert::args::{INTEGER, REAL, argument, expect_shape, item};
-use crate::convert::array::{fresh, new_dict, result};
+use crate::convert::array::{zeros, new_dict, empty};
 use crate::convert::flags::flag_argument;
-use crate::sync::cell::Shared;
+use crate::sync::cell::GuardedCell;
 
 const FIX: &str = "pass what get_state() gave";
 
 /// Everything at one moment: no step of another thread comes between.
-pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn take_snapshot<'py>(py: Python<'py>, inner: &GuardedCell<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
     let width = inner.with(py, true, |inner| inner.state_width("get_state"))?;
-    let mut states = result::<f64>(py, &[num_envs, width])?;
-    let (mut returns, mut steps) = (result::<f64>(py, &[num_envs])?, result::<i64>(py, &[num_envs])?);
-    let (mut finished, mut streams) = (fresh::<bool>(py, &[num_envs])?, result::<i64>(py, &[num_envs, WORDS])?);
-    let (rows, words) = (states.slice(), streams.slice());
-    let (all_returns, all_steps, all_finished) = (returns.slice(), steps.slice(), finished.slice());
+    let mut states = empty::<f64>(py, &[num_envs, width])?;
+    let (mut returns, mut steps) = (empty::<f64>(py, &[num_envs])?, empty::<i64>(py, &[num_envs])?);
+    let (mut finished, mut streams) = (zeros::<bool>(py, &[num_envs])?, empty::<i64>(py, &[num_envs, RNG_STATE_LEN])?);
+    let (states_out, streams_out) = (states.slice(), streams.slice());
+    let (returns_out, steps_out, finished_out) = (returns.slice(), steps.slice(), finished.slice());
     inner.with(py, true, |inner| {
-        let standing = Standing::of(inner.env.as_ref())?.ok_or_else(untold)?;
-        check_len("states", standing.states.len(), rows.len())?;
-        rows.copy_from_slice(&standing.states);
-        all_returns.copy_from_slice(&standing.episode_returns);
-        all_steps.copy_from_slice(&standing.episode_steps);
-        all_finished.copy_from_slice(&standing.finished);
-        words.copy_from_slice(&standing.streams);
+        let snapshot = EnvSnapshot::capture(inner.env.as_ref())?.ok_or_else(state_unavailable)?;
+        check_len("states", snapshot.states.len(), states_out.len())?;
+        states_out.copy_from_slice(&snapshot.states);
+        returns_out.copy_from_slice(&snapshot.episode_returns);
+        steps_out.copy_from_slice(&snapshot.episode_steps);
+        finished_out.copy_from_slice(&snapshot.finished);
+        streams_out.copy_from_slice(&snapshot.streams);
         Ok(())
     })?;
     let dict = new_dict(py)?;
@@ -41,12 +41,12 @@ pub(crate) fn take<'py>(py: Python<'py>, inner: &Shared<Inner>, num_envs: usize)
 }
 
 /// Words of a stream.
-pub(crate) const WORDS: usize = Pcg64::WORDS;
+pub(crate) const RNG_STATE_LEN: usize = Pcg64::STATE_LEN;
 
 /// Restores what [`take`] returned; `name` gives an error the names that the caller knows.
-pub(crate) fn put(
+pub(crate) fn restore_snapshot(
     py: Python<'_>,
-    inner: &Shared<Inner>,
+    inner: &GuardedCell<Inner>,
     num_envs: usize,
     dict: &Bound<'_, PyDict>,
     name: impl FnOnce(Error) -> Error + Send,
@@ -68,18 +68,18 @@ pub(crate) fn put(
     expect_shape("episode_returns", returns.shape(), num_envs, &[])?;
     expect_shape("episode_steps", steps.shape(), num_envs, &[])?;
     expect_shape("finished", finished.shape(), num_envs, &[])?;
-    expect_shape("streams", streams.shape(), num_envs, &[WORDS])?;
+    expect_shape("streams", streams.shape(), num_envs, &[RNG_STATE_LEN])?;
     let (states, returns, steps) = (states.slice(), returns.slice(), steps.slice());
     let (finished, streams) = (finished.slice(), streams.slice());
     inner.with(py, true, |inner| {
         // Copies, as other threads may write to the arrays between the look at them and their use.
-        let standing = Standing {
-            states: mapped(states, |x| x)?.into(),
-            episode_returns: mapped(returns, |x| x)?.into(),
-            episode_steps: mapped(steps, |x| x)?.into(),
+        let snapshot = EnvSnapshot {
+            states: try_map(states, |x| x)?.into(),
+            episode_returns: try_map(returns, |x| x)?.into(),
+            episode_steps: try_map(steps, |x| x)?.into(),
             finished: finished.into(),
-            streams: mapped(streams, |x| x)?.into(),
+            streams: try_map(streams, |x| x)?.into(),
         };
-        standing.put(inner.env.as_mut()).map_err(name)
+        snapshot.restore_into(inner.env.as_mut()).map_err(name)
     })
 }

@@ -5,7 +5,7 @@ use rlox_core::StepOut;
 
 use crate::convert::args::{expect_shape, output};
 use crate::convert::policy_output::ActionArgument;
-use crate::sync::borrow::{Apart, Output, guards_any};
+use crate::sync::borrow::{DisjointBorrows, Output, has_borrows};
 
 /// The arguments of `step_into`.
 pub(crate) struct StepArrays<'a, 'py> {
@@ -18,24 +18,24 @@ pub(crate) struct StepArrays<'a, 'py> {
 
 impl<'a, 'py> StepArrays<'a, 'py> {
     /// For one step of `n` environments, by the rules of [`Apart`]; none if guards are needed to tell what is wrong.
-    pub(crate) fn unguarded(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
-        if guards_any() {
+    pub(crate) fn fast_borrow(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
+        if has_borrows() {
             return None;
         }
-        let mut apart = Apart::default();
+        let mut borrows = DisjointBorrows::default();
         let out = StepOut {
-            obs: apart.output(self.obs, &[n, dim])?,
-            reward: apart.output(self.rewards, &[n])?,
-            terminated: apart.output(self.terminated, &[n])?,
-            truncated: apart.output(self.truncated, &[n])?,
-            final_obs: self.final_obs.map_or(Some(&mut [][..]), |array| apart.output(array, &[n, dim]))?,
+            obs: borrows.output(self.obs, &[n, dim])?,
+            reward: borrows.output(self.rewards, &[n])?,
+            terminated: borrows.output(self.terminated, &[n])?,
+            truncated: borrows.output(self.truncated, &[n])?,
+            final_obs: self.final_obs.map_or(Some(&mut [][..]), |array| borrows.output(array, &[n, dim]))?,
         };
-        actions.is_apart(&mut apart).then_some(out)
+        actions.is_disjoint(&mut borrows).then_some(out)
     }
 
     /// Arrays of `rows` rows, each of shape `each` or, observations, `each_obs`.
-    pub(crate) fn guarded(&self, rows: usize, each: &[usize], each_obs: &[usize]) -> PyResult<Guarded<'py>> {
-        let guarded = Guarded {
+    pub(crate) fn guarded_borrow(&self, rows: usize, each: &[usize], each_obs: &[usize]) -> PyResult<GuardedArrays<'py>> {
+        let guarded = GuardedArrays {
             obs: output("obs", self.obs)?,
             rewards: output("rewards", self.rewards)?,
             terminated: output("terminated", self.terminated)?,
@@ -54,7 +54,7 @@ impl<'a, 'py> StepArrays<'a, 'py> {
 }
 
 /// The same, which nobody else uses meanwhile.
-pub(crate) struct Guarded<'py> {
+pub(crate) struct GuardedArrays<'py> {
     obs: Output<'py, f32>,
     rewards: Output<'py, f64>,
     terminated: Output<'py, bool>,
@@ -62,7 +62,7 @@ pub(crate) struct Guarded<'py> {
     final_obs: Option<Output<'py, f32>>,
 }
 
-impl Guarded<'_> {
+impl GuardedArrays<'_> {
     pub(crate) fn out(&mut self) -> StepOut<'_> {
         StepOut {
             obs: self.obs.slice(),

@@ -5,17 +5,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
     Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv, Watch, check_len, masked_actions, stream_words, streams_of,
+    StepOut, VectorEnv, InterruptCheck, check_len, masked_actions, streams_to_array, streams_from_array,
 };
 
 use super::Inner;
-use super::snapshot::{self, WORDS};
-use crate::alloc::{reserved, zeroed};
+use super::snapshot::{self, RNG_STATE_LEN};
+use crate::alloc::{with_capacity, zeroed};
 use crate::convert::args::{INTEGER, argument, expect_shape, index, instance, output};
-use crate::convert::array::{fresh, new_dict, result};
+use crate::convert::array::{zeros, new_dict, empty};
 use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::options::options_of;
-use crate::convert::policy_output::{ActionArgument, SaidArgument};
+use crate::convert::policy_output::{ActionArgument, PolicyStepArgument};
 use crate::convert::seed::{Seeding, seed_of};
 use crate::convert::space::space_dict;
 use crate::env::make::make;
@@ -23,23 +23,23 @@ use crate::env::step_arrays::StepArrays;
 use crate::error::to_py;
 use crate::normalize::{Normalizer, normalizer_of};
 use crate::rollout::RolloutBuffer;
-use crate::sync::cell::Shared;
-use crate::sync::gil::{alone, detached};
+use crate::sync::cell::GuardedCell;
+use crate::sync::gil::{is_alone, detach};
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
-const LONG: usize = 128;
-const LONG_OBS: usize = 4096;
+const DETACH_MIN_ENVS: usize = 128;
+const DETACH_MIN_OBS_ELEMENTS: usize = 4096;
 
 /// Numbers whose place the Python objects take that are made of a step's result, for each environment: a row of the final
 /// observations, its index and flags. It is asked for before the step, and given back for them.
-const ROOM: usize = 72;
+const OBJECT_OVERHEAD_FLOATS: usize = 72;
 
 /// After so many steps of single environments it is time to look for Ctrl-C.
-const SHORT: usize = 1024;
+const POLL_EVERY_ENV_STEPS: usize = 1024;
 
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeVectorEnv {
-    pub(crate) inner: Shared<Inner>,
+    pub(crate) inner: GuardedCell<Inner>,
     pub(crate) spec: EnvSpec,
     #[pyo3(get)]
     pub(crate) num_envs: usize,
@@ -75,16 +75,16 @@ impl Names {
 
 impl NativeVectorEnv {
     /// Around environments that are made; `slow` where a step of them always takes long.
-    pub(crate) fn around(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
+    pub(crate) fn from_env(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
         let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
         let spec = env.spec().clone();
         let (dim, action_shape) = (spec.observation.dim(), spec.action.shape());
         let finals = if mode == AutoresetMode::SameStep { num_envs * dim } else { 0 };
         let final_obs = zeroed(finals).map_err(to_py)?;
-        let (masks, restorable, env) = detached(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
-        let inner = Shared::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
-        let long = num_envs >= LONG || num_envs * dim >= LONG_OBS || slow;
-        Ok(Self { inner, spec, num_envs, mode, masks, restorable, dim, action_shape, long, names: Names::BATCH })
+        let (masks, supports_state, env) = detach(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
+        let inner = GuardedCell::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
+        let long = num_envs >= DETACH_MIN_ENVS || num_envs * dim >= DETACH_MIN_OBS_ELEMENTS || slow;
+        Ok(Self { inner, spec, num_envs, mode, masks, restorable: supports_state, dim, action_shape, long, names: Names::BATCH })
     }
 
     fn discrete(&self) -> bool {
@@ -92,7 +92,7 @@ impl NativeVectorEnv {
     }
 
     /// Enters environment, buffer and normaliser, in this order.
-    pub(crate) fn roll(
+    pub(crate) fn with_rollout(
         &self,
         py: Python<'_>,
         long: bool,
@@ -109,7 +109,7 @@ impl NativeVectorEnv {
     }
 
     /// Enters environment and normaliser, in this order, without the GIL.
-    pub(crate) fn lend<R: Send>(
+    pub(crate) fn with_env_and_normalizer<R: Send>(
         &self,
         py: Python<'_>,
         normalizer: Option<&Normalizer>,
@@ -140,7 +140,7 @@ impl NativeVectorEnv {
     ) -> PyResult<Self> {
         let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
         // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
-        let env = Self::around(py, env, env_id.is_instance_of::<PyCapsule>())?;
+        let env = Self::from_env(py, env, env_id.is_instance_of::<PyCapsule>())?;
         Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
     }
 
@@ -181,11 +181,11 @@ impl NativeVectorEnv {
         mask: Option<&Bound<'py, PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let seeds = Seeding::of(seed, self.num_envs)?;
+        let seeds = Seeding::parse(seed, self.num_envs)?;
         let options = options_of(options)?;
         let mask = mask.map(|mask| flag_argument("reset_mask", mask)?.read(py, false)).transpose()?;
         let mask = mask.as_ref().map(Flags::slice);
-        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let mut obs = empty::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
         self.inner.with(py, self.long, |inner| seeds.reset(&mut *inner.env, mask, &options, row))?;
         Ok(obs.into_array())
@@ -202,16 +202,16 @@ impl NativeVectorEnv {
         Option<Bound<'py, PyArrayDyn<f32>>>,
     )> {
         let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
-        let actions = actions.read(!self.long && alone(py), self.num_envs, &self.action_shape)?;
+        let actions = actions.read(!self.long && is_alone(py), self.num_envs, &self.action_shape)?;
         let (mut obs, mut rewards) =
-            (result::<f32>(py, &[self.num_envs, self.dim])?, result::<f64>(py, &[self.num_envs])?);
+            (empty::<f32>(py, &[self.num_envs, self.dim])?, empty::<f64>(py, &[self.num_envs])?);
         let (mut terminated, mut truncated) =
-            (fresh::<bool>(py, &[self.num_envs])?, fresh::<bool>(py, &[self.num_envs])?);
+            (zeros::<bool>(py, &[self.num_envs])?, zeros::<bool>(py, &[self.num_envs])?);
         let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
             // Before the step, which cannot be taken back; pages that nobody writes to cost nothing.
-            let mut copy = reserved(inner.final_obs.len() + self.num_envs * ROOM)?;
+            let mut copy = with_capacity(inner.final_obs.len() + self.num_envs * OBJECT_OVERHEAD_FLOATS)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
             inner.env.step(actions, out).map_err(|error| self.names.apply(error))?;
@@ -242,15 +242,15 @@ impl NativeVectorEnv {
         let actions = ActionArgument::new(self.names.actions, actions, self.discrete())?;
         let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs };
         if !self.long
-            && alone(py)
-            && let Some(out) = arrays.unguarded(n, self.dim, &actions)
+            && is_alone(py)
+            && let Some(out) = arrays.fast_borrow(n, self.dim, &actions)
         {
             let actions = actions.read(true, n, &self.action_shape)?;
             let actions = actions.get();
             return self.inner.with(py, self.long, |inner| inner.env.step(actions, out));
         }
         let actions = actions.read(false, n, &self.action_shape)?;
-        let mut guarded = arrays.guarded(n, &[], &each)?;
+        let mut guarded = arrays.guarded_borrow(n, &[], &each)?;
         let (actions, out) = (actions.get(), guarded.out());
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
@@ -272,7 +272,7 @@ impl NativeVectorEnv {
         let steps = actions.rows();
         let actions = actions.read(false, steps, &shape)?;
         let arrays = StepArrays { obs, rewards, terminated, truncated, final_obs: Some(final_obs) };
-        let mut guarded = arrays.guarded(steps, &[n], &[n, dim])?;
+        let mut guarded = arrays.guarded_borrow(steps, &[n], &[n, dim])?;
         let out = guarded.out();
         let obs = out.obs.chunks_exact_mut(n * dim);
         let rewards = out.reward.chunks_exact_mut(n);
@@ -282,10 +282,10 @@ impl NativeVectorEnv {
         let rows = obs.zip(rewards).zip(terminated.zip(truncated)).zip(final_obs).enumerate();
         let (actions, width) = (actions.get(), shape.iter().product());
         self.inner.with(py, true, |inner| {
-            let mut watch = Watch::default();
+            let mut interrupt = InterruptCheck::default();
             for (t, (((obs, reward), (terminated, truncated)), final_obs)) in rows {
-                if t.is_multiple_of((SHORT / n).max(1)) {
-                    watch.check()?;
+                if t.is_multiple_of((POLL_EVERY_ENV_STEPS / n).max(1)) {
+                    interrupt.check()?;
                 }
                 let actions = match actions {
                     Actions::Discrete(all) => Actions::Discrete(&all[t * width..][..width]),
@@ -308,7 +308,7 @@ impl NativeVectorEnv {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
-        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
+        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
     }
     #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
     fn step_rollout(
@@ -324,19 +324,19 @@ impl NativeVectorEnv {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
         let t = index("t", t)?;
-        let said = SaidArgument::new(actions, log_probs, values, self.discrete())?;
-        let said = said.read(&buffer.fields, self.num_envs, &self.action_shape)?;
-        let said = said.get();
-        self.roll(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, said, normalizer))
+        let policy_step = PolicyStepArgument::new(actions, log_probs, values, self.discrete())?;
+        let policy_step = policy_step.read(&buffer.fields, self.num_envs, &self.action_shape)?;
+        let policy_step = policy_step.get();
+        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, policy_step, normalizer))
     }
 
     fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, self.long, |inner| {
             let count = inner.env.episodes().len();
-            let (mut returns, mut lengths, mut wide) = (reserved(count)?, reserved(count)?, reserved(count)?);
+            let (mut returns, mut lengths, mut int_lengths) = (with_capacity(count)?, with_capacity(count)?, with_capacity(count)?);
             inner.drain(&mut returns, &mut lengths);
-            wide.extend(lengths.into_iter().map(i64::from));
-            Ok((returns, wide))
+            int_lengths.extend(lengths.into_iter().map(i64::from));
+            Ok((returns, int_lengths))
         })?;
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
     }
@@ -348,7 +348,7 @@ impl NativeVectorEnv {
     }
 
     fn observe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
-        let mut obs = result::<f32>(py, &[self.num_envs, self.dim])?;
+        let mut obs = empty::<f32>(py, &[self.num_envs, self.dim])?;
         let row = obs.slice();
         self.inner.with(py, self.long, |inner| inner.env.observe(row))?;
         Ok(obs.into_array())
@@ -358,22 +358,22 @@ impl NativeVectorEnv {
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shape = [self.num_envs, masked_actions(&self.spec.action)];
-        let Some(given) = out else {
-            let mut masks = fresh::<bool>(py, &shape)?;
+        let Some(array) = out else {
+            let mut masks = zeros::<bool>(py, &shape)?;
             let flags = masks.slice();
             self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
             return Ok(masks.into_array().into_any());
         };
-        let mut masks = output::<bool>("out", given)?;
+        let mut masks = output::<bool>("out", array)?;
         expect_shape("out", masks.shape(), shape[0], &shape[1..])?;
         let flags = masks.slice();
         self.inner.with(py, self.long, |inner| inner.env.action_masks(flags))?;
-        Ok(given.clone())
+        Ok(array.clone())
     }
 
     /// The action masks of the last states of the episodes that the last step truncated, (N, n); other rows hold anything.
     fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
-        let mut masks = fresh::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
+        let mut masks = zeros::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
         let flags = masks.slice();
         self.inner.with(py, self.long, |inner| inner.env.final_action_masks(flags))?;
         Ok(masks.into_array())
@@ -381,36 +381,36 @@ impl NativeVectorEnv {
 
     fn states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         let width = self.inner.with(py, self.long, |inner| inner.state_width("render"))?;
-        let mut states = result::<f64>(py, &[self.num_envs, width])?;
+        let mut states = empty::<f64>(py, &[self.num_envs, width])?;
         let rows = states.slice();
         self.inner.with(py, self.long, |inner| inner.states(width, rows))?;
         Ok(states.into_array())
     }
 
     fn get_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot::take(py, &self.inner, self.num_envs)
+        snapshot::take_snapshot(py, &self.inner, self.num_envs)
     }
 
     fn set_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let state = instance::<PyDict>("state", state, "VecEnv's state, a dict")?;
-        snapshot::put(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
+        snapshot::restore_snapshot(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
     /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
-        let mut words = result::<i64>(py, &[self.num_envs, WORDS])?;
-        let taken = self.inner.with(py, self.long, |inner| stream_words(&inner.env.rngs()?))?;
-        check_len("streams", taken.len(), words.slice().len()).map_err(to_py)?;
-        words.slice().copy_from_slice(&taken);
-        Ok(words.into_array())
+        let mut states = empty::<i64>(py, &[self.num_envs, RNG_STATE_LEN])?;
+        let stream_states = self.inner.with(py, self.long, |inner| streams_to_array(&inner.env.rngs()?))?;
+        check_len("streams", stream_states.len(), states.slice().len()).map_err(to_py)?;
+        states.slice().copy_from_slice(&stream_states);
+        Ok(states.into_array())
     }
 
     fn set_rng_states(&self, py: Python<'_>, states: &Bound<'_, PyAny>) -> PyResult<()> {
-        let words = argument::<i64>("states", states, &INTEGER)?.read(false)?;
-        expect_shape("states", words.shape(), self.num_envs, &[WORDS])?;
-        let words = words.slice();
+        let states = argument::<i64>("states", states, &INTEGER)?.read(false)?;
+        expect_shape("states", states.shape(), self.num_envs, &[RNG_STATE_LEN])?;
+        let states = states.slice();
         self.inner.with(py, self.long, |inner| {
-            inner.env.set_rngs(&streams_of(words).map_err(|error| error.rename_argument("streams", "states"))?)
+            inner.env.set_rngs(&streams_from_array(states).map_err(|error| error.rename_argument("streams", "states"))?)
         })
     }
 }

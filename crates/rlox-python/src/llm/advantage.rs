@@ -5,20 +5,20 @@ use numpy::{IntoPyArray, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, Py
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
-use rlox_core::{Float, Watch};
+use rlox_core::{Float, InterruptCheck};
 
-use crate::alloc::{collected, zeroed};
+use crate::alloc::{try_collect, zeroed};
 use crate::convert::args::{
     Argument, Input, Like, REAL, argument, argument_like, asarray, attribute, count, float, is_single, no_number,
     positive, sequence,
 };
-use crate::convert::array::{FromArray, result};
+use crate::convert::array::{FromArray, empty};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
-use crate::sync::gil::{alone, call, check_signals, detached};
+use crate::sync::gil::{is_alone, call, check_signals, detach};
 
 /// From how many elements on a call may take more than 5 us.
-const LONG: usize = 4096;
+const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
 /// Advantages of one group of completions relative to each other (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
@@ -138,13 +138,13 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
         let number = if item.is_none() { Ok(f64::NAN) } else { float(&item) };
         number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
     };
-    let looking = |(at, item): (usize, Bound<'py, PyAny>)| {
-        if at.is_multiple_of(Watch::STRETCH) {
+    let poll_and_convert = |(index, item): (usize, Bound<'py, PyAny>)| {
+        if index.is_multiple_of(InterruptCheck::POLL_ELEMENTS) {
             check_signals(py)?;
         }
         number(item)
     };
-    let numbers = collected(items.len(), items.iter().enumerate().map(looking))?;
+    let numbers = try_collect(items.len(), items.iter().enumerate().map(poll_and_convert))?;
     Ok(numbers.into_pyarray(py).reshape(rewards.shape())?.as_untyped().clone())
 }
 
@@ -160,26 +160,26 @@ fn run_as<'py, T: Float + FromArray + Pod>(
     let weights = weights.map(|x| argument_like::<f64>("weights", x, &REAL, Some(like))).transpose()?;
 
     result_shape(rewards.shape(), group_size, weights.as_ref().map(Argument::shape))?;
-    let long = rewards.len() > LONG || weights.as_ref().is_some_and(|weights| weights.len() > LONG);
-    let hold = !long && alone(py);
+    let long = rewards.len() > DETACH_ABOVE_ELEMENTS || weights.as_ref().is_some_and(|weights| weights.len() > DETACH_ABOVE_ELEMENTS);
+    let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
     let weights = weights.map(|weights| weights.read(hold)).transpose()?;
     let shape = result_shape(rewards.shape(), group_size, weights.as_ref().map(Input::shape))?;
-    let mut advantages = result::<T>(py, shape)?;
+    let mut advantages = empty::<T>(py, shape)?;
     let (rewards, weights) = (rewards.slice(), weights.as_ref().map(Input::slice));
     let out = advantages.slice();
     let group_size = group_size.unwrap_or(out.len());
     let mut work = || match weights {
         None => batch(rewards, group_size, &options, out),
         Some(weights) => {
-            let (mut combined, mut wide) = (zeroed(out.len())?, zeroed(out.len())?);
+            let (mut combined, mut advantages_f64) = (zeroed(out.len())?, zeroed(out.len())?);
             combine_rewards(rewards, weights, &mut combined)?;
-            batch(&combined, group_size, &options, &mut wide)?;
-            out.iter_mut().zip(wide).for_each(|(out, x)| *out = T::of(x));
+            batch(&combined, group_size, &options, &mut advantages_f64)?;
+            out.iter_mut().zip(advantages_f64).for_each(|(out, x)| *out = T::from_f64(x));
             Ok(())
         }
     };
-    if long { detached(py, work) } else { work() }.map_err(to_py)?;
+    if long { detach(py, work) } else { work() }.map_err(to_py)?;
     Ok(advantages.into_array().into_any())
 }
 
@@ -196,7 +196,7 @@ fn result_shape<'a>(
     }
     let fits = match (rewards, weights) {
         ([_], None) => true,
-        ([_, of_group], None) => Some(*of_group) == group_size,
+        ([_, group_len], None) => Some(*group_len) == group_size,
         ([_, functions], Some(weights)) => weights == [*functions],
         _ => false,
     };

@@ -7,11 +7,11 @@ use rlox_core::Float;
 use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
 
 use crate::convert::args::{asarray, is_single};
-use crate::convert::array::{FromArray, result};
+use crate::convert::array::{FromArray, empty};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 
 /// The divergence of a policy from a reference: KL(policy || ref), estimated from tokens that the policy sampled.
 ///
@@ -49,7 +49,7 @@ pub(crate) fn token_kl<'py>(
     #[pyo3(from_py_with = options::estimator)] estimator: &str,
     #[pyo3(from_py_with = options::reduction)] reduction: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (estimator, reduction) = (named(estimator)?, reduced(reduction)?);
+    let (estimator, reduction) = (parse_estimator(estimator)?, parse_reduction(reduction)?);
     let log_probs = asarray("log_probs", log_probs)?;
     let log_probs = log_probs.as_any();
     if is_single(log_probs) {
@@ -59,7 +59,7 @@ pub(crate) fn token_kl<'py>(
     }
 }
 
-pub(super) fn named(estimator: &str) -> PyResult<KlEstimator> {
+pub(super) fn parse_estimator(estimator: &str) -> PyResult<KlEstimator> {
     match estimator {
         "k1" => Ok(KlEstimator::K1),
         "k2" => Ok(KlEstimator::K2),
@@ -72,7 +72,7 @@ pub(super) fn named(estimator: &str) -> PyResult<KlEstimator> {
 }
 
 /// How tokens are reduced, if they are, and whether all together.
-fn reduced(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
+fn parse_reduction(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
     match reduction {
         "none" => Ok(None),
         "sum" => Ok(Some((Reduction::Sum, false))),
@@ -96,37 +96,37 @@ fn run<'py, T: Float + FromArray + Pod>(
     let tokens = Arguments::<T>::new(["log_probs", "ref_log_probs"], log_probs, ref_log_probs, mask)?.read(py)?;
     match reduction {
         None => {
-            let mut kl = result::<T>(py, tokens.shape())?;
+            let mut kl = empty::<T>(py, tokens.shape())?;
             let (policy, reference, mask) = tokens.slices();
             let out = kl.slice();
             let mut work = || each(policy, reference, mask, estimator, out);
-            if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+            if tokens.long() { detach(py, work) } else { work() }.map_err(to_py)?;
             Ok(kl.into_array().into_any())
         }
-        Some((kind, true)) => one(py, &tokens, estimator, kind),
+        Some((kind, true)) => reduce_all(py, &tokens, estimator, kind),
         Some((kind, false)) => match tokens.sequences("log_probs")? {
-            [] => one(py, &tokens, estimator, kind),
-            [rows, ..] => many(py, &tokens, *rows, estimator, kind),
+            [] => reduce_all(py, &tokens, estimator, kind),
+            [rows, ..] => reduce_rows(py, &tokens, *rows, estimator, kind),
         },
     }
 }
 
 /// A number for all tokens.
-pub(super) fn one<'py, T: Float + FromArray>(
+pub(super) fn reduce_all<'py, T: Float + FromArray>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,
     estimator: KlEstimator,
     reduction: Reduction,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (policy, reference, mask) = tokens.slices();
-    let mut kl = [T::of(0.0)];
+    let mut kl = [T::from_f64(0.0)];
     let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, &mut kl);
-    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
-    Ok(PyFloat::new(py, kl[0].wide()).into_any())
+    if tokens.long() { detach(py, work) } else { work() }.map_err(to_py)?;
+    Ok(PyFloat::new(py, kl[0].to_f64()).into_any())
 }
 
 /// A number for each of `rows` sequences.
-pub(super) fn many<'py, T: Float + FromArray + Pod>(
+pub(super) fn reduce_rows<'py, T: Float + FromArray + Pod>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,
     rows: usize,
@@ -134,9 +134,9 @@ pub(super) fn many<'py, T: Float + FromArray + Pod>(
     reduction: Reduction,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (policy, reference, mask) = tokens.slices();
-    let mut kl = result::<T>(py, &[rows])?;
+    let mut kl = empty::<T>(py, &[rows])?;
     let out = kl.slice();
     let mut work = || sequence_kl(policy, reference, mask, estimator, reduction, out);
-    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    if tokens.long() { detach(py, work) } else { work() }.map_err(to_py)?;
     Ok(kl.into_array().into_any())
 }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::convert::args::{number, shown, switch};
+use crate::convert::args::{number, short_repr, switch};
 use crate::error::type_error;
 
 macro_rules! texts {
@@ -19,7 +19,7 @@ texts!(estimator reduction level scale overflow);
 
 fn text<'a>(argument: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     let text = object.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
-    text.ok_or_else(|| type_error(argument, "a string", &shown(object), "pass a str"))
+    text.ok_or_else(|| type_error(argument, "a string", &short_repr(object), "pass a str"))
 }
 
 macro_rules! numbers {

@@ -8,34 +8,34 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
-use rlox_core::{Result, Watch};
+use rlox_core::{Result, InterruptCheck};
 
-use crate::alloc::{collected, mapped, reserved, zeroed};
-use crate::convert::args::{Argument, INTEGER, argument, asarray, count, sequence, shown};
-use crate::convert::array::{FromArray, new_dict, result, slice};
+use crate::alloc::{try_collect, try_map, with_capacity, zeroed};
+use crate::convert::args::{Argument, INTEGER, argument, asarray, count, sequence, short_repr};
+use crate::convert::array::{FromArray, new_dict, empty, slice};
 use crate::error::{to_py, type_error, value_error, value_error_at};
 use crate::llm::options;
 use crate::sync::borrow::{Kind, typed};
-use crate::sync::gil::{alone, check_signals, detached};
-use crate::sync::interrupt::look;
+use crate::sync::gil::{is_alone, check_signals, detach};
+use crate::sync::interrupt::poll_interrupt;
 
 /// How long a call works before other threads have a turn.
-const TURN: Duration = Duration::from_millis(5);
+const GIL_YIELD_INTERVAL: Duration = Duration::from_millis(5);
 
 /// When they last had one.
-struct Turns(Instant);
+struct GilYielder(Instant);
 
-impl Turns {
+impl GilYielder {
     fn new() -> Self {
         Self(Instant::now())
     }
 
     /// If it is time to, lets other threads run, and Ctrl-C end the call; says whether it did.
-    fn give(&mut self, py: Python<'_>) -> PyResult<bool> {
-        if self.0.elapsed() < TURN {
+    fn maybe_yield(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.0.elapsed() < GIL_YIELD_INTERVAL {
             return Ok(false);
         }
-        detached(py, || ());
+        detach(py, || ());
         check_signals(py)?;
         self.0 = Instant::now();
         Ok(true)
@@ -74,50 +74,50 @@ pub(crate) fn pack_sequences<'py>(
     #[pyo3(from_py_with = options::overflow)] overflow: &str,
 ) -> PyResult<Bound<'py, PyList>> {
     let max_length = count("max_length", max_length)?;
-    let overflow = named(overflow)?;
+    let overflow = parse_overflow(overflow)?;
     let py = sequences.py();
     let items = sequence(sequences).map_err(|error| {
         if error.is_instance_of::<PyTypeError>(py) {
             return type_error(
                 "sequences",
                 "a list of sequences",
-                &shown(sequences.get_type().as_any()),
+                &short_repr(sequences.get_type().as_any()),
                 "pass a list",
             );
         }
         error
     })?;
-    let arrays = taken(py, items.iter(), |item| asarray("sequences", &item))?;
-    if all::<u32>(&arrays) {
-        rows::<u32>(py, arrays, max_length, overflow)
-    } else if all::<i32>(&arrays) {
-        rows::<i32>(py, arrays, max_length, overflow)
+    let arrays = map_sequences(py, items.iter(), |item| asarray("sequences", &item))?;
+    if have_dtype::<u32>(&arrays) {
+        pack_rows::<u32>(py, arrays, max_length, overflow)
+    } else if have_dtype::<i32>(&arrays) {
+        pack_rows::<i32>(py, arrays, max_length, overflow)
     } else {
-        rows::<i64>(py, arrays, max_length, overflow)
+        pack_rows::<i64>(py, arrays, max_length, overflow)
     }
 }
 
 /// What is made of many sequences, one after the other.
-fn taken<S, R>(
+fn map_sequences<S, R>(
     py: Python<'_>,
     sequences: impl ExactSizeIterator<Item = S>,
-    take: impl Fn(S) -> PyResult<R>,
+    convert: impl Fn(S) -> PyResult<R>,
 ) -> PyResult<Vec<R>> {
-    let mut turns = Turns::new();
-    collected(
+    let mut yielder = GilYielder::new();
+    try_collect(
         sequences.len(),
         sequences.map(|sequence| {
-            turns.give(py)?;
-            take(sequence)
+            yielder.maybe_yield(py)?;
+            convert(sequence)
         }),
     )
 }
 
-fn all<T: Kind>(arrays: &[Bound<'_, PyUntypedArray>]) -> bool {
+fn have_dtype<T: Kind>(arrays: &[Bound<'_, PyUntypedArray>]) -> bool {
     !arrays.is_empty() && arrays.iter().all(|array| typed::<T>(array.as_any()).is_some())
 }
 
-fn named(overflow: &str) -> PyResult<Overflow> {
+fn parse_overflow(overflow: &str) -> PyResult<Overflow> {
     match overflow {
         "error" => Ok(Overflow::Error),
         "truncate" => Ok(Overflow::Truncate),
@@ -125,28 +125,28 @@ fn named(overflow: &str) -> PyResult<Overflow> {
     }
 }
 
-fn rows<'py, T: FromArray + Pod + Sync>(
+fn pack_rows<'py, T: FromArray + Pod + Sync>(
     py: Python<'py>,
     arrays: Vec<Bound<'py, PyUntypedArray>>,
     max_length: usize,
     overflow: Overflow,
 ) -> PyResult<Bound<'py, PyList>> {
-    let sequences = taken(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
+    let sequences = map_sequences(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
 
-    let whole = lengths_of(&sequences)?;
-    let packing = detached(py, || pack(&whole, max_length, overflow));
+    let full_lengths = lengths_of(&sequences)?;
+    let packing = detach(py, || pack(&full_lengths, max_length, overflow));
     let packing = packing.map_err(|error| to_py(error.rename_argument("lengths", "sequences")))?;
-    let lengths = mapped(&whole, |length| length.min(max_length)).map_err(to_py)?;
+    let lengths = try_map(&full_lengths, |length| length.min(max_length)).map_err(to_py)?;
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {
         let got = max_length.to_string();
         return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass the length of a row"));
     }
     let (count, bins) = (packing.sources().len(), packing.num_bins());
-    let (mut tokens, mut positions) = (result::<T>(py, &[total])?, result::<i64>(py, &[total])?);
-    let (mut mask, mut starts) = (result::<i64>(py, &[total])?, result::<i64>(py, &[count])?);
-    let (mut cumulated, mut sources) = (result::<i32>(py, &[count + bins])?, result::<i64>(py, &[count])?);
-    copy(py, sequences, &whole, &places(&lengths, &packing)?, max_length, tokens.slice())?;
+    let (mut tokens, mut positions) = (empty::<T>(py, &[total])?, empty::<i64>(py, &[total])?);
+    let (mut mask, mut starts) = (empty::<i64>(py, &[total])?, empty::<i64>(py, &[count])?);
+    let (mut cumulated, mut sources) = (empty::<i32>(py, &[count + bins])?, empty::<i64>(py, &[count])?);
+    copy(py, sequences, &full_lengths, &start_offsets(&lengths, &packing)?, max_length, tokens.slice())?;
     let mut flat = Flat {
         positions: positions.slice(),
         mask: mask.slice(),
@@ -154,7 +154,7 @@ fn rows<'py, T: FromArray + Pod + Sync>(
         cumulated: cumulated.slice(),
         sources: sources.slice(),
     };
-    detached(py, || flat.fill(&lengths, &packing)).map_err(to_py)?;
+    detach(py, || flat.fill(&lengths, &packing)).map_err(to_py)?;
     let flat = [
         tokens.into_array().into_any(),
         positions.into_array().into_any(),
@@ -167,24 +167,24 @@ fn rows<'py, T: FromArray + Pod + Sync>(
 }
 
 fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize>> {
-    let length = |(at, sequence): (usize, &Argument<'_, T>)| match sequence.shape() {
+    let length = |(index, sequence): (usize, &Argument<'_, T>)| match sequence.shape() {
         [length] => Ok(*length),
         shape => {
             let (expected, got) = ("one-dimensional sequences", format!("shape {shape:?}"));
-            Err(value_error_at(at, "sequences", expected, &got, "pass one array for each"))
+            Err(value_error_at(index, "sequences", expected, &got, "pass one array for each"))
         }
     };
-    collected(sequences.len(), sequences.iter().enumerate().map(length))
+    try_collect(sequences.len(), sequences.iter().enumerate().map(length))
 }
 
 /// Where the tokens of each sequence begin; 0 for empty ones.
-fn places(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
-    let (mut places, mut at) = (zeroed(lengths.len()).map_err(to_py)?, 0);
+fn start_offsets(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
+    let (mut offsets, mut offset) = (zeroed(lengths.len()).map_err(to_py)?, 0);
     for &source in packing.sources() {
-        places[source] = at;
-        at += lengths[source];
+        offsets[source] = offset;
+        offset += lengths[source];
     }
-    Ok(places)
+    Ok(offsets)
 }
 
 /// Copies the tokens of each sequence to its place.
@@ -194,27 +194,27 @@ fn places(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
 fn copy<'py, T: FromArray>(
     py: Python<'py>,
     sequences: Vec<Argument<'py, T>>,
-    whole: &[usize],
-    places: &[usize],
+    full_lengths: &[usize],
+    offsets: &[usize],
     max_length: usize,
     tokens: &mut [T],
 ) -> PyResult<()> {
-    let (mut hold, mut turns) = (alone(py), Turns::new());
+    let (mut hold, mut yielder) = (is_alone(py), GilYielder::new());
     for (source, sequence) in sequences.into_iter().enumerate() {
-        if turns.give(py)? {
-            hold = alone(py);
+        if yielder.maybe_yield(py)? {
+            hold = is_alone(py);
         }
         // What takes long is guarded, as others may run meanwhile.
-        let sequence = sequence.read(hold && whole[source] <= Watch::STRETCH)?;
-        if sequence.shape() != [whole[source]] {
+        let sequence = sequence.read(hold && full_lengths[source] <= InterruptCheck::POLL_ELEMENTS)?;
+        if sequence.shape() != [full_lengths[source]] {
             let (expected, got) = ("arrays that nobody writes to", "one that another thread changed");
             return Err(value_error_at(source, "sequences", expected, got, "pass copies"));
         }
-        let sequence = &sequence.slice()[..max_length.min(whole[source])];
-        let place = &mut tokens[places[source]..][..sequence.len()];
-        for (i, (to, from)) in place.chunks_mut(Watch::STRETCH).zip(sequence.chunks(Watch::STRETCH)).enumerate() {
-            if i > 0 && turns.give(py)? {
-                hold = alone(py);
+        let sequence = &sequence.slice()[..max_length.min(full_lengths[source])];
+        let target = &mut tokens[offsets[source]..][..sequence.len()];
+        for (i, (to, from)) in target.chunks_mut(InterruptCheck::POLL_ELEMENTS).zip(sequence.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate() {
+            if i > 0 && yielder.maybe_yield(py)? {
+                hold = is_alone(py);
             }
             to.copy_from_slice(from);
         }
@@ -233,25 +233,25 @@ struct Flat<'a> {
 
 impl Flat<'_> {
     fn fill(&mut self, lengths: &[usize], packing: &Packing) -> Result<()> {
-        let (mut at, mut sequence, mut watch) = (0, 0, Watch::default());
+        let (mut offset, mut sequence, mut interrupt) = (0, 0, InterruptCheck::default());
         for (row, bin) in packing.bins().enumerate() {
-            let start = at;
+            let start = offset;
             for &source in bin {
-                let end = at + lengths[source];
-                let stretches = self.positions[at..end].chunks_mut(Watch::STRETCH);
-                for ((positions, mask), t) in stretches.zip(self.mask[at..end].chunks_mut(Watch::STRETCH)).zip(0..) {
-                    watch.check()?;
-                    for (position, t) in positions.iter_mut().zip(t * Watch::STRETCH as i64..) {
+                let end = offset + lengths[source];
+                let position_chunks = self.positions[offset..end].chunks_mut(InterruptCheck::POLL_ELEMENTS);
+                for ((positions, mask), t) in position_chunks.zip(self.mask[offset..end].chunks_mut(InterruptCheck::POLL_ELEMENTS)).zip(0..) {
+                    interrupt.check()?;
+                    for (position, t) in positions.iter_mut().zip(t * InterruptCheck::POLL_ELEMENTS as i64..) {
                         *position = t;
                     }
                     mask.fill(1);
                 }
-                self.starts[sequence] = (at - start) as i64;
-                self.cumulated[sequence + row] = (at - start) as i32;
+                self.starts[sequence] = (offset - start) as i64;
+                self.cumulated[sequence + row] = (offset - start) as i32;
                 self.sources[sequence] = source as i64;
-                (at, sequence) = (end, sequence + 1);
+                (offset, sequence) = (end, sequence + 1);
             }
-            self.cumulated[sequence + row] = (at - start) as i32;
+            self.cumulated[sequence + row] = (offset - start) as i32;
         }
         Ok(())
     }
@@ -267,19 +267,19 @@ fn dicts<'py>(
     let names = ["input_ids", "position_ids", "attention_mask", "sequence_starts", "source_indices", "cu_seqlens"]
         .map(|name| PyString::intern(py, name));
     let rows = PyList::empty(py);
-    let (mut at, mut sequence, mut turns) = (0, 0, Turns::new());
+    let (mut offset, mut sequence, mut yielder) = (0, 0, GilYielder::new());
     for (row, bin) in packing.bins().enumerate() {
-        turns.give(py)?;
+        yielder.maybe_yield(py)?;
         let dict = new_dict(py)?;
         let length: usize = bin.iter().map(|&source| lengths[source]).sum();
-        let (tokens, sequences) = (at..at + length, sequence..sequence + bin.len());
-        let ends = sequence + row..sequence + row + bin.len() + 1;
-        let ranges = [&tokens, &tokens, &tokens, &sequences, &sequences, &ends];
+        let (tokens, sequences) = (offset..offset + length, sequence..sequence + bin.len());
+        let cu_seqlens_range = sequence + row..sequence + row + bin.len() + 1;
+        let ranges = [&tokens, &tokens, &tokens, &sequences, &sequences, &cu_seqlens_range];
         for ((name, array), range) in names.iter().zip(flat).zip(ranges) {
             dict.set_item(name, slice(array, range)?)?;
         }
         rows.append(dict)?;
-        (at, sequence) = (at + length, sequence + bin.len());
+        (offset, sequence) = (offset + length, sequence + bin.len());
     }
     Ok(rows)
 }
@@ -312,41 +312,41 @@ pub(crate) fn pack_lengths<'py>(
 ) -> PyResult<Bound<'py, PyTuple>> {
     let py = lengths.py();
     let max_length = count("max_length", max_length)?;
-    let overflow = named(overflow)?;
+    let overflow = parse_overflow(overflow)?;
     let lengths = argument::<i64>("lengths", lengths, &INTEGER)?.read(false)?;
     if lengths.shape().len() != 1 {
         return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
     }
-    if let Some(at) = lengths.slice().iter().position(|length| *length < 0) {
-        let got = lengths.slice()[at].to_string();
-        return Err(value_error_at(at, "lengths", "numbers of tokens", &got, "correct it"));
+    if let Some(index) = lengths.slice().iter().position(|length| *length < 0) {
+        let got = lengths.slice()[index].to_string();
+        return Err(value_error_at(index, "lengths", "numbers of tokens", &got, "correct it"));
     }
     let slice = lengths.slice();
     let plan = || {
-        let (mut counts, mut watch) = (reserved(slice.len())?, Watch::default());
-        for (at, length) in slice.iter().enumerate() {
-            look(&mut watch, at)?;
+        let (mut counts, mut interrupt) = (with_capacity(slice.len())?, InterruptCheck::default());
+        for (index, length) in slice.iter().enumerate() {
+            poll_interrupt(&mut interrupt, index)?;
             counts.push(*length as usize);
         }
         pack(&counts, max_length, overflow)
     };
-    let packing = detached(py, plan).map_err(to_py)?;
-    let mut sources = result::<i64>(py, &[packing.sources().len()])?;
-    let mut starts = result::<i64>(py, &[packing.num_bins() + 1])?;
-    let (order, ends) = (sources.slice(), starts.slice());
+    let packing = detach(py, plan).map_err(to_py)?;
+    let mut sources = empty::<i64>(py, &[packing.sources().len()])?;
+    let mut starts = empty::<i64>(py, &[packing.num_bins() + 1])?;
+    let (order, bin_offsets) = (sources.slice(), starts.slice());
     let write = || {
-        let (mut at, mut watch) = (0, Watch::default());
-        ends[0] = 0;
-        for (row, (end, bin)) in ends[1..].iter_mut().zip(packing.bins()).enumerate() {
-            look(&mut watch, row)?;
-            for (to, from) in order[at..].iter_mut().zip(bin) {
+        let (mut offset, mut interrupt) = (0, InterruptCheck::default());
+        bin_offsets[0] = 0;
+        for (row, (end, bin)) in bin_offsets[1..].iter_mut().zip(packing.bins()).enumerate() {
+            poll_interrupt(&mut interrupt, row)?;
+            for (to, from) in order[offset..].iter_mut().zip(bin) {
                 *to = *from as i64;
             }
-            at += bin.len();
-            *end = at as i64;
+            offset += bin.len();
+            *end = offset as i64;
         }
         Ok(())
     };
-    detached(py, write).map_err(to_py)?;
+    detach(py, write).map_err(to_py)?;
     PyTuple::new(py, [sources.into_array().into_any(), starts.into_array().into_any()])
 }

@@ -7,11 +7,11 @@ use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
 use crate::convert::args::{Input, REAL, argument, asarray, is_single, number};
-use crate::convert::array::{FromArray, new_dict, result};
+use crate::convert::array::{FromArray, new_dict, empty};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::llm::tokens::Arguments;
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 
@@ -66,11 +66,11 @@ fn ratios<'py, T: Float + FromArray + Pod>(
     let py = log_probs.py();
     let tokens = Arguments::<T>::new(NAMES, log_probs, old_log_probs, mask)?.read(py)?;
     let shape = if by_token { tokens.shape() } else { tokens.sequences(NAMES[0])? };
-    let mut ratios = result::<T>(py, shape)?;
+    let mut ratios = empty::<T>(py, shape)?;
     let (new, old, mask) = tokens.slices();
     let out = ratios.slice();
     let mut work = || if by_token { each(new, old, mask, out) } else { sequence_ratios(new, old, mask, out) };
-    if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    if tokens.long() { detach(py, work) } else { work() }.map_err(to_py)?;
     Ok(ratios.into_array().into_any())
 }
 
@@ -145,7 +145,7 @@ fn stats<'py, T: Float + FromArray>(
     let (new, old, mask) = tokens.slices();
     let advantages = advantages.as_ref().map(Input::slice);
     let work = || ratio_stats(new, old, mask, low, high, advantages);
-    let stats = if tokens.long() { detached(py, work) } else { work() }.map_err(to_py)?;
+    let stats = if tokens.long() { detach(py, work) } else { work() }.map_err(to_py)?;
     let dict = new_dict(py)?;
     dict.set_item("count", stats.count)?;
     for (name, value) in [

@@ -8,7 +8,7 @@ use rlox_core::llm::{KlEstimator, Reduction};
 use crate::convert::args::positive;
 use crate::convert::array::FromArray;
 use crate::error::value_error;
-use crate::llm::kl::{many, named, one};
+use crate::llm::kl::{reduce_rows, parse_estimator, reduce_all};
 use crate::llm::options;
 use crate::llm::tokens::Arguments;
 
@@ -45,7 +45,7 @@ pub(crate) fn compute_token_kl<'py>(
     mask: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    sequence::<f64>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
+    sequence::<f64>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
 /// The divergence of a policy from a reference, summed over one sequence.
@@ -79,7 +79,7 @@ pub(crate) fn compute_token_kl_f32<'py>(
     mask: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    sequence::<f32>(log_probs_policy, log_probs_ref, mask, named(estimator)?)
+    sequence::<f32>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
 /// The divergence of a policy from a reference, summed over one sequence by Schulman's k3.
@@ -176,7 +176,7 @@ pub(crate) fn compute_batch_token_kl<'py>(
     mask: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
+    batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
 /// The divergence of a policy from a reference, summed over each of many sequences.
@@ -213,7 +213,7 @@ pub(crate) fn compute_batch_token_kl_f32<'py>(
     mask: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::estimator)] estimator: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
-    batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, named(estimator)?)
+    batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
 /// The divergence of a policy from a reference, summed over each of many sequences by Schulman's k3.
@@ -290,7 +290,7 @@ fn sequence<'py, T: Float + FromArray + Pod>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let tokens = Arguments::<T>::new(NAMES, log_probs, others, mask)?.read(log_probs.py())?;
     if let [_] = tokens.shape() {
-        return one(log_probs.py(), &tokens, estimator, Reduction::Sum);
+        return reduce_all(log_probs.py(), &tokens, estimator, Reduction::Sum);
     }
     let got = format!("shape {:?}", tokens.shape());
     Err(value_error(NAMES[0], "shape (T,)", &got, "pass one sequence, or use compute_batch_token_kl or token_kl"))
@@ -312,7 +312,7 @@ fn batch<'py, T: Float + FromArray + Pod>(
         _ => None,
     };
     if let Some(rows) = rows {
-        return many(log_probs.py(), &tokens, rows, estimator, Reduction::Sum);
+        return reduce_rows(log_probs.py(), &tokens, rows, estimator, Reduction::Sum);
     }
     let expected = format!("a flat array of sequences of seq_len = {seq_len} tokens, or shape (B, {seq_len})");
     let got = format!("shape {:?}", tokens.shape());

@@ -7,10 +7,10 @@ use crate::convert::args::{Argument, Input, Like, REAL, argument, argument_like,
 use crate::convert::array::FromArray;
 use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::value_error;
-use crate::sync::gil::alone;
+use crate::sync::gil::is_alone;
 
 /// From how many tokens on a call may take more than 5 us.
-const LONG: usize = 8192;
+const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
 /// The arguments, whose Python code has run.
 pub(crate) struct Arguments<'py, T> {
@@ -23,13 +23,13 @@ impl<'py, T: FromArray> Arguments<'py, T> {
     pub(crate) fn new(
         names: [&'static str; 2],
         log_probs: &Bound<'py, PyAny>,
-        others: &Bound<'py, PyAny>,
+        reference: &Bound<'py, PyAny>,
         mask: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let array = &asarray(names[0], log_probs)?;
         let like = Some(Like { of: names[0], array, skipped: 0 });
         Ok(Self {
-            others: argument_like(names[1], others, &REAL, like)?,
+            others: argument_like(names[1], reference, &REAL, like)?,
             mask: mask.map(|mask| flag_argument_like("mask", mask, like)).transpose()?,
             log_probs: argument(names[0], array.as_any(), &REAL)?,
         })
@@ -37,18 +37,18 @@ impl<'py, T: FromArray> Arguments<'py, T> {
 
     /// Arrays of one shape. Runs no Python code.
     pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
-        let (of, name) = (self.log_probs.name(), self.others.name());
+        let (name_of_first, name) = (self.log_probs.name(), self.others.name());
         self.expect(name, self.others.shape())?;
         self.mask.as_ref().map_or(Ok(()), |mask| self.expect("mask", mask.shape()))?;
-        let long = size(self.log_probs.shape()) > LONG;
-        let hold = !long && alone(py);
-        let (log_probs, others) = (self.log_probs.read(hold)?, self.others.read(hold)?);
+        let long = size(self.log_probs.shape()) > DETACH_ABOVE_ELEMENTS;
+        let hold = !long && is_alone(py);
+        let (log_probs, reference) = (self.log_probs.read(hold)?, self.others.read(hold)?);
         let mask = self.mask.map(|mask| mask.read(py, hold)).transpose()?;
-        let tokens = Tokens { log_probs, others, mask, hold, long };
+        let tokens = Tokens { log_probs, others: reference, mask, hold, long };
         // Other threads may have changed them while one was copied.
-        expect_like(name, tokens.others.shape(), of, tokens.shape())?;
+        expect_like(name, tokens.others.shape(), name_of_first, tokens.shape())?;
         if let Some(mask) = &tokens.mask {
-            expect_like("mask", mask.shape(), of, tokens.shape())?;
+            expect_like("mask", mask.shape(), name_of_first, tokens.shape())?;
         }
         Ok(tokens)
     }

@@ -7,34 +7,34 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::PyTypeCheck;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Ahead, AsyncCollector, Begun, Collect, Error, Pcg64, PipelineStats, Result, VectorEnv};
+use rlox_core::{StalenessPolicy, AsyncCollector, RolloutJob, Collect, Error, Pcg64, PipelineStats, Result, VectorEnv};
 use rlox_nn::NamedTensors;
-use rlox_nn::train::{Collection, collect_transitions};
+use rlox_nn::train::{CollectConfig, collect_transitions};
 
 use super::policy::{Inner, NativePolicy, tensors_of};
-use crate::convert::args::{INTEGER, argument, count, expect_shape, instance, number, sequence, shown, switches};
+use crate::convert::args::{INTEGER, argument, count, expect_shape, instance, number, sequence, short_repr, switches};
 use crate::convert::array::new_dict;
-use crate::env::snapshot::WORDS;
+use crate::env::snapshot::RNG_STATE_LEN;
 use crate::env::vec_env::NativeVectorEnv;
-use crate::error::{blamed, to_py, type_error, value_error};
-use crate::normalize::{Columns, Normalizer, columns, told};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
+use crate::normalize::{StateArrays, Normalizer, state_arrays, to_dict};
 use crate::rollout::RolloutBuffer;
-use crate::sync::cell::Shared;
-use crate::sync::gil::{detached, without_gil};
+use crate::sync::cell::GuardedCell;
+use crate::sync::gil::{detach, without_gil};
 
 /// How long one waits at a time, in seconds, before it is looked whether it shall end.
-const LOOK: f64 = 0.1;
+const POLL_SECONDS: f64 = 0.1;
 
 /// Which buffer was filled, and the episodes that ended meanwhile.
 #[derive(Default)]
-pub(crate) struct Filled {
+pub(crate) struct FilledRollout {
     pub(crate) buffer: usize,
     pub(crate) returns: Vec<f64>,
     pub(crate) lengths: Vec<u32>,
     /// How many more there were.
     pub(crate) dropped: u64,
     /// Of the actor's normaliser after it, if it has one.
-    pub(crate) statistics: Option<Columns>,
+    pub(crate) statistics: Option<StateArrays>,
 }
 
 /// What a learner lends.
@@ -51,28 +51,28 @@ struct Actor {
     policy: Py<NativePolicy>,
     normalizer: Option<Arc<Py<Normalizer>>>,
     buffers: Arc<Vec<Py<RolloutBuffer>>>,
-    how: Collection,
+    how: CollectConfig,
     version: Option<u64>,
 }
 
-impl Collect<Weights, Filled> for Actor {
-    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
+impl Collect<Weights, FilledRollout> for Actor {
+    fn collect(&mut self, job: &mut RolloutJob<Weights, FilledRollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, normalizer, buffers, .. } = &*self;
         let (env, buffer) = (Arc::clone(env), Arc::clone(buffers));
-        let buffer = buffer[begun.buffer.buffer].get();
+        let buffer = buffer[job.buffer.buffer].get();
         let normalizer = normalizer.clone();
         without_gil(|| {
             env.get().inner.enter(|inner| {
                 // Environment, buffer, normaliser, policy: in this order everywhere.
                 let done = buffer.inner.enter(|buffer| match &normalizer {
                     Some(normalizer) => normalizer.get().inner.enter(|normalizer| {
-                        self.fill(inner.env.as_mut(), buffer, Some(normalizer), begun, stop)?;
-                        begun.buffer.statistics = Some(columns(normalizer)?);
+                        self.fill(inner.env.as_mut(), buffer, Some(normalizer), job, stop)?;
+                        job.buffer.statistics = Some(state_arrays(normalizer)?);
                         Ok(())
                     }),
-                    None => self.fill(inner.env.as_mut(), buffer, None, begun, stop),
+                    None => self.fill(inner.env.as_mut(), buffer, None, job, stop),
                 });
-                let Filled { returns, lengths, dropped, .. } = &mut begun.buffer;
+                let FilledRollout { returns, lengths, dropped, .. } = &mut job.buffer;
                 returns.clear();
                 lengths.clear();
                 *dropped = inner.drain(returns, lengths);
@@ -88,37 +88,37 @@ impl Actor {
         env: &mut dyn VectorEnv,
         buffer: &mut rlox_core::RolloutBuffer,
         normalizer: Option<&mut rlox_core::Normalizer>,
-        begun: &Begun<Weights, Filled>,
+        job: &RolloutJob<Weights, FilledRollout>,
         stop: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let Self { policy, how, version, .. } = self;
+        let Self { policy, how: config, version, .. } = self;
         let policy = policy.get();
         policy.check(buffer)?;
         policy.inner.enter(|acting| {
             let Inner { policy, streams, .. } = acting;
-            if let Weights::Tensors(weights) = &*begun.weights
-                && *version != Some(begun.turn.version)
+            if let Weights::Tensors(weights) = &*job.weights
+                && *version != Some(job.turn.version)
             {
                 policy.load(weights)?;
-                *version = Some(begun.turn.version);
+                *version = Some(job.turn.version);
             }
-            streams.renew(begun.turn.seed, env.num_envs())?;
+            streams.renew(job.turn.seed, env.num_envs())?;
             let actions = &mut streams.actions;
-            collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, *how, &mut || stop())
+            collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, *config, &mut || stop())
         })
     }
 }
 
 /// A Python object that fills rollouts, and where its error goes.
-struct Called {
+struct PythonActor {
     actor: Py<PyAny>,
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 /// Returns, lengths, and how many more episodes there were.
-type Told<'py> = (PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, i64>, u64);
+type EpisodeReport<'py> = (PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, i64>, u64);
 
-impl Called {
+impl PythonActor {
     fn new(actor: Py<PyAny>, raised: Arc<Mutex<Option<PyErr>>>) -> Self {
         Self { actor, raised }
     }
@@ -134,26 +134,26 @@ impl Called {
     }
 }
 
-impl Collect<Weights, Filled> for Called {
-    fn collect(&mut self, begun: &mut Begun<Weights, Filled>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let Weights::Object(weights) = &*begun.weights else {
+impl Collect<Weights, FilledRollout> for PythonActor {
+    fn collect(&mut self, job: &mut RolloutJob<Weights, FilledRollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Weights::Object(weights) = &*job.weights else {
             return Err(Error::Backend("expected weights for actors in Python, got tensors".to_owned()));
         };
-        let (buffer, turn) = (begun.buffer.buffer, begun.turn);
-        self.attached(|actor| actor.call_method1("begin", (buffer, turn.version, turn.seed, weights)).map(drop))?;
+        let (buffer, ticket) = (job.buffer.buffer, job.turn);
+        self.attached(|actor| actor.call_method1("begin", (buffer, ticket.version, ticket.seed, weights)).map(drop))?;
         while !stop() {
             let filled = self.attached(|actor| {
-                let said = actor.call_method1("wait", (LOOK,))?;
-                if said.is_none() {
+                let reply = actor.call_method1("wait", (POLL_SECONDS,))?;
+                if reply.is_none() {
                     return Ok(None);
                 }
-                let (returns, lengths, dropped): Told<'_> = said.extract()?;
+                let (returns, lengths, dropped): EpisodeReport<'_> = reply.extract()?;
                 let lengths =
                     lengths.as_array().iter().map(|length| u32::try_from(*length).unwrap_or(u32::MAX)).collect();
                 Ok(Some((returns.as_array().to_vec(), lengths, dropped)))
             })?;
             if let Some((returns, lengths, dropped)) = filled {
-                begun.buffer = Filled { buffer, returns, lengths, dropped, ..Filled::default() };
+                job.buffer = FilledRollout { buffer, returns, lengths, dropped, ..FilledRollout::default() };
                 return Ok(());
             }
         }
@@ -177,7 +177,7 @@ impl Collect<Weights, Filled> for Called {
 ///     ValueError, TypeError: What does not fit together; a bound that is too small.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeActors {
-    inner: Shared<AsyncCollector<Weights, Filled>>,
+    inner: GuardedCell<AsyncCollector<Weights, FilledRollout>>,
     stop: AtomicBool,
     /// Whether actors are in Python.
     python: bool,
@@ -187,7 +187,7 @@ pub(crate) struct NativeActors {
 
 /// What `next` tells: the buffer's number, the version of its weights, its lag and seed; returns and lengths of episodes
 /// that ended in it, how many more there were, and the statistics of its normaliser.
-type Next<'py> =
+type PoppedRollout<'py> =
     (usize, u64, u64, u64, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>, u64, Option<Bound<'py, PyDict>>);
 
 #[pymethods]
@@ -215,17 +215,17 @@ impl NativeActors {
         let weights = instance::<NativePolicy>("weights", weights, "NativePolicy")?.get();
         let seeds = seeds_of(stream)?;
         let normalizer = normalizer
-            .map(|given| {
-                Ok::<_, PyErr>(Arc::new(instance::<Normalizer>("normalizer", given, "Normalizer")?.clone().unbind()))
+            .map(|object| {
+                Ok::<_, PyErr>(Arc::new(instance::<Normalizer>("normalizer", object, "Normalizer")?.clone().unbind()))
             })
             .transpose()?;
-        let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
-        let how = Collection {
+        let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+        let config = CollectConfig {
             gamma: number("gamma", gamma)?,
             gae_lambda: number("gae_lambda", gae_lambda)?,
             sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
         };
-        ahead.check(envs.len()).map_err(to_py)?;
+        staleness_policy.check(envs.len()).map_err(to_py)?;
         let expected = |name, expected: usize, got: usize| {
             if expected == got {
                 return Ok(());
@@ -233,18 +233,18 @@ impl NativeActors {
             Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass what rlox.learners._actors makes"))
         };
         expected("policies", envs.len(), policies.len())?;
-        expected("buffers", ahead.max_lag.saturating_add(1), buffers.len())?;
+        expected("buffers", staleness_policy.max_lag.saturating_add(1), buffers.len())?;
         if normalizer.is_some() && envs.len() > 1 {
             let fix = "normalise in a wrapper, or take one actor";
             return Err(value_error("normalizer", "None for several actors", "one", fix));
         }
-        let mut actors: Vec<Box<dyn Collect<Weights, Filled>>> = Vec::new();
+        let mut actors: Vec<Box<dyn Collect<Weights, FilledRollout>>> = Vec::new();
         for (env, policy) in envs.drain(..).zip(policies.drain(..)) {
             let (env, normalizer, buffers) = (Arc::new(env), normalizer.clone(), Arc::clone(&buffers));
-            actors.push(Box::new(Actor { env, policy, normalizer, buffers, how, version: None }));
+            actors.push(Box::new(Actor { env, policy, normalizer, buffers, config, version: None }));
         }
         let first = weights.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
-        Self::start(py, actors, ahead, Weights::Tensors(first), seeds, Arc::default())
+        Self::start(py, actors, staleness_policy, Weights::Tensors(first), seeds, Arc::default())
     }
 
     /// Actors in Python, which are called in threads: `begin(buffer, version, seed, weights)` has one fill a buffer by its
@@ -261,17 +261,17 @@ impl NativeActors {
         max_lag: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
     ) -> PyResult<Self> {
-        let wrong = || type_error("actors", "a sequence of actors", &shown(actors), "pass a list of them");
-        let called = sequence(actors).map_err(|error| blamed(py, error, wrong))?;
+        let mismatch = || type_error("actors", "a sequence of actors", &short_repr(actors), "pass a list of them");
+        let actor_objects = sequence(actors).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
         let seeds = seeds_of(stream)?;
-        let ahead = Ahead { max_lag: count("max_lag", max_lag)?, lockstep };
-        ahead.check(called.len()).map_err(to_py)?;
+        let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+        staleness_policy.check(actor_objects.len()).map_err(to_py)?;
         let raised = Arc::<Mutex<Option<PyErr>>>::default();
-        let boxed = |actor: Bound<'_, PyAny>| -> Box<dyn Collect<Weights, Filled>> {
-            Box::new(Called::new(actor.unbind(), Arc::clone(&raised)))
+        let boxed = |actor: Bound<'_, PyAny>| -> Box<dyn Collect<Weights, FilledRollout>> {
+            Box::new(PythonActor::new(actor.unbind(), Arc::clone(&raised)))
         };
-        let actors = called.into_iter().map(boxed).collect();
-        Self::start(py, actors, ahead, Weights::Object(weights.unbind()), seeds, raised)
+        let actors = actor_objects.into_iter().map(boxed).collect();
+        Self::start(py, actors, staleness_policy, Weights::Object(weights.unbind()), seeds, raised)
     }
 
     /// The next rollout, waited for: the buffer's number, the version of its weights, its lag and seed; returns and lengths
@@ -281,24 +281,24 @@ impl NativeActors {
     /// Raises:
     ///     ValueError, FloatingPointError: The first error of an actor; all have ended then.
     ///     RuntimeError: An actor panicked.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Next<'py>>> {
-        let said = self.inner.with(py, true, |collector| {
-            let Some(rollout) = collector.next_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<PoppedRollout<'py>>> {
+        let popped = self.inner.with(py, true, |collector| {
+            let Some(rollout) = collector.recv_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
                 return Ok(None);
             };
-            let (turn, filled) = (rollout.turn, rollout.buffer);
+            let (ticket, filled) = (rollout.turn, rollout.buffer);
             let lengths: Vec<i64> = filled.lengths.iter().copied().map(i64::from).collect();
-            let seen = (filled.buffer, turn.version, rollout.lag, turn.seed);
-            Ok(Some((seen, filled.returns.clone(), lengths, filled.dropped, filled.statistics.take())))
+            let rollout_info = (filled.buffer, ticket.version, rollout.lag, ticket.seed);
+            Ok(Some((rollout_info, filled.returns.clone(), lengths, filled.dropped, filled.statistics.take())))
         });
-        let said = said.map_err(|error| {
+        let popped = popped.map_err(|error| {
             let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
             raised.unwrap_or(error)
         })?;
-        let Some(((buffer, version, lag, seed), returns, lengths, dropped, statistics)) = said else { return Ok(None) };
-        let statistics = statistics.map(|columns| told(py, columns)).transpose()?;
+        let Some(((buffer, version, staleness, seed), returns, lengths, dropped, statistics)) = popped else { return Ok(None) };
+        let statistics = statistics.map(|arrays| to_dict(py, arrays)).transpose()?;
         let (returns, lengths) = (returns.into_pyarray(py), lengths.into_pyarray(py));
-        Ok(Some((buffer, version, lag, seed, returns, lengths, dropped, statistics)))
+        Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
     }
 
     /// Whether `next` shall give None rather than wait.
@@ -314,36 +314,36 @@ impl NativeActors {
     fn publish(&self, py: Python<'_>, policy: &Bound<'_, PyAny>) -> PyResult<()> {
         let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
         let weights = policy.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
-        self.lend(py, Weights::Tensors(weights))
+        self.publish_weights(py, Weights::Tensors(weights))
     }
 
     /// As `publish`, of weights by name.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.lend(py, Weights::Tensors(tensors_of("tensors", tensors)?))
+        self.publish_weights(py, Weights::Tensors(tensors_of("tensors", tensors)?))
     }
 
     /// As `publish`, of what actors in Python are called with.
     fn publish_object(&self, weights: Bound<'_, PyAny>) -> PyResult<()> {
         let py = weights.py();
-        self.lend(py, Weights::Object(weights.unbind()))
+        self.publish_weights(py, Weights::Object(weights.unbind()))
     }
 
     /// The words of the stream that the seed of the next rollout comes from, int64 (6,).
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let words = self.inner.with(py, true, |collector| Ok(collector.seeds()?.to_words()))?;
-        Ok(words.to_vec().into_pyarray(py))
+        let state = self.inner.with(py, true, |collector| Ok(collector.seeds()?.to_state_array()))?;
+        Ok(state.to_vec().into_pyarray(py))
     }
 
     /// Counts and seconds so far: "rollouts", "total_lag", "largest_lag", "learner_waited", "actors_waited".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
-        let PipelineStats { rollouts, total_lag, largest_lag, learner_waited, actors_waited } = stats;
+        let PipelineStats { rollouts, total_lag: total_staleness, largest_lag: max_staleness, learner_waited: learner_wait, actors_waited: actor_wait } = stats;
         let dict = new_dict(py)?;
         dict.set_item("rollouts", rollouts)?;
-        dict.set_item("total_lag", total_lag)?;
-        dict.set_item("largest_lag", largest_lag)?;
-        dict.set_item("learner_waited", learner_waited.as_secs_f64())?;
-        dict.set_item("actors_waited", actors_waited.as_secs_f64())?;
+        dict.set_item("total_lag", total_staleness)?;
+        dict.set_item("largest_lag", max_staleness)?;
+        dict.set_item("learner_waited", learner_wait.as_secs_f64())?;
+        dict.set_item("actors_waited", actor_wait.as_secs_f64())?;
         Ok(dict)
     }
 
@@ -356,22 +356,22 @@ impl NativeActors {
 impl NativeActors {
     pub(crate) fn start(
         py: Python<'_>,
-        actors: Vec<Box<dyn Collect<Weights, Filled>>>,
-        ahead: Ahead,
+        actors: Vec<Box<dyn Collect<Weights, FilledRollout>>>,
+        staleness_policy: StalenessPolicy,
         weights: Weights,
         seeds: Pcg64,
         raised: Arc<Mutex<Option<PyErr>>>,
     ) -> PyResult<Self> {
         let (mut number, python) = (0.., matches!(weights, Weights::Object(_)));
-        let made = detached(py, || {
-            let filled = || Ok(Filled { buffer: number.next().unwrap_or_default(), ..Filled::default() });
-            AsyncCollector::new(actors, ahead, weights, seeds, filled)
+        let collector = detach(py, || {
+            let filled = || Ok(FilledRollout { buffer: number.next().unwrap_or_default(), ..FilledRollout::default() });
+            AsyncCollector::new(actors, staleness_policy, weights, seeds, filled)
         });
-        let inner = Shared::new("NativeActors", made.map_err(to_py)?);
+        let inner = GuardedCell::new("NativeActors", collector.map_err(to_py)?);
         Ok(Self { inner, stop: AtomicBool::new(false), python, raised })
     }
 
-    fn lend(&self, py: Python<'_>, weights: Weights) -> PyResult<()> {
+    fn publish_weights(&self, py: Python<'_>, weights: Weights) -> PyResult<()> {
         if matches!(weights, Weights::Tensors(_)) == self.python {
             let (expected, got) = if self.python { ("an object", "tensors") } else { ("tensors", "an object") };
             return Err(value_error("weights", expected, got, "publish as the actors were made"));
@@ -381,9 +381,9 @@ impl NativeActors {
 }
 
 pub(crate) fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
-    let words = argument::<i64>("stream", stream, &INTEGER)?.read(true)?;
-    expect_shape("stream", words.shape(), WORDS, &[])?;
-    Pcg64::from_words(words.slice()).map_err(to_py)
+    let state = argument::<i64>("stream", stream, &INTEGER)?.read(true)?;
+    expect_shape("stream", state.shape(), RNG_STATE_LEN, &[])?;
+    Pcg64::from_state_array(state.slice()).map_err(to_py)
 }
 
 impl Drop for NativeActors {
@@ -393,8 +393,8 @@ impl Drop for NativeActors {
     }
 }
 
-pub(crate) fn each<T: PyTypeCheck>(name: &'static str, given: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
-    let wrong = || type_error(name, &format!("a sequence of rlox.{kind}"), &shown(given), "pass a list of them");
-    let items = sequence(given).map_err(|error| blamed(given.py(), error, wrong))?;
+pub(crate) fn each<T: PyTypeCheck>(name: &'static str, object: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
+    let mismatch = || type_error(name, &format!("a sequence of rlox.{kind}"), &short_repr(object), "pass a list of them");
+    let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     items.iter().map(|item| Ok(instance::<T>(name, &item, kind)?.clone().unbind())).collect()
 }

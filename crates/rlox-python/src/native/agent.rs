@@ -6,33 +6,33 @@ use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    Actions, EnvSpec, Normalizer as CoreNormalizer, Pcg64, Result, Space, Watch, stream_words, streams_of,
+    Actions, EnvSpec, Normalizer as CoreNormalizer, Pcg64, Result, Space, InterruptCheck, streams_to_array, streams_from_array,
 };
 use rlox_nn::train::{
-    DqnConfig, DqnLearner, Encoding, Gathering, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyLearned, OffPolicyMethod,
-    Outcome, SacConfig, SacLearner, Surroundings, Td3Config, Td3Learner, predict_with,
+    DqnConfig, DqnLearner, Encoding, ReplayConfig, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyUpdateStats, OffPolicyMethod,
+    StepResult, SacConfig, SacLearner, EnvInfo, Td3Config, Td3Learner, predict_with,
 };
-use rlox_nn::{Activation, DeterministicActor, Init, Mlp, Network, QNetworks, SquashedPolicy, TwinCritics};
+use rlox_nn::{Activation, DeterministicActor, Init, Mlp, Network, QNetworks, SquashedPolicy, CriticEnsemble};
 
-use super::configs::{self, FIX, Settings};
+use super::configs::{self, FIX, ConfigDict};
 use super::policy::{
-    Asked, Chosen, NativePolicy, Observed, Rows, backend_of, encoding_of, of_masks, predict, spec_of, tensors_dict,
+    PredictRequest, ActionBuffer, NativePolicy, EncodedObsArgument, EncodedObs, backend_of, encoding_of, rename_masks, predict, spec_of, tensors_dict,
     tensors_of,
 };
-use crate::alloc::mapped;
+use crate::alloc::try_map;
 use crate::convert::args::{
     INTEGER, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, switches, text,
 };
 use crate::convert::array::new_dict;
 use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::space::space_of;
-use crate::env::snapshot::WORDS;
+use crate::env::snapshot::RNG_STATE_LEN;
 use crate::env::vec_env::NativeVectorEnv;
 use crate::error::{to_py, value_error};
 use crate::normalize::normalizer_of;
 use crate::replay::{arrays_of, fields_of};
-use crate::sync::cell::Shared;
-use crate::sync::gil::detached;
+use crate::sync::cell::GuardedCell;
+use crate::sync::gil::detach;
 
 /// What all algorithms tell, and what some do.
 const NAMES: [&str; 7] =
@@ -57,7 +57,7 @@ const NAMES: [&str; 7] =
 ///     MemoryError: Networks or replay do not fit into memory.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeAgent {
-    inner: Shared<Inner>,
+    inner: GuardedCell<Inner>,
     /// Set to end an iteration early.
     stop: AtomicBool,
     encoding: Encoding,
@@ -87,14 +87,14 @@ impl NativeAgent {
         }
     }
 
-    fn expect_rows(&self, name: &'static str, rows: &Rows<'_>) -> PyResult<()> {
+    fn expect_rows(&self, name: &'static str, rows: &EncodedObs<'_>) -> PyResult<()> {
         expect_shape(name, rows.shape(), self.num_envs, &self.obs_shape)
     }
 
     /// What ends an iteration early: `stopping`, or a signal handler that raised something.
-    fn pause(&self) -> impl FnMut() -> Result<bool> + '_ {
-        let mut watch = Watch::default();
-        move || watch.check().map(|()| self.stop.load(Ordering::Relaxed))
+    fn stop_fn(&self) -> impl FnMut() -> Result<bool> + '_ {
+        let mut interrupt = InterruptCheck::default();
+        move || interrupt.check().map(|()| self.stop.load(Ordering::Relaxed))
     }
 }
 
@@ -115,8 +115,8 @@ impl NativeAgent {
         settings: &Bound<'_, PyDict>,
         backend: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let envs = Told { observation, action, num_envs, masked, idling };
-        make_agent(py, algorithm, &envs, (stream, seeds), settings, backend)
+        let env_arguments = EnvArguments { observation, action, num_envs, masked, idling };
+        make_agent(py, algorithm, &env_arguments, (stream, seeds), settings, backend)
     }
 
     /// Whether an iteration shall end early; stays set until it is cleared.
@@ -133,7 +133,7 @@ impl NativeAgent {
     /// Whether it knows where the environments stand.
     #[getter]
     fn started(&self, py: Python<'_>) -> PyResult<bool> {
-        self.inner.with(py, false, |inner| Ok(inner.agent.started()))
+        self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))
     }
 
     /// Begins episodes in native environments that have been reset.
@@ -141,13 +141,13 @@ impl NativeAgent {
     fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        env.lend(py, normalizer, |env, normalizer| self.inner.enter(|inner| inner.agent.start(env, normalizer)))
+        env.with_env_and_normalizer(py, normalizer, |env, normalizer| self.inner.enter(|inner| inner.agent.start(env, normalizer)))
     }
 
     /// Goes on where native environments stand, in the middle of their episodes.
     fn go_on(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        env.lend(py, None, |env, _| self.inner.enter(|inner| inner.agent.go_on(env)))
+        env.with_env_and_normalizer(py, None, |env, _| self.inner.enter(|inner| inner.agent.attach(env)))
     }
 
     /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
@@ -169,11 +169,11 @@ impl NativeAgent {
         growth: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
-        let done = env.lend(py, normalizer_of(normalizer)?, |env, normalizer| {
+        let (progress, growth) = (number("progress", progress)?, parse_progress_per_step(growth)?);
+        let done = env.with_env_and_normalizer(py, normalizer_of(normalizer)?, |env, normalizer| {
             self.inner.enter(|inner| {
-                inner.agent.set_growth(growth)?;
-                Ok(inner.agent.iterate(env, normalizer, progress, &mut self.pause()))
+                inner.agent.set_progress_per_step(growth)?;
+                Ok(inner.agent.iterate(env, normalizer, progress, &mut self.stop_fn()))
             })
         })?;
         done.map_err(to_py)
@@ -190,16 +190,16 @@ impl NativeAgent {
         let (timesteps, updates, learned, rate) = self.inner.with(py, false, |inner| {
             let agent = &inner.agent;
             let rate = agent.learner().exploration_rate(agent.progress());
-            Ok((agent.timesteps(), agent.updates(), agent.learned(), rate))
+            Ok((agent.timesteps(), agent.updates(), agent.last_update(), rate))
         })?;
         let dict = new_dict(py)?;
         dict.set_item("timesteps", timesteps)?;
         dict.set_item("updates", updates)?;
-        let of = |it: Option<OffPolicyLearned>| {
+        let to_numbers = |it: Option<OffPolicyUpdateStats>| {
             it.map(|it| [Some(it.critic_loss), Some(it.mean_value), it.actor_loss, it.ent_coef, it.ent_coef_loss])
         };
         let names = ["critic_loss", "mean_value", "actor_loss", "ent_coef", "ent_coef_loss"];
-        let numbers = of(learned).unwrap_or_default().into_iter().chain([rate]);
+        let numbers = to_numbers(learned).unwrap_or_default().into_iter().chain([rate]);
         for (name, number) in names.into_iter().chain(["exploration_rate"]).zip(numbers) {
             if let Some(number) = number {
                 dict.set_item(name, f64::from(number))?;
@@ -219,11 +219,11 @@ impl NativeAgent {
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Self { encoding, obs_shape, action, .. } = self;
-        let asked = Asked { encoding, obs_shape, action };
-        predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
+        let request = PredictRequest { encoding, obs_shape, action };
+        predict(&request, py, obs, seed, action_masks, normalizer, |obs, seed, buffer| {
             self.inner.enter(|inner| {
                 let Inner { agent, inputs: [inputs, _] } = inner;
-                predict_with(agent, obs, seed, action, inputs, chosen.all()).map_err(of_masks)
+                predict_with(agent, obs, seed, action, inputs, buffer.all()).map_err(rename_masks)
             })
         })
     }
@@ -279,11 +279,11 @@ impl NativeAgent {
     /// The words of the random streams, int64 (num_envs + 2, 6): of each environment's actions, of the choice of minibatches,
     /// of learning.
     fn streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
-        let words = self.inner.with(py, true, |inner| {
+        let states = self.inner.with(py, true, |inner| {
             let streams: Vec<_> = inner.agent.streams().cloned().collect();
-            stream_words(&streams)
+            streams_to_array(&streams)
         })?;
-        Ok(words.into_pyarray(py).reshape([self.num_envs + 2, WORDS])?.to_dyn().clone())
+        Ok(states.into_pyarray(py).reshape([self.num_envs + 2, RNG_STATE_LEN])?.to_dyn().clone())
     }
 
     /// How many transitions are remembered.
@@ -310,7 +310,7 @@ impl NativeAgent {
     fn standing<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
         let (noise, due, progress) = self.inner.with(py, true, |inner| {
             let agent = &inner.agent;
-            Ok((agent.learner().noise().to_vec(), agent.left_over(), agent.progress()))
+            Ok((agent.learner().noise().to_vec(), agent.remainder(), agent.progress()))
         })?;
         Ok((noise.into_pyarray(py).into_any(), due, progress))
     }
@@ -318,7 +318,7 @@ impl NativeAgent {
     /// Returns the largest number of minibatches that can be due after this many timesteps.
     fn due_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
-        self.inner.with(py, false, |inner| Ok(inner.agent.due_limit(timesteps)))
+        self.inner.with(py, false, |inner| Ok(inner.agent.pending_limit(timesteps)))
     }
 
     /// Goes on with streams, noise and counts that were there before; the environments have to be started.
@@ -340,13 +340,13 @@ impl NativeAgent {
         let (streams, noise) =
             (argument::<i64>("streams", streams, &INTEGER)?, argument::<f32>("noise", noise, &REAL)?);
         let (streams, noise) = (streams.read(false)?, noise.read(false)?);
-        expect_shape("streams", streams.shape(), self.num_envs + 2, &[WORDS])?;
-        let (words, noise) = (streams.slice(), noise.slice());
+        expect_shape("streams", streams.shape(), self.num_envs + 2, &[RNG_STATE_LEN])?;
+        let (stream_states, noise) = (streams.slice(), noise.slice());
         self.inner.with(py, true, |inner| {
-            let streams = streams_of(words)?;
+            let streams = streams_from_array(stream_states)?;
             let before = inner.agent.learner().noise().to_vec();
             inner.agent.learner_mut().set_noise(noise)?;
-            let set = inner.agent.set_standing(&streams, timesteps, updates, due, progress);
+            let set = inner.agent.load_progress_state(&streams, timesteps, updates, due, progress);
             // What was there is not refused.
             set.or_else(|error| inner.agent.learner_mut().set_noise(&before).and(Err(error)))
         })
@@ -355,7 +355,7 @@ impl NativeAgent {
     /// Means over the minibatches of the last iteration that learned, by name, with None for what nobody told; None before
     /// the first.
     fn learned<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        learned_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.learned()))?)
+        learned_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
     }
 
     /// Tells in `said` what `learned` gave before `set_standing`, which forgets it.
@@ -365,7 +365,7 @@ impl NativeAgent {
     fn set_learned(&self, py: Python<'_>, learned: &Bound<'_, PyAny>) -> PyResult<()> {
         let learned = learned_of(learned)?;
         self.inner.with(py, false, |inner| {
-            inner.agent.set_learned(learned);
+            inner.agent.load_last_update(learned);
             Ok(())
         })
     }
@@ -382,7 +382,7 @@ impl NativeAgent {
         action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let obs = Observed::new("obs", &self.encoding, obs)?;
+        let obs = EncodedObsArgument::new("obs", &self.encoding, obs)?;
         let masks = NativePolicy::masks(py, action_masks)?;
         let obs = obs.read()?;
         self.expect_rows("obs", &obs)?;
@@ -390,16 +390,16 @@ impl NativeAgent {
         self.enter(py, normalizer, |inner, normalizer| {
             let Inner { agent, inputs: [inputs, _] } = inner;
             self.encoding.encode(obs, 0..self.num_envs, inputs)?;
-            if fresh { agent.start_at(inputs, masks, normalizer) } else { agent.go_on_at(inputs, masks) }
+            if fresh { agent.start_from_obs(inputs, masks, normalizer) } else { agent.attach_at(inputs, masks) }
         })
     }
 
     /// Begins an iteration that is made step by step; `growth` as for `iterate`.
     #[pyo3(signature = (progress, growth=None))]
     fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, growth: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (progress, growth) = (number("progress", progress)?, growth_of(growth)?);
+        let (progress, growth) = (number("progress", progress)?, parse_progress_per_step(growth)?);
         self.inner.with(py, true, |inner| {
-            inner.agent.set_growth(growth)?;
+            inner.agent.set_progress_per_step(growth)?;
             inner.agent.begin(progress)
         })
     }
@@ -407,13 +407,13 @@ impl NativeAgent {
     /// What to do next, (N, *action_shape): integers counted from 0, or numbers within a Box's bounds.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let chosen = self.enter(py, normalizer, |inner, normalizer| {
-            Ok(match inner.agent.act(normalizer).map_err(of_masks)? {
-                Actions::Discrete(actions) => Chosen::Discrete(mapped(actions, |x| x)?),
-                Actions::Continuous(actions) => Chosen::Continuous(mapped(actions, |x| x)?),
+        let actions = self.enter(py, normalizer, |inner, normalizer| {
+            Ok(match inner.agent.act(normalizer).map_err(rename_masks)? {
+                Actions::Discrete(actions) => ActionBuffer::Discrete(try_map(actions, |x| x)?),
+                Actions::Continuous(actions) => ActionBuffer::Continuous(try_map(actions, |x| x)?),
             })
         })?;
-        chosen.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
+        actions.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
     }
 
     /// Remembers what came of it; see `rlox_nn::train::Outcome` for the arrays, all (N, ...).
@@ -431,8 +431,8 @@ impl NativeAgent {
         final_action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let next_obs = Observed::new("next_obs", &self.encoding, next_obs)?;
-        let obs = Observed::new("obs", &self.encoding, obs)?;
+        let next_obs = EncodedObsArgument::new("next_obs", &self.encoding, next_obs)?;
+        let obs = EncodedObsArgument::new("obs", &self.encoding, obs)?;
         let rewards = argument::<f64>("rewards", rewards, &REAL)?;
         let terminated = flag_argument("terminated", terminated)?;
         let truncated = flag_argument("truncated", truncated)?;
@@ -455,8 +455,8 @@ impl NativeAgent {
             self.encoding.encode(obs, 0..self.num_envs, inputs)?;
             self.encoding.encode(next_obs, 0..self.num_envs, next_inputs)?;
             let (next_obs, obs) = (&*next_inputs, &*inputs);
-            let outcome = Outcome { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks };
-            agent.observe(&outcome, normalizer)
+            let result = StepResult { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks };
+            agent.observe(&result, normalizer)
         })
     }
 
@@ -467,19 +467,19 @@ impl NativeAgent {
     #[pyo3(signature = (normalizer=None))]
     fn learn(&self, py: Python<'_>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let done = self.enter(py, normalizer, |inner, normalizer| {
-            Ok(inner.agent.learn(normalizer.as_deref(), &mut self.pause()))
+            Ok(inner.agent.learn(normalizer.as_deref(), &mut self.stop_fn()))
         })?;
         done.map_err(to_py)
     }
 }
 
 /// How far one transition takes the run: not at all unless told.
-fn growth_of(growth: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
-    growth.map_or(Ok(0.0), |growth| number("growth", growth))
+fn parse_progress_per_step(value: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    value.map_or(Ok(0.0), |growth| number("growth", growth))
 }
 
 /// What Python says of the environments.
-struct Told<'a, 'py> {
+struct EnvArguments<'a, 'py> {
     observation: &'a Bound<'py, PyDict>,
     action: &'a Bound<'py, PyDict>,
     num_envs: &'a Bound<'py, PyAny>,
@@ -491,32 +491,32 @@ struct Told<'a, 'py> {
 fn make_agent(
     py: Python<'_>,
     algorithm: &Bound<'_, PyAny>,
-    envs: &Told<'_, '_>,
+    env_arguments: &EnvArguments<'_, '_>,
     (stream, seeds): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
     settings: &Bound<'_, PyDict>,
     backend: &Bound<'_, PyAny>,
 ) -> PyResult<NativeAgent> {
-    let (encoding, obs_shape) = encoding_of(envs.observation)?;
-    let space = space_of(envs.action)?;
-    let num_envs = count("num_envs", envs.num_envs)?;
-    let settings = Settings(settings);
-    let method = Method::of(&text("algorithm", algorithm)?, &settings)?;
+    let (encoding, obs_shape) = encoding_of(env_arguments.observation)?;
+    let space = space_of(env_arguments.action)?;
+    let num_envs = count("num_envs", env_arguments.num_envs)?;
+    let settings = ConfigDict(settings);
+    let method = AlgorithmConfig::parse(&text("algorithm", algorithm)?, &settings)?;
     let net_arch = shape("net_arch", &settings.get("net_arch")?)?;
     let activation = text("activation", &settings.get("activation")?)?.parse().map_err(to_py)?;
     let backend = backend_of(backend)?;
-    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    let state = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
     let seeds = argument::<i64>("seeds", seeds, &INTEGER)?.read(false)?;
-    expect_shape("stream", words.shape(), WORDS, &[])?;
+    expect_shape("stream", state.shape(), RNG_STATE_LEN, &[])?;
     expect_shape("seeds", seeds.shape(), 2, &[])?;
-    let (words, seeds) = (words.slice(), [seeds.slice()[0], seeds.slice()[1]].map(i64::cast_unsigned));
+    let (state, seeds) = (state.slice(), [seeds.slice()[0], seeds.slice()[1]].map(i64::cast_unsigned));
     let spec = spec_of(&encoding, &space);
-    let (masked, idling, shape) = (envs.masked, envs.idling, Shape { net_arch, activation });
-    let made = detached(py, || -> Result<_> {
-        let mut rng = Pcg64::from_words(words)?;
-        let (learner, how) = method.on(&backend, &shape, (&spec, num_envs), &mut rng)?;
-        OffPolicyAgent::new(learner, how, &Surroundings { spec: &spec, num_envs, masked, idling }, seeds)
+    let (masked, idling, network) = (env_arguments.masked, env_arguments.idling, NetworkConfig { net_arch, activation });
+    let agent = detach(py, || -> Result<_> {
+        let mut rng = Pcg64::from_state_array(state)?;
+        let (learner, replay_config) = method.build(&backend, &network, (&spec, num_envs), &mut rng)?;
+        OffPolicyAgent::new(learner, replay_config, &EnvInfo { spec: &spec, num_envs, masked, idling }, seeds)
     });
-    let agent = made.map_err(|error| {
+    let agent = agent.map_err(|error| {
         to_py(
             error
                 .rename_argument("sizes", "net_arch")
@@ -528,28 +528,28 @@ fn make_agent(
         Space::Discrete { n, .. } => Space::discrete(n),
         space => space,
     };
-    let inner = Shared::new("NativeAgent", Inner { agent, inputs: Default::default() });
+    let inner = GuardedCell::new("NativeAgent", Inner { agent, inputs: Default::default() });
     Ok(NativeAgent { inner, stop: AtomicBool::new(false), encoding, obs_shape, action, num_envs })
 }
 
 /// The settings of a method, and what its networks are made of.
-enum Method {
+enum AlgorithmConfig {
     Dqn { config: DqnConfig, dueling: bool },
     Sac(SacConfig),
     Td3(Td3Config),
 }
 
-struct Shape {
+struct NetworkConfig {
     net_arch: Vec<usize>,
     activation: Activation,
 }
 
 type Learner = Box<dyn OffPolicyAlgorithm>;
 /// A learner, and how it gathers.
-type Made = (Learner, Gathering);
+type LearnerAndReplay = (Learner, ReplayConfig);
 
-impl Method {
-    fn of(algorithm: &str, settings: &Settings<'_, '_>) -> PyResult<Self> {
+impl AlgorithmConfig {
+    fn parse(algorithm: &str, settings: &ConfigDict<'_, '_>) -> PyResult<Self> {
         match algorithm {
             "dqn" => Ok(Self::Dqn { config: configs::dqn(settings)?, dueling: settings.switch("dueling")? }),
             "sac" => Ok(Self::Sac(configs::sac(settings)?)),
@@ -561,68 +561,68 @@ impl Method {
     /// The learner with networks that `make` makes.
     fn learner<N: Network + 'static>(
         self,
-        shape: &Shape,
+        network: &NetworkConfig,
         (spec, num_envs): (&EnvSpec, usize),
         rng: &mut Pcg64,
         mut make: impl FnMut(&[usize], &mut Pcg64) -> Result<N>,
-    ) -> Result<Made> {
-        fn done<M: OffPolicyMethod + 'static>(
+    ) -> Result<LearnerAndReplay> {
+        fn finish<M: OffPolicyMethod + 'static>(
             config: M::Config,
             networks: impl FnOnce(&M::Config) -> Result<M::Networks>,
             spec: &EnvSpec,
             num_envs: usize,
-        ) -> Result<Made> {
-            let how = M::gathering(&config, spec)?;
+        ) -> Result<LearnerAndReplay> {
+            let replay_config = M::replay_config(&config, spec)?;
             let networks = networks(&config)?;
-            Ok((Box::new(M::new(config, networks, spec, num_envs)?), how))
+            Ok((Box::new(M::new(config, networks, spec, num_envs)?), replay_config))
         }
-        let hidden = &shape.net_arch[..];
+        let hidden = &network.net_arch[..];
         match self {
             Self::Dqn { config, dueling: false } => {
-                done::<DqnLearner<_>>(config, |_| QNetworks::with(spec, hidden, rng, make), spec, num_envs)
+                finish::<DqnLearner<_>>(config, |_| QNetworks::with(spec, hidden, rng, make), spec, num_envs)
             }
             Self::Dqn { config, dueling: true } => {
-                done::<DqnLearner<_>>(config, |_| QNetworks::dueling_with(spec, hidden, rng, make), spec, num_envs)
+                finish::<DqnLearner<_>>(config, |_| QNetworks::dueling_with(spec, hidden, rng, make), spec, num_envs)
             }
             Self::Sac(config) => {
                 let networks = |config: &SacConfig| {
                     let log_std = config.use_sde.then_some(config.log_std_init);
                     let policy = SquashedPolicy::with(spec, hidden, log_std, rng, &mut make)?;
-                    Ok((policy, TwinCritics::with(spec, hidden, 2, rng, make)?))
+                    Ok((policy, CriticEnsemble::with(spec, hidden, 2, rng, make)?))
                 };
-                done::<SacLearner<_, _>>(config, networks, spec, num_envs)
+                finish::<SacLearner<_, _>>(config, networks, spec, num_envs)
             }
             Self::Td3(config) => {
                 let networks = |_: &Td3Config| {
                     let policy = DeterministicActor::with(spec, hidden, rng, &mut make)?;
-                    Ok((policy, TwinCritics::with(spec, hidden, 2, rng, make)?))
+                    Ok((policy, CriticEnsemble::with(spec, hidden, 2, rng, make)?))
                 };
-                done::<Td3Learner<_, _>>(config, networks, spec, num_envs)
+                finish::<Td3Learner<_, _>>(config, networks, spec, num_envs)
             }
         }
     }
 
     /// The learner on a backend.
-    fn on(self, backend: &str, shape: &Shape, envs: (&EnvSpec, usize), rng: &mut Pcg64) -> Result<Made> {
-        let activation = shape.activation;
+    fn build(self, backend: &str, network: &NetworkConfig, envs: (&EnvSpec, usize), rng: &mut Pcg64) -> Result<LearnerAndReplay> {
+        let activation = network.activation;
         match backend {
             #[cfg(feature = "candle")]
-            "candle" => self.learner(shape, envs, rng, |sizes, rng| {
+            "candle" => self.learner(network, envs, rng, |sizes, rng| {
                 rlox_candle::CandleMlp::new(sizes, activation, Init::Kaiming, rng)
             }),
             #[cfg(feature = "burn")]
             "burn" => self
-                .learner(shape, envs, rng, |sizes, rng| rlox_burn::BurnMlp::new(sizes, activation, Init::Kaiming, rng)),
-            _ => self.learner(shape, envs, rng, |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)),
+                .learner(network, envs, rng, |sizes, rng| rlox_burn::BurnMlp::new(sizes, activation, Init::Kaiming, rng)),
+            _ => self.learner(network, envs, rng, |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)),
         }
     }
 }
 
 /// Means of what was learned, as a dict by name, with None for what nobody told.
-fn learned_dict(py: Python<'_>, learned: Option<OffPolicyLearned>) -> PyResult<Option<Bound<'_, PyDict>>> {
+fn learned_dict(py: Python<'_>, learned: Option<OffPolicyUpdateStats>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(learned) = learned else { return Ok(None) };
     let dict = new_dict(py)?;
-    let OffPolicyLearned { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
+    let OffPolicyUpdateStats { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
         learned;
     let always = [critic_loss, mean_value, grad_norm, learning_rate].map(Some);
     for (name, mean) in NAMES.into_iter().zip(always.into_iter().chain([actor_loss, ent_coef, ent_coef_loss])) {
@@ -632,23 +632,23 @@ fn learned_dict(py: Python<'_>, learned: Option<OffPolicyLearned>) -> PyResult<O
 }
 
 /// Means that [`learned_dict`] gave.
-fn learned_of(given: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyLearned>> {
-    if given.is_none() {
+fn learned_of(object: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyUpdateStats>> {
+    if object.is_none() {
         return Ok(None);
     }
-    let said = Settings(instance("learned", given, "dict, or None")?);
+    let metrics = ConfigDict(instance("learned", object, "dict, or None")?);
     for name in NAMES {
-        item_of("learned", given, name, "pass what learned gave")?;
+        item_of("learned", object, name, "pass what learned gave")?;
     }
-    let mean = |name| said.double(name).map(|mean| mean as f32);
-    let some = |name| said.double_or_none(name).map(|mean| mean.map(|mean| mean as f32));
-    Ok(Some(OffPolicyLearned {
+    let mean = |name| metrics.double(name).map(|mean| mean as f32);
+    let optional_mean = |name| metrics.double_or_none(name).map(|mean| mean.map(|mean| mean as f32));
+    Ok(Some(OffPolicyUpdateStats {
         critic_loss: mean("critic_loss")?,
         mean_value: mean("mean_value")?,
         grad_norm: mean("grad_norm")?,
-        actor_loss: some("actor_loss")?,
-        ent_coef: some("ent_coef")?,
-        ent_coef_loss: some("ent_coef_loss")?,
+        actor_loss: optional_mean("actor_loss")?,
+        ent_coef: optional_mean("ent_coef")?,
+        ent_coef_loss: optional_mean("ent_coef_loss")?,
         learning_rate: mean("learning_rate")?,
     }))
 }

@@ -8,29 +8,29 @@ use rlox_nn::train::{
     A2cConfig, ActionNoise, DqnConfig, EntCoef, ImpalaConfig, PpoConfig, Priorities, SacConfig, Schedule, Td3Config,
 };
 
-use crate::convert::args::{count, index, instance, item_of, number, shown, switch, text};
+use crate::convert::args::{count, index, instance, item_of, number, short_repr, switch, text};
 use crate::error::{to_py, value_error};
 
 pub(super) const FIX: &str = "pass what rlox.learners.native_on_policy makes";
 
 /// Settings by their names in rlox's configs; schedules have been applied.
-pub(super) struct Settings<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
+pub(super) struct ConfigDict<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
 
-impl<'py> Settings<'_, 'py> {
+impl<'py> ConfigDict<'_, 'py> {
     pub(super) fn get(&self, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
         item_of("settings", self.0.as_any(), name, FIX)
     }
 
     pub(super) fn number(&self, name: &'static str) -> PyResult<f32> {
-        let given = self.get(name)?;
-        let number = number(name, &given)? as f32;
+        let value = self.get(name)?;
+        let number = number(name, &value)? as f32;
         if number.is_finite() {
             return Ok(number);
         }
-        Err(value_error(name, "a number that float32 can hold", &shown(&given), "correct it"))
+        Err(value_error(name, "a number that float32 can hold", &short_repr(&value), "correct it"))
     }
 
-    pub(super) fn some(&self, name: &'static str) -> PyResult<Option<f32>> {
+    pub(super) fn number_or_none(&self, name: &'static str) -> PyResult<Option<f32>> {
         if self.get(name)?.is_none() { Ok(None) } else { self.number(name).map(Some) }
     }
 
@@ -44,17 +44,17 @@ impl<'py> Settings<'_, 'py> {
 
     pub(super) fn optimizer(&self) -> PyResult<Optimizer> {
         let (lr, eps) = (self.number("learning_rate")?, self.number("optimizer_eps")?);
-        let made = match &*text("optimizer", &self.get("optimizer")?)? {
+        let optimizer = match &*text("optimizer", &self.get("optimizer")?)? {
             "adam" => Optimizer::adam(lr).with_eps(eps),
             "rmsprop" => Optimizer::rms_prop(lr).with_eps(eps),
             other => {
                 return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
             }
         };
-        let named =
+        let rename_arguments =
             |error: Error| to_py(error.rename_argument("lr", "learning_rate").rename_argument("eps", "optimizer_eps"));
-        made.check().map_err(named)?;
-        Ok(made)
+        optimizer.check().map_err(rename_arguments)?;
+        Ok(optimizer)
     }
 
     /// A number in double precision.
@@ -63,8 +63,8 @@ impl<'py> Settings<'_, 'py> {
     }
 
     pub(super) fn double_or_none(&self, name: &'static str) -> PyResult<Option<f64>> {
-        let given = self.get(name)?;
-        if given.is_none() { Ok(None) } else { number(name, &given).map(Some) }
+        let value = self.get(name)?;
+        if value.is_none() { Ok(None) } else { number(name, &value).map(Some) }
     }
 
     /// A count that may be 0.
@@ -73,30 +73,30 @@ impl<'py> Settings<'_, 'py> {
     }
 
     pub(super) fn count_or_none(&self, name: &'static str) -> PyResult<Option<usize>> {
-        let given = self.get(name)?;
-        if given.is_none() { Ok(None) } else { count(name, &given).map(Some) }
+        let value = self.get(name)?;
+        if value.is_none() { Ok(None) } else { count(name, &value).map(Some) }
     }
 }
 
-pub(super) fn ppo(settings: &Settings<'_, '_>) -> PyResult<PpoConfig> {
+pub(super) fn ppo(settings: &ConfigDict<'_, '_>) -> PyResult<PpoConfig> {
     let config = PpoConfig {
         batch_size: settings.count("batch_size")?,
         n_epochs: settings.count("n_epochs")?,
         optimizer: settings.optimizer()?,
         clip_coef: settings.number("clip_coef")?,
-        clip_coef_vf: settings.some("clip_coef_vf")?,
+        clip_coef_vf: settings.number_or_none("clip_coef_vf")?,
         normalize_advantage: settings.switch("normalize_advantage")?,
         ent_coef: settings.number("ent_coef")?,
         vf_coef: settings.number("vf_coef")?,
         max_grad_norm: settings.number("max_grad_norm")?,
-        target_kl: settings.some("target_kl")?,
+        target_kl: settings.number_or_none("target_kl")?,
         ..PpoConfig::default()
     };
     config.check().map_err(to_py)?;
     Ok(config)
 }
 
-pub(super) fn a2c(settings: &Settings<'_, '_>) -> PyResult<A2cConfig> {
+pub(super) fn a2c(settings: &ConfigDict<'_, '_>) -> PyResult<A2cConfig> {
     let config = A2cConfig {
         optimizer: settings.optimizer()?,
         normalize_advantage: settings.switch("normalize_advantage")?,
@@ -109,7 +109,7 @@ pub(super) fn a2c(settings: &Settings<'_, '_>) -> PyResult<A2cConfig> {
     Ok(config)
 }
 
-pub(super) fn impala(settings: &Settings<'_, '_>) -> PyResult<ImpalaConfig> {
+pub(super) fn impala(settings: &ConfigDict<'_, '_>) -> PyResult<ImpalaConfig> {
     let config = ImpalaConfig {
         optimizer: settings.optimizer()?,
         gamma: settings.double("gamma")?,
@@ -127,7 +127,7 @@ pub(super) fn impala(settings: &Settings<'_, '_>) -> PyResult<ImpalaConfig> {
 }
 
 /// What all three have in common, over a method's own settings.
-macro_rules! replaying {
+macro_rules! off_policy_config {
     ($settings:expr, $config:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         let settings = $settings;
         $config {
@@ -148,13 +148,13 @@ macro_rules! replaying {
     }};
 }
 
-pub(super) fn dqn(settings: &Settings<'_, '_>) -> PyResult<DqnConfig> {
+pub(super) fn dqn(settings: &ConfigDict<'_, '_>) -> PyResult<DqnConfig> {
     let prioritized = if settings.switch("prioritized")? {
         Some(Priorities { alpha: settings.number("priority_alpha")?, beta: settings.number("priority_beta")? })
     } else {
         None
     };
-    Ok(replaying!(
+    Ok(off_policy_config!(
         settings,
         DqnConfig {
             target_update_interval: settings.count("target_update_interval")? as u64,
@@ -168,14 +168,14 @@ pub(super) fn dqn(settings: &Settings<'_, '_>) -> PyResult<DqnConfig> {
     ))
 }
 
-pub(super) fn sac(settings: &Settings<'_, '_>) -> PyResult<SacConfig> {
+pub(super) fn sac(settings: &ConfigDict<'_, '_>) -> PyResult<SacConfig> {
     let initial = settings.number("ent_coef")?;
     let ent_coef = if settings.switch("ent_coef_auto")? {
-        EntCoef::Auto { initial, target_entropy: settings.some("target_entropy")? }
+        EntCoef::Auto { initial, target_entropy: settings.number_or_none("target_entropy")? }
     } else {
         EntCoef::Fixed(initial)
     };
-    Ok(replaying!(
+    Ok(off_policy_config!(
         settings,
         SacConfig {
             target_update_interval: settings.count("target_update_interval")?,
@@ -189,8 +189,8 @@ pub(super) fn sac(settings: &Settings<'_, '_>) -> PyResult<SacConfig> {
     ))
 }
 
-pub(super) fn td3(settings: &Settings<'_, '_>) -> PyResult<Td3Config> {
-    Ok(replaying!(
+pub(super) fn td3(settings: &ConfigDict<'_, '_>) -> PyResult<Td3Config> {
+    Ok(off_policy_config!(
         settings,
         Td3Config {
             policy_delay: settings.count("policy_delay")?,
@@ -201,7 +201,7 @@ pub(super) fn td3(settings: &Settings<'_, '_>) -> PyResult<Td3Config> {
     ))
 }
 
-fn schedule(settings: &Settings<'_, '_>) -> PyResult<Schedule> {
+fn schedule(settings: &ConfigDict<'_, '_>) -> PyResult<Schedule> {
     match &*text("lr_schedule", &settings.get("lr_schedule")?)? {
         "constant" => Ok(Schedule::Constant),
         "linear" => Ok(Schedule::Linear),
@@ -209,17 +209,17 @@ fn schedule(settings: &Settings<'_, '_>) -> PyResult<Schedule> {
     }
 }
 
-fn noise(settings: &Settings<'_, '_>) -> PyResult<Option<ActionNoise>> {
-    let given = settings.get("action_noise")?;
-    if given.is_none() {
+fn noise(settings: &ConfigDict<'_, '_>) -> PyResult<Option<ActionNoise>> {
+    let value = settings.get("action_noise")?;
+    if value.is_none() {
         return Ok(None);
     }
-    let parts = Settings(instance("action_noise", &given, "dict, or None")?);
-    let sigma = parts.number("sigma")?;
-    Ok(Some(match &*text("kind", &parts.get("kind")?)? {
+    let noise_settings = ConfigDict(instance("action_noise", &value, "dict, or None")?);
+    let sigma = noise_settings.number("sigma")?;
+    Ok(Some(match &*text("kind", &noise_settings.get("kind")?)? {
         "gaussian" => ActionNoise::Gaussian { sigma },
         "ornstein_uhlenbeck" => {
-            ActionNoise::OrnsteinUhlenbeck { sigma, theta: parts.number("theta")?, dt: parts.number("dt")? }
+            ActionNoise::OrnsteinUhlenbeck { sigma, theta: noise_settings.number("theta")?, dt: noise_settings.number("dt")? }
         }
         other => {
             return Err(value_error("action_noise", "gaussian or ornstein_uhlenbeck", other, FIX));

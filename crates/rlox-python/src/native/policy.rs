@@ -6,18 +6,18 @@ use numpy::{Element, IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    ActionsMut, DType, EnvSpec, Error, Field, FieldData, Normalizer, Pcg64, PolicyOut, Result, Space, Watch,
+    ActionsMut, DType, EnvSpec, Error, Field, FieldData, Normalizer, Pcg64, PolicyOut, Result, Space, InterruptCheck,
 };
 use rlox_nn::train::{
-    Collection, Encoding, IterationStreams, Learned, Minibatches, Observations, collect_transitions,
+    CollectConfig, Encoding, IterationStreams, UpdateStats, Minibatches, Observations, collect_transitions,
     estimate_advantages, mask_width, predict_actions,
 };
 use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
 
-use super::configs::{self, FIX, Settings};
-use crate::alloc::{mapped, zeroed};
+use super::configs::{self, FIX, ConfigDict};
+use crate::alloc::{try_map, zeroed};
 use crate::convert::args::{
-    Argument, INTEGER, Input, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, shown,
+    Argument, INTEGER, Input, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, short_repr,
     switch, switches, text,
 };
 use crate::convert::array::new_dict;
@@ -25,19 +25,19 @@ use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::options::from_items;
 use crate::convert::seed::seed_of;
 use crate::convert::space::space_of;
-use crate::env::snapshot::WORDS;
+use crate::env::snapshot::RNG_STATE_LEN;
 use crate::env::vec_env::NativeVectorEnv;
 use crate::error::{to_py, type_error, value_error};
 use crate::normalize::normalizer_of;
 use crate::rollout::RolloutBuffer;
-use crate::sync::cell::{Shared, locked};
-use crate::sync::gil::detached;
+use crate::sync::cell::{GuardedCell, run_locked};
+use crate::sync::gil::detach;
 
 /// Up to how many environments a call takes less than 5 us.
-const SHORT: usize = 1;
+const DETACH_ABOVE_ENVS: usize = 1;
 
 /// From how many numbers on a call may take more than 5 us.
-const LONG: usize = 64;
+const DETACH_ABOVE_INPUTS: usize = 64;
 
 /// A policy and values of small networks on the CPU. `rlox.learners.native_on_policy` makes it for its learners.
 ///
@@ -53,7 +53,7 @@ const LONG: usize = 64;
 ///     MemoryError: The networks do not fit into memory.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativePolicy {
-    pub(super) inner: Shared<Inner>,
+    pub(super) inner: GuardedCell<Inner>,
     /// Set to end a rollout, or the updates, early.
     stop: AtomicBool,
     encoding: Encoding,
@@ -71,10 +71,10 @@ pub(super) struct Inner {
 
 impl NativePolicy {
     /// Calls `f` with what says whether to stop: it was asked to, or a signal handler raised something.
-    fn stoppable<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
-        let (mut watch, mut raised) = (Watch::default(), None);
+    fn with_stop_fn<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
+        let (mut interrupt, mut raised) = (InterruptCheck::default(), None);
         let done = f(&mut || {
-            raised = raised.take().or_else(|| watch.check().err());
+            raised = raised.take().or_else(|| interrupt.check().err());
             raised.is_some() || self.stop.load(Ordering::Relaxed)
         });
         raised.map_or(done, Err)
@@ -84,15 +84,15 @@ impl NativePolicy {
     pub(super) fn check(&self, buffer: &rlox_core::RolloutBuffer) -> Result<()> {
         let (obs, actions) = (field(buffer, "obs")?, field(buffer, "actions")?);
         let dtype = if matches!(self.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
-        let wanted = (self.encoding.stored(), self.action.dim(), dtype);
+        let expected = (self.encoding.stored(), self.action.dim(), dtype);
         let got = (obs.width(), actions.width(), actions.dtype());
-        if wanted == got {
+        if expected == got {
             return Ok(());
         }
-        let said = |(obs, actions, dtype): (usize, usize, DType)| {
+        let describe = |(obs, actions, dtype): (usize, usize, DType)| {
             format!("observations of {obs} numbers and actions of {actions} ({dtype:?})")
         };
-        Err(Error::shape("buffer", said(wanted), said(got), "make it for the policy's environments"))
+        Err(Error::shape("buffer", describe(expected), describe(got), "make it for the policy's environments"))
     }
 
     pub(super) fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
@@ -103,13 +103,13 @@ impl NativePolicy {
 #[cfg(feature = "grpc")]
 impl NativePolicy {
     /// The weights, and what networks they are of.
-    pub(crate) fn lent(&self, py: Python<'_>) -> PyResult<(NamedTensors, rlox_nn::PolicyShape)> {
-        let (tensors, shape) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.shape())))?;
+    pub(crate) fn weights_and_arch(&self, py: Python<'_>) -> PyResult<(NamedTensors, rlox_nn::PolicyArch)> {
+        let (tensors, arch) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.arch())))?;
         let unknown = || {
             let fix = "use the native backend";
             value_error("backend", "networks whose shape can be told", "others", fix)
         };
-        Ok((tensors, shape.ok_or_else(unknown)?))
+        Ok((tensors, arch.ok_or_else(unknown)?))
     }
 }
 
@@ -142,7 +142,7 @@ impl NativePolicy {
     /// The seed of an iteration: of its actions, its exploration noise and the order of its minibatches.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
-        self.inner.with(py, num_envs > SHORT, |inner| {
+        self.inner.with(py, num_envs > DETACH_ABOVE_ENVS, |inner| {
             inner.streams.renew(seed, num_envs)?;
             Ok(())
         })
@@ -170,29 +170,29 @@ impl NativePolicy {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        let how = Collection {
+        let config = CollectConfig {
             gamma: number("gamma", gamma)?,
             gae_lambda: number("gae_lambda", gae_lambda)?,
             sde_sample_freq: count("sde_sample_freq", sde_sample_freq)?,
         };
-        let mut whole = true;
-        env.roll(py, true, buffer, normalizer, |env, buffer, normalizer| {
+        let mut is_complete = true;
+        env.with_rollout(py, true, buffer, normalizer, |env, buffer, normalizer| {
             self.inner.enter(|inner| {
                 self.check(buffer)?;
                 let Inner { policy, streams, .. } = inner;
                 let actions = &mut streams.actions;
-                let done = self.stoppable(|stop| {
-                    let done = collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, how, stop);
+                let done = self.with_stop_fn(|stop| {
+                    let done = collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, config, stop);
                     match done {
                         Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => Ok(false),
                         done => done.map(|()| true),
                     }
                 });
-                whole = done?;
+                is_complete = done?;
                 Ok(())
             })
         })?;
-        Ok(whole)
+        Ok(is_complete)
     }
 
     /// What the policy does at row `t` of a rollout, whose observations are there: (actions, log_probs, values).
@@ -214,10 +214,10 @@ impl NativePolicy {
         let masks = masks.as_ref().map(Flags::slice);
         let n = buffer.num_envs;
         let (mut actions, mut log_probs, mut values) =
-            (Chosen::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
+            (ActionBuffer::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
         let out = PolicyOut { actions: actions.all(), log_probs: &mut log_probs, values: &mut values };
         let rows = t.saturating_mul(n)..t.saturating_add(1).saturating_mul(n);
-        buffer.inner.with(py, n > SHORT, |buffer| {
+        buffer.inner.with(py, n > DETACH_ABOVE_ENVS, |buffer| {
             self.check(buffer)?;
             self.inner.enter(|inner| {
                 let Inner { policy, streams, inputs, .. } = inner;
@@ -225,7 +225,7 @@ impl NativePolicy {
                 if noise {
                     policy.draw_noise(&mut streams.actions)?;
                 }
-                policy.act(inputs, masks, &mut streams.actions, out).map_err(of_masks)
+                policy.act(inputs, masks, &mut streams.actions, out).map_err(rename_masks)
             })
         })?;
         let shape = [&[n][..], &self.action.shape()].concat();
@@ -258,10 +258,10 @@ impl NativePolicy {
         buffer: &Bound<'py, PyAny>,
         settings: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let config = configs::ppo(&Settings(settings))?;
+        let config = configs::ppo(&ConfigDict(settings))?;
         learn(self, py, buffer, |inner, buffer| {
             let Inner { policy, streams, minibatches, .. } = inner;
-            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, &mut streams.order, 0.0, stop))
+            self.with_stop_fn(|stop| config.learn(policy.as_mut(), buffer, minibatches, &mut streams.order, 0.0, stop))
         })
     }
 
@@ -272,10 +272,10 @@ impl NativePolicy {
         buffer: &Bound<'py, PyAny>,
         settings: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let config = configs::a2c(&Settings(settings))?;
+        let config = configs::a2c(&ConfigDict(settings))?;
         learn(self, py, buffer, |inner, buffer| {
             let Inner { policy, minibatches, .. } = inner;
-            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
+            self.with_stop_fn(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
         })
     }
 
@@ -286,10 +286,10 @@ impl NativePolicy {
         buffer: &Bound<'py, PyAny>,
         settings: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let config = configs::impala(&Settings(settings))?;
+        let config = configs::impala(&ConfigDict(settings))?;
         learn(self, py, buffer, |inner, buffer| {
             let Inner { policy, minibatches, .. } = inner;
-            self.stoppable(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
+            self.with_stop_fn(|stop| config.learn(policy.as_mut(), buffer, minibatches, 0.0, stop))
         })
     }
 
@@ -304,11 +304,11 @@ impl NativePolicy {
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Self { encoding, obs_shape, action, .. } = self;
-        let asked = Asked { encoding, obs_shape, action };
-        predict(&asked, py, obs, seed, action_masks, normalizer, |obs, seed, chosen| {
+        let request = PredictRequest { encoding, obs_shape, action };
+        predict(&request, py, obs, seed, action_masks, normalizer, |obs, seed, buffer| {
             self.inner.enter(|inner| {
                 let Inner { policy, inputs, .. } = inner;
-                predict_actions(policy.as_mut(), obs, seed, action, inputs, chosen.all()).map_err(of_masks)
+                predict_actions(policy.as_mut(), obs, seed, action, inputs, buffer.all()).map_err(rename_masks)
             })
         })
     }
@@ -382,26 +382,26 @@ fn make_policy(
 ) -> PyResult<NativePolicy> {
     let (encoding, obs_shape) = encoding_of(observation)?;
     let action = space_of(action)?;
-    let words = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
-    expect_shape("stream", words.shape(), WORDS, &[])?;
-    let shape = Shape::of(shape)?;
+    let state = argument::<i64>("stream", stream, &INTEGER)?.read(false)?;
+    expect_shape("stream", state.shape(), RNG_STATE_LEN, &[])?;
+    let config = PolicyConfig::parse(shape)?;
     let backend = backend_of(backend)?;
     let spec = spec_of(&encoding, &action);
-    let words = words.slice();
-    let made = detached(py, || -> Result<_> { shape.make(&spec, &backend, &mut Pcg64::from_words(words)?) });
+    let state = state.slice();
+    let policy = detach(py, || -> Result<_> { config.make(&spec, &backend, &mut Pcg64::from_state_array(state)?) });
     let inner = Inner {
-        policy: made
+        policy: policy
             .map_err(|error| to_py(error.rename_argument("sizes", "net_arch").rename_argument("hidden", "net_arch")))?,
         streams: IterationStreams::new(0, 0).map_err(to_py)?,
         minibatches: Minibatches::new(encoding.clone()),
         inputs: Vec::new(),
     };
     let stop = AtomicBool::new(false);
-    Ok(NativePolicy { inner: Shared::new("NativePolicy", inner), stop, encoding, obs_shape, action })
+    Ok(NativePolicy { inner: GuardedCell::new("NativePolicy", inner), stop, encoding, obs_shape, action })
 }
 
 /// What shapes the networks.
-struct Shape {
+struct PolicyConfig {
     net_arch: Vec<usize>,
     activation: Activation,
     orthogonal: bool,
@@ -410,8 +410,8 @@ struct Shape {
     log_std_init: f32,
 }
 
-impl Shape {
-    fn of(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
+impl PolicyConfig {
+    fn parse(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
         let get = |name: &str| item_of("shape", dict.as_any(), name, FIX);
         Ok(Self {
             net_arch: shape("net_arch", &get("net_arch")?)?,
@@ -436,12 +436,12 @@ impl Shape {
             "burn" => {
                 self.around(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
             }
-            _ => self.around(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
+            _ => self.build(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
         }
     }
 
     /// A policy of networks of one backend.
-    fn around<N: Network + 'static>(
+    fn build<N: Network + 'static>(
         &self,
         spec: &EnvSpec,
         make: impl FnMut(&[usize], f32) -> Result<N>,
@@ -452,8 +452,8 @@ impl Shape {
         } else {
             Distribution::new(&spec.action, self.log_std_init)?
         };
-        let with = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
-        Ok(Box::new(with(spec, &self.net_arch, distribution, make)?))
+        let make_networks = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
+        Ok(Box::new(make_networks(spec, &self.net_arch, distribution, make)?))
     }
 }
 
@@ -510,7 +510,7 @@ fn learn<'py>(
     policy: &NativePolicy,
     py: Python<'py>,
     buffer: &Bound<'py, PyAny>,
-    f: impl FnOnce(&mut Inner, &mut rlox_core::RolloutBuffer) -> Result<Learned> + Send,
+    f: impl FnOnce(&mut Inner, &mut rlox_core::RolloutBuffer) -> Result<UpdateStats> + Send,
 ) -> PyResult<Bound<'py, PyDict>> {
     let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
     let (learned, std) = buffer.inner.with(py, true, |buffer| {
@@ -539,12 +539,12 @@ fn learn<'py>(
 }
 
 /// Actions of a batch.
-pub(super) enum Chosen {
+pub(super) enum ActionBuffer {
     Discrete(Vec<i64>),
     Continuous(Vec<f32>),
 }
 
-impl Chosen {
+impl ActionBuffer {
     pub(super) fn zeroed(space: &Space, rows: usize) -> Result<Self> {
         let len = rows.saturating_mul(space.dim());
         Ok(if matches!(space, Space::Box { .. }) {
@@ -574,12 +574,12 @@ impl Chosen {
 }
 
 /// Observations whose Python code has run.
-pub(super) enum Observed<'py> {
+pub(super) enum EncodedObsArgument<'py> {
     Numbers(Argument<'py, f32>),
     Integers(Argument<'py, i64>),
 }
 
-impl<'py> Observed<'py> {
+impl<'py> EncodedObsArgument<'py> {
     /// Takes what an encoding is for. May run Python code.
     pub(super) fn new(name: &'static str, encoding: &Encoding, obs: &Bound<'py, PyAny>) -> PyResult<Self> {
         Ok(match encoding {
@@ -588,21 +588,21 @@ impl<'py> Observed<'py> {
         })
     }
 
-    pub(super) fn read(self) -> PyResult<Rows<'py>> {
+    pub(super) fn read(self) -> PyResult<EncodedObs<'py>> {
         Ok(match self {
-            Self::Numbers(rows) => Rows::Numbers(rows.read(false)?),
-            Self::Integers(rows) => Rows::Integers(rows.read(false)?),
+            Self::Numbers(rows) => EncodedObs::Numbers(rows.read(false)?),
+            Self::Integers(rows) => EncodedObs::Integers(rows.read(false)?),
         })
     }
 }
 
 /// The same, to be looked at.
-pub(super) enum Rows<'py> {
+pub(super) enum EncodedObs<'py> {
     Numbers(Input<'py, f32>),
     Integers(Input<'py, i64>),
 }
 
-impl Rows<'_> {
+impl EncodedObs<'_> {
     pub(super) fn shape(&self) -> &[usize] {
         match self {
             Self::Numbers(rows) => rows.shape(),
@@ -619,7 +619,7 @@ impl Rows<'_> {
 }
 
 /// Who is asked, and what of.
-pub(super) struct Asked<'a> {
+pub(super) struct PredictRequest<'a> {
     pub(super) encoding: &'a Encoding,
     /// The shape of one observation.
     pub(super) obs_shape: &'a [usize],
@@ -629,56 +629,56 @@ pub(super) struct Asked<'a> {
 /// Greedy actions, or with a seed samples, `[n, *action_shape]`, or `[*action_shape]` for one observation: as environments
 /// take them, Discrete ones with the space's start added, those of a Box inside its bounds. `predict` gives them.
 pub(super) fn predict<'py>(
-    asked: &Asked<'_>,
+    request: &PredictRequest<'_>,
     py: Python<'py>,
     obs: &Bound<'py, PyAny>,
     seed: Option<&Bound<'py, PyAny>>,
     action_masks: Option<&Bound<'py, PyAny>>,
     normalizer: Option<&Bound<'py, PyAny>>,
-    mut predict: impl FnMut(Observations<'_>, Option<u64>, &mut Chosen) -> Result<()> + Send,
+    mut predict: impl FnMut(Observations<'_>, Option<u64>, &mut ActionBuffer) -> Result<()> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Asked { encoding, obs_shape, action } = *asked;
+    let PredictRequest { encoding, obs_shape, action } = *request;
     let normalizer = normalizer_of(normalizer)?;
     let seed = seed.map(seed_of).transpose()?;
-    let observed = Observed::new("obs", encoding, obs)?;
+    let obs_argument = EncodedObsArgument::new("obs", encoding, obs)?;
     let masks = NativePolicy::masks(py, action_masks)?;
-    let rows = observed.read()?;
-    let lead = lead_of(rows.shape(), obs_shape)?;
+    let rows = obs_argument.read()?;
+    let lead = leading_shape(rows.shape(), obs_shape)?;
     let n = lead.iter().product();
     let width = mask_width(action).map_err(to_py)?;
     if let Some(masks) = &masks {
         expect_shape("action_masks", masks.shape(), n, &[width])?;
     }
     let masks = masks.as_ref().map(Flags::slice);
-    let mut chosen = Chosen::zeroed(action, n).map_err(to_py)?;
+    let mut buffer = ActionBuffer::zeroed(action, n).map_err(to_py)?;
     let data = rows.data();
     let mut act = |normalizer: Option<&Normalizer>| {
-        predict(Observations { data, encoding, normalizer, masks }, seed, &mut chosen)
+        predict(Observations { data, encoding, normalizer, masks }, seed, &mut buffer)
     };
-    let long = n.saturating_mul(encoding.inputs()) > LONG;
+    let long = n.saturating_mul(encoding.inputs()) > DETACH_ABOVE_INPUTS;
     match normalizer {
         Some(normalizer) => normalizer.inner.with(py, long, |normalizer| act(Some(normalizer))),
-        None => locked(py, long, || act(None)),
+        None => run_locked(py, long, || act(None)),
     }?;
-    chosen.into_array(py, &[&lead[..], &action.shape()].concat())
+    buffer.into_array(py, &[&lead[..], &action.shape()].concat())
 }
 
 /// What comes before the shape of one observation: nothing, or the number of observations.
-fn lead_of(got: &[usize], one: &[usize]) -> PyResult<Vec<usize>> {
-    if got == one {
+fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
+    if got == row_shape {
         return Ok(Vec::new());
     }
     match got.split_first() {
-        Some((n, rest)) if rest == one => Ok(vec![*n]),
+        Some((n, row)) if row == row_shape => Ok(vec![*n]),
         _ => {
-            let expected = format!("one observation of shape {one:?} or a batch with one more dimension in front");
+            let expected = format!("one observation of shape {row_shape:?} or a batch with one more dimension in front");
             Err(value_error("obs", &expected, &format!("shape {got:?}"), "reshape it"))
         }
     }
 }
 
 /// An error in the caller's words for the masks.
-pub(super) fn of_masks(error: Error) -> Error {
+pub(super) fn rename_masks(error: Error) -> Error {
     error.rename_argument("masks", "action_masks")
 }
 
@@ -693,21 +693,21 @@ pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bo
 }
 
 /// Named tensors of a dict of arrays.
-pub(super) fn tensors_of(argument: &'static str, given: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
-    let Ok(dict) = given.cast::<PyDict>() else {
+pub(super) fn tensors_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
+    let Ok(dict) = object.cast::<PyDict>() else {
         return Err(type_error(
             argument,
             "a dict of names and arrays",
-            &shown(given),
+            &short_repr(object),
             "pass what a policy of this shape gave",
         ));
     };
     let mut tensors = NamedTensors::default();
     from_items(Some(dict), 2, |(name, array)| {
-        let wrong = |_| type_error(argument, "names as keys", &shown(&name), "pass a dict of names and arrays");
-        let name: String = name.extract().map_err(wrong)?;
+        let mismatch = |_| type_error(argument, "names as keys", &short_repr(&name), "pass a dict of names and arrays");
+        let name: String = name.extract().map_err(mismatch)?;
         let array = crate::convert::args::argument::<f32>(argument, &array, &REAL)?.read(false)?;
-        let data = mapped(array.slice(), |x| x).map_err(to_py)?;
+        let data = try_map(array.slice(), |x| x).map_err(to_py)?;
         tensors.push(name, array.shape(), data).map_err(to_py)
     })?;
     Ok(tensors)

@@ -8,49 +8,49 @@ use numpy::{Element, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
-    AnySampler, Chosen, ChosenSequences, Column, Layout, NStep, Part, Replay, ReplayStorage, Steps,
+    AnySampler, SampleIndices, SequenceIndices, Column, TransitionSchema, NStep, FieldSpec, Replay, ReplayStorage, TransitionBatch,
 };
-use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence, Watch};
+use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence, InterruptCheck};
 
-use super::sample::{Beside, Columns, Place, Target, places_of};
-use super::schema::{Few, PartsArgument, key_of, layout_of, words_from};
-use super::source::Source;
-use crate::convert::args::{REAL, argument, expect_shape_or, has, is_subclassed, number, shown, size};
+use super::sample::{ExtraOutput, OutputArrays, OutputColumn, Target, output_columns};
+use super::schema::{OneOrMany, FieldsArgument, key_of, make_schema, draw_entropy};
+use super::source::ReplayBackend;
+use crate::convert::args::{REAL, argument, expect_shape_or, has, is_subclassed, number, short_repr, size};
 use crate::convert::flags::{flag, flag_argument};
 use crate::convert::observation::ObsInput;
 use crate::convert::seed::seed_of;
 use crate::error::{to_py, type_error};
 use crate::sync::borrow::{Elements, Kind, typed};
-use crate::sync::cell::{Shared, free};
-use crate::sync::gil::{alone, detached};
-use crate::sync::rwlock::Readable;
+use crate::sync::cell::{GuardedCell, try_guard};
+use crate::sync::gil::{is_alone, detach};
+use crate::sync::rwlock::FairRwLock;
 
 /// From how many elements on a push may take more than 5 us.
-const LONG: usize = 8192;
+const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
 /// What rewards and flags are to be.
-const EACH: &str = "pass one for each row of obs, in one axis";
+const ROWS_HINT: &str = "pass one for each row of obs, in one axis";
 
 /// From how many transitions or elements on a sample may take more than 5 us.
-const MANY: (usize, usize) = (128, 16_384);
+const DETACH_ABOVE_SAMPLES: (usize, usize) = (128, 16_384);
 
 /// Number of finished calls whose memory is kept: so many calls at once find memory that is there already.
-const KEPT: usize = 8;
+const POOL_MAX_ITEMS: usize = 8;
 /// Bytes that all of them have at most: what a larger call has used goes back to the system.
-const BYTES: usize = 8 << 20;
+const POOL_MAX_BYTES: usize = 8 << 20;
 
 /// What all replay buffers do.
 pub(super) struct Buffer<B = Replay<AnySampler>> {
-    pub(super) inner: Readable<B>,
+    pub(super) inner: FairRwLock<B>,
     /// What samples without a seed draw from. Entered inside of the buffer, and only to draw: others may wait for it.
-    pub(super) rng: Shared<Pcg64>,
-    chosen: Spare<Chosen>,
-    pub(super) sequences: Spare<ChosenSequences>,
-    pub(super) layout: Layout,
+    pub(super) rng: GuardedCell<Pcg64>,
+    chosen: ScratchPool<SampleIndices>,
+    pub(super) sequences: ScratchPool<SequenceIndices>,
+    pub(super) layout: TransitionSchema,
     pub(super) num_envs: usize,
     /// Elements of one transition.
     pub(super) width: usize,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<OutputColumn>,
     prioritized: bool,
     /// Whether transitions span several steps.
     spans: bool,
@@ -59,17 +59,17 @@ pub(super) struct Buffer<B = Replay<AnySampler>> {
 }
 
 /// The buffer's own stream before and after a call has drawn from it.
-pub(super) type Drawn = Option<(Pcg64, Pcg64)>;
+pub(super) type RngSteps = Option<(Pcg64, Pcg64)>;
 
 /// The settings that all buffers share.
-pub(super) struct Made {
+pub(super) struct BufferParts {
     pub(super) storage: ReplayStorage,
     n_step: Option<NStep>,
     rng: Pcg64,
     capacity_name: Cow<'static, str>,
 }
 
-impl Made {
+impl BufferParts {
     /// Returns an error with the name of the argument that the caller passed as the capacity.
     pub(super) fn name(&self, error: Error) -> Error {
         error.rename_argument("capacity", self.capacity_name.clone())
@@ -77,33 +77,33 @@ impl Made {
 }
 
 impl Buffer {
-    pub(super) fn new(py: Python<'_>, made: Made, sampler: AnySampler, name: &'static str) -> PyResult<Self> {
-        let Made { storage, n_step, rng, capacity_name } = made;
-        let mut buffer = Replay::with(storage, sampler).map_err(to_py)?;
+    pub(super) fn new(py: Python<'_>, parts: BufferParts, sampler: AnySampler, name: &'static str) -> PyResult<Self> {
+        let BufferParts { storage, n_step, rng, capacity_name } = parts;
+        let mut buffer = Replay::from_parts(storage, sampler).map_err(to_py)?;
         if let Some(n_step) = n_step {
             buffer = buffer.with_n_step(n_step).map_err(to_py)?;
         }
-        Ok(Self { capacity_name, ..Self::with(py, buffer, rng, name) })
+        Ok(Self { capacity_name, ..Self::from_replay(py, buffer, rng, name) })
     }
 
     /// What Python sees of a buffer of the core's.
-    pub(super) fn with(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
+    pub(super) fn from_replay(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
         let prioritized = matches!(buffer.sampler(), AnySampler::Prioritized(_));
-        let spans = buffer.n_step().is_some();
-        Self { prioritized, spans, ..Self::of(py, buffer, rng, name) }
+        let has_n_step = buffer.n_step().is_some();
+        Self { prioritized, spans: has_n_step, ..Self::from_backend(py, buffer, rng, name) }
     }
 }
 
-impl<B: Source> Buffer<B> {
-    pub(super) fn of(py: Python<'_>, buffer: B, rng: Pcg64, name: &'static str) -> Self {
-        let (layout, num_envs) = (buffer.layout().clone(), buffer.num_envs());
-        let places = places_of(py, &layout);
-        let width = 2 * layout.obs.iter().map(Part::width).sum::<usize>() + layout.action.width();
-        let (inner, rng) = (Readable::new(name, B::REOPEN, buffer), Shared::new(name, rng));
-        let (chosen, sequences) = (Spare::new(), Spare::new());
+impl<B: ReplayBackend> Buffer<B> {
+    pub(super) fn from_backend(py: Python<'_>, buffer: B, rng: Pcg64, name: &'static str) -> Self {
+        let (schema, num_envs) = (buffer.schema().clone(), buffer.num_envs());
+        let columns = output_columns(py, &schema);
+        let width = 2 * schema.obs.iter().map(FieldSpec::width).sum::<usize>() + schema.action.width();
+        let (inner, rng) = (FairRwLock::new(name, B::REOPEN_HINT, buffer), GuardedCell::new(name, rng));
+        let (sample_pool, sequence_pool) = (ScratchPool::new(), ScratchPool::new());
         let capacity_name = Cow::Borrowed("capacity");
-        let (prioritized, spans) = (false, false);
-        Self { inner, rng, chosen, sequences, layout, num_envs, width, places, prioritized, spans, capacity_name }
+        let (prioritized, has_n_step) = (false, false);
+        Self { inner, rng, chosen: sample_pool, sequences: sequence_pool, layout: schema, num_envs, width, places: columns, prioritized, spans: has_n_step, capacity_name }
     }
 
     /// Returns an error with the name of the argument that the caller passed as the capacity.
@@ -112,90 +112,90 @@ impl<B: Source> Buffer<B> {
     }
 
     /// Adds one transition of the only environment.
-    pub(super) fn push(&self, py: Python<'_>, given: Transition<'_, '_>) -> PyResult<()> {
-        if let Some(pushed) = self.push_arrays(py, &given) {
+    pub(super) fn push(&self, py: Python<'_>, transition: Transition<'_, '_>) -> PyResult<()> {
+        if let Some(pushed) = self.push_arrays(py, &transition) {
             return pushed;
         }
-        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
-        let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
-        let action = PartsArgument::new("action", action, std::slice::from_ref(&self.layout.action))?;
-        let next_obs = next_obs.map(|next| PartsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = transition;
+        let obs = FieldsArgument::new("obs", obs, &self.layout.obs)?;
+        let action = FieldsArgument::new("action", action, std::slice::from_ref(&self.layout.action))?;
+        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (flag("terminated", terminated)?, flag("truncated", truncated)?);
-        let hold = obs.len() + action.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, 1)?;
+        let hold = obs.len() + action.len() + extra.len() <= DETACH_ABOVE_ELEMENTS && is_alone(py) && !self.is_write_due(py, 1)?;
         let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
         let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
         let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
         let (obs, next_obs) = (obs.each(ObsInput::get), next_obs.as_ref().map(|next| next.each(ObsInput::get)));
         let (action, extra) = (action.each(ObsInput::get), extra.each(ObsInput::get));
-        let steps = Steps {
+        let batch = TransitionBatch {
             obs: obs.as_slice(),
             actions: action.as_slice()[0],
             rewards: &rewards,
             terminated: &terminated,
             truncated: &truncated,
-            next_obs: next_obs.as_ref().map(Few::as_slice),
+            next_obs: next_obs.as_ref().map(OneOrMany::as_slice),
             extra: extra.as_slice(),
         };
         if self.num_envs != 1 {
             let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
-        self.inner.write(py, !hold, |buffer| buffer.push(&steps, false).map_err(|error| self.name(of_action(error))))
+        self.inner.write(py, !hold, |buffer| buffer.push(&batch, false).map_err(|error| self.name(rename_action(error))))
     }
 
     /// Adds rows.
-    pub(super) fn push_batch(&self, py: Python<'_>, given: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
-        if let Some(pushed) = self.push_array_batch(py, &given, in_order) {
+    pub(super) fn push_batch(&self, py: Python<'_>, transition: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
+        if let Some(pushed) = self.push_array_batch(py, &transition, in_order) {
             return pushed;
         }
-        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = given;
-        let obs = PartsArgument::new("obs", obs, &self.layout.obs)?;
-        let actions = PartsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
-        let next_obs = next_obs.map(|next| PartsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = transition;
+        let obs = FieldsArgument::new("obs", obs, &self.layout.obs)?;
+        let actions = FieldsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
+        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
         let extra = self.extra(extra)?;
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
             (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
-        let hold = obs.len() + actions.len() + extra.len() <= LONG && alone(py) && !self.is_due(py, rewards.len())?;
+        let hold = obs.len() + actions.len() + extra.len() <= DETACH_ABOVE_ELEMENTS && is_alone(py) && !self.is_write_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
-        expect_shape_or("rewards", rewards.shape(), (rows, &[]), EACH)?;
+        expect_shape_or("rewards", rewards.shape(), (rows, &[]), ROWS_HINT)?;
         let (terminated, truncated) = (terminated.read(py, hold)?, truncated.read(py, hold)?);
-        expect_shape_or("terminated", terminated.shape(), (rows, &[]), EACH)?;
-        expect_shape_or("truncated", truncated.shape(), (rows, &[]), EACH)?;
+        expect_shape_or("terminated", terminated.shape(), (rows, &[]), ROWS_HINT)?;
+        expect_shape_or("truncated", truncated.shape(), (rows, &[]), ROWS_HINT)?;
         let (obs, actions) = (obs.read(Some(rows), hold)?, actions.read(Some(rows), hold)?);
         let next_obs = next_obs.map(|next| next.read(Some(rows), hold)).transpose()?;
         let extra = extra.read(Some(rows), hold)?;
         let (obs, next_obs) = (obs.each(ObsInput::get), next_obs.as_ref().map(|next| next.each(ObsInput::get)));
         let (actions, extra) = (actions.each(ObsInput::get), extra.each(ObsInput::get));
-        let steps = Steps {
+        let batch = TransitionBatch {
             obs: obs.as_slice(),
             actions: actions.as_slice()[0],
             rewards: rewards.slice(),
             terminated: terminated.slice(),
             truncated: truncated.slice(),
-            next_obs: next_obs.as_ref().map(Few::as_slice),
+            next_obs: next_obs.as_ref().map(OneOrMany::as_slice),
             extra: extra.as_slice(),
         };
-        self.inner.write(py, !hold, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error)))
+        self.inner.write(py, !hold, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error)))
     }
 
     /// `push` of float32 arrays of the right shapes beside a float and two bools; none of anything else.
-    fn push_arrays(&self, py: Python<'_>, given: &Transition<'_, '_>) -> Option<PyResult<()>> {
-        let Self { layout: Layout { obs: parts, action, extra, .. }, num_envs: 1, .. } = self else { return None };
-        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
-        if self.width > LONG || !alone(py) {
+    fn push_arrays(&self, py: Python<'_>, transition: &Transition<'_, '_>) -> Option<PyResult<()>> {
+        let Self { layout: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else { return None };
+        let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
+        if self.width > DETACH_ABOVE_ELEMENTS || !is_alone(py) {
             return None;
         }
-        let (obs, action) = (row(given.obs, part, None)?, row(given.action, action, None)?);
-        let next_obs = given.next_obs.map(|next| row(next, part, None).ok_or(())).transpose().ok()?;
+        let (obs, action) = (row_elements(transition.obs, spec, None)?, row_elements(transition.action, action, None)?);
+        let next_obs = transition.next_obs.map(|next| row_elements(next, spec, None).ok_or(())).transpose().ok()?;
         let flag = |flag: &Bound<'_, PyAny>| flag.cast::<PyBool>().map(PyBoolMethods::is_true).ok();
-        let rewards = [given.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
-        let (terminated, truncated) = ([flag(given.terminated)?], [flag(given.truncated)?]);
+        let rewards = [transition.reward.cast_exact::<PyFloat>().ok()?.value() as f32];
+        let (terminated, truncated) = ([flag(transition.terminated)?], [flag(transition.truncated)?]);
         let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
-        let steps = Steps {
+        let batch = TransitionBatch {
             obs: &[FieldData::F32(obs.slice())],
             actions: FieldData::F32(action.slice()),
             rewards: &rewards,
@@ -206,27 +206,27 @@ impl<B: Source> Buffer<B> {
         };
         Some(
             self.inner
-                .write(py, false, |buffer| buffer.push(&steps, false).map_err(|error| self.name(of_action(error)))),
+                .write(py, false, |buffer| buffer.push(&batch, false).map_err(|error| self.name(rename_action(error)))),
         )
     }
 
     /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
-    fn push_array_batch(&self, py: Python<'_>, given: &Transition<'_, '_>, in_order: bool) -> Option<PyResult<()>> {
-        let Layout { obs: parts, action, extra, .. } = &self.layout;
-        let (false, [part], [], None) = (B::WAITS, &**parts, &**extra, given.extra) else { return None };
-        let rewards = flat::<f32>(given.reward)?;
+    fn push_array_batch(&self, py: Python<'_>, transition: &Transition<'_, '_>, in_order: bool) -> Option<PyResult<()>> {
+        let TransitionSchema { obs: specs, action, extra, .. } = &self.layout;
+        let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
+        let rewards = flat_elements::<f32>(transition.reward)?;
         let rows = rewards.slice().len();
-        if rows.saturating_mul(self.width) > LONG || !alone(py) {
+        if rows.saturating_mul(self.width) > DETACH_ABOVE_ELEMENTS || !is_alone(py) {
             return None;
         }
-        let (obs, actions) = (row(given.obs, part, Some(rows))?, row(given.action, action, Some(rows))?);
-        let next_obs = given.next_obs.map(|next| row(next, part, Some(rows)).ok_or(())).transpose().ok()?;
-        let (terminated, truncated) = (flat::<bool>(given.terminated)?, flat::<bool>(given.truncated)?);
+        let (obs, actions) = (row_elements(transition.obs, spec, Some(rows))?, row_elements(transition.action, action, Some(rows))?);
+        let next_obs = transition.next_obs.map(|next| row_elements(next, spec, Some(rows)).ok_or(())).transpose().ok()?;
+        let (terminated, truncated) = (flat_elements::<bool>(transition.terminated)?, flat_elements::<bool>(transition.truncated)?);
         if terminated.slice().len() != rows || truncated.slice().len() != rows {
             return None;
         }
         let next_obs = next_obs.as_ref().map(|next| [FieldData::F32(next.slice())]);
-        let steps = Steps {
+        let batch = TransitionBatch {
             obs: &[FieldData::F32(obs.slice())],
             actions: FieldData::F32(actions.slice()),
             rewards: rewards.slice(),
@@ -235,24 +235,24 @@ impl<B: Source> Buffer<B> {
             next_obs: next_obs.as_ref().map(|next| &next[..]),
             extra: &[],
         };
-        Some(self.inner.write(py, false, |buffer| buffer.push(&steps, in_order).map_err(|error| self.name(error))))
+        Some(self.inner.write(py, false, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error))))
     }
 
     /// Whether pushing so many rows waits for a disk.
-    fn is_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
-        if B::WAITS { self.inner.read(py, false, |buffer| Ok(buffer.is_due(rows))) } else { Ok(false) }
+    fn is_write_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
+        if B::DOES_IO { self.inner.read(py, false, |buffer| Ok(buffer.is_write_due(rows))) } else { Ok(false) }
     }
 
     /// Further parts, which only some buffers have.
-    fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<PartsArgument<'_, 'py>> {
+    fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<FieldsArgument<'_, 'py>> {
         match extra {
             Some(extra) if self.layout.extra.is_empty() => {
-                Err(type_error("extra", "None, as the buffer stores nothing else", &shown(extra), "leave it out"))
+                Err(type_error("extra", "None, as the buffer stores nothing else", &short_repr(extra), "leave it out"))
             }
-            Some(extra) => PartsArgument::new("extra", extra, &self.layout.extra),
-            None if self.layout.extra.is_empty() => Ok(PartsArgument::none()),
+            Some(extra) => FieldsArgument::new("extra", extra, &self.layout.extra),
+            None if self.layout.extra.is_empty() => Ok(FieldsArgument::none()),
             None => {
-                let names: Vec<_> = self.layout.extra.iter().map(|part| part.name.as_str()).collect();
+                let names: Vec<_> = self.layout.extra.iter().map(|spec| spec.name.as_str()).collect();
                 let fix = "pass an array for each of the buffer's extra parts";
                 Err(type_error("extra", &format!("a dict of {}", names.join(", ")), "None", fix))
             }
@@ -269,17 +269,17 @@ impl<B: Source> Buffer<B> {
         beta: Option<f32>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let batch_size = size("batch_size", batch_size)?;
-        let own = seed.map(rng_of).transpose()?;
-        let out = out_of(out)?;
+        let seeded_rng = seed.map(rng_of).transpose()?;
+        let out = parse_out(out)?;
         self.inner.read(py, false, |buffer| buffer.check_batch_size(batch_size))?;
-        let mut columns = Columns::new(py, &self.places, &[batch_size], out)?;
-        let discounts = Beside::new("discounts", self.spans, out, batch_size)?;
-        let weights = Beside::new("weights", self.prioritized, out, batch_size)?;
-        let indices = Beside::new("indices", self.prioritized, out, batch_size)?;
-        let long = B::WAITS || batch_size > MANY.0 || batch_size.saturating_mul(self.width) > MANY.1;
-        let targets = columns.targets();
-        let fill = |buffer: &B| self.fill(buffer, batch_size, own, targets, long);
-        let chosen = match beta {
+        let mut arrays = OutputArrays::new(py, &self.places, &[batch_size], out)?;
+        let discounts = ExtraOutput::new("discounts", self.spans, out, batch_size)?;
+        let weights = ExtraOutput::new("weights", self.prioritized, out, batch_size)?;
+        let indices = ExtraOutput::new("indices", self.prioritized, out, batch_size)?;
+        let long = B::DOES_IO || batch_size > DETACH_ABOVE_SAMPLES.0 || batch_size.saturating_mul(self.width) > DETACH_ABOVE_SAMPLES.1;
+        let targets = arrays.targets();
+        let fill = |buffer: &B| self.fill(buffer, batch_size, seeded_rng, targets, long);
+        let sample_indices = match beta {
             None => self.inner.read(py, long, fill),
             Some(beta) => self.inner.write(py, long, |buffer| {
                 let before = buffer.set_beta(beta)?;
@@ -290,11 +290,11 @@ impl<B: Source> Buffer<B> {
                 filled
             }),
         }?;
-        let dict = columns.into_dict(py, out)?;
-        discounts.put(py, &dict, chosen.discounts(), |x| x)?;
-        weights.put(py, &dict, chosen.weights(), |x| x)?;
-        indices.put(py, &dict, chosen.indices(), |index| index as i64)?;
-        self.chosen.leave(chosen);
+        let dict = arrays.into_dict(py, out)?;
+        discounts.write_into(py, &dict, sample_indices.discounts(), |x| x)?;
+        weights.write_into(py, &dict, sample_indices.weights(), |x| x)?;
+        indices.write_into(py, &dict, sample_indices.indices(), |index| index as i64)?;
+        self.chosen.release(sample_indices);
         Ok(dict)
     }
 
@@ -303,29 +303,29 @@ impl<B: Source> Buffer<B> {
         &self,
         buffer: &B,
         batch_size: usize,
-        mut own: Option<Pcg64>,
+        mut seeded_rng: Option<Pcg64>,
         targets: Vec<(Column, Target<'_>)>,
         long: bool,
-    ) -> Result<Chosen> {
-        let (mut chosen, mut watch) = (self.chosen.take(), Watch::default());
-        let drawn = self.draw(own.as_mut(), |rng| buffer.draw(&mut chosen, batch_size, rng))?;
-        self.or_undone(drawn, || {
-            buffer.find(&mut chosen)?;
+    ) -> Result<SampleIndices> {
+        let (mut sample_indices, mut interrupt) = (self.chosen.take(), InterruptCheck::default());
+        let drawn = self.draw(seeded_rng.as_mut(), |rng| buffer.draw(&mut sample_indices, batch_size, rng))?;
+        self.restore_rng_on_error(drawn, || {
+            buffer.find(&mut sample_indices)?;
             for (column, target) in targets {
                 if long {
-                    watch.check()?;
+                    interrupt.check()?;
                 }
-                target.write(&chosen, buffer, column)?;
+                target.write(&sample_indices, buffer, column)?;
             }
             Ok(())
         })?;
-        Ok(chosen)
+        Ok(sample_indices)
     }
 
     /// Draws from a call's own stream, or else from the buffer's.
-    pub(super) fn draw(&self, own: Option<&mut Pcg64>, draw: impl FnOnce(&mut Pcg64) -> Result<()>) -> Result<Drawn> {
-        if let Some(own) = own {
-            return draw(own).map(|()| None);
+    pub(super) fn draw(&self, seeded_rng: Option<&mut Pcg64>, draw: impl FnOnce(&mut Pcg64) -> Result<()>) -> Result<RngSteps> {
+        if let Some(seeded_rng) = seeded_rng {
+            return draw(seeded_rng).map(|()| None);
         }
         self.rng.enter(|rng| {
             let mut after = rng.clone();
@@ -335,8 +335,8 @@ impl<B: Source> Buffer<B> {
     }
 
     /// Does what comes after a draw. If it fails, the buffer's stream is as before, unless others have drawn since.
-    pub(super) fn or_undone(&self, drawn: Drawn, rest: impl FnOnce() -> Result<()>) -> Result<()> {
-        let done = rest();
+    pub(super) fn restore_rng_on_error(&self, drawn: RngSteps, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let done = work();
         if let (Err(_), Some((before, after))) = (&done, drawn) {
             // What went wrong first is what the caller is told.
             let _ = self.rng.enter(|rng| {
@@ -361,31 +361,31 @@ impl<B: Source> Buffer<B> {
     }
 
     /// Its class, how much it can hold and holds, of what, and what else there is to say.
-    pub(super) fn told(&self, py: Python<'_>, class: &str, beside: &[(&str, String)]) -> String {
+    pub(super) fn format_repr(&self, py: Python<'_>, class: &str, extra: &[(&str, String)]) -> String {
         // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
         let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
         let obs = match &*self.layout.obs {
-            [part] if key_of(part).is_none() => row_text(part),
-            parts => {
-                let each = |part| format!("{}: {}", key_of(part).unwrap_or_default(), row_text(part));
-                format!("{{{}}}", parts.iter().map(each).collect::<Vec<_>>().join(", "))
+            [spec] if key_of(spec).is_none() => field_text(spec),
+            specs => {
+                let each = |spec| format!("{}: {}", key_of(spec).unwrap_or_default(), field_text(spec));
+                format!("{{{}}}", specs.iter().map(each).collect::<Vec<_>>().join(", "))
             }
         };
-        let mut told = Vec::new();
+        let mut items = Vec::new();
         if let Some((capacity, len)) = counts {
-            told.extend([format!("capacity={capacity}"), format!("len={len}")]);
+            items.extend([format!("capacity={capacity}"), format!("len={len}")]);
         }
-        told.extend([format!("obs={obs}"), format!("actions={}", row_text(&self.layout.action))]);
+        items.extend([format!("obs={obs}"), format!("actions={}", field_text(&self.layout.action))]);
         if self.num_envs > 1 {
-            told.push(format!("num_envs={}", self.num_envs));
+            items.push(format!("num_envs={}", self.num_envs));
         }
-        told.extend(beside.iter().map(|(name, value)| format!("{name}={value}")));
-        format!("{class}({})", told.join(", "))
+        items.extend(extra.iter().map(|(name, value)| format!("{name}={value}")));
+        format!("{class}({})", items.join(", "))
     }
 
     /// Bytes of memory, of which what it samples from has so many.
-    pub(super) fn nbytes(&self, py: Python<'_>, of: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
-        self.inner.read(py, false, |buffer| Ok(of(buffer) + self.chosen.bytes() + self.sequences.bytes()))
+    pub(super) fn nbytes(&self, py: Python<'_>, backend_bytes: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
+        self.inner.read(py, false, |buffer| Ok(backend_bytes(buffer) + self.chosen.bytes() + self.sequences.bytes()))
     }
 
     /// Does the last thing, and lets everything go.
@@ -409,53 +409,53 @@ pub(super) struct Transition<'a, 'py> {
 }
 
 /// An error in the words of a single push.
-fn of_action(error: Error) -> Error {
+fn rename_action(error: Error) -> Error {
     error.rename_argument("actions", "action").rename_argument("rewards", "reward")
 }
 
 /// The dict to be overwritten.
-pub(super) fn out_of<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Option<&'a Bound<'py, PyDict>>> {
-    let wrong = |given| type_error("out", "a dict that an earlier sample gave", &shown(given), "pass one");
-    out.map(|given| given.cast::<PyDict>().map_err(|_| wrong(given))).transpose()
+pub(super) fn parse_out<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Option<&'a Bound<'py, PyDict>>> {
+    let mismatch = |object| type_error("out", "a dict that an earlier sample gave", &short_repr(object), "pass one");
+    out.map(|object| object.cast::<PyDict>().map_err(|_| mismatch(object))).transpose()
 }
 
 /// The stream of a seed; of none, one of its own.
-pub(super) fn own_rng(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
+pub(super) fn rng_or_os_entropy(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
 }
 
 /// The stream of a seed, or of what a NumPy generator draws.
 pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
-        let words = words_from(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
-        return Ok(Pcg64::from_seed_sequence(&SeedSequence::from_words(words.as_flattened())));
+        let entropy = draw_entropy(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
+        return Ok(Pcg64::from_seed_sequence(&SeedSequence::from_entropy(entropy.as_flattened())));
     }
     Ok(Pcg64::seed_from(seed_of(seed)?.into()))
 }
 
 /// The storage and what goes with it, of a constructor's arguments.
-pub(super) fn made(
+pub(super) fn make_parts(
     py: Python<'_>,
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
-    settings: Settings<'_, '_>,
-) -> PyResult<Made> {
-    let or_one = |name, given: Option<&Bound<'_, PyAny>>| given.map_or(Ok(1), |given| size(name, given));
-    let capacity_name = settings.capacity_name.map_or(Cow::Borrowed("capacity"), |name| Cow::Owned(name.to_owned()));
+    options: BufferOptions<'_, '_>,
+) -> PyResult<BufferParts> {
+    let or_one = |name, value: Option<&Bound<'_, PyAny>>| value.map_or(Ok(1), |given| size(name, given));
+    let capacity_name = options.capacity_name.map_or(Cow::Borrowed("capacity"), |name| Cow::Owned(name.to_owned()));
     let capacity = size(&capacity_name, capacity)?;
-    let num_envs = or_one("num_envs", settings.num_envs)?;
-    let frame_stack = or_one("frame_stack", settings.frame_stack)?;
-    let dtypes = [settings.obs_dtype, settings.act_dtype];
-    let layout = layout_of([obs_dim, act_dim], dtypes, settings.extra, frame_stack)?;
-    let n = or_one("n_step", settings.n_step)?;
-    let n_step = (n != 1).then_some(NStep { n, gamma: settings.gamma });
-    let rng = own_rng(settings.seed)?;
+    let num_envs = or_one("num_envs", options.num_envs)?;
+    let frame_stack = or_one("frame_stack", options.frame_stack)?;
+    let dtypes = [options.obs_dtype, options.act_dtype];
+    let schema = make_schema([obs_dim, act_dim], dtypes, options.extra, frame_stack)?;
+    let n = or_one("n_step", options.n_step)?;
+    let n_step = (n != 1).then_some(NStep { n, gamma: options.gamma });
+    let rng = rng_or_os_entropy(options.seed)?;
     let name = |error: Error| error.rename_argument("capacity", capacity_name.clone());
-    let storage = detached(py, || ReplayStorage::new(capacity, num_envs, layout).map_err(name)).map_err(to_py)?;
-    Ok(Made { storage, n_step, rng, capacity_name })
+    let storage = detach(py, || ReplayStorage::new(capacity, num_envs, schema).map_err(name)).map_err(to_py)?;
+    Ok(BufferParts { storage, n_step, rng, capacity_name })
 }
 
 /// The keywords of a constructor.
-pub(super) struct Settings<'a, 'py> {
+pub(super) struct BufferOptions<'a, 'py> {
     pub(super) num_envs: Option<&'a Bound<'py, PyAny>>,
     pub(super) obs_dtype: Option<&'a Bound<'py, PyAny>>,
     pub(super) act_dtype: Option<&'a Bound<'py, PyAny>>,
@@ -470,57 +470,57 @@ pub(super) struct Settings<'a, 'py> {
 
 /// The numbers of an array of the part's dtype and shape, or of so many rows of it, float32, as they lie; none of any other
 /// object.
-fn row<'py>(object: &Bound<'py, PyAny>, part: &Part, rows: Option<usize>) -> Option<Elements<'py, f32>> {
-    let usual = |_: &&_| part.dtype == DType::F32 && key_of(part).is_none() && !is_subclassed(object);
-    let array = typed::<f32>(object).filter(usual)?;
+fn row_elements<'py>(object: &Bound<'py, PyAny>, spec: &FieldSpec, rows: Option<usize>) -> Option<Elements<'py, f32>> {
+    let is_fast = |_: &&_| spec.dtype == DType::F32 && key_of(spec).is_none() && !is_subclassed(object);
+    let array = typed::<f32>(object).filter(is_fast)?;
     // Compared in place: a call for a few numbers takes longer than they do.
-    array.shape().iter().eq(rows.iter().chain(&part.shape)).then(|| Elements::of(array)).flatten()
+    array.shape().iter().eq(rows.iter().chain(&spec.shape)).then(|| Elements::try_new(array)).flatten()
 }
 
 /// What an array of one axis holds, as it lies; none of any other object.
-fn flat<'py, T: Kind + Element + 'static>(object: &Bound<'py, PyAny>) -> Option<Elements<'py, T>> {
+fn flat_elements<'py, T: Kind + Element + 'static>(object: &Bound<'py, PyAny>) -> Option<Elements<'py, T>> {
     let array = typed::<T>(object).filter(|_| !is_subclassed(object))?;
-    (array.ndim() == 1).then(|| Elements::of(array)).flatten()
+    (array.ndim() == 1).then(|| Elements::try_new(array)).flatten()
 }
 
 /// What a row of a part is, as in "uint8[4, 84, 84]".
-fn row_text(part: &Part) -> String {
-    let dtype = match part.dtype {
+fn field_text(spec: &FieldSpec) -> String {
+    let dtype = match spec.dtype {
         DType::F32 => "float32",
         DType::F64 => "float64",
         DType::I64 => "int64",
         DType::U8 => "uint8",
         DType::Bool => "bool",
     };
-    format!("{dtype}{:?}", part.shape)
+    format!("{dtype}{:?}", spec.shape)
 }
 
 /// What can be kept.
-pub(super) trait Kept: Default {
+pub(super) trait Pooled: Default {
     /// Bytes of memory.
     fn bytes(&self) -> usize;
 }
 
-impl Kept for Chosen {
+impl Pooled for SampleIndices {
     fn bytes(&self) -> usize {
         self.memory()
     }
 }
 
-impl Kept for ChosenSequences {
+impl Pooled for SequenceIndices {
     fn bytes(&self) -> usize {
         self.memory()
     }
 }
 
 /// Memory of calls that are over, for later ones. Nobody ever waits for it. The bytes change under its lock.
-pub(super) struct Spare<T> {
+pub(super) struct ScratchPool<T> {
     /// None once it is closed.
     kept: Mutex<Option<Vec<T>>>,
     bytes: AtomicUsize,
 }
 
-impl<T: Kept> Spare<T> {
+impl<T: Pooled> ScratchPool<T> {
     pub(super) fn new() -> Self {
         Self { kept: Mutex::new(Some(Vec::new())), bytes: AtomicUsize::new(0) }
     }
@@ -532,8 +532,8 @@ impl<T: Kept> Spare<T> {
 
     /// What another call has left, or something new.
     pub(super) fn take(&self) -> T {
-        let thing = free(self.kept.try_lock()).and_then(|mut kept| {
-            let thing = kept.as_mut()?.pop()?;
+        let thing = try_guard(self.kept.try_lock()).and_then(|mut items| {
+            let thing = items.as_mut()?.pop()?;
             self.bytes.store(self.bytes() - thing.bytes(), Ordering::Relaxed);
             Some(thing)
         });
@@ -541,14 +541,14 @@ impl<T: Kept> Spare<T> {
     }
 
     /// Leaves it to others, if there is room.
-    pub(super) fn leave(&self, thing: T) {
-        if let Some(mut guard) = free(self.kept.try_lock())
-            && let Some(kept) = guard.as_mut()
-            && kept.len() < KEPT
-            && self.bytes().saturating_add(thing.bytes()) <= BYTES
+    pub(super) fn release(&self, thing: T) {
+        if let Some(mut guard) = try_guard(self.kept.try_lock())
+            && let Some(items) = guard.as_mut()
+            && items.len() < POOL_MAX_ITEMS
+            && self.bytes().saturating_add(thing.bytes()) <= POOL_MAX_BYTES
         {
             self.bytes.store(self.bytes() + thing.bytes(), Ordering::Relaxed);
-            kept.push(thing);
+            items.push(thing);
         }
     }
 
@@ -556,9 +556,9 @@ impl<T: Kept> Spare<T> {
     pub(super) fn close(&self) {
         // Others have it for no longer than it takes to push or pop; after a fork its holder may not be there.
         for _ in 0..1000 {
-            if let Some(mut kept) = free(self.kept.try_lock()) {
+            if let Some(mut items) = try_guard(self.kept.try_lock()) {
                 self.bytes.store(0, Ordering::Relaxed);
-                return drop(kept.take());
+                return drop(items.take());
             }
             std::thread::yield_now();
         }

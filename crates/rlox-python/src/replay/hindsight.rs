@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use rlox_core::replay::{Hindsight, Strategy};
 
 use super::ReplayBuffer;
-use super::buffer::{Buffer, Settings, made};
+use super::buffer::{Buffer, BufferOptions, make_parts};
 use super::schema::key_of;
 use crate::convert::args::{count, text};
 use crate::error::{to_py, value_error};
@@ -46,10 +46,10 @@ impl GoalReplayBuffer {
         seed: Option<&Bound<'_, PyAny>>,
         capacity_name: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let strategy = strategy.map_or(Ok("future".to_owned()), |given| text("strategy", given))?;
-        let strategy = Strategy::named(&strategy).map_err(to_py)?;
-        let n_sampled_goal = n_sampled_goal.map_or(Ok(4), |given| count("n_sampled_goal", given))?;
-        let settings = Settings {
+        let strategy = strategy.map_or(Ok("future".to_owned()), |value| text("strategy", value))?;
+        let strategy = Strategy::from_name(&strategy).map_err(to_py)?;
+        let n_sampled_goal = n_sampled_goal.map_or(Ok(4), |value| count("n_sampled_goal", value))?;
+        let options = BufferOptions {
             num_envs,
             obs_dtype,
             act_dtype,
@@ -60,21 +60,21 @@ impl GoalReplayBuffer {
             n_step: None,
             gamma: 0.99,
         };
-        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
-        let parts = &made.storage.layout().obs;
-        let at = |name: &str| {
-            parts.iter().position(|part| key_of(part) == Some(name)).ok_or_else(|| {
-                let names: Vec<_> = parts.iter().filter_map(key_of).collect();
+        let buffer_parts = make_parts(py, [capacity, obs_dim, act_dim], options)?;
+        let specs = &buffer_parts.storage.schema().obs;
+        let field_index = |name: &str| {
+            specs.iter().position(|spec| key_of(spec) == Some(name)).ok_or_else(|| {
+                let names: Vec<_> = specs.iter().filter_map(key_of).collect();
                 let expected = format!("the keys observation, achieved_goal and desired_goal, of which {name} is one");
                 let fix = "pass {name: shape} of a goal environment's observations";
                 value_error("obs_dim", &expected, &format!("{names:?}"), fix)
             })
         };
-        let _ = at("observation")?;
-        let parts = (at("achieved_goal")?, at("desired_goal")?);
+        let _ = field_index("observation")?;
+        let goal_specs = (field_index("achieved_goal")?, field_index("desired_goal")?);
         let sampler =
-            Hindsight::new(&made.storage, parts, strategy, n_sampled_goal).map_err(|error| to_py(made.name(error)))?;
-        let buffer = Buffer::new(py, made, sampler.into(), "HindsightReplayBuffer")?;
+            Hindsight::new(&buffer_parts.storage, goal_specs, strategy, n_sampled_goal).map_err(|error| to_py(buffer_parts.name(error)))?;
+        let buffer = Buffer::new(py, buffer_parts, sampler.into(), "HindsightReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 

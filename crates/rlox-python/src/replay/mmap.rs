@@ -4,12 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::MmapReplayBuffer as Core;
 
-use super::buffer::{Buffer, Transition, own_rng};
-use super::saving::{arrays_of, fields_in, path_of};
-use super::schema::layout_of;
+use super::buffer::{Buffer, Transition, rng_or_os_entropy};
+use super::saving::{arrays_of, parse_fields_and_rng, parse_path};
+use super::schema::make_schema;
 use crate::convert::args::size;
 use crate::error::to_py;
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 
 /// Replay buffer that is larger than memory and outlives its process, with uniform sampling.
 ///
@@ -60,7 +60,7 @@ impl Drop for MmapReplayBuffer {
 }
 
 /// What is not None, which the core refuses in its own words.
-fn given<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
+fn none_to_option<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
     (!object.is_none()).then_some(object)
 }
 
@@ -82,10 +82,10 @@ impl MmapReplayBuffer {
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let (hot, total) = (size("hot_capacity", hot_capacity)?, size("total_capacity", total_capacity)?);
-        let layout = layout_of([obs_dim, act_dim], [obs_dtype, act_dtype], extra, 1)?;
-        let (path, rng) = (path_of("cold_path", cold_path)?, own_rng(seed)?);
-        let core = detached(py, || Core::create(path, hot, total, layout)).map_err(to_py)?;
-        Ok(Self { buffer: Buffer::of(py, core, rng, "MmapReplayBuffer") })
+        let schema = make_schema([obs_dim, act_dim], [obs_dtype, act_dtype], extra, 1)?;
+        let (path, rng) = (parse_path("cold_path", cold_path)?, rng_or_os_entropy(seed)?);
+        let core = detach(py, || Core::create(path, hot, total, schema)).map_err(to_py)?;
+        Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
     /// Opens the file of an earlier buffer, to go on with it.
@@ -110,9 +110,9 @@ impl MmapReplayBuffer {
         seed: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let hot = hot_capacity.map(|hot| size("hot_capacity", hot)).transpose()?;
-        let (path, rng) = (path_of("path", path)?, own_rng(seed)?);
-        let core = detached(py, || Core::open(path, hot)).map_err(to_py)?;
-        Ok(Self { buffer: Buffer::of(py, core, rng, "MmapReplayBuffer") })
+        let (path, rng) = (parse_path("path", path)?, rng_or_os_entropy(seed)?);
+        let core = detach(py, || Core::open(path, hot)).map_err(to_py)?;
+        Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
     /// Adds a transition.
@@ -142,7 +142,7 @@ impl MmapReplayBuffer {
         next_obs: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let next_obs = given(next_obs);
+        let next_obs = none_to_option(next_obs);
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
@@ -172,7 +172,7 @@ impl MmapReplayBuffer {
         truncated: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (action, reward, next_obs) = (actions, rewards, given(next_obs));
+        let (action, reward, next_obs) = (actions, rewards, none_to_option(next_obs));
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, false)
     }
 
@@ -243,7 +243,7 @@ impl MmapReplayBuffer {
     ///     OSError: The disk is full, or fails. Some of the later transitions may be dropped, the last ones.
     ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (fields, rng) = fields_in(arrays)?;
+        let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.buffer.inner.write(py, true, |buffer| {
             buffer.load_state(&fields)?;
             self.buffer.set_stream(rng)
@@ -293,7 +293,7 @@ impl MmapReplayBuffer {
             return "MmapReplayBuffer(closed)".to_owned();
         }
         let hot = self.hot_capacity(py).ok().map(|hot| ("hot_capacity", hot.to_string()));
-        self.buffer.told(py, "MmapReplayBuffer", hot.as_slice())
+        self.buffer.format_repr(py, "MmapReplayBuffer", hot.as_slice())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -8,15 +8,15 @@ use rlox_core::replay::{AnySampler, Prioritized, Replay};
 use rlox_core::{Error, Result};
 
 use super::ReplayBuffer;
-use super::buffer::{Buffer, Settings, made};
-use super::source::{none, parts};
-use crate::alloc::collected;
+use super::buffer::{Buffer, BufferOptions, make_parts};
+use super::source::{no_priorities, parts};
+use crate::alloc::try_collect;
 use crate::convert::args::{INTEGER, REAL, argument, expect_shape_or, number, numbers};
 use crate::error::{to_py, value_error};
-use crate::sync::gil::alone;
+use crate::sync::gil::is_alone;
 
 /// From how many transitions on new priorities may take more than 5 us.
-const MANY: usize = 128;
+const DETACH_ABOVE_INDICES: usize = 128;
 
 /// Replay buffer that samples by priority (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3).
 ///
@@ -52,14 +52,14 @@ pub(crate) struct PrioritizedReplayBuffer {
 }
 
 impl PrioritizedReplayBuffer {
-    fn new_given(given: [f64; 2]) -> Self {
-        Self { given: given.map(|number| AtomicU64::new(number.to_bits())) }
+    fn with_alpha_beta(alpha_beta: [f64; 2]) -> Self {
+        Self { given: alpha_beta.map(|number| AtomicU64::new(number.to_bits())) }
     }
 
     /// What the caller gave of the buffer's number, or else, as after a load, the shortest one that is the same in float32.
-    fn told(&self, at: usize, held: f32) -> f64 {
-        let given = f64::from_bits(self.given[at].load(Ordering::Relaxed));
-        if given as f32 == held { given } else { held.to_string().parse().unwrap_or_else(|_| held.into()) }
+    fn exact_value(&self, index: usize, stored: f32) -> f64 {
+        let exact = f64::from_bits(self.given[index].load(Ordering::Relaxed));
+        if exact as f32 == stored { exact } else { stored.to_string().parse().unwrap_or_else(|_| stored.into()) }
     }
 }
 
@@ -67,17 +67,17 @@ impl PrioritizedReplayBuffer {
 fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
     match buffer.sampler() {
         AnySampler::Prioritized(sampler) => Ok(sampler),
-        AnySampler::Uniform(_) | AnySampler::Hindsight(_) => Err(none()),
+        AnySampler::Uniform(_) | AnySampler::Hindsight(_) => Err(no_priorities()),
     }
 }
 
 /// What is wrong with priorities of which one is finite, but not in float32; none if it is something else.
-fn too_large(given: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
-    let at = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
-    let read = argument::<f64>("priorities", given, &REAL).and_then(|given| given.read(false)).ok()?;
-    let number = read.slice().get(at).filter(|number| number.is_finite() && **number > 0.0)?;
+fn too_large(object: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
+    let index = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
+    let read = argument::<f64>("priorities", object, &REAL).and_then(|given| given.read(false)).ok()?;
+    let number = read.slice().get(index).filter(|number| number.is_finite() && **number > 0.0)?;
     let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e}"));
-    Some(to_py(Error::config("priorities", expected, got, "clip them").at_row(at)))
+    Some(to_py(Error::config("priorities", expected, got, "clip them").at_row(index)))
 }
 
 #[pymethods]
@@ -102,13 +102,13 @@ impl PrioritizedReplayBuffer {
         seed: Option<&Bound<'_, PyAny>>,
         capacity_name: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let settings =
-            Settings { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
-        let made = made(py, [capacity, obs_dim, act_dim], settings)?;
+        let options =
+            BufferOptions { num_envs, obs_dtype, act_dtype, frame_stack, n_step, gamma, extra, seed, capacity_name };
+        let parts = make_parts(py, [capacity, obs_dim, act_dim], options)?;
         let sampler =
-            Prioritized::new(&made.storage, alpha as f32, beta as f32).map_err(|error| to_py(made.name(error)))?;
-        let buffer = Buffer::new(py, made, sampler.into(), "PrioritizedReplayBuffer")?;
-        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::new_given([alpha, beta])))
+            Prioritized::new(&parts.storage, alpha as f32, beta as f32).map_err(|error| to_py(parts.name(error)))?;
+        let buffer = Buffer::new(py, parts, sampler.into(), "PrioritizedReplayBuffer")?;
+        Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::with_alpha_beta([alpha, beta])))
     }
 
     /// Samples transitions by priority, in rising order of where they are stored.
@@ -134,8 +134,8 @@ impl PrioritizedReplayBuffer {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let beta = beta.map(|beta| number("beta", beta)).transpose()?;
-        let share = beta.map(|beta| beta as f32);
-        let batch = slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, share)?;
+        let beta_f32 = beta.map(|beta| beta as f32);
+        let batch = slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta_f32)?;
         if let Some(beta) = beta {
             slf.get().given[1].store(beta.to_bits(), Ordering::Relaxed);
         }
@@ -158,9 +158,9 @@ impl PrioritizedReplayBuffer {
     ) -> PyResult<()> {
         let py = slf.py();
         let indices = argument::<i64>("indices", indices, &INTEGER)?;
-        let given = priorities;
+        let object = priorities;
         let priorities = argument::<f32>("priorities", priorities, &REAL)?;
-        let hold = indices.len() <= MANY && alone(py);
+        let hold = indices.len() <= DETACH_ABOVE_INDICES && is_alone(py);
         let (indices, priorities) = (indices.read(hold)?, priorities.read(hold)?);
         let count = indices.slice().len();
         expect_shape_or("indices", indices.shape(), (count, &[]), "pass them in one axis, as sampling gave them")?;
@@ -170,13 +170,13 @@ impl PrioritizedReplayBuffer {
                 value_error("indices", "numbers of transitions", &index.to_string(), "pass what sampling gave")
             })
         };
-        let indices = collected(count, indices.slice().iter().map(number))?;
+        let indices = try_collect(count, indices.slice().iter().map(number))?;
         let priorities = priorities.slice();
         let done = slf.as_super().get().buffer.inner.write(py, !hold, |buffer| {
             let (storage, sampler) = parts(buffer)?;
             sampler.update_priorities(storage, &indices, priorities)
         });
-        done.map_err(|error| too_large(given, priorities).unwrap_or(error))
+        done.map_err(|error| too_large(object, priorities).unwrap_or(error))
     }
 
     /// Reads what `save` wrote: a buffer that goes on exactly as that one.
@@ -188,29 +188,29 @@ impl PrioritizedReplayBuffer {
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
-        let made = PyClassInitializer::from(ReplayBuffer { buffer });
-        Py::new(py, made.add_subclass(Self::new_given([f64::NAN; 2])))
+        let initializer = PyClassInitializer::from(ReplayBuffer { buffer });
+        Py::new(py, initializer.add_subclass(Self::with_alpha_beta([f64::NAN; 2])))
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?.to_string();
         let named = [("alpha", Self::alpha(slf)), ("beta", Self::beta(slf))];
-        let beside: Vec<_> =
+        let extra: Vec<_> =
             named.into_iter().filter_map(|(name, value)| Some((name, value.ok()?.to_string()))).collect();
-        Ok(slf.as_super().get().buffer.told(slf.py(), &name, &beside))
+        Ok(slf.as_super().get().buffer.format_repr(slf.py(), &name, &extra))
     }
 
     /// How much priorities count.
     #[getter]
     fn alpha(slf: &Bound<'_, Self>) -> PyResult<f64> {
-        let held = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))?;
-        Ok(slf.get().told(0, held))
+        let stored = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))?;
+        Ok(slf.get().exact_value(0, stored))
     }
 
     /// How much weights make up for priorities; `sample(beta=...)` sets it.
     #[getter]
     fn beta(slf: &Bound<'_, Self>) -> PyResult<f64> {
-        let held = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))?;
-        Ok(slf.get().told(1, held))
+        let stored = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))?;
+        Ok(slf.get().exact_value(1, stored))
     }
 }

@@ -3,18 +3,18 @@
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rlox_core::replay::{Chosen, Column, Layout};
+use rlox_core::replay::{SampleIndices, Column, TransitionSchema};
 use rlox_core::{DType, FieldMut, Result};
 
-use super::source::Source;
-use crate::alloc::mapped;
+use super::source::ReplayBackend;
+use crate::alloc::try_map;
 use crate::convert::args::{expect_shape_or, item_of, output};
-use crate::convert::array::{New, fresh, new_dict, result};
+use crate::convert::array::{New, zeros, new_dict, empty};
 use crate::error::to_py;
 use crate::sync::borrow::{Kind, Output};
 
 /// A column's place in a result.
-pub(crate) struct Place {
+pub(crate) struct OutputColumn {
     /// Its name, and that of its part where an observation has several.
     name: (Py<PyString>, Option<Py<PyString>>),
     shape: Vec<usize>,
@@ -23,16 +23,16 @@ pub(crate) struct Place {
 }
 
 /// The places of all columns of a layout.
-pub(crate) fn places_of(py: Python<'_>, layout: &Layout) -> Vec<Place> {
+pub(crate) fn output_columns(py: Python<'_>, schema: &TransitionSchema) -> Vec<OutputColumn> {
     let text = |text: &str| PyString::intern(py, text).unbind();
-    let place = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
+    let column_of = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
         let name = match (column, name.split_once('.')) {
-            (Column::Obs(_) | Column::NextObs(_), Some((whole, part))) => (text(whole), Some(text(part))),
+            (Column::Obs(_) | Column::NextObs(_), Some((outer, inner))) => (text(outer), Some(text(inner))),
             _ => (text(&name), None),
         };
-        Place { name, shape, dtype, column }
+        OutputColumn { name, shape, dtype, column }
     };
-    layout.columns().into_iter().map(place).collect()
+    schema.columns().into_iter().map(column_of).collect()
 }
 
 /// Elements to be written, without the GIL.
@@ -43,16 +43,16 @@ pub(crate) enum Target<'a> {
 
 impl Target<'_> {
     /// Copies a column of what was chosen.
-    pub(crate) fn write(self, chosen: &Chosen, source: &impl Source, column: Column) -> Result<()> {
+    pub(crate) fn write(self, sample_indices: &SampleIndices, source: &impl ReplayBackend, column: Column) -> Result<()> {
         match self {
-            Self::Numbers(numbers) => source.read(chosen, column, numbers),
-            Self::Flags(flags) => source.read_bools(chosen, column, flags),
+            Self::Numbers(numbers) => source.read(sample_indices, column, numbers),
+            Self::Flags(flags) => source.read_bools(sample_indices, column, flags),
         }
     }
 }
 
 /// Memory of one column: new, or the caller's.
-pub(crate) enum Memory<'py> {
+pub(crate) enum OutputMemory<'py> {
     NewF32(New<'py, f32>),
     NewF64(New<'py, f64>),
     NewI64(New<'py, i64>),
@@ -65,19 +65,19 @@ pub(crate) enum Memory<'py> {
     Bool(Output<'py, bool>),
 }
 
-impl<'py> Memory<'py> {
+impl<'py> OutputMemory<'py> {
     pub(crate) fn new(py: Python<'py>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
         Ok(match dtype {
-            DType::F32 => Self::NewF32(result(py, shape)?),
-            DType::F64 => Self::NewF64(result(py, shape)?),
-            DType::I64 => Self::NewI64(result(py, shape)?),
-            DType::U8 => Self::NewU8(result(py, shape)?),
-            DType::Bool => Self::NewBool(fresh(py, shape)?),
+            DType::F32 => Self::NewF32(empty(py, shape)?),
+            DType::F64 => Self::NewF64(empty(py, shape)?),
+            DType::I64 => Self::NewI64(empty(py, shape)?),
+            DType::U8 => Self::NewU8(empty(py, shape)?),
+            DType::Bool => Self::NewBool(zeros(py, shape)?),
         })
     }
 
     /// The caller's array.
-    pub(crate) fn given(object: &Bound<'py, PyAny>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
+    pub(crate) fn from_out(object: &Bound<'py, PyAny>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
         fn array<'py, T: crate::sync::borrow::Kind>(
             object: &Bound<'py, PyAny>,
             shape: &[usize],
@@ -100,15 +100,15 @@ impl<'py> Memory<'py> {
     pub(crate) fn target(&mut self) -> Target<'_> {
         Target::Numbers(match self {
             Self::NewBool(new) => return Target::Flags(new.slice()),
-            Self::Bool(given) => return Target::Flags(given.slice()),
+            Self::Bool(array) => return Target::Flags(array.slice()),
             Self::NewF32(new) => FieldMut::F32(new.slice()),
             Self::NewF64(new) => FieldMut::F64(new.slice()),
             Self::NewI64(new) => FieldMut::I64(new.slice()),
             Self::NewU8(new) => FieldMut::U8(new.slice()),
-            Self::F32(given) => FieldMut::F32(given.slice()),
-            Self::F64(given) => FieldMut::F64(given.slice()),
-            Self::I64(given) => FieldMut::I64(given.slice()),
-            Self::U8(given) => FieldMut::U8(given.slice()),
+            Self::F32(array) => FieldMut::F32(array.slice()),
+            Self::F64(array) => FieldMut::F64(array.slice()),
+            Self::I64(array) => FieldMut::I64(array.slice()),
+            Self::U8(array) => FieldMut::U8(array.slice()),
         })
     }
 
@@ -126,36 +126,36 @@ impl<'py> Memory<'py> {
 }
 
 /// Memory for all columns of transitions, which lead the shapes of arrays.
-pub(crate) struct Columns<'a, 'py> {
-    places: &'a [Place],
-    memory: Vec<Memory<'py>>,
+pub(crate) struct OutputArrays<'a, 'py> {
+    places: &'a [OutputColumn],
+    memory: Vec<OutputMemory<'py>>,
 }
 
-impl<'a, 'py> Columns<'a, 'py> {
+impl<'a, 'py> OutputArrays<'a, 'py> {
     /// New arrays, or those of `out`.
     pub(crate) fn new(
         py: Python<'py>,
-        places: &'a [Place],
+        columns: &'a [OutputColumn],
         lead: &[usize],
         out: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
-        let mut memory = Vec::with_capacity(places.len());
+        let mut memory = Vec::with_capacity(columns.len());
         let mut shape = Vec::with_capacity(8);
-        for place in places {
+        for column in columns {
             shape.clear();
             shape.extend_from_slice(lead);
-            shape.extend_from_slice(&place.shape);
+            shape.extend_from_slice(&column.shape);
             memory.push(match out {
-                None => Memory::new(py, place.dtype, &shape)?,
-                Some(out) => Memory::given(&at(out, place)?, place.dtype, &shape)?,
+                None => OutputMemory::new(py, column.dtype, &shape)?,
+                Some(out) => OutputMemory::from_out(&array_for(out, column)?, column.dtype, &shape)?,
             });
         }
-        Ok(Self { places, memory })
+        Ok(Self { places: columns, memory })
     }
 
     /// Where the columns are written.
     pub(crate) fn targets(&mut self) -> Vec<(Column, Target<'_>)> {
-        self.places.iter().zip(&mut self.memory).map(|(place, memory)| (place.column, memory.target())).collect()
+        self.places.iter().zip(&mut self.memory).map(|(column, memory)| (column.column, memory.target())).collect()
     }
 
     /// A dict of the arrays, or `out`.
@@ -164,10 +164,10 @@ impl<'a, 'py> Columns<'a, 'py> {
             return Ok(out.clone());
         }
         let dict = new_dict(py)?;
-        for (place, memory) in self.places.iter().zip(self.memory) {
+        for (column, memory) in self.places.iter().zip(self.memory) {
             let Some(array) = memory.into_array() else { continue };
-            let (name, part) = &place.name;
-            let Some(part) = part else {
+            let (name, key) = &column.name;
+            let Some(key) = key else {
                 dict.set_item(name, array)?;
                 continue;
             };
@@ -175,7 +175,7 @@ impl<'a, 'py> Columns<'a, 'py> {
                 Some(inner) => inner.cast_into::<PyDict>()?,
                 None => new_dict(py)?,
             };
-            inner.set_item(part, array)?;
+            inner.set_item(key, array)?;
             dict.set_item(name, inner)?;
         }
         Ok(dict)
@@ -183,29 +183,29 @@ impl<'a, 'py> Columns<'a, 'py> {
 }
 
 /// What a sample has beside its columns, `(B,)`: in memory of the caller's, in a new array, or not at all.
-pub(crate) struct Beside<'py, T: Kind> {
+pub(crate) struct ExtraOutput<'py, T: Kind> {
     name: &'static str,
     wanted: bool,
     given: Option<Output<'py, T>>,
 }
 
-impl<'py, T: Kind> Beside<'py, T> {
+impl<'py, T: Kind> ExtraOutput<'py, T> {
     pub(crate) fn new(
         name: &'static str,
-        wanted: bool,
+        is_requested: bool,
         out: Option<&Bound<'py, PyDict>>,
         count: usize,
     ) -> PyResult<Self> {
-        let given = out.filter(|_| wanted).map(|out| {
+        let array = out.filter(|_| is_requested).map(|out| {
             let array = output("out", &item_of("out", out.as_any(), name, FIX)?)?;
             expect_shape_or("out", array.shape(), (count, &[]), FIX)?;
             Ok::<_, PyErr>(array)
         });
-        Ok(Self { name, wanted, given: given.transpose()? })
+        Ok(Self { name, wanted: is_requested, given: array.transpose()? })
     }
 
     /// Writes what was chosen.
-    pub(crate) fn put<S: Copy>(
+    pub(crate) fn write_into<S: Copy>(
         self,
         py: Python<'py>,
         dict: &Bound<'py, PyDict>,
@@ -213,9 +213,9 @@ impl<'py, T: Kind> Beside<'py, T> {
         number: impl Fn(S) -> T,
     ) -> PyResult<()> {
         match self.given {
-            Some(mut given) => given.slice().iter_mut().zip(numbers).for_each(|(to, from)| *to = number(*from)),
+            Some(mut array) => array.slice().iter_mut().zip(numbers).for_each(|(to, from)| *to = number(*from)),
             None if self.wanted => {
-                dict.set_item(self.name, mapped(numbers, number).map_err(to_py)?.into_pyarray(py))?;
+                dict.set_item(self.name, try_map(numbers, number).map_err(to_py)?.into_pyarray(py))?;
             }
             None => {}
         }
@@ -231,9 +231,9 @@ pub(crate) fn at_name<'py>(out: &Bound<'py, PyDict>, name: &str) -> PyResult<Bou
 }
 
 /// The caller's array for a column.
-fn at<'py>(out: &Bound<'py, PyDict>, place: &Place) -> PyResult<Bound<'py, PyAny>> {
-    let (name, part) = &place.name;
+fn array_for<'py>(out: &Bound<'py, PyDict>, column: &OutputColumn) -> PyResult<Bound<'py, PyAny>> {
+    let (name, key) = &column.name;
     let text = |name: &Py<PyString>| name.bind(out.py()).to_string();
-    let whole = item_of("out", out.as_any(), &text(name), FIX)?;
-    part.as_ref().map_or(Ok(whole.clone()), |part| item_of("out", &whole, &text(part), FIX))
+    let item = item_of("out", out.as_any(), &text(name), FIX)?;
+    key.as_ref().map_or(Ok(item.clone()), |part| item_of("out", &item, &text(part), FIX))
 }

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
-use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result, Watch};
+use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result, InterruptCheck};
 
 use super::buffer::Buffer;
-use super::source::Source;
-use crate::convert::args::{FLAG, INTEGER, Input, REAL, argument, shown};
+use super::source::ReplayBackend;
+use crate::convert::args::{FLAG, INTEGER, Input, REAL, argument, short_repr};
 use crate::convert::array::new_dict;
 use crate::convert::observation::Owned;
-use crate::error::{blamed, to_py, type_error, value_error};
+use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
 use crate::sync::borrow::{Kind, typed};
-use crate::sync::gil::detached;
+use crate::sync::gil::detach;
 use crate::sync::interrupt::copy;
 
 /// The array of a buffer's own random stream.
@@ -43,7 +43,7 @@ impl Buffer {
 
     /// Goes back to a state.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (fields, rng) = fields_in(arrays)?;
+        let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.inner.write(py, true, |buffer| {
             buffer.load_state(&fields)?;
             self.set_stream(rng)
@@ -52,25 +52,25 @@ impl Buffer {
 
     /// Writes it into a folder.
     pub(super) fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
-        let path = path_of("path", path)?;
+        let path = parse_path("path", path)?;
         let checkpoint = self.inner.read(py, true, |buffer| {
             let mut checkpoint = Checkpoint::default();
-            buffer.put_into(&mut checkpoint, vec![self.stream()?])?;
+            buffer.write_to_checkpoint(&mut checkpoint, vec![self.stream()?])?;
             Ok(checkpoint)
         })?;
-        detached(py, || checkpoint.write(path)).map_err(to_py)
+        detach(py, || checkpoint.write(path)).map_err(to_py)
     }
 
     /// The buffer in a folder, which is of the class of this name.
     pub(super) fn load(py: Python<'_>, path: &Bound<'_, PyAny>, class: &'static str) -> PyResult<Self> {
-        let path = path_of("path", path)?;
+        let path = parse_path("path", path)?;
         let read = || {
             let checkpoint = Checkpoint::read(path)?;
-            let (buffer, mut beside) = Replay::<AnySampler>::of_checkpoint(&checkpoint, &[STREAM])?;
-            let rng = rng_in(&mut beside).map_err(|error| checkpoint.damaged("replay", error))?;
+            let (buffer, mut fields) = Replay::<AnySampler>::from_checkpoint(&checkpoint, &[STREAM])?;
+            let rng = rng_in(&mut fields).map_err(|error| checkpoint.damaged("replay", error))?;
             Ok((buffer, rng))
         };
-        let (buffer, rng) = detached(py, read).map_err(to_py)?;
+        let (buffer, rng) = detach(py, read).map_err(to_py)?;
         let got = class_of(buffer.sampler());
         if got != class {
             return Err(value_error(
@@ -80,11 +80,11 @@ impl Buffer {
                 &format!("use rlox.{got}.load"),
             ));
         }
-        Ok(Self::with(py, buffer, rng, class))
+        Ok(Self::from_replay(py, buffer, rng, class))
     }
 }
 
-impl<B: Source> Buffer<B> {
+impl<B: ReplayBackend> Buffer<B> {
     /// The buffer's own stream, as a field.
     pub(super) fn stream(&self) -> Result<Field> {
         self.rng.enter(|rng| stream_field(rng))
@@ -92,10 +92,10 @@ impl<B: Source> Buffer<B> {
 }
 
 /// Where a file is.
-pub(super) fn path_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+pub(super) fn parse_path(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     object.extract().map_err(|error| {
-        let got = || type_error(argument, "a str or an os.PathLike", &shown(object), "pass where the file is");
-        blamed(object.py(), error, got)
+        let got = || type_error(argument, "a str or an os.PathLike", &short_repr(object), "pass where the file is");
+        replace_ordinary_error(object.py(), error, got)
     })
 }
 
@@ -104,14 +104,14 @@ pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_
     let dict = new_dict(py)?;
     for field in fields {
         let shape = [&[field.rows()], field.shape()].concat();
-        let owned = detached(py, || Owned::of(field.data())).map_err(to_py)?;
+        let owned = detach(py, || Owned::copy_from(field.data())).map_err(to_py)?;
         dict.set_item(field.name(), owned.into_array(py, &shape)?)?;
     }
     Ok(dict)
 }
 
 /// The fields that arrays by name are, and the random stream among them.
-pub(super) fn fields_in(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
+pub(super) fn parse_fields_and_rng(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
     let mut fields = fields_of(arrays)?;
     let rng = rng_in(&mut fields).map_err(to_py)?;
     Ok((fields, rng))
@@ -120,13 +120,13 @@ pub(super) fn fields_in(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg6
 /// The fields that arrays by name are.
 pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     let Ok(dict) = arrays.cast::<PyDict>() else {
-        return Err(type_error("arrays", "a dict of arrays", &shown(arrays), FIX));
+        return Err(type_error("arrays", "a dict of arrays", &short_repr(arrays), FIX));
     };
     // Reading an array may run Python code, which could change the dict.
     let items: Vec<_> = dict.iter().collect();
     let mut fields = Vec::with_capacity(items.len());
     for (name, array) in items {
-        let name = name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &shown(&name), FIX))?;
+        let name = name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &short_repr(&name), FIX))?;
         fields.push(field_of(name, &array)?);
     }
     Ok(fields)
@@ -134,23 +134,23 @@ pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
 
 /// A random stream as a field.
 fn stream_field(rng: &Pcg64) -> Result<Field> {
-    let mut field = Field::new(STREAM, Pcg64::WORDS, &[], DType::I64)?;
+    let mut field = Field::new(STREAM, Pcg64::STATE_LEN, &[], DType::I64)?;
     if let FieldMut::I64(words) = field.data_mut() {
-        words.copy_from_slice(&rng.to_words());
+        words.copy_from_slice(&rng.to_state_array());
     }
     Ok(field)
 }
 
 /// Takes the random stream out of fields.
 fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
-    let at = fields.iter().position(|field| field.name() == STREAM);
-    let wrong = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);
-    let Some(field) = at.map(|at| fields.remove(at)) else { return Err(wrong("an array", "none".into())) };
+    let index = fields.iter().position(|field| field.name() == STREAM);
+    let mismatch = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);
+    let Some(field) = index.map(|at| fields.remove(at)) else { return Err(mismatch("an array", "none".into())) };
     match field.data() {
         FieldData::I64(words) if field.shape().is_empty() => {
-            Pcg64::from_words(words).map_err(|error| wrong("the words of a random stream", error.to_string()))
+            Pcg64::from_state_array(words).map_err(|error| mismatch("the words of a random stream", error.to_string()))
         }
-        data => Err(wrong("6 integers", format!("{} of {:?}", data.len(), data.dtype()))),
+        data => Err(mismatch("6 integers", format!("{} of {:?}", data.len(), data.dtype()))),
     }
 }
 
@@ -158,29 +158,29 @@ fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
 fn field_of(name: String, array: &Bound<'_, PyAny>) -> PyResult<Field> {
     if typed::<f32>(array).is_some() {
         let read = argument::<f32>("arrays", array, &REAL)?.read(false)?;
-        return copied(array.py(), name, DType::F32, &read);
+        return copy_field(array.py(), name, DType::F32, &read);
     }
     if typed::<f64>(array).is_some() {
         let read = argument::<f64>("arrays", array, &REAL)?.read(false)?;
-        return copied(array.py(), name, DType::F64, &read);
+        return copy_field(array.py(), name, DType::F64, &read);
     }
     if typed::<i64>(array).is_some() {
         let read = argument::<i64>("arrays", array, &INTEGER)?.read(false)?;
-        return copied(array.py(), name, DType::I64, &read);
+        return copy_field(array.py(), name, DType::I64, &read);
     }
     if typed::<u8>(array).is_some() {
         let read = argument::<u8>("arrays", array, &INTEGER)?.read(false)?;
-        return copied(array.py(), name, DType::U8, &read);
+        return copy_field(array.py(), name, DType::U8, &read);
     }
     if typed::<bool>(array).is_some() {
         let read = argument::<bool>("arrays", array, &FLAG)?.read(false)?;
-        return copied(array.py(), name, DType::Bool, &read);
+        return copy_field(array.py(), name, DType::Bool, &read);
     }
     let expected = "an array of float32, float64, int64, uint8 or bool";
-    Err(value_error(&format!("arrays[{name:?}]"), expected, &shown(array), FIX))
+    Err(value_error(&format!("arrays[{name:?}]"), expected, &short_repr(array), FIX))
 }
 
-fn copied<T: Kind + Sync>(py: Python<'_>, name: String, dtype: DType, read: &Input<'_, T>) -> PyResult<Field>
+fn copy_field<T: Kind + Sync>(py: Python<'_>, name: String, dtype: DType, read: &Input<'_, T>) -> PyResult<Field>
 where
     for<'a> FieldData<'a>: From<&'a [T]>,
 {
@@ -189,22 +189,22 @@ where
     };
     let key = format!("arrays[{name:?}]");
     let mut field = Field::new(name, *rows, row, dtype).map_err(|error| match error {
-        Error::Shape(wrong) => value_error(&key, &wrong.expected, &wrong.got, FIX),
+        Error::Shape(mismatch) => value_error(&key, &mismatch.expected, &mismatch.got, FIX),
         other => to_py(other),
     })?;
     let from = read.slice();
-    let copied = detached(py, || {
-        let mut watch = Watch::default();
+    let result = detach(py, || {
+        let mut interrupt = InterruptCheck::default();
         match (field.data_mut(), FieldData::from(from)) {
-            (FieldMut::F32(to), FieldData::F32(from)) => copy(to, from, &mut watch),
-            (FieldMut::F64(to), FieldData::F64(from)) => copy(to, from, &mut watch),
-            (FieldMut::I64(to), FieldData::I64(from)) => copy(to, from, &mut watch),
+            (FieldMut::F32(to), FieldData::F32(from)) => copy(to, from, &mut interrupt),
+            (FieldMut::F64(to), FieldData::F64(from)) => copy(to, from, &mut interrupt),
+            (FieldMut::I64(to), FieldData::I64(from)) => copy(to, from, &mut interrupt),
             (FieldMut::U8(to), FieldData::U8(from)) | (FieldMut::Bool(to), FieldData::Bool(from)) => {
-                copy(to, from, &mut watch)
+                copy(to, from, &mut interrupt)
             }
             _ => Ok(()),
         }
     });
-    copied.map_err(to_py)?;
+    result.map_err(to_py)?;
     Ok(field)
 }

@@ -1,42 +1,42 @@
 //! `Source`: the storage that transitions are pushed to and sampled from.
 
 use rlox_core::replay::{
-    AnySampler, Chosen, Column, Layout, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, Steps,
+    AnySampler, SampleIndices, Column, TransitionSchema, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, TransitionBatch,
 };
 use rlox_core::{Error, FieldMut, Pcg64, Result};
 
-use crate::sync::cell::ANEW;
+use crate::sync::cell::RECREATE_HINT;
 
-pub(super) trait Source: Send + Sync {
+pub(super) trait ReplayBackend: Send + Sync {
     /// Whether sampling may wait for a disk.
-    const WAITS: bool;
+    const DOES_IO: bool;
     /// What to do when it was closed.
-    const REOPEN: &'static str;
+    const REOPEN_HINT: &'static str;
 
-    fn layout(&self) -> &Layout;
+    fn schema(&self) -> &TransitionSchema;
     fn num_envs(&self) -> usize;
     fn capacity(&self) -> usize;
     fn len(&self) -> usize;
     /// Whether pushing so many rows waits for a disk.
-    fn is_due(&self, rows: usize) -> bool;
-    fn push(&mut self, steps: &Steps<'_>, in_order: bool) -> Result<()>;
+    fn is_write_due(&self, rows: usize) -> bool;
+    fn push(&mut self, batch: &TransitionBatch<'_>, in_order: bool) -> Result<()>;
     fn check_batch_size(&self, batch_size: usize) -> Result<()>;
     /// How much weights are to make up for priorities from now on; gives how much they did.
     fn set_beta(&mut self, beta: f32) -> Result<f32>;
     /// All of choosing that draws.
-    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
+    fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
     /// The rest of it.
-    fn find(&self, chosen: &mut Chosen) -> Result<()>;
-    fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()>;
-    fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()>;
+    fn find(&self, sample_indices: &mut SampleIndices) -> Result<()>;
+    fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()>;
+    fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()>;
 }
 
-impl Source for Replay<AnySampler> {
-    const WAITS: bool = false;
-    const REOPEN: &'static str = ANEW;
+impl ReplayBackend for Replay<AnySampler> {
+    const DOES_IO: bool = false;
+    const REOPEN_HINT: &'static str = RECREATE_HINT;
 
-    fn layout(&self) -> &Layout {
-        self.storage().layout()
+    fn schema(&self) -> &TransitionSchema {
+        self.storage().schema()
     }
 
     fn num_envs(&self) -> usize {
@@ -51,12 +51,12 @@ impl Source for Replay<AnySampler> {
         self.len()
     }
 
-    fn is_due(&self, _rows: usize) -> bool {
+    fn is_write_due(&self, _rows: usize) -> bool {
         false
     }
 
-    fn push(&mut self, steps: &Steps<'_>, in_order: bool) -> Result<()> {
-        if in_order { self.push_in_order(steps) } else { self.push_batch(steps) }
+    fn push(&mut self, batch: &TransitionBatch<'_>, in_order: bool) -> Result<()> {
+        if in_order { self.push_in_order(batch) } else { self.push_batch(batch) }
     }
 
     fn check_batch_size(&self, batch_size: usize) -> Result<()> {
@@ -70,29 +70,29 @@ impl Source for Replay<AnySampler> {
         Ok(before)
     }
 
-    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
-        self.draw(chosen, batch_size, rng)
+    fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.draw(sample_indices, batch_size, rng)
     }
 
-    fn find(&self, chosen: &mut Chosen) -> Result<()> {
-        self.find(chosen)
+    fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
+        self.find(sample_indices)
     }
 
-    fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
-        chosen.read(self.storage(), column, out)
+    fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
+        sample_indices.read(self.storage(), column, out)
     }
 
-    fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()> {
-        chosen.read_bools(self.storage(), column, out)
+    fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
+        sample_indices.read_bools(self.storage(), column, out)
     }
 }
 
-impl Source for MmapReplayBuffer {
-    const WAITS: bool = true;
-    const REOPEN: &'static str = "open its file again with MmapReplayBuffer.open(path)";
+impl ReplayBackend for MmapReplayBuffer {
+    const DOES_IO: bool = true;
+    const REOPEN_HINT: &'static str = "open its file again with MmapReplayBuffer.open(path)";
 
-    fn layout(&self) -> &Layout {
-        self.layout()
+    fn schema(&self) -> &TransitionSchema {
+        self.schema()
     }
 
     fn num_envs(&self) -> usize {
@@ -107,13 +107,13 @@ impl Source for MmapReplayBuffer {
         self.len()
     }
 
-    fn is_due(&self, rows: usize) -> bool {
-        self.is_due(rows)
+    fn is_write_due(&self, rows: usize) -> bool {
+        self.is_write_due(rows)
     }
 
     /// Every row has its own next observation: their order is nothing to it.
-    fn push(&mut self, steps: &Steps<'_>, _in_order: bool) -> Result<()> {
-        self.push_batch(steps)
+    fn push(&mut self, batch: &TransitionBatch<'_>, _in_order: bool) -> Result<()> {
+        self.push_batch(batch)
     }
 
     fn check_batch_size(&self, batch_size: usize) -> Result<()> {
@@ -124,20 +124,20 @@ impl Source for MmapReplayBuffer {
         Ok(beta)
     }
 
-    fn draw(&self, chosen: &mut Chosen, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
-        self.draw(chosen, batch_size, rng)
+    fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
+        self.draw(sample_indices, batch_size, rng)
     }
 
-    fn find(&self, chosen: &mut Chosen) -> Result<()> {
-        self.find(chosen)
+    fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
+        self.find(sample_indices)
     }
 
-    fn read(&self, chosen: &Chosen, column: Column, out: FieldMut<'_>) -> Result<()> {
-        self.read(chosen, column, out)
+    fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
+        self.read(sample_indices, column, out)
     }
 
-    fn read_bools(&self, chosen: &Chosen, column: Column, out: &mut [bool]) -> Result<()> {
-        self.read_bools(chosen, column, out)
+    fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
+        self.read_bools(sample_indices, column, out)
     }
 }
 
@@ -145,11 +145,11 @@ impl Source for MmapReplayBuffer {
 pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
     match buffer.parts_mut() {
         (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
-        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => Err(none()),
+        (_, AnySampler::Uniform(_) | AnySampler::Hindsight(_)) => Err(no_priorities()),
     }
 }
 
 /// The error of a buffer without priorities.
-pub(super) fn none() -> Error {
+pub(super) fn no_priorities() -> Error {
     Error::config("buffer", "one with priorities", "one without", "make another")
 }

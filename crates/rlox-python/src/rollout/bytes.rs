@@ -34,7 +34,7 @@ pub(crate) fn write_rollout<'py>(py: Python<'py>, buffer: &Bound<'py, PyAny>) ->
     let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
     let bytes = buffer.inner.with(py, true, |buffer| {
         let mut bytes = Vec::new();
-        buffer.write_whole(&mut bytes)?;
+        buffer.to_bytes(&mut bytes)?;
         Ok(bytes)
     })?;
     Ok(bytes.into_pyarray(py))
@@ -55,5 +55,5 @@ pub(crate) fn read_rollout(py: Python<'_>, buffer: &Bound<'_, PyAny>, data: &Bou
     let data = argument::<u8>("data", data, &INTEGER)?.read(true)?;
     let bytes = data.slice();
     expect_shape("data", data.shape(), bytes.len(), &[])?;
-    buffer.inner.with(py, true, |buffer| buffer.read_whole(bytes))
+    buffer.inner.with(py, true, |buffer| buffer.load_bytes(bytes))
 }

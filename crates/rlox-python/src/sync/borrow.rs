@@ -15,14 +15,14 @@ use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use rlox_core::{Result as CoreResult, Watch};
+use rlox_core::{Result as CoreResult, InterruptCheck};
 
-use crate::alloc::reserved;
+use crate::alloc::with_capacity;
 use crate::error::to_py;
-use crate::sync::gil::{detached, this_thread};
+use crate::sync::gil::{detach, this_thread};
 
 /// NumPy's own dtypes have numbers below this.
-const OWN_DTYPES: i32 = 24;
+const NUM_BUILTIN_DTYPES: i32 = 24;
 
 /// A kind of number that NumPy has too, by `dtype.kind`.
 pub(crate) trait Kind: Element + Copy + Send + 'static {
@@ -39,7 +39,7 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
     let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
     let same = dtype.kind() == T::KIND
         && dtype.itemsize() == size_of::<T>()
-        && dtype.num() < OWN_DTYPES
+        && dtype.num() < NUM_BUILTIN_DTYPES
         && dtype.is_native_byteorder() != Some(false);
     // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
     // costs as much as the rest of a short call.
@@ -47,7 +47,7 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
 }
 
 /// The same memory as an array that nobody else has: its dtype, shape and strides stay as they are.
-pub(crate) fn private<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+pub(crate) fn base_view<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     let py = array.py();
     // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
     unsafe {
@@ -65,10 +65,10 @@ fn make_bytes_valid(bytes: &mut [u8]) {
 }
 
 /// What calls use now. Only locked for a moment, with the GIL held.
-static TAKEN: Mutex<Vec<Taken>> = Mutex::new(Vec::new());
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static BORROWS: Mutex<Vec<ActiveBorrow>> = Mutex::new(Vec::new());
+static NUM_BORROWS: AtomicUsize = AtomicUsize::new(0);
 
-struct Taken {
+struct ActiveBorrow {
     id: usize,
     addresses: Range<usize>,
     writes: bool,
@@ -76,20 +76,20 @@ struct Taken {
     thread: usize,
 }
 
-fn taken() -> MutexGuard<'static, Vec<Taken>> {
-    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_borrows() -> MutexGuard<'static, Vec<ActiveBorrow>> {
+    BORROWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether any memory is guarded.
-pub(crate) fn guards_any() -> bool {
-    COUNT.load(Ordering::Relaxed) > 0
+pub(crate) fn has_borrows() -> bool {
+    NUM_BORROWS.load(Ordering::Relaxed) > 0
 }
 
 /// In a forked child, lets go of what its parent's other threads used.
-pub(crate) fn forget_other_threads() {
-    let mut taken = taken();
-    taken.retain(|other| other.thread == this_thread());
-    COUNT.store(taken.len(), Ordering::Relaxed);
+pub(crate) fn release_other_threads() {
+    let mut borrows = lock_borrows();
+    borrows.retain(|borrow| borrow.thread == this_thread());
+    NUM_BORROWS.store(borrows.len(), Ordering::Relaxed);
 }
 
 /// Memory that stays as it is, or is ours alone, while the guard lives.
@@ -97,7 +97,7 @@ pub(crate) struct Guard(Option<usize>);
 
 impl Guard {
     /// An error, which says what uses it, where other memory in use overlaps and one of the two is written to.
-    pub(crate) fn take<T: Element>(
+    pub(crate) fn acquire<T: Element>(
         argument: &'static str,
         array: &Bound<'_, PyArrayDyn<T>>,
         writes: bool,
@@ -107,21 +107,21 @@ impl Guard {
         if addresses.is_empty() {
             return Ok(Self(None));
         }
-        let (thread, mut taken) = (this_thread(), taken());
-        let meets = |other: &&Taken| {
-            (writes || other.writes) && addresses.start < other.addresses.end && other.addresses.start < addresses.end
+        let (thread, mut borrows) = (this_thread(), lock_borrows());
+        let overlaps = |borrow: &&ActiveBorrow| {
+            (writes || borrow.writes) && addresses.start < borrow.addresses.end && borrow.addresses.start < addresses.end
         };
-        if let Some(other) = taken.iter().find(meets) {
-            let name = other.argument;
-            return Err(if other.thread == thread {
+        if let Some(borrow) = borrows.iter().find(overlaps) {
+            let name = borrow.argument;
+            return Err(if borrow.thread == thread {
                 format!("memory that {name} shares")
             } else {
                 format!("memory that another call uses as {name}")
             });
         }
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        taken.push(Taken { id, addresses, writes, argument, thread });
-        COUNT.store(taken.len(), Ordering::Relaxed);
+        borrows.push(ActiveBorrow { id, addresses, writes, argument, thread });
+        NUM_BORROWS.store(borrows.len(), Ordering::Relaxed);
         Ok(Self(Some(id)))
     }
 }
@@ -129,11 +129,11 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let Some(id) = self.0 else { return };
-        let mut taken = taken();
-        if let Some(at) = taken.iter().position(|other| other.id == id) {
-            taken.swap_remove(at);
+        let mut borrows = lock_borrows();
+        if let Some(index) = borrows.iter().position(|other| other.id == id) {
+            borrows.swap_remove(index);
         }
-        COUNT.store(taken.len(), Ordering::Relaxed);
+        NUM_BORROWS.store(borrows.len(), Ordering::Relaxed);
     }
 }
 
@@ -144,8 +144,8 @@ fn addresses<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Range<usize> {
     }
     let (mut low, mut high) = (array.data().addr(), array.data().addr() + size_of::<T>());
     for (n, stride) in array.shape().iter().zip(array.strides()) {
-        let far = stride.saturating_mul(n.cast_signed() - 1);
-        if far < 0 { low = low.saturating_add_signed(far) } else { high = high.saturating_add_signed(far) }
+        let offset = stride.saturating_mul(n.cast_signed() - 1);
+        if offset < 0 { low = low.saturating_add_signed(offset) } else { high = high.saturating_add_signed(offset) }
     }
     low..high
 }
@@ -158,13 +158,13 @@ pub(crate) struct Reading<'py, T> {
 
 impl<'py, T: Element + 'static> Reading<'py, T> {
     /// Of an array for which there are [`Elements`]; none where they have changed since. An error says what writes them.
-    pub(crate) fn of(
+    pub(crate) fn try_new(
         argument: &'static str,
         array: &Bound<'py, PyArrayDyn<T>>,
     ) -> PyResult<Result<Option<Self>, String>> {
-        let array = private(array)?;
-        let guard = Guard::take(argument, &array, false);
-        Ok(guard.map(|guard| Some(Self { elements: Elements::of(&array)?, _guard: guard })))
+        let array = base_view(array)?;
+        let guard = Guard::acquire(argument, &array, false);
+        Ok(guard.map(|guard| Some(Self { elements: Elements::try_new(&array)?, _guard: guard })))
     }
 
     pub(crate) fn elements(&self) -> &Elements<'py, T> {
@@ -173,11 +173,11 @@ impl<'py, T: Element + 'static> Reading<'py, T> {
 }
 
 /// Why an array cannot be written to.
-pub(crate) enum Unfit {
+pub(crate) enum OutputDefect {
     ReadOnly,
-    Scattered,
+    NotContiguous,
     /// Something else uses its memory, as told.
-    Shared(String),
+    InUse(String),
 }
 
 /// A caller's array that is written to, C-contiguous and aligned: its memory is ours alone meanwhile.
@@ -187,18 +187,18 @@ pub(crate) struct Output<'py, T: Element> {
 }
 
 impl<'py, T: Kind> Output<'py, T> {
-    pub(crate) fn of(argument: &'static str, array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Result<Self, Unfit>> {
-        let array = private(array)?;
+    pub(crate) fn try_new(argument: &'static str, array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Result<Self, OutputDefect>> {
+        let array = base_view(array)?;
         // SAFETY: a live array.
         if unsafe { (*array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
-            return Ok(Err(Unfit::ReadOnly));
+            return Ok(Err(OutputDefect::ReadOnly));
         }
         if !array.is_c_contiguous() || !array.is_aligned() {
-            return Ok(Err(Unfit::Scattered));
+            return Ok(Err(OutputDefect::NotContiguous));
         }
-        Ok(Guard::take(argument, &array, true).map_err(Unfit::Shared).map(|guard| {
+        Ok(Guard::acquire(argument, &array, true).map_err(OutputDefect::InUse).map(|guard| {
             let mut output = Self { array, _guard: guard };
-            let (start, len) = output.parts();
+            let (start, len) = output.raw_parts();
             if TypeId::of::<T>() == TypeId::of::<bool>() {
                 // SAFETY: a byte each, of any value, contiguous, and ours alone.
                 make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
@@ -214,14 +214,14 @@ impl<T: Element> Output<'_, T> {
     }
 
     /// Where the elements lie, and how many there are.
-    fn parts(&mut self) -> (*mut T, usize) {
+    fn raw_parts(&mut self) -> (*mut T, usize) {
         // An array without elements may point anywhere.
         let start = if self.array.is_empty() { std::ptr::dangling_mut() } else { self.array.data() };
         (start, self.array.len())
     }
 
     pub(crate) fn slice(&mut self) -> &mut [T] {
-        let (start, len) = self.parts();
+        let (start, len) = self.raw_parts();
         // SAFETY: contiguous, aligned and writeable, as looked at when made of an array that nobody else has; booleans
         // were made valid. The guard keeps our other calls and arguments away; Python may race as it does with NumPy.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
@@ -240,7 +240,7 @@ pub(crate) struct Elements<'py, T> {
 impl<'py, T: Element + 'static> Elements<'py, T> {
     /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
     /// lets views of other numbers have.
-    pub(crate) fn of(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
+    pub(crate) fn try_new(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
         if !array.is_c_contiguous() || !array.is_aligned() {
             return None;
         }
@@ -274,19 +274,19 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
 ///
 /// Whoever uses them keeps the GIL meanwhile, runs no Python code and found no other call running.
 #[derive(Default)]
-pub(crate) struct Apart {
+pub(crate) struct DisjointBorrows {
     taken: [Range<usize>; 6],
     count: usize,
 }
 
-impl Apart {
+impl DisjointBorrows {
     /// Whether the memory is apart from all that was taken before. Takes it.
-    pub(crate) fn take<T>(&mut self, (start, len): (*const T, usize)) -> bool {
+    pub(crate) fn try_add<T>(&mut self, (start, len): (*const T, usize)) -> bool {
         let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
-        let apart = self.taken[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
+        let is_disjoint = self.taken[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
         let Some(free) = self.taken.get_mut(self.count) else { return false };
         (*free, self.count) = (range, self.count + 1);
-        apart
+        is_disjoint
     }
 
     /// The elements of an array to be written. None if it is not of this dtype and shape, C-contiguous, aligned,
@@ -300,7 +300,7 @@ impl Apart {
             return None;
         }
         let (start, len) = (array.data(), array.len());
-        if !self.take((start.cast_const(), len)) {
+        if !self.try_add((start.cast_const(), len)) {
             return None;
         }
         if TypeId::of::<T>() == TypeId::of::<bool>() {
@@ -313,7 +313,7 @@ impl Apart {
 }
 
 /// What is made of the elements, in C order. Where it is `long`, Ctrl-C ends it.
-pub(crate) fn mapped<S, T>(
+pub(crate) fn map_elements<S, T>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,
     long: bool,
@@ -323,7 +323,7 @@ where
     S: Copy + Sync,
     T: Send,
 {
-    let mut numbers = reserved(view.len()).map_err(to_py)?;
+    let mut numbers = with_capacity(view.len()).map_err(to_py)?;
     // Rows one by one: to step through all axes for each element would take many times as long.
     let mut extend = |view: ArrayView<'_, S, IxDyn>| match (view.as_slice(), view.ndim()) {
         (Some(slice), _) => numbers.extend(slice.iter().map(|x| number(*x))),
@@ -334,7 +334,7 @@ where
         }),
     };
     if long {
-        detached(py, || in_stretches(view, &mut Watch::default(), &mut extend)).map_err(to_py)?;
+        detach(py, || interruptible_scan(view, &mut InterruptCheck::default(), &mut extend)).map_err(to_py)?;
     } else {
         extend(view);
     }
@@ -342,36 +342,36 @@ where
 }
 
 /// The first of the elements, in C order, for which it is true. Ctrl-C ends it where there are many.
-pub(crate) fn found<S: Copy + Sync + Send>(
+pub(crate) fn find_element<S: Copy + Sync + Send>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,
-    is: impl Fn(S) -> bool + Sync,
+    predicate: impl Fn(S) -> bool + Sync,
 ) -> PyResult<Option<S>> {
-    if view.len() <= Watch::STRETCH / 64 {
-        return Ok(view.iter().find(|x| is(**x)).copied());
+    if view.len() <= InterruptCheck::POLL_ELEMENTS / 64 {
+        return Ok(view.iter().find(|x| predicate(**x)).copied());
     }
     // Who looks converts them next: where a copy is out of the question, so is the look.
-    drop(reserved::<f32>(view.len()).map_err(to_py)?);
+    drop(with_capacity::<f32>(view.len()).map_err(to_py)?);
     let mut first = None;
-    let mut look = |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| is(**x)).copied());
-    detached(py, || in_stretches(view, &mut Watch::default(), &mut look)).map_err(to_py)?;
+    let mut search = |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| predicate(**x)).copied());
+    detach(py, || interruptible_scan(view, &mut InterruptCheck::default(), &mut search)).map_err(to_py)?;
     Ok(first)
 }
 
 /// Parts of an array, one after the other in C order.
-fn in_stretches<S>(
+fn interruptible_scan<S>(
     view: ArrayView<'_, S, IxDyn>,
-    watch: &mut Watch,
-    take: &mut impl FnMut(ArrayView<'_, S, IxDyn>),
+    interrupt: &mut InterruptCheck,
+    visit: &mut impl FnMut(ArrayView<'_, S, IxDyn>),
 ) -> CoreResult<()> {
-    if view.len() <= Watch::STRETCH {
-        take(view);
-        return watch.check();
+    if view.len() <= InterruptCheck::POLL_ELEMENTS {
+        visit(view);
+        return interrupt.check();
     }
     // Halves of the first axis that has any keep the order.
     let axis = view.shape().iter().position(|n| *n > 1).unwrap_or(0);
     let half = view.len_of(Axis(axis)) / 2;
-    let (first, rest) = view.split_at(Axis(axis), half);
-    in_stretches(first, watch, take)?;
-    in_stretches(rest, watch, take)
+    let (first, second) = view.split_at(Axis(axis), half);
+    interruptible_scan(first, interrupt, visit)?;
+    interruptible_scan(second, interrupt, visit)
 }

@@ -5,42 +5,42 @@ use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rlox_core::{Error, Result, Watch};
+use rlox_core::{Error, Result, InterruptCheck};
 
 use crate::error::to_py;
-use crate::sync::gil::{Short, alone, detached, may_handle_signals, may_wait, this_process, this_thread};
+use crate::sync::gil::{ShortCall, is_alone, detach, may_handle_signals, may_wait, this_process, this_thread};
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
-const PATIENCE_AFTER_FORK: Duration = Duration::from_millis(500);
+const MAX_WAIT_AFTER_FORK: Duration = Duration::from_millis(500);
 /// How often a call that waits asks at once again before it sleeps: many calls are over that soon.
-const EAGER: usize = 16;
+const SPIN_ROUNDS: usize = 16;
 /// How long it sleeps.
-const NAP: Duration = Duration::from_micros(20);
+const SLEEP_INTERVAL: Duration = Duration::from_micros(20);
 
 /// What to do when something was closed that has nothing outside of memory.
-pub(crate) const ANEW: &str = "make a new one";
+pub(crate) const RECREATE_HINT: &str = "make a new one";
 
-pub(crate) struct Shared<T> {
+pub(crate) struct GuardedCell<T> {
     value: Mutex<Option<T>>,
-    gate: Gate,
+    gate: LockState,
 }
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
-pub(crate) fn locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
-    locked_as(py, long, |_| f())
+pub(crate) fn run_locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    run_locked_with(py, long, |_| f())
 }
 
 /// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
-pub(crate) fn locked_as<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
-    if long || !alone(py) {
-        return detached(py, || f(true)).map_err(to_py);
+pub(crate) fn run_locked_with<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
+    if long || !is_alone(py) {
+        return detach(py, || f(true)).map_err(to_py);
     }
-    let _short = Short::new();
+    let _short = ShortCall::new();
     f(false).map_err(to_py)
 }
 
 /// What is known of a lock beside the lock itself.
-pub(crate) struct Gate {
+pub(crate) struct LockState {
     /// The thread that alone has it, or 0.
     owner: AtomicUsize,
     /// Where that thread is.
@@ -53,28 +53,28 @@ pub(crate) struct Gate {
 }
 
 /// Cleared before the lock is let go.
-pub(crate) struct Owned<'a>(&'a AtomicUsize);
+pub(crate) struct OwnerGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Owned<'_> {
+impl Drop for OwnerGuard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
-impl Gate {
+impl LockState {
     pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
         Self { owner: AtomicUsize::new(0), home: AtomicUsize::new(0), process: std::process::id(), name, reopen }
     }
 
     /// Notes that this thread alone has the lock.
-    pub(crate) fn own(&self) -> Owned<'_> {
+    pub(crate) fn set_owner(&self) -> OwnerGuard<'_> {
         self.home.store(this_process(), Ordering::Relaxed);
         self.owner.store(this_thread(), Ordering::Relaxed);
-        Owned(&self.owner)
+        OwnerGuard(&self.owner)
     }
 
     /// Whether this thread alone has the lock.
-    pub(crate) fn is_own(&self) -> bool {
+    pub(crate) fn is_own_thread(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
@@ -103,49 +103,49 @@ impl Gate {
     pub(crate) fn wait<G>(
         &self,
         enter: impl Fn() -> Option<G>,
-        inside: impl Fn() -> bool,
-        looking: impl Fn(bool),
+        is_reentrant: impl Fn() -> bool,
+        before_poll: impl Fn(bool),
     ) -> Result<G> {
-        let (start, mut watch) = (Instant::now(), Watch::default());
-        let refused = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
+        let (start, mut interrupt) = (Instant::now(), InterruptCheck::default());
+        let fail = |got, fix| Err(Error::closed(self.name, "an object free to use", got, fix));
         for round in 0.. {
             if let Some(entered) = enter() {
                 return Ok(entered);
             }
-            if inside() {
-                return refused("one in the middle of this thread's own call", "let the call end first");
+            if is_reentrant() {
+                return fail("one in the middle of this thread's own call", "let the call end first");
             }
-            let patient = || start.elapsed() <= PATIENCE_AFTER_FORK && may_wait() && !self.is_orphaned();
-            if self.is_forked() && !patient() {
+            let may_keep_waiting = || start.elapsed() <= MAX_WAIT_AFTER_FORK && may_wait() && !self.is_orphaned();
+            if self.is_forked() && !may_keep_waiting() {
                 let got = "one that a thread of the parent process was using at the fork";
-                return refused(got, "make a new one in this process");
+                return fail(got, "make a new one in this process");
             }
             if !may_wait() {
                 break;
             }
-            if watch.is_due() && may_handle_signals() {
-                looking(true);
-                watch.check()?;
-                looking(false);
+            if interrupt.is_due() && may_handle_signals() {
+                before_poll(true);
+                interrupt.check()?;
+                before_poll(false);
             }
-            if round < EAGER { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+            if round < SPIN_ROUNDS { std::thread::yield_now() } else { std::thread::sleep(SLEEP_INTERVAL) }
         }
-        refused("one that another call uses", "let the call end first")
+        fail("one that another call uses", "let the call end first")
     }
 }
 
 /// A lock that is free now, whatever a call that panicked has left.
-pub(crate) fn free<G>(tried: TryLockResult<G>) -> Option<G> {
-    match tried {
+pub(crate) fn try_guard<G>(result: TryLockResult<G>) -> Option<G> {
+    match result {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
 }
 
-impl<T: Send> Shared<T> {
+impl<T: Send> GuardedCell<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), gate: Gate::new(name, ANEW) }
+        Self { value: Mutex::new(Some(value)), gate: LockState::new(name, RECREATE_HINT) }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
@@ -156,14 +156,14 @@ impl<T: Send> Shared<T> {
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        locked(py, long, || self.enter(f))
+        run_locked(py, long, || self.enter(f))
     }
 
     /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer,
     /// normaliser, policy.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
-        let _owned = self.gate.own();
+        let _owned = self.gate.set_owner();
         f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
     }
 
@@ -173,16 +173,16 @@ impl<T: Send> Shared<T> {
             drop(self.lock()?.take());
             Ok(())
         };
-        detached(py, drop_it).map_err(to_py)
+        detach(py, drop_it).map_err(to_py)
     }
 
     pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        detached(py, || Ok(self.lock()?.is_none())).map_err(to_py)
+        detach(py, || Ok(self.lock()?.is_none())).map_err(to_py)
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
         // Waiting takes the time first, which takes long.
-        let try_lock = || free(self.value.try_lock());
-        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own(), |_| ()), Ok)
+        let try_lock = || try_guard(self.value.try_lock());
+        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own_thread(), |_| ()), Ok)
     }
 }

@@ -14,16 +14,16 @@ static TIMES: AtomicUsize = AtomicUsize::new(0);
 /// How many forks led from the process that imported us to this one.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The thread that runs signal handlers; 0 where it is not known.
-static MAIN: AtomicUsize = AtomicUsize::new(0);
+static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// How many of these calls this thread is in: one may run a signal handler, which makes another.
-    static HERE: Cell<usize> = const { Cell::new(0) };
+    static CALL_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A number that no other living thread has.
 pub(crate) fn this_thread() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+    CALL_DEPTH.with(|depth| std::ptr::from_ref(depth).addr())
 }
 
 /// Notes which thread runs signal handlers, if it is this one.
@@ -31,14 +31,14 @@ pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
     let threading = py.import("threading")?;
     let main = threading.call_method0("main_thread")?.getattr("ident")?;
     if main.eq(threading.call_method0("get_ident")?)? {
-        MAIN.store(this_thread(), Ordering::Relaxed);
+        MAIN_THREAD.store(this_thread(), Ordering::Relaxed);
     }
     Ok(())
 }
 
 /// Whether signal handlers may run in this thread: of Python's threads only the main one runs them.
 pub(crate) fn may_handle_signals() -> bool {
-    let main = MAIN.load(Ordering::Relaxed);
+    let main = MAIN_THREAD.load(Ordering::Relaxed);
     main == 0 || main == this_thread()
 }
 
@@ -48,20 +48,20 @@ struct Running;
 impl Running {
     fn new() -> Self {
         RUNNING.fetch_add(1, Ordering::SeqCst);
-        HERE.set(HERE.get() + 1);
+        CALL_DEPTH.set(CALL_DEPTH.get() + 1);
         Self
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        HERE.set(HERE.get() - 1);
+        CALL_DEPTH.set(CALL_DEPTH.get() - 1);
         RUNNING.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Calls `f` without the GIL.
-pub(crate) fn detached<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn detach<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R {
     let _running = Running::new();
     others_may_run();
     py.detach(f)
@@ -74,22 +74,22 @@ pub(crate) fn without_gil<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
-pub(crate) fn alone(_py: Python<'_>) -> bool {
+pub(crate) fn is_alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0
 }
 
 /// Whether this thread is in such a call, so that it may wait for others.
 pub(crate) fn may_wait() -> bool {
-    HERE.get() > 0
+    CALL_DEPTH.get() > 0
 }
 
 /// In a forked child, the calls of its parent's other threads do not run; those of this thread do, where a signal handler
 /// inside of one of them has forked.
 pub(crate) fn after_fork() {
-    RUNNING.store(HERE.get(), Ordering::SeqCst);
+    RUNNING.store(CALL_DEPTH.get(), Ordering::SeqCst);
     FORKS.fetch_add(1, Ordering::Relaxed);
     // Whichever thread has forked is the child's main one.
-    MAIN.store(this_thread(), Ordering::Relaxed);
+    MAIN_THREAD.store(this_thread(), Ordering::Relaxed);
 }
 
 /// A number that tells this process from those that it was forked from, as Python forks.
@@ -108,28 +108,28 @@ pub(crate) fn times_others_ran() -> usize {
 }
 
 thread_local! {
-    static SHORT: Cell<bool> = const { Cell::new(false) };
+    static IN_SHORT_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While it lives, a call has a lock and the GIL: it must not let the GIL go, as whoever gets it may want the lock.
-pub(crate) struct Short;
+pub(crate) struct ShortCall;
 
-impl Short {
+impl ShortCall {
     pub(crate) fn new() -> Self {
-        SHORT.set(true);
+        IN_SHORT_CALL.set(true);
         Self
     }
 }
 
-impl Drop for Short {
+impl Drop for ShortCall {
     fn drop(&mut self) {
-        SHORT.set(false);
+        IN_SHORT_CALL.set(false);
     }
 }
 
 /// Whether this thread may look for signals, whose handlers let others run.
-pub(crate) fn may_look() -> bool {
-    !SHORT.get()
+pub(crate) fn may_poll() -> bool {
+    !IN_SHORT_CALL.get()
 }
 
 type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;

@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use rlox_core::Result;
 
 use crate::error::to_py;
-use crate::sync::cell::{Gate, free, locked_as};
-use crate::sync::gil::{detached, this_thread};
+use crate::sync::cell::{LockState, try_guard, run_locked_with};
+use crate::sync::gil::{detach, this_thread};
 
-pub(crate) struct Readable<T> {
+pub(crate) struct FairRwLock<T> {
     value: RwLock<Option<T>>,
-    gate: Gate,
+    gate: LockState,
     queue: Queue,
 }
 
@@ -27,8 +27,8 @@ thread_local! {
 struct Reading;
 
 impl Reading {
-    fn new(gate: &Gate) -> Self {
-        READING.with_borrow_mut(|all| all.push(std::ptr::from_ref(gate).addr()));
+    fn new(lock_state: &LockState) -> Self {
+        READING.with_borrow_mut(|all| all.push(std::ptr::from_ref(lock_state).addr()));
         Self
     }
 }
@@ -54,9 +54,9 @@ struct Waiting {
 }
 
 /// A thread's place in a queue, until it is dropped.
-struct Place<'a> {
+struct QueuePlace<'a> {
     queue: &'a Queue,
-    gate: &'a Gate,
+    gate: &'a LockState,
 }
 
 impl Queue {
@@ -70,8 +70,8 @@ impl Queue {
 
     /// A place at the end. A thread that has one already, of a call whose signal handler calls again, gets none; nor does
     /// one of a forked process, whose queue is of threads that it does not have.
-    fn join<'a>(&'a self, gate: &'a Gate) -> Option<Place<'a>> {
-        if gate.is_forked() {
+    fn join<'a>(&'a self, lock_state: &'a LockState) -> Option<QueuePlace<'a>> {
+        if lock_state.is_forked() {
             return None;
         }
         let mut threads = self.threads();
@@ -80,29 +80,29 @@ impl Queue {
         }
         threads.push_back(Waiting { thread: this_thread(), away: false });
         self.waiting.store(threads.len(), Ordering::Relaxed);
-        Some(Place { queue: self, gate })
+        Some(QueuePlace { queue: self, gate: lock_state })
     }
 }
 
-impl Place<'_> {
+impl QueuePlace<'_> {
     fn is_first(&self) -> bool {
         // Not waited for: after a fork, who has it may not be there any more.
-        let Some(threads) = free(self.queue.threads.try_lock()) else { return false };
+        let Some(threads) = try_guard(self.queue.threads.try_lock()) else { return false };
         threads.iter().find(|waiting| !waiting.away).is_some_and(|waiting| waiting.thread == this_thread())
     }
 
-    fn go(&self, away: bool) {
+    fn set_away(&self, is_away: bool) {
         // As after a handler that forked: what a thread had then that the child does not have is never free.
         if self.gate.is_forked() {
             return;
         }
         if let Some(own) = self.queue.threads().iter_mut().find(|waiting| waiting.thread == this_thread()) {
-            own.away = away;
+            own.away = is_away;
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         if !self.gate.is_forked() {
             let mut threads = self.queue.threads();
@@ -112,10 +112,10 @@ impl Drop for Place<'_> {
     }
 }
 
-impl<T: Send + Sync> Readable<T> {
+impl<T: Send + Sync> FairRwLock<T> {
     /// `reopen` is what to do when it was closed.
     pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
-        Self { value: RwLock::new(Some(value)), gate: Gate::new(name, reopen), queue: Queue::default() }
+        Self { value: RwLock::new(Some(value)), gate: LockState::new(name, reopen), queue: Queue::default() }
     }
 
     /// Calls `f` on the value, which others may read at the same time; `long` as [`super::cell::Shared::with`] has it.
@@ -125,10 +125,10 @@ impl<T: Send + Sync> Readable<T> {
         long: bool,
         f: impl FnOnce(&T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        locked_as(py, long, |handled| {
-            let guard = self.lock(|| free(self.value.try_read()))?;
-            self.check_whole()?;
-            let _reading = handled.then(|| Reading::new(&self.gate));
+        run_locked_with(py, long, |is_detached| {
+            let guard = self.lock(|| try_guard(self.value.try_read()))?;
+            self.check_not_poisoned()?;
+            let _reading = is_detached.then(|| Reading::new(&self.gate));
             f(guard.as_ref().ok_or_else(|| self.gate.closed())?)
         })
     }
@@ -140,10 +140,10 @@ impl<T: Send + Sync> Readable<T> {
         long: bool,
         f: impl FnOnce(&mut T) -> Result<R> + Send,
     ) -> PyResult<R> {
-        locked_as(py, long, |handled| {
-            let mut guard = self.lock(|| free(self.value.try_write()))?;
-            self.check_whole()?;
-            let _owned = handled.then(|| self.gate.own());
+        run_locked_with(py, long, |is_detached| {
+            let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
+            self.check_not_poisoned()?;
+            let _owned = is_detached.then(|| self.gate.set_owner());
             f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
         })
     }
@@ -152,21 +152,21 @@ impl<T: Send + Sync> Readable<T> {
     /// Closing twice, or in two threads at once, does nothing.
     pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
-            let mut guard = self.lock(|| free(self.value.try_write()))?;
-            let _owned = self.gate.own();
+            let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
+            let _owned = self.gate.set_owner();
             guard.as_mut().map_or(Ok(()), last)?;
             drop(guard.take());
             Ok(())
         };
-        detached(py, drop_it).map_err(to_py)
+        detach(py, drop_it).map_err(to_py)
     }
 
     pub(crate) fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        detached(py, || Ok(self.lock(|| free(self.value.try_read()))?.is_none())).map_err(to_py)
+        detach(py, || Ok(self.lock(|| try_guard(self.value.try_read()))?.is_none())).map_err(to_py)
     }
 
     /// What a change that panicked has left may be half of something.
-    fn check_whole(&self) -> Result<()> {
+    fn check_not_poisoned(&self) -> Result<()> {
         if self.value.is_poisoned() { Err(self.gate.broken()) } else { Ok(()) }
     }
 
@@ -177,11 +177,11 @@ impl<T: Send + Sync> Readable<T> {
         {
             return Ok(guard);
         }
-        let reads = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.gate).addr()));
+        let is_reading = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.gate).addr()));
         // Whoever comes between a call and its own signal handler would wait for that call.
-        let place = if reads() { None } else { self.queue.join(&self.gate) };
-        let enter = || if place.as_ref().is_none_or(Place::is_first) { try_lock() } else { None };
-        let looking = |away| place.iter().for_each(|place| place.go(away));
-        self.gate.wait(enter, || self.gate.is_own() || reads(), looking)
+        let queue_place = if is_reading() { None } else { self.queue.join(&self.gate) };
+        let try_enter = || if queue_place.as_ref().is_none_or(QueuePlace::is_first) { try_lock() } else { None };
+        let set_away = |away| queue_place.iter().for_each(|place| place.set_away(away));
+        self.gate.wait(try_enter, || self.gate.is_own_thread() || is_reading(), set_away)
     }
 }

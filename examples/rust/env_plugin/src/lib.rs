@@ -104,7 +104,7 @@ mod courier_env {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let plugin = EnvPlugin::new(|options| options.copies_of(Courier::new(options)?));
+        let plugin = EnvPlugin::new(|options| options.build_vec_env(Courier::new(options)?));
         let capsule = PyCapsule::new_with_value(module.py(), plugin, EnvPlugin::NAME)?;
         module.py().import("rlox")?.call_method1("register_env", (capsule,))?;
         Ok(())

@@ -45,16 +45,16 @@ impl<V: VectorEnv> Batched<V> {
     }
 
     /// Everything that can be seen from outside, as bits; every NaN alike.
-    fn seen(&mut self) -> Vec<u64> {
+    fn output_bits(&mut self) -> Vec<u64> {
         let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
-        let mut seen: Vec<u64> = self.obs.iter().chain(&self.final_obs).map(|x| bits(f64::from(*x))).collect();
-        seen.extend(self.reward.iter().map(|x| bits(*x)));
-        seen.extend(self.terminated.iter().chain(&self.truncated).map(|x| u64::from(*x)));
+        let mut output: Vec<u64> = self.obs.iter().chain(&self.final_obs).map(|x| bits(f64::from(*x))).collect();
+        output.extend(self.reward.iter().map(|x| bits(*x)));
+        output.extend(self.terminated.iter().chain(&self.truncated).map(|x| u64::from(*x)));
         let (mut returns, mut lengths) = (Vec::new(), Vec::new());
         self.env.episodes().drain(&mut returns, &mut lengths);
-        seen.extend(returns.iter().map(|x| bits(*x)));
-        seen.extend(lengths.iter().map(|x| u64::from(*x)));
-        seen
+        output.extend(returns.iter().map(|x| bits(*x)));
+        output.extend(lengths.iter().map(|x| u64::from(*x)));
+        output
     }
 
     /// States, streams and the observation on request, which take longer.
@@ -85,31 +85,31 @@ struct Case {
     shares: usize,
 }
 
-fn pair<E: Lanes<K, D>, const K: usize, const D: usize>(
+fn pair<E: LaneEnv<K, D>, const K: usize, const D: usize>(
     env: &E,
     case: &Case,
 ) -> (Batched<VecEnv<E>>, Batched<SoaVecEnv<E, K, D>>) {
     let Case { num_envs, seed, mode, limit, shares, .. } = *case;
     let scalar = VecEnv::new(num_envs, Some(seed), mode, || env.clone()).unwrap().with_max_episode_steps(limit);
-    let lanes = SoaVecEnv::in_shares(shares, num_envs, Some(seed), mode, env.clone()).unwrap();
+    let lanes = SoaVecEnv::with_shards(shares, num_envs, Some(seed), mode, env.clone()).unwrap();
     let lanes = lanes.with_max_episode_steps(limit);
     (Batched::new(scalar), Batched::new(lanes))
 }
 
 /// Steps both forms with the same random actions. Now and then environments are reset or put into a strange state.
-fn lockstep<E: Lanes<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
+fn lockstep<E: LaneEnv<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
     let (mut scalar, mut lanes) = pair(env, case);
     let mut rng = Pcg64::seed_from(u128::from(case.seed) + 1000);
     let (space, none) = (env.spec().action.clone(), ResetOptions::default());
     scalar.reset(Seeds::Keep, None, &none).unwrap();
     lanes.reset(Seeds::Keep, None, &none).unwrap();
-    assert_eq!(scalar.seen(), lanes.seen(), "after reset, {case:?}");
+    assert_eq!(scalar.output_bits(), lanes.output_bits(), "after reset, {case:?}");
     for step in 0..case.steps {
         let (integers, reals) = random_actions(&space, case.num_envs, &mut rng);
         let actions = if reals.is_empty() { Actions::Discrete(&integers) } else { Actions::Continuous(&reals) };
         scalar.step(actions).unwrap();
         lanes.step(actions).unwrap();
-        assert_eq!(scalar.seen(), lanes.seen(), "step {step} of {case:?}");
+        assert_eq!(scalar.output_bits(), lanes.output_bits(), "step {step} of {case:?}");
         let ended = lanes.wait_for_reset();
         if case.mode == AutoresetMode::Disabled && ended.contains(&true) {
             scalar.reset(Seeds::Base(step as u64), Some(&ended), &none).unwrap();
@@ -263,11 +263,11 @@ fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
     note(step(env, Actions::Continuous(&vec![f32::NAN; n]), 9));
     note(env.set_state(n, &[]));
     note(env.set_state(n - 1, &[0.0; 17]));
-    note(env.check_state(n, &[], Progress::default()));
-    note(env.check_state(n - 1, &[f64::NAN; 4], Progress::default()));
+    note(env.check_state(n, &[], EpisodeProgress::default()));
+    note(env.check_state(n - 1, &[f64::NAN; 4], EpisodeProgress::default()));
     for progress in [
-        Progress { episode_return: f64::NAN, ..Progress::default() },
-        Progress { finished: true, ..Progress::default() },
+        EpisodeProgress { episode_return: f64::NAN, ..EpisodeProgress::default() },
+        EpisodeProgress { finished: true, ..EpisodeProgress::default() },
     ] {
         note(env.check_state(n - 1, &[0.0; 4], progress));
         note(env.set_progress(n - 1, progress));
@@ -301,7 +301,7 @@ fn refusals_have_the_same_words_in_the_same_order() {
 #[test]
 fn making_them_is_interrupted_however_many_shares_there_are() {
     let make =
-        || SoaVecEnv::in_shares(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
+        || SoaVecEnv::with_shards(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
     // So long that no share alone takes till a question.
     let look = std::time::Duration::from_millis(20);
     assert!(asked(look, usize::MAX, make).0.is_ok());
@@ -309,15 +309,15 @@ fn making_them_is_interrupted_however_many_shares_there_are() {
 }
 
 /// So many that they are reset aside.
-const ASIDE: usize = super::MANY + 5;
+const STAGED: usize = super::STAGED_RESET_ABOVE + 5;
 
 #[test]
-fn many_are_reset_as_few_are() {
+fn staged_reset_equals_direct_reset() {
     let mode = AutoresetMode::SameStep;
-    let mut lanes = SoaVecEnv::in_shares(3, ASIDE, Some(0), mode, CartPole::default()).unwrap();
-    let mut copies = VecEnv::new(ASIDE, Some(0), mode, CartPole::default).unwrap();
-    let (mut obs, mut expected) = (vec![0.0; ASIDE * 4], vec![0.0; ASIDE * 4]);
-    let (each, mask): (Vec<_>, Vec<_>) = (0..ASIDE).map(|i| ((i % 3 > 0).then_some(i as u64), i % 7 > 0)).unzip();
+    let mut lanes = SoaVecEnv::with_shards(3, STAGED, Some(0), mode, CartPole::default()).unwrap();
+    let mut copies = VecEnv::new(STAGED, Some(0), mode, CartPole::default).unwrap();
+    let (mut obs, mut expected) = (vec![0.0; STAGED * 4], vec![0.0; STAGED * 4]);
+    let (each, mask): (Vec<_>, Vec<_>) = (0..STAGED).map(|i| ((i % 3 > 0).then_some(i as u64), i % 7 > 0)).unzip();
     let options = ResetOptions::new([("low", -0.2), ("high", 0.3)]);
     for (seeds, mask) in [(Seeds::Keep, None), (Seeds::Base(9), Some(&mask[..])), (Seeds::Each(&each), None)] {
         lanes.reset(seeds, mask, &options, &mut obs).unwrap();
@@ -329,8 +329,8 @@ fn many_are_reset_as_few_are() {
 
 #[test]
 fn a_reset_that_is_interrupted_changes_nothing() {
-    let mut env = SoaVecEnv::in_shares(2, ASIDE, Some(0), AutoresetMode::SameStep, CartPole::default()).unwrap();
-    let (mut obs, options) = (vec![0.0; ASIDE * 4], ResetOptions::default());
+    let mut env = SoaVecEnv::with_shards(2, STAGED, Some(0), AutoresetMode::SameStep, CartPole::default()).unwrap();
+    let (mut obs, options) = (vec![0.0; STAGED * 4], ResetOptions::default());
     env.reset(Seeds::Keep, None, &options, &mut obs).unwrap();
     let (before, streams) = (obs.clone(), env.rngs().unwrap());
     let look = std::time::Duration::from_millis(1);

@@ -2,11 +2,11 @@
 
 use super::MmapReplayBuffer;
 use super::file::Disk;
-use crate::interrupt::Watch;
-use crate::replay::state::{key, number, number_field, unfit};
+use crate::interrupt::InterruptCheck;
+use crate::replay::state::{key, number, number_field, invalid_field};
 use crate::{DType, Error, Field, FieldData, Result};
 
-const FIX: &str = "keep a copy of the file beside what was saved, or go on without it";
+const HINT: &str = "keep a copy of the file beside what was saved, or go on without it";
 
 impl MmapReplayBuffer {
     /// A reference to the file, for a checkpoint of what learns from it, after a flush: its path, its id, how many rows
@@ -19,8 +19,8 @@ impl MmapReplayBuffer {
         self.flush()?;
         let path = self.path().as_os_str().as_encoded_bytes();
         let mut field = Field::new("path", path.len(), &[], DType::U8)?;
-        field.put(0, FieldData::U8(path));
-        let timeline = self.cold.timeline.of(self.pushed) as usize;
+        field.write_at(0, FieldData::U8(path));
+        let timeline = self.cold.timeline.number_at(self.pushed) as usize;
         Ok(vec![
             field,
             number_field("id", (self.id >> 1) as usize)?,
@@ -40,30 +40,30 @@ impl MmapReplayBuffer {
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         const NAMES: [&str; 4] = ["path", "id", "pushed", "timeline"];
         if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
-            return Err(unfit(other.name(), "no such array", "one"));
+            return Err(invalid_field(other.name(), "no such array", "one"));
         }
         let [id, pushed, timeline] = [number(state, "id")?, number(state, "pushed")?, number(state, "timeline")?];
         if id != (self.id >> 1) as usize {
             let expected = format!("that of {}", self.path().display());
-            return Err(unfit("id", expected, "that of another file"));
+            return Err(invalid_field("id", expected, "that of another file"));
         }
         if pushed > self.pushed {
-            return Err(unfit("pushed", format!("at most {}, as the file has", self.pushed), pushed));
+            return Err(invalid_field("pushed", format!("at most {}, as the file has", self.pushed), pushed));
         }
-        if timeline as u64 != self.cold.timeline.of(pushed) {
+        if timeline as u64 != self.cold.timeline.number_at(pushed) {
             let expected = format!("that of the first {pushed} rows in {}", self.path().display());
             let got = "that of rows that were dropped when the file went back";
-            return Err(Error::config(key("timeline"), expected, got, FIX));
+            return Err(Error::config(key("timeline"), expected, got, HINT));
         }
-        if pushed < self.pushed { self.go_back(pushed) } else { Ok(()) }
+        if pushed < self.pushed { self.truncate_to(pushed) } else { Ok(()) }
     }
 
     /// Drops the rows from this number on.
-    fn go_back(&mut self, pushed: usize) -> Result<()> {
+    fn truncate_to(&mut self, pushed: usize) -> Result<()> {
         let oldest = pushed.saturating_sub(self.total_capacity);
         let overwritten = |expected: String| {
             let expected = format!("{expected}, as older rows were overwritten since");
-            Err(Error::config(key("pushed"), expected, pushed.to_string(), FIX))
+            Err(Error::config(key("pushed"), expected, pushed.to_string(), HINT))
         };
         if !self.cold.has(oldest, self.pushed) {
             return overwritten(format!("at least {}", self.pushed - self.cold.spare));
@@ -73,13 +73,13 @@ impl MmapReplayBuffer {
             return overwritten("more".to_owned());
         }
         self.flush()?;
-        let mut watch = Watch::default();
+        let mut interrupt = InterruptCheck::default();
         let numbers = [(); 2].map(|()| {
             let [low, high] = Disk::id().map(u64::from);
             // Never that of a file that has not gone back.
             (high << 32 | low) >> 1 | 1
         });
-        let gone = self.cold.truncate(pushed, numbers, &mut || watch.check());
+        let gone = self.cold.truncate(pushed, numbers, &mut || interrupt.check());
         self.pushed = self.cold.written;
         self.hot_from = self.hot_from.min(self.pushed);
         gone

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::{Commit, Header, Record};
 use super::timeline::Timeline;
-use crate::interrupt::Pause;
+use crate::interrupt::PollFn;
 use crate::{Error, Result, SeedSequence, alloc};
 
 /// Bytes that are read or written at once, unless a record has more.
@@ -17,7 +17,7 @@ const CHUNK: usize = 1 << 20;
 /// Records that are made none between two looks for an interruption.
 const BLANKS: usize = 1 << 10;
 
-const FIX: &str = "the file is damaged or not a replay buffer's, use another copy";
+const HINT: &str = "the file is damaged or not a replay buffer's, use another copy";
 
 /// The records of a file, of which the newest may not be there yet.
 #[derive(Debug)]
@@ -68,14 +68,14 @@ impl Cold {
     }
 
     fn new(disk: Disk, header: &Header, bytes: Vec<u8>, record: Record, salt: u32) -> Self {
-        let (total, spare) = (header.total_capacity, header.spare);
+        let (total, slack) = (header.total_capacity, header.spare);
         Self {
             disk,
             record,
             salt,
             header: bytes,
             total,
-            spare,
+            spare: slack,
             written: 0,
             flushed: 0,
             safe: 0,
@@ -92,7 +92,7 @@ impl Cold {
     ///
     /// # Errors
     /// Those of [`Disk::open`], [`Error::Corrupt`] naming what is damaged, [`Error::Config`] for what another rlox wrote.
-    pub(super) fn open(path: &Path, pause: Pause<'_>) -> Result<(Self, Header)> {
+    pub(super) fn open(path: &Path, poll: PollFn<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
         let (bytes, header, salt) = Header::read(&disk)?;
         let record = Record::new(&header.layout, salt);
@@ -108,7 +108,7 @@ impl Cold {
         if there < cold.flushed.min(cold.ring()) {
             return Err(cold.disk.corrupt(&format!("record {there}"), "the file's end"));
         }
-        cold.recover(there, pause)?;
+        cold.recover(there, poll)?;
         Ok((cold, header))
     }
 
@@ -135,15 +135,15 @@ impl Cold {
 
     /// Finds the rows that were written after the last commit: those that are whole and follow each other. What lies
     /// beyond, after a power cut, is blanked before other rows come, so that nothing ever takes it for a later row.
-    fn recover(&mut self, there: usize, pause: Pause<'_>) -> Result<()> {
+    fn recover(&mut self, there: usize, poll: PollFn<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
         // The file may end in the first round, and is full in all others.
         let (seam, end) = (from - from % ring + ring, from + self.spare);
         let filled = if from < ring { there.max(from) } else { seam };
         let (mut next, mut beyond) = (from, from);
         for rows in [from..end.min(seam).min(filled), seam..end.min(seam + there)] {
-            self.each(rows, pause, |row, bytes| {
-                if row == next && self.record.wrong(bytes, row).is_none() {
+            self.for_each_row(rows, poll, |row, bytes| {
+                if row == next && self.record.mismatch(bytes, row).is_none() {
                     next += 1;
                 } else if Record::number(bytes) == row as u64 {
                     beyond = row + 1;
@@ -187,20 +187,20 @@ impl Cold {
     }
 
     /// How many of some rows lie together and make a chunk.
-    fn together(&self, rows: &Range<usize>) -> usize {
+    fn contiguous_rows(&self, rows: &Range<usize>) -> usize {
         rows.len().min(self.ring() - rows.start % self.ring()).min((CHUNK / self.record.len).max(1))
     }
 
     /// Reads rows in large pieces.
-    fn each(
+    fn for_each_row(
         &self,
         mut rows: Range<usize>,
-        pause: Pause<'_>,
-        mut look: impl FnMut(usize, &[u8]) -> Result<()>,
+        poll: PollFn<'_>,
+        mut visit: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut bytes = alloc::zeroed::<u8>("path", self.together(&rows) * self.record.len)?;
+        let mut bytes = alloc::zeroed::<u8>("path", self.contiguous_rows(&rows) * self.record.len)?;
         while !rows.is_empty() {
-            let count = self.together(&rows);
+            let count = self.contiguous_rows(&rows);
             // At the ring's seam a piece may be longer than the first.
             let count = count.min(bytes.len() / self.record.len);
             let bytes = &mut bytes[..count * self.record.len];
@@ -208,10 +208,10 @@ impl Cold {
                 return Err(self.disk.corrupt(&format!("record {}", rows.start), "the file's end"));
             }
             for bytes in bytes.chunks_exact(self.record.len) {
-                look(rows.start, bytes)?;
+                visit(rows.start, bytes)?;
                 rows.start += 1;
             }
-            pause()?;
+            poll()?;
         }
         Ok(())
     }
@@ -220,15 +220,15 @@ impl Cold {
     ///
     /// # Errors
     /// [`Error::Corrupt`] naming the first record that is damaged.
-    pub(super) fn each_checked(
+    pub(super) fn for_each_checked_row(
         &self,
         rows: Range<usize>,
-        pause: Pause<'_>,
-        mut look: impl FnMut(usize, &[u8]),
+        poll: PollFn<'_>,
+        mut visit: impl FnMut(usize, &[u8]),
     ) -> Result<()> {
-        self.each(rows, pause, |row, bytes| {
+        self.for_each_row(rows, poll, |row, bytes| {
             self.check(bytes, row)?;
-            look(row, bytes);
+            visit(row, bytes);
             Ok(())
         })
     }
@@ -246,7 +246,7 @@ impl Cold {
 
     fn check(&self, bytes: &[u8], row: usize) -> Result<()> {
         let damaged = |got| self.disk.corrupt(&format!("record {row}"), got);
-        self.record.wrong(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
+        self.record.mismatch(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
     }
 
     /// Writes those of these rows that are not there yet, of a ring in memory that holds them all. A commit comes before
@@ -254,25 +254,25 @@ impl Cold {
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
-    pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, pause: Pause<'_>) -> Result<()> {
-        self.disk.own()?;
+    pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, poll: PollFn<'_>) -> Result<()> {
+        self.disk.check_process()?;
         if self.written < rows.end || !self.found {
-            self.blank(pause)?;
+            self.blank(poll)?;
         }
-        let room = hot.len() / self.record.len;
+        let hot_rows = hot.len() / self.record.len;
         if self.doubtful {
-            self.rewrite(rows.start, pause)?;
+            self.rewrite(rows.start, poll)?;
         }
         while self.written < rows.end {
-            let first = self.written % room;
-            let count = self.together(&(self.written..rows.end)).min(room - first).min(self.spare);
+            let first = self.written % hot_rows;
+            let count = self.contiguous_rows(&(self.written..rows.end)).min(hot_rows - first).min(self.spare);
             if self.written + count > self.flushed + self.spare {
                 self.commit()?;
             }
             let bytes = &hot[first * self.record.len..][..count * self.record.len];
             self.disk.write(self.at(self.written), bytes)?;
             self.written += count;
-            pause()?;
+            poll()?;
         }
         Ok(())
     }
@@ -282,13 +282,13 @@ impl Cold {
     ///
     /// # Errors
     /// [`Error::Corrupt`] naming a record that is lost, and those of [`Cold::write`].
-    fn rewrite(&mut self, hot_from: usize, pause: Pause<'_>) -> Result<()> {
-        let kept = hot_from.clamp(self.flushed, self.written);
-        self.each(self.flushed..kept, pause, |row, bytes| {
+    fn rewrite(&mut self, hot_from: usize, poll: PollFn<'_>) -> Result<()> {
+        let rewrite_end = hot_from.clamp(self.flushed, self.written);
+        self.for_each_row(self.flushed..rewrite_end, poll, |row, bytes| {
             self.check(bytes, row)?;
             self.disk.write(self.at(row), bytes)
         })?;
-        (self.written, self.doubtful) = (kept, false);
+        (self.written, self.doubtful) = (rewrite_end, false);
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl Cold {
     /// # Errors
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process.
     pub(super) fn commit(&mut self) -> Result<()> {
-        self.disk.own()?;
+        self.disk.check_process()?;
         if self.whole && self.flushed == self.written {
             return Ok(());
         }
@@ -322,27 +322,27 @@ impl Cold {
     ///
     /// # Errors
     /// Those of [`Cold::write`]; some of the rows are dropped then, the last ones.
-    pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], pause: Pause<'_>) -> Result<()> {
+    pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], poll: PollFn<'_>) -> Result<()> {
         let before = self.timeline;
         while self.written > rows {
             let fewer = rows.max(self.written.saturating_sub(self.spare));
-            self.commit_to(fewer, &before.back_to(fewer, numbers[0], numbers[1]))?;
+            self.commit_to(fewer, &before.with_branch(fewer, numbers[0], numbers[1]))?;
             (self.dropped, self.found) = (fewer..self.written.max(self.dropped.end), false);
             self.written = fewer;
-            self.blank(pause)?;
+            self.blank(poll)?;
         }
         Ok(())
     }
 
     /// Makes rows that were dropped none, before others come: nothing ever takes them for later ones.
-    fn blank(&mut self, pause: Pause<'_>) -> Result<()> {
+    fn blank(&mut self, poll: PollFn<'_>) -> Result<()> {
         if self.dropped.is_empty() {
             return Ok(());
         }
         for row in self.dropped.clone() {
             self.disk.write(self.at(row), &Record::BLANK)?;
             if row.is_multiple_of(BLANKS) {
-                pause()?;
+                poll()?;
             }
         }
         self.sync()?;
@@ -385,20 +385,20 @@ impl Header {
     /// # Errors
     /// [`Error::Corrupt`] for what rlox did not write, [`Error::Config`] for what another rlox did, and those of the disk.
     pub(super) fn read(disk: &Disk) -> Result<(Vec<u8>, Self, u32)> {
-        let wrong = |got: &str| disk.corrupt("header", got);
+        let corrupt = |got: &str| disk.corrupt("header", got);
         let mut start = [0; Self::BLOCK];
         if !disk.read(0, &mut start)? {
-            return Err(wrong("the file's end"));
+            return Err(corrupt("the file's end"));
         }
-        let len = Self::len(&start).map_err(wrong)?;
+        let len = Self::len(&start).map_err(corrupt)?;
         if len as u64 > disk.len()? {
-            return Err(wrong("the file's end"));
+            return Err(corrupt("the file's end"));
         }
         let mut bytes = alloc::zeroed("path", len)?;
         if !disk.read(0, &mut bytes)? {
-            return Err(wrong("the file's end"));
+            return Err(corrupt("the file's end"));
         }
-        let (header, salt) = Self::from_bytes(&bytes, &disk.named()).map_err(|got| wrong(&got))??;
+        let (header, salt) = Self::from_bytes(&bytes, &disk.named()).map_err(|got| corrupt(&got))??;
         Ok((bytes, header, salt))
     }
 }
@@ -419,19 +419,19 @@ impl Disk {
     /// # Errors
     /// [`Error::Io`] if something is there, whatever it is, or the system refuses.
     pub(super) fn create(path: &Path, start: &[u8]) -> Result<Self> {
-        let refused = |source| Error::Io { path: path.display().to_string(), source };
+        let io_error = |source| Error::Io { path: path.display().to_string(), source };
         if path.symlink_metadata().is_ok() {
-            return Err(refused(taken()));
+            return Err(io_error(already_exists()));
         }
-        path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
+        path.file_name().ok_or_else(|| io_error(io::ErrorKind::InvalidInput.into()))?;
         let [word, ..] = Self::id();
         let partial = path.with_file_name(format!(".rlox-{}-{word:08x}.partial", std::process::id()));
-        let made = OpenOptions::new().read(true).write(true).create_new(true).open(&partial);
-        let placed = Self::locked(made.map_err(refused)?, path).and_then(|disk| {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&partial);
+        let placed = Self::locked(file.map_err(io_error)?, path).and_then(|disk| {
             disk.write(0, start)?;
             disk.sync()?;
-            place(&partial, path).map_err(refused)?;
-            let synced = flush_folder(path).map_err(refused);
+            place(&partial, path).map_err(io_error)?;
+            let synced = flush_folder(path).map_err(io_error);
             synced.inspect_err(|_| drop(fs::remove_file(path)))?;
             Ok(disk)
         });
@@ -445,12 +445,12 @@ impl Disk {
     /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Corrupt`] for what is no file,
     /// [`Error::Closed`] if another buffer has it open.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let refused = |source| Error::Io { path: path.display().to_string(), source };
+        let io_error = |source| Error::Io { path: path.display().to_string(), source };
         // Opening a pipe would wait for whoever writes to it.
-        if !fs::metadata(path).map_err(refused)?.is_file() {
+        if !fs::metadata(path).map_err(io_error)?.is_file() {
             return Err(corrupt(path, "header", "a folder or a device"));
         }
-        Self::locked(OpenOptions::new().read(true).write(true).open(path).map_err(refused)?, path)
+        Self::locked(OpenOptions::new().read(true).write(true).open(path).map_err(io_error)?, path)
     }
 
     fn locked(file: File, path: &Path) -> Result<Self> {
@@ -473,16 +473,16 @@ impl Disk {
 
     /// Random words.
     pub(super) fn id() -> [u32; 2] {
-        let mut words = [0; 2];
-        SeedSequence::from_os().generate_state_u32(&mut words);
-        words
+        let mut id = [0; 2];
+        SeedSequence::from_os().generate_state_u32(&mut id);
+        id
     }
 
     /// Checks that this process opened the file: in a forked one the lock is the parent's.
     ///
     /// # Errors
     /// [`Error::Closed`] if it did not.
-    pub(super) fn own(&self) -> Result<()> {
+    pub(super) fn check_process(&self) -> Result<()> {
         if self.is_own() {
             return Ok(());
         }
@@ -495,30 +495,30 @@ impl Disk {
     }
 
     /// Reads; where the file ends before, what there is, and `false`.
-    pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool> {
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<bool> {
         self.before()?;
-        match read_exact_at(&self.file, at, out) {
+        match read_exact_at(&self.file, offset, out) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(self.refused(error)),
+            Err(error) => Err(self.io_error(error)),
         }
     }
 
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.before()?;
-        write_all_at(&self.file, at, bytes).map_err(|source| self.refused(source))
+        write_all_at(&self.file, offset, bytes).map_err(|source| self.io_error(source))
     }
 
     /// Has what was written reach the disk.
     pub(super) fn sync(&self) -> Result<()> {
         self.before()?;
         // Tests of this crate cut the power themselves.
-        if cfg!(test) { Ok(()) } else { self.file.sync_data().map_err(|source| self.refused(source)) }
+        if cfg!(test) { Ok(()) } else { self.file.sync_data().map_err(|source| self.io_error(source)) }
     }
 
     /// Bytes of the file.
     pub(super) fn len(&self) -> Result<u64> {
-        self.file.metadata().map(|about| about.len()).map_err(|source| self.refused(source))
+        self.file.metadata().map(|metadata| metadata.len()).map_err(|source| self.io_error(source))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -534,14 +534,14 @@ impl Disk {
         corrupt(&self.path, section, got)
     }
 
-    fn refused(&self, source: io::Error) -> Error {
+    fn io_error(&self, source: io::Error) -> Error {
         Error::Io { path: self.named(), source }
     }
 
     /// Tests fail here.
     #[cfg(test)]
     fn before(&self) -> Result<()> {
-        self.faults.before().map_err(|source| self.refused(source))
+        self.faults.before().map_err(|source| self.io_error(source))
     }
 
     #[cfg(not(test))]
@@ -561,22 +561,22 @@ impl Drop for Disk {
 }
 
 fn corrupt(path: &Path, section: &str, got: impl Into<String>) -> Error {
-    Error::corrupt(path.display().to_string(), "what rlox wrote", got, FIX).in_section(section)
+    Error::corrupt(path.display().to_string(), "what rlox wrote", got, HINT).in_section(section)
 }
 
-fn taken() -> io::Error {
-    let said = "expected nothing there, got something; open it if it is a replay buffer, or choose another path";
-    io::Error::new(io::ErrorKind::AlreadyExists, said)
+fn already_exists() -> io::Error {
+    let message = "expected nothing there, got something; open it if it is a replay buffer, or choose another path";
+    io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
 /// Gives a file its name, if nothing has it.
 fn place(partial: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(partial, path) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_exists()),
         // Some file systems have no links.
         Err(_) if path.symlink_metadata().is_err() => fs::rename(partial, path),
-        Err(_) => Err(taken()),
+        Err(_) => Err(already_exists()),
     }
 }
 
@@ -587,13 +587,13 @@ fn flush_folder(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn read_exact_at(file: &File, at: u64, out: &mut [u8]) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+fn read_exact_at(file: &File, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
 }
 
 #[cfg(unix)]
-fn write_all_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
 #[cfg(windows)]

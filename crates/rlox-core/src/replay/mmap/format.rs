@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::timeline::Timeline;
-use crate::replay::batch::{copy, no_column, other_dtype, pieces};
-use crate::replay::schema::{Places, count, of_row};
-use crate::replay::{Column, Layout, Part, Steps};
+use crate::replay::batch::{copy, unknown_column, dtype_mismatch, for_each_piece};
+use crate::replay::schema::{RowLayout, count, row_bytes};
+use crate::replay::{Column, TransitionSchema, FieldSpec, TransitionBatch};
 use crate::{DType, Error, FieldMut, Result, check_len};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
@@ -15,9 +15,9 @@ const BLOCK: usize = 512;
 /// Before the text: magic, version, the text's length.
 const FIXED: usize = 16;
 /// More than any header has: what is longer is not read.
-const MOST: usize = 1 << 24;
+const MAX_TEXT_BYTES: usize = 1 << 24;
 /// Rows are numbered below this.
-const LAST: u64 = 1 << 62;
+const MAX_COUNT: u64 = 1 << 62;
 /// Bytes before the parts of a record: the transition's number.
 const NUMBER: usize = 8;
 /// Bytes after them: the checksum.
@@ -26,7 +26,7 @@ const CHECK: usize = 4;
 /// What a file holds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Header {
-    pub(super) layout: Layout,
+    pub(super) layout: TransitionSchema,
     pub(super) hot_capacity: usize,
     pub(super) total_capacity: usize,
     /// Records there is room for beyond those: rows that were not flushed never overwrite what is held.
@@ -38,7 +38,7 @@ pub(super) struct Header {
 impl Header {
     /// The bytes that it has in a file, and their checksum.
     pub(super) fn to_bytes(&self) -> (Vec<u8>, u32) {
-        let parts = |parts: &[Part]| parts.iter().map(Part::text).collect::<Vec<_>>();
+        let parts = |parts: &[FieldSpec]| parts.iter().map(FieldSpec::to_json).collect::<Vec<_>>();
         let text = json!({
             "byte_order": byte_order(),
             "hot_capacity": self.hot_capacity,
@@ -46,7 +46,7 @@ impl Header {
             "spare": self.spare,
             "id": self.id,
             "obs": parts(&self.layout.obs),
-            "actions": self.layout.action.text(),
+            "actions": self.layout.action.to_json(),
             "extra": parts(&self.layout.extra),
         });
         let text = text.to_string();
@@ -63,7 +63,7 @@ impl Header {
             return Err("a file of another program");
         }
         let text = u32::from_le_bytes([start[12], start[13], start[14], start[15]]) as usize;
-        if text > MOST { Err("a header that is too long") } else { Ok(block(text)) }
+        if text > MAX_TEXT_BYTES { Err("a header that is too long") } else { Ok(block(text)) }
     }
 
     /// Bytes of the first block.
@@ -74,9 +74,9 @@ impl Header {
     /// # Errors
     /// `Err(got)` for what rlox did not write, and [`Error::Config`] inside of `Ok` for what another rlox did.
     pub(super) fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
-        let check = opened(bytes, 0).ok_or("another checksum than its own")?;
+        let check = check_seal(bytes, 0).ok_or("another checksum than its own")?;
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        let other = |expected: String, got: String, fix| Ok(Err(Error::config(path.to_owned(), expected, got, fix)));
+        let other = |expected: String, got: String, hint| Ok(Err(Error::config(path.to_owned(), expected, got, hint)));
         if version != VERSION {
             let got = format!("format {version}");
             return other(format!("format {VERSION}"), got, "open it with the rlox that wrote it");
@@ -89,17 +89,17 @@ impl Header {
         if order != byte_order() {
             return other(format!("{}-endian numbers", byte_order()), order.to_owned(), "open it where it was written");
         }
-        Self::of(entries).map(|header| Ok((header, check)))
+        Self::from_entries(entries).map(|header| Ok((header, check)))
     }
 
-    fn of(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
+    fn from_entries(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
         let number = |key: &str| entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"));
         let count = |key: &str| count(entries, key);
-        let layout = Layout { frame_stack: 1, ..Layout::of_text(entries)? };
-        let (total_capacity, spare) = (count("total_capacity")?, count("spare")?);
-        let header = Self { layout, hot_capacity: count("hot_capacity")?, total_capacity, spare, id: number("id")? };
-        Places::of(&header.layout).map_err(|error| error.to_string())?;
-        if header.hot_capacity == 0 || header.hot_capacity > total_capacity || spare == 0 {
+        let schema = TransitionSchema { frame_stack: 1, ..TransitionSchema::from_json(entries)? };
+        let (total_capacity, slack) = (count("total_capacity")?, count("spare")?);
+        let header = Self { layout: schema, hot_capacity: count("hot_capacity")?, total_capacity, spare: slack, id: number("id")? };
+        RowLayout::new(&header.layout).map_err(|error| error.to_string())?;
+        if header.hot_capacity == 0 || header.hot_capacity > total_capacity || slack == 0 {
             return Err("capacities that make no sense".into());
         }
         Ok(header)
@@ -125,19 +125,19 @@ impl Commit {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.flushed.to_le_bytes());
-        self.timeline.put(&mut bytes[16..][..Timeline::LEN]);
+        self.timeline.write_to(&mut bytes[16..][..Timeline::LEN]);
         seal(&mut bytes, salt);
         bytes
     }
 
     /// Reads one, if it is whole.
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN], salt: u32) -> Option<Self> {
-        opened(bytes, salt)?;
+        check_seal(bytes, salt)?;
         let (number, rest) = bytes.split_first_chunk()?;
         let (flushed, rest) = rest.split_first_chunk()?;
         let (number, flushed) = (u64::from_le_bytes(*number), u64::from_le_bytes(*flushed));
         let commit = Self { number, flushed, timeline: Timeline::from_bytes(rest.get(..Timeline::LEN)?)? };
-        (commit.flushed < LAST && commit.number < LAST).then_some(commit)
+        (commit.flushed < MAX_COUNT && commit.number < MAX_COUNT).then_some(commit)
     }
 }
 
@@ -154,33 +154,33 @@ pub(super) struct Record {
 
 impl Record {
     /// Records of a layout whose rows have a size that can be counted.
-    pub(super) fn new(layout: &Layout, salt: u32) -> Self {
-        let mut at = NUMBER;
+    pub(super) fn new(schema: &TransitionSchema, salt: u32) -> Self {
+        let mut offset = NUMBER;
         let place = |(_, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
-            let (from, width) = (at, shape.iter().product());
-            at += width * dtype.size();
+            let (from, width) = (offset, shape.iter().product());
+            offset += width * dtype.size();
             (column, dtype, from, width)
         };
-        let columns = layout.columns().into_iter().map(place).collect();
-        Self { len: at + CHECK, salt, columns }
+        let columns = schema.columns().into_iter().map(place).collect();
+        Self { len: offset + CHECK, salt, columns }
     }
 
     /// Writes one row of checked steps.
-    pub(super) fn put(&self, out: &mut [u8], number: usize, steps: &Steps<'_>, row: usize) {
-        let rows = steps.rows();
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
+    pub(super) fn write(&self, out: &mut [u8], number: usize, batch: &TransitionBatch<'_>, row: usize) {
+        let rows = batch.rows();
+        let mut offset = 0;
+        let mut append = |bytes: &[u8]| {
+            out[offset..offset + bytes.len()].copy_from_slice(bytes);
+            offset += bytes.len();
         };
-        put(&(number as u64).to_le_bytes());
-        for part in steps.obs.iter().chain(steps.next_obs.unwrap_or(&[])).chain([&steps.actions]) {
-            put(of_row(*part, row, rows));
+        append(&(number as u64).to_le_bytes());
+        for data in batch.obs.iter().chain(batch.next_obs.unwrap_or(&[])).chain([&batch.actions]) {
+            append(row_bytes(*data, row, rows));
         }
-        put(&steps.rewards[row].to_ne_bytes());
-        put(&[u8::from(steps.terminated[row]), u8::from(steps.truncated[row])]);
-        for part in steps.extra {
-            put(of_row(*part, row, rows));
+        append(&batch.rewards[row].to_ne_bytes());
+        append(&[u8::from(batch.terminated[row]), u8::from(batch.truncated[row])]);
+        for data in batch.extra {
+            append(row_bytes(*data, row, rows));
         }
         let check = self.sum(&out[..self.len - CHECK]);
         out[self.len - CHECK..self.len].copy_from_slice(&check.to_le_bytes());
@@ -202,7 +202,7 @@ impl Record {
     pub(super) const BLANK: [u8; NUMBER] = [0xff; NUMBER];
 
     /// What is wrong with the record of this number, if something is.
-    pub(super) fn wrong(&self, bytes: &[u8], number: usize) -> Option<String> {
+    pub(super) fn mismatch(&self, bytes: &[u8], number: usize) -> Option<String> {
         let (content, check) = bytes.split_at(self.len - CHECK);
         if check != self.sum(content).to_le_bytes() {
             return Some("another checksum than its own".into());
@@ -212,38 +212,38 @@ impl Record {
     }
 
     /// Copies a column of records, `[B, ...]`.
-    pub(super) fn read(&self, layout: &Layout, records: &[u8], column: Column, out: FieldMut<'_>) -> Result<()> {
-        let (dtype, at, width) = self.place(layout, column)?;
+    pub(super) fn read(&self, schema: &TransitionSchema, records: &[u8], column: Column, out: FieldMut<'_>) -> Result<()> {
+        let (dtype, offset, width) = self.place(schema, column)?;
         if out.dtype() != dtype {
-            return Err(other_dtype(dtype, out.dtype()));
+            return Err(dtype_mismatch(dtype, out.dtype()));
         }
         let rows = records.len() / self.len;
         check_len("out", out.len(), rows * width)?;
         let width = width * dtype.size();
-        pieces(rows, width, out.into_bytes(), |rows, out| {
-            copy(rows, width, out, |row| &records[row * self.len + at..]);
+        for_each_piece(rows, width, out.into_bytes(), |rows, out| {
+            copy(rows, width, out, |row| &records[row * self.len + offset..]);
         })
     }
 
     /// The same of a column of booleans.
-    pub(super) fn read_bools(&self, layout: &Layout, records: &[u8], column: Column, out: &mut [bool]) -> Result<()> {
-        let (dtype, at, width) = self.place(layout, column)?;
+    pub(super) fn read_bools(&self, schema: &TransitionSchema, records: &[u8], column: Column, out: &mut [bool]) -> Result<()> {
+        let (dtype, offset, width) = self.place(schema, column)?;
         if dtype != DType::Bool {
-            return Err(other_dtype(dtype, DType::Bool));
+            return Err(dtype_mismatch(dtype, DType::Bool));
         }
         let rows = records.len() / self.len;
         check_len("out", out.len(), rows * width)?;
-        pieces(rows, width, out, |rows, out| {
+        for_each_piece(rows, width, out, |rows, out| {
             for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-                let flags = &records[row * self.len + at..];
+                let flags = &records[row * self.len + offset..];
                 out.iter_mut().zip(flags).for_each(|(out, byte)| *out = *byte != 0);
             }
         })
     }
 
-    fn place(&self, layout: &Layout, column: Column) -> Result<(DType, usize, usize)> {
+    fn place(&self, schema: &TransitionSchema, column: Column) -> Result<(DType, usize, usize)> {
         let found = self.columns.iter().find(|place| place.0 == column);
-        found.map(|(_, dtype, at, width)| (*dtype, *at, *width)).ok_or_else(|| no_column(layout, column))
+        found.map(|(_, dtype, offset, width)| (*dtype, *offset, *width)).ok_or_else(|| unknown_column(schema, column))
     }
 }
 
@@ -261,7 +261,7 @@ fn seal(bytes: &mut [u8], salt: u32) -> u32 {
 }
 
 /// The checksum that bytes end with, if it is theirs.
-fn opened(bytes: &[u8], salt: u32) -> Option<u32> {
+fn check_seal(bytes: &[u8], salt: u32) -> Option<u32> {
     let (content, end) = bytes.split_last_chunk::<4>()?;
     let check = sum(content, salt);
     (u32::from_le_bytes(*end) == check).then_some(check)

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::replay::tests::pressed;
-use crate::replay::{Chosen, Column, Part, ReplayBuffer, SampledBatch};
+use crate::replay::{SampleIndices, Column, FieldSpec, ReplayBuffer, SampledBatch};
 use crate::testing::assert_rejects;
 use crate::{DType, FieldMut, Mismatch, Pcg64};
 
@@ -37,9 +37,9 @@ impl Faults {
     }
 }
 
-fn layout() -> Layout {
-    let mut layout = Layout::new(Part::new("obs", &[2], DType::U8), Part::new("actions", &[], DType::I64));
-    layout.extra.push(Part::new("cost", &[], DType::F64));
+fn layout() -> TransitionSchema {
+    let mut layout = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    layout.extra.push(FieldSpec::new("cost", &[], DType::F64));
     layout
 }
 
@@ -50,7 +50,7 @@ fn push(buffer: &mut MmapReplayBuffer, rows: Range<usize>) -> Result<()> {
     let rewards: Vec<_> = rows.clone().map(|i| i as f32 / 2.0).collect();
     let cost: Vec<_> = rows.clone().map(|i| i as f64 / 3.0).collect();
     let (ended, cut): (Vec<_>, Vec<_>) = rows.map(|i| (i % 3 == 0, i % 5 == 0)).unzip();
-    buffer.push_batch(&Steps {
+    buffer.push_batch(&TransitionBatch {
         obs: &[FieldData::U8(&obs)],
         actions: FieldData::I64(&actions),
         rewards: &rewards,
@@ -78,7 +78,7 @@ fn rows(buffer: &MmapReplayBuffer) -> Result<Vec<Vec<u8>>> {
 /// They are the rows that were pushed, in their order; returns the first and how many.
 fn check(buffer: &MmapReplayBuffer) -> Range<usize> {
     for (row, record) in buffer.indices().zip(rows(buffer).unwrap()) {
-        assert_eq!(buffer.cold.record.wrong(&record, row), None);
+        assert_eq!(buffer.cold.record.mismatch(&record, row), None);
         assert_eq!(&record[8..12], [row as u8, 1, row as u8, 2]);
         assert_eq!(&record[12..20], (row as i64).to_ne_bytes());
     }
@@ -86,16 +86,16 @@ fn check(buffer: &MmapReplayBuffer) -> Range<usize> {
 }
 
 /// A buffer in a folder of its own.
-fn made(hot: usize, total: usize, spare: usize) -> (TempDir, PathBuf, MmapReplayBuffer) {
+fn new_buffer(hot: usize, total: usize, slack: usize) -> (TempDir, PathBuf, MmapReplayBuffer) {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("replay");
-    let buffer = MmapReplayBuffer::create_with(&path, hot, total, layout(), Some(spare)).unwrap();
+    let buffer = MmapReplayBuffer::create_with(&path, hot, total, layout(), Some(slack)).unwrap();
     (scratch, path, buffer)
 }
 
 /// The contents of the file of a buffer with so many rows.
-fn file(hot: usize, total: usize, spare: usize, count: usize) -> (TempDir, PathBuf, Vec<u8>) {
-    let (scratch, path, mut buffer) = made(hot, total, spare);
+fn file(hot: usize, total: usize, slack: usize, count: usize) -> (TempDir, PathBuf, Vec<u8>) {
+    let (scratch, path, mut buffer) = new_buffer(hot, total, slack);
     push(&mut buffer, 0..count).unwrap();
     drop(buffer);
     let bytes = fs::read(&path).unwrap();
@@ -163,13 +163,13 @@ fn a_flipped_bit_is_found_wherever_the_file_is_read() {
 
 #[test]
 fn every_truncation_is_found() {
-    for (total, spare, count) in [(3, 2, 9), (9, 2, 4), (3, 2, 0)] {
-        let (_scratch, path, bytes) = file(2, total, spare, count);
+    for (total, slack, count) in [(3, 2, 9), (9, 2, 4), (3, 2, 0)] {
+        let (_scratch, path, bytes) = file(2, total, slack, count);
         for len in 0..bytes.len() {
             let found = opened(&path, &bytes[..len]);
             assert!(refused_or_harmless(found, &[], &format!("{len} bytes")), "{len} of {} bytes", bytes.len());
         }
-        if count >= total + spare {
+        if count >= total + slack {
             assert!(refused_or_harmless(opened(&path, &[&bytes[..], &[0]].concat()), &[], "one more"));
         }
     }
@@ -222,14 +222,14 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
     let mut rng = crate::Pcg64::seed_from(2);
     for round in 0..300 {
         let total = rng.integers(1, 12) as usize;
-        let (hot, spare) = (rng.integers(1, total as i64 + 1) as usize, rng.integers(1, 7) as usize);
-        let (_scratch, path, mut buffer) = made(hot, total, spare);
+        let (hot, slack) = (rng.integers(1, total as i64 + 1) as usize, rng.integers(1, 7) as usize);
+        let (_scratch, path, mut buffer) = new_buffer(hot, total, slack);
         let flushed = rng.integers(0, 30) as usize;
         push(&mut buffer, 0..flushed).unwrap();
         buffer.flush().unwrap();
         let before = fs::read(&path).unwrap();
         // No more than lie between two commits.
-        let more = rng.integers(0, spare.min(hot) as i64 + 1) as usize;
+        let more = rng.integers(0, slack.min(hot) as i64 + 1) as usize;
         push(&mut buffer, flushed..flushed + more).unwrap();
         let rows = buffer.hot_from..buffer.pushed;
         buffer.cold.write(&buffer.hot, rows, &mut || Ok(())).unwrap();
@@ -318,7 +318,7 @@ fn headers_that_make_no_sense_are_refused() {
 
 #[test]
 fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
-    let (_scratch, path, mut buffer) = made(5000, 70_000, 4000);
+    let (_scratch, path, mut buffer) = new_buffer(5000, 70_000, 4000);
     push(&mut buffer, 0..69_000).unwrap();
     buffer.flush().unwrap();
     let before = rows(&buffer).unwrap();
@@ -346,16 +346,16 @@ fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
 
 #[test]
 fn what_could_not_be_read_whole_cannot_be_copied() {
-    let (_scratch, _, mut buffer) = made(10, 5000, 4000);
+    let (_scratch, _, mut buffer) = new_buffer(10, 5000, 4000);
     push(&mut buffer, 0..5000).unwrap();
-    let (mut chosen, mut rng) = (Chosen::default(), Pcg64::seed_from(1));
-    buffer.choose(&mut chosen, 100, &mut rng).unwrap();
+    let (mut chosen, mut rng) = (SampleIndices::default(), Pcg64::seed_from(1));
+    buffer.sample_indices(&mut chosen, 100, &mut rng).unwrap();
     let mut rewards = [9.0; 100];
-    let mut copied = |chosen: &Chosen| buffer.read(chosen, Column::Reward, FieldMut::F32(&mut rewards)).is_ok();
+    let mut copied = |chosen: &SampleIndices| buffer.read(chosen, Column::Reward, FieldMut::F32(&mut rewards)).is_ok();
     assert!(copied(&chosen));
     let before = rng.clone();
     buffer.cold.disk.faults.left.set(Some(50));
-    assert!(matches!(buffer.choose(&mut chosen, 100, &mut rng), Err(Error::Io { .. })));
+    assert!(matches!(buffer.sample_indices(&mut chosen, 100, &mut rng), Err(Error::Io { .. })));
     assert!(!copied(&chosen) && chosen.indices().is_empty() && rng == before);
     buffer.cold.disk.faults.left.set(None);
     buffer.draw(&mut chosen, 100, &mut rng).unwrap();
@@ -364,19 +364,19 @@ fn what_could_not_be_read_whole_cannot_be_copied() {
     assert!(copied(&chosen) && rng != before);
     let indices = chosen.indices().to_vec();
     rng = before;
-    buffer.choose(&mut chosen, 100, &mut rng).unwrap();
+    buffer.sample_indices(&mut chosen, 100, &mut rng).unwrap();
     assert_eq!(chosen.indices(), indices);
     let mut other = ReplayBuffer::new(100, 1, 1).unwrap();
     for _ in 0..100 {
         other.push_slices(&[0.0], &[0.0], &[0.0], 0.0, true, false).unwrap();
     }
-    other.choose(&mut chosen, 100, &mut rng).unwrap();
+    other.sample_indices(&mut chosen, 100, &mut rng).unwrap();
     assert!(buffer.read(&chosen, Column::Reward, FieldMut::F32(&mut [0.0; 100])).is_err(), "another buffer's");
 }
 
 #[test]
 fn a_push_in_many_small_pieces_ends_at_once() {
-    let (_scratch, path, mut buffer) = made(100, 30_000, 4000);
+    let (_scratch, path, mut buffer) = new_buffer(100, 30_000, 4000);
     let mut pushed = 0;
     let stops = pressed(|| {
         let done = push(&mut buffer, pushed..pushed + 3000);

@@ -10,24 +10,24 @@ pub(super) struct Timeline {
 
 impl Timeline {
     /// How many turns are told apart: as many as fit into a commit.
-    pub(super) const MOST: usize = 30;
+    pub(super) const MAX_BRANCHES: usize = 30;
     /// Bytes of one.
-    pub(super) const LEN: usize = 8 + 16 * Self::MOST;
+    pub(super) const LEN: usize = 8 + 16 * Self::MAX_BRANCHES;
 
-    fn turns(&self) -> &[(u64, u64)] {
+    fn branches(&self) -> &[(u64, u64)] {
         &self.turns[..self.count]
     }
 
     /// What was last pushed of so many rows belongs to.
-    pub(super) fn of(&self, rows: usize) -> u64 {
-        self.turns().iter().rev().find(|(from, _)| *from < rows as u64).map_or(0, |(_, number)| *number)
+    pub(super) fn number_at(&self, rows: usize) -> u64 {
+        self.branches().iter().rev().find(|(from, _)| *from < rows as u64).map_or(0, |(_, number)| *number)
     }
 
     /// The timeline of a file that goes back to so many rows; the numbers are no other's.
-    pub(super) fn back_to(&self, rows: usize, number: u64, other: u64) -> Self {
+    pub(super) fn with_branch(&self, rows: usize, number: u64, other: u64) -> Self {
         let mut next = *self;
-        next.count = self.turns().iter().take_while(|(from, _)| *from < rows as u64).count();
-        if next.count == Self::MOST {
+        next.count = self.branches().iter().take_while(|(from, _)| *from < rows as u64).count();
+        if next.count == Self::MAX_BRANCHES {
             // The rows of the two oldest turns are nobody's that is known: better refused than taken for others.
             next.turns.copy_within(2.., 1);
             next.turns[0].1 = other;
@@ -39,8 +39,8 @@ impl Timeline {
     }
 
     /// The bytes that it has in a file.
-    pub(super) fn put(&self, out: &mut [u8]) {
-        let numbers = self.turns().iter().flat_map(|(from, number)| [*from, *number]);
+    pub(super) fn write_to(&self, out: &mut [u8]) {
+        let numbers = self.branches().iter().flat_map(|(from, number)| [*from, *number]);
         for (out, number) in out.chunks_exact_mut(8).zip([self.count as u64].into_iter().chain(numbers)) {
             out.copy_from_slice(&number.to_le_bytes());
         }
@@ -50,10 +50,10 @@ impl Timeline {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut numbers = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut read = Self { count: usize::try_from(numbers.next()?).ok()?, ..Self::default() };
-        for turn in read.turns.get_mut(..read.count)? {
-            *turn = (numbers.next()?, numbers.next()?);
+        for branch in read.turns.get_mut(..read.count)? {
+            *branch = (numbers.next()?, numbers.next()?);
         }
-        read.turns().is_sorted_by(|a, b| a.0 < b.0).then_some(read)
+        read.branches().is_sorted_by(|a, b| a.0 < b.0).then_some(read)
     }
 }
 
@@ -62,18 +62,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_tell_rows_apart_and_the_oldest_are_given_up() {
+    fn branches_tell_rows_apart_and_the_oldest_are_dropped() {
         let first = Timeline::default();
-        let second = first.back_to(5, 50, 1).back_to(8, 80, 1);
-        assert_eq!([0, 5, 6, 8, 9].map(|rows| second.of(rows)), [0, 0, 50, 50, 80]);
-        let third = second.back_to(6, 60, 1);
-        assert_eq!([5, 6, 7, 100].map(|rows| third.of(rows)), [0, 50, 60, 60]);
-        assert_eq!(third.back_to(5, 51, 1).of(6), 51);
-        let many = (1..=Timeline::MOST + 1).fold(first, |it, turn| it.back_to(turn * 10, turn as u64, 1000));
-        assert_eq!([10, 11, 20, 21, 30, 31, 41].map(|rows| many.of(rows)), [0, 1000, 1000, 1000, 1000, 3, 4]);
-        assert_eq!(many.of(1000), Timeline::MOST as u64 + 1);
+        let second = first.with_branch(5, 50, 1).with_branch(8, 80, 1);
+        assert_eq!([0, 5, 6, 8, 9].map(|rows| second.number_at(rows)), [0, 0, 50, 50, 80]);
+        let third = second.with_branch(6, 60, 1);
+        assert_eq!([5, 6, 7, 100].map(|rows| third.number_at(rows)), [0, 50, 60, 60]);
+        assert_eq!(third.with_branch(5, 51, 1).number_at(6), 51);
+        let many = (1..=Timeline::MAX_BRANCHES + 1).fold(first, |it, turn| it.with_branch(turn * 10, turn as u64, 1000));
+        assert_eq!([10, 11, 20, 21, 30, 31, 41].map(|rows| many.number_at(rows)), [0, 1000, 1000, 1000, 1000, 3, 4]);
+        assert_eq!(many.number_at(1000), Timeline::MAX_BRANCHES as u64 + 1);
         let mut bytes = [0; Timeline::LEN];
-        many.put(&mut bytes);
+        many.write_to(&mut bytes);
         assert_eq!(Timeline::from_bytes(&bytes), Some(many));
         bytes[..8].copy_from_slice(&31_u64.to_le_bytes());
         assert_eq!(Timeline::from_bytes(&bytes), None);

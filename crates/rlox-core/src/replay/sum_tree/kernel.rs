@@ -30,7 +30,7 @@ impl Number for f64 {
 
 /// Makes the sums and minima of some nodes anew.
 #[inline(always)]
-fn renew<T: Number>(
+fn update_nodes<T: Number>(
     simd: impl Sixteen,
     numbers: &[[T; WIDTH]],
     singles: &[[f32; WIDTH]],
@@ -51,29 +51,29 @@ on_f64s! {
     pub(super) fn refresh(simd: F64s, nodes: &mut Nodes, touched: &mut Vec<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
-            return renew(simd, leaves, leaves, 0..1, root);
+            return update_nodes(simd, leaves, leaves, 0..1, root);
         };
         if leaves.len() <= touched.len() {
-            renew(simd, leaves, leaves, 0..leaves.len(), below.numbers_mut());
+            update_nodes(simd, leaves, leaves, 0..leaves.len(), below.numbers_mut());
         } else {
             touched.dedup();
-            renew(simd, leaves, leaves, touched.iter().copied(), below.numbers_mut());
+            update_nodes(simd, leaves, leaves, touched.iter().copied(), below.numbers_mut());
         }
         for level in others {
             let (sums, minima) = below.nodes();
             if sums.len() <= touched.len() {
-                renew(simd, sums, minima, 0..sums.len(), level.numbers_mut());
+                update_nodes(simd, sums, minima, 0..sums.len(), level.numbers_mut());
             } else {
                 for node in &mut *touched {
                     *node /= WIDTH;
                 }
                 touched.dedup();
-                renew(simd, sums, minima, touched.iter().copied(), level.numbers_mut());
+                update_nodes(simd, sums, minima, touched.iter().copied(), level.numbers_mut());
             }
             below = level;
         }
         let (sums, minima) = below.nodes();
-        renew(simd, sums, minima, 0..1, root);
+        update_nodes(simd, sums, minima, 0..1, root);
     }
 }
 
@@ -82,34 +82,34 @@ on_f64s! {
     pub(super) fn refresh_range(simd: F64s, nodes: &mut Nodes, touched: Range<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
-            return renew(simd, leaves, leaves, 0..1, root);
+            return update_nodes(simd, leaves, leaves, 0..1, root);
         };
         let mut touched = touched;
-        renew(simd, leaves, leaves, touched.clone(), below.numbers_mut());
+        update_nodes(simd, leaves, leaves, touched.clone(), below.numbers_mut());
         for level in others {
             let (sums, minima) = below.nodes();
             touched = touched.start / WIDTH..touched.end.div_ceil(WIDTH);
-            renew(simd, sums, minima, touched.clone(), level.numbers_mut());
+            update_nodes(simd, sums, minima, touched.clone(), level.numbers_mut());
             below = level;
         }
         let (sums, minima) = below.nodes();
-        renew(simd, sums, minima, 0..1, root);
+        update_nodes(simd, sums, minima, 0..1, root);
     }
 }
 
 on_f64s! {
     /// Puts for each of some masses the leaf that it falls on, which has a priority above 0 if any has. Masses are not
     /// negative.
-    pub(super) fn descend(simd: F64s, nodes: &Nodes, places: &mut [usize], masses: &mut [f64]) {
-        places.fill(0);
+    pub(super) fn descend(simd: F64s, nodes: &Nodes, positions: &mut [usize], masses: &mut [f64]) {
+        positions.fill(0);
         for k in (0..nodes.above.len()).rev() {
             let level = nodes.above[k].nodes().0;
             match k.checked_sub(1) {
-                Some(k) => step(simd, level, places, masses, nodes.above[k].nodes().0),
-                None => step(simd, level, places, masses, nodes.leaves.nodes()),
+                Some(k) => step(simd, level, positions, masses, nodes.above[k].nodes().0),
+                None => step(simd, level, positions, masses, nodes.leaves.nodes()),
             }
         }
-        step::<f32, f32>(simd, nodes.leaves.nodes(), places, masses, &[]);
+        step::<f32, f32>(simd, nodes.leaves.nodes(), positions, masses, &[]);
     }
 }
 
@@ -118,23 +118,23 @@ on_f64s! {
 fn step<T: Number, U>(
     simd: impl Sixteen,
     nodes: &[[T; WIDTH]],
-    places: &mut [usize],
+    positions: &mut [usize],
     masses: &mut [f64],
     below: &[[U; WIDTH]],
 ) {
     // Masses rise from draw to draw, so near the root many in a row fall on one node. Further down to ask whether they
     // do takes longer than what it saves.
-    let shared = 4 * nodes.len() <= places.len();
-    let (mut at, mut running) = (0, simd.running(T::load(simd, &nodes[0])));
+    let may_repeat = 4 * nodes.len() <= positions.len();
+    let (mut current, mut running) = (0, simd.running(T::load(simd, &nodes[0])));
     // The same in memory, behind a 0.
     let mut sums = [0.0; 8 + WIDTH];
     if let Some(sums) = sums.last_chunk_mut() {
         simd.store_16(running, sums);
     }
-    for (place, mass) in places.iter_mut().zip(masses) {
-        let node = &nodes[*place];
-        if !shared || *place != at {
-            (at, running) = (*place, simd.running(T::load(simd, node)));
+    for (position, mass) in positions.iter_mut().zip(masses) {
+        let node = &nodes[*position];
+        if !may_repeat || *position != current {
+            (current, running) = (*position, simd.running(T::load(simd, node)));
             if let Some(sums) = sums.last_chunk_mut() {
                 simd.store_16(running, sums);
             }
@@ -144,8 +144,8 @@ fn step<T: Number, U>(
         if child == WIDTH {
             (child, *mass) = (last_above_zero(node), f64::INFINITY);
         }
-        *place = *place * WIDTH + child;
-        if let Some(node) = below.get(*place) {
+        *position = *position * WIDTH + child;
+        if let Some(node) = below.get(*position) {
             prefetch(node);
         }
     }

@@ -228,14 +228,14 @@ fn every_instruction_set_gives_the_same() {
         let results = on_each_isa(|| {
             let mut rng = Pcg64::seed_from(capacity as u128);
             let mut tree = SumTree::new(capacity).unwrap();
-            let mut seen = Vec::new();
+            let mut drawn = Vec::new();
             for i in 0..20 {
                 let leaves: Vec<_> = (0..300).map(|_| rng.integers(0, capacity as i64) as usize).collect();
                 let priorities: Vec<_> = (0..300).map(|_| any_priority(&mut rng, 60.0) + 1e-20).collect();
                 tree.set_many(&leaves, &priorities).unwrap();
-                seen.push((tree.total().to_bits(), tree.min(), draw(&tree, i, 300)));
+                drawn.push((tree.total().to_bits(), tree.min(), draw(&tree, i, 300)));
             }
-            seen
+            drawn
         });
         assert!(results.iter().all(|result| *result == results[0]), "{capacity}");
     }

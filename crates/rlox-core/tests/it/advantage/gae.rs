@@ -4,13 +4,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Ends, Error, Float, Mismatch, Result, Vtrace, compute_gae, compute_gae_batched, compute_gae_time_major,
+    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_gae_batched, compute_gae_time_major,
     compute_returns, compute_vtrace,
 };
 
 const NAN: f64 = f64::NAN;
 
-fn gae(rewards: &[f64], values: &[f64], ends: Ends<'_, f64>, last: f64, gamma: f64, lambda: f64) -> Vec<f64> {
+fn gae(rewards: &[f64], values: &[f64], ends: EpisodeEnds<'_, f64>, last: f64, gamma: f64, lambda: f64) -> Vec<f64> {
     let (mut advantages, mut returns) = (vec![0.0; rewards.len()], vec![0.0; rewards.len()]);
     compute_gae(rewards, values, ends, last, gamma, lambda, &mut advantages, &mut returns).expect("good input");
     for ((&a, &v), &r) in advantages.iter().zip(values).zip(&returns) {
@@ -21,35 +21,35 @@ fn gae(rewards: &[f64], values: &[f64], ends: Ends<'_, f64>, last: f64, gamma: f
 
 #[test]
 fn nothing_ends_and_the_last_value_is_bootstrapped() {
-    let ends = Ends::dones(&[false, false]);
+    let ends = EpisodeEnds::dones(&[false, false]);
     // delta_1 = 2 + 0.5 * 4 - 1 = 3; delta_0 = 1 + 0.5 * 1 - 2 = -0.5; A_0 = -0.5 + 0.25 * 3.
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [0.25, 3.0]);
 }
 
 #[test]
 fn termination_bootstraps_nothing_and_cuts_the_sum() {
-    let ends = Ends::dones(&[true, false]);
+    let ends = EpisodeEnds::dones(&[true, false]);
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [-1.0, 3.0]);
 }
 
 #[test]
 fn truncation_bootstraps_the_final_observation_and_cuts_the_sum() {
-    let ends = Ends { terminated: &[false, false], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
+    let ends = EpisodeEnds { terminated: &[false, false], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     // delta_0 = 1 + 0.5 * 6 - 2.
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [2.0, 3.0]);
 }
 
 #[test]
 fn truncation_at_the_last_step_ignores_the_last_value() {
-    let ends = Ends { terminated: &[false], truncated: Some(&[true]), final_values: Some(&[6.0]) };
+    let ends = EpisodeEnds { terminated: &[false], truncated: Some(&[true]), final_values: Some(&[6.0]) };
     assert_eq!(gae(&[1.0], &[2.0], ends, NAN, 0.5, 0.5), [2.0]);
 }
 
 #[test]
 fn both_in_one_row_is_a_termination() {
-    let ends = Ends { terminated: &[true], truncated: Some(&[true]), final_values: Some(&[NAN]) };
+    let ends = EpisodeEnds { terminated: &[true], truncated: Some(&[true]), final_values: Some(&[NAN]) };
     assert_eq!(gae(&[1.0], &[2.0], ends, NAN, 0.5, 0.5), [-1.0]);
-    let ends = Ends { final_values: None, ..ends };
+    let ends = EpisodeEnds { final_values: None, ..ends };
     assert_eq!(gae(&[1.0], &[2.0], ends, NAN, 0.5, 0.5), [-1.0]);
 }
 
@@ -59,7 +59,7 @@ fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
     let (n, value) = (300, 10.0);
     let truncated: Vec<bool> = (0..n).map(|t| t % 7 == 6).collect();
     let (rewards, values, terminated) = (vec![1.0; n], vec![value; n], vec![false; n]);
-    let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&values) };
+    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&values) };
     let advantages = gae(&rewards, &values, ends, value, 0.9, 0.95);
     assert!(advantages.iter().all(|a| a.abs() < 1e-12));
 }
@@ -76,8 +76,8 @@ fn nan_behind_a_finished_episode_stays_there() {
             let mut finals = vec![f64::INFINITY; n];
             finals[cut] = 0.0;
             let rewards = vec![1.0; n];
-            let truncated = Ends { terminated: &none, truncated: Some(&ended), final_values: Some(&finals) };
-            for ends in [Ends::dones(&ended), truncated] {
+            let truncated = EpisodeEnds { terminated: &none, truncated: Some(&ended), final_values: Some(&finals) };
+            for ends in [EpisodeEnds::dones(&ended), truncated] {
                 let advantages = gae(&rewards, &values, ends, 0.5, 0.99, 0.95);
                 assert!(advantages[..=cut].iter().all(|a| a.is_finite()), "n = {n}, cut = {cut}");
                 assert!(advantages[cut + 1].is_nan());
@@ -93,7 +93,7 @@ fn nan_behind_a_finished_episode_stays_there() {
 
 #[test]
 fn nothing_is_fine_and_writes_nothing() -> Result<()> {
-    let ends = Ends { terminated: &[], truncated: Some(&[]), final_values: None };
+    let ends = EpisodeEnds { terminated: &[], truncated: Some(&[]), final_values: None };
     compute_gae::<f32>(&[], &[], ends, 1.0, 0.9, 0.9, &mut [], &mut [])?;
     compute_gae_time_major::<f32>(&[], &[], ends, 0, &[], 0.9, 0.9, &mut [], &mut [])?;
     compute_gae_time_major::<f32>(&[], &[], ends, 3, &[0.0; 3], 0.9, 0.9, &mut [], &mut [])?;
@@ -116,19 +116,19 @@ fn rejects(
 #[test]
 fn bad_input_is_named_before_anything_is_written() {
     let x = [0.0; 4];
-    let none = Ends::dones(&[false; 4]);
+    let none = EpisodeEnds::dones(&[false; 4]);
     rejects((Error::Shape, "values", "3"), |a, r| compute_gae(&x, &x[..3], none, 0.0, 0.9, 0.9, a, r));
-    let short = Ends::dones(&[false; 3]);
+    let short = EpisodeEnds::dones(&[false; 3]);
     rejects((Error::Shape, "terminated", "3"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
-    let short = Ends { truncated: Some(&[false; 5]), ..none };
+    let short = EpisodeEnds { truncated: Some(&[false; 5]), ..none };
     rejects((Error::Shape, "truncated", "5"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
-    let short = Ends { final_values: Some(&x[..1]), ..none };
+    let short = EpisodeEnds { final_values: Some(&x[..1]), ..none };
     rejects((Error::Shape, "final_values", "1"), |a, r| compute_gae(&x, &x, short, 0.0, 0.9, 0.9, a, r));
     rejects((Error::Shape, "advantages", "2"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, &mut a[..2], r));
     rejects((Error::Shape, "returns", "2"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, 0.9, a, &mut r[..2]));
     rejects((Error::Config, "gamma", "1.5"), |a, r| compute_gae(&x, &x, none, 0.0, 1.5, 0.9, a, r));
     rejects((Error::Config, "gae_lambda", "NaN"), |a, r| compute_gae(&x, &x, none, 0.0, 0.9, NAN, a, r));
-    let cut = Ends { truncated: Some(&[false, false, true, false]), ..none };
+    let cut = EpisodeEnds { truncated: Some(&[false, false, true, false]), ..none };
     let missing = rejects((Error::Shape, "final_values", "none"), |a, r| compute_gae(&x, &x, cut, 0.0, 0.9, 0.9, a, r));
     assert_eq!(missing.at.row, Some(2));
 }
@@ -136,7 +136,7 @@ fn bad_input_is_named_before_anything_is_written() {
 #[test]
 fn rows_that_do_not_fit_are_named() {
     let x = [0.0; 4];
-    let none = Ends::dones(&[false; 4]);
+    let none = EpisodeEnds::dones(&[false; 4]);
     for num_envs in [3, 0] {
         let rows = rejects((Error::Shape, "rewards", "4"), |a, r| {
             compute_gae_time_major(&x, &x, none, num_envs, &x[..num_envs], 0.9, 0.9, a, r)
@@ -213,7 +213,7 @@ fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<
     let (rewards, values) = (numbers(case.column(|r| r.0)), numbers(case.column(|r| r.1)));
     let (finals, last) = (numbers(case.column(|r| r.2)), numbers(case.last_values.clone()));
     let (terminated, truncated) = (case.column(|r| r.3), case.column(|r| r.4));
-    let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
+    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
     let (n, t, gamma, lambda) = (case.n, case.t, case.gamma, case.lambda);
     let fresh = || (vec![of(0.0); n * t], vec![of(0.0); n * t]);
 
@@ -227,7 +227,7 @@ fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<
     }
     for (i, &last_value) in last.iter().enumerate() {
         let rows = i * t..(i + 1) * t;
-        let ends = Ends {
+        let ends = EpisodeEnds {
             terminated: &terminated[rows.clone()],
             truncated: Some(&truncated[rows.clone()]),
             final_values: Some(&finals[rows.clone()]),
@@ -240,7 +240,7 @@ fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<
     let turn = |x: &[T]| (0..n * t).map(|row| x[row % n * t + row / n]).collect::<Vec<T>>();
     let turn_flags = |x: &[bool]| (0..n * t).map(|row| x[row % n * t + row / n]).collect::<Vec<bool>>();
     let (terminated, truncated, finals) = (turn_flags(&terminated), turn_flags(&truncated), turn(&finals));
-    let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
+    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&finals) };
     let (mut a, mut r) = fresh();
     let (rewards, values) = (turn(&rewards), turn(&values));
     compute_gae_time_major(&rewards, &values, ends, n, last, gamma, lambda, &mut a, &mut r)?;
@@ -265,13 +265,13 @@ proptest! {
 #[test]
 fn final_values_without_truncations_are_refused() {
     let (x, mut a, mut b) = ([1.0_f32; 2], [0.0; 2], [0.0; 2]);
-    let ends = Ends { final_values: Some(&x[..]), ..Ends::dones(&[false, true]) };
+    let ends = EpisodeEnds { final_values: Some(&x[..]), ..EpisodeEnds::dones(&[false, true]) };
     let refused = [
         compute_gae(&x, &x, ends, 0.0, 0.9, 0.9, &mut a, &mut b),
         compute_gae_time_major(&x, &x, ends, 1, &[0.0], 0.9, 0.9, &mut a, &mut b),
         compute_gae_batched(&x, &x, ends, &[0.0], 2, 0.9, 0.9, &mut a, &mut b),
         compute_returns(&x, ends, 0.0, 0.9, &mut a),
-        compute_vtrace(&x, &x, &x, ends, 0.0, Vtrace::default(), &mut a, &mut b),
+        compute_vtrace(&x, &x, &x, ends, 0.0, VtraceConfig::default(), &mut a, &mut b),
     ];
     for result in refused {
         assert_eq!(assert_rejects(result, Error::Shape, "truncated").got, "none");

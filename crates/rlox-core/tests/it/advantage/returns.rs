@@ -4,13 +4,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Ends, Error, Float, Result, compute_gae, compute_lambda_returns, compute_lambda_returns_time_major,
+    EpisodeEnds, Error, Float, Result, compute_gae, compute_lambda_returns, compute_lambda_returns_time_major,
     compute_returns, compute_returns_time_major,
 };
 
 const NAN: f64 = f64::NAN;
 
-fn discounted(rewards: &[f64], ends: Ends<'_, f64>, last: f64, gamma: f64) -> Vec<f64> {
+fn discounted(rewards: &[f64], ends: EpisodeEnds<'_, f64>, last: f64, gamma: f64) -> Vec<f64> {
     let mut returns = vec![7.0; rewards.len()];
     compute_returns(rewards, ends, last, gamma, &mut returns).expect("good input");
     returns
@@ -19,10 +19,10 @@ fn discounted(rewards: &[f64], ends: Ends<'_, f64>, last: f64, gamma: f64) -> Ve
 #[test]
 fn discounted_returns_by_hand() {
     let rewards = [1.0, 2.0, 4.0];
-    assert_eq!(discounted(&rewards, Ends::dones(&[false; 3]), 8.0, 0.5), [4.0, 6.0, 8.0]);
-    assert_eq!(discounted(&rewards, Ends::dones(&[false; 3]), 8.0, 0.0), rewards);
-    assert_eq!(discounted(&rewards, Ends::dones(&[true, false, true]), NAN, 0.5), [1.0, 4.0, 4.0]);
-    let ends = Ends {
+    assert_eq!(discounted(&rewards, EpisodeEnds::dones(&[false; 3]), 8.0, 0.5), [4.0, 6.0, 8.0]);
+    assert_eq!(discounted(&rewards, EpisodeEnds::dones(&[false; 3]), 8.0, 0.0), rewards);
+    assert_eq!(discounted(&rewards, EpisodeEnds::dones(&[true, false, true]), NAN, 0.5), [1.0, 4.0, 4.0]);
+    let ends = EpisodeEnds {
         terminated: &[false, false, true],
         truncated: Some(&[false, true, true]),
         final_values: Some(&[NAN, 6.0, NAN]),
@@ -33,7 +33,7 @@ fn discounted_returns_by_hand() {
 #[test]
 fn lambda_mixes_values_with_what_follows() {
     let (rewards, values) = ([1.0, 2.0, 4.0], [NAN, 2.0, 4.0]);
-    let ends = Ends { terminated: &[false; 3], truncated: Some(&[false; 3]), final_values: Some(&[NAN; 3]) };
+    let ends = EpisodeEnds { terminated: &[false; 3], truncated: Some(&[false; 3]), final_values: Some(&[NAN; 3]) };
     let mut returns = [0.0; 3];
     for (lambda, expected) in [(0.0, [2.0, 4.0, 8.0]), (0.5, [2.75, 5.0, 8.0]), (1.0, [4.0, 6.0, 8.0])] {
         compute_lambda_returns(&rewards, &values, ends, 8.0, 0.5, lambda, &mut returns).expect("good input");
@@ -46,7 +46,7 @@ fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
     let (n, value) = (300, 10.0);
     let truncated: Vec<bool> = (0..n).map(|t| t % 7 == 6).collect();
     let (rewards, values, terminated) = (vec![1.0; n], vec![value; n], vec![false; n]);
-    let ends = Ends { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&values) };
+    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated), final_values: Some(&values) };
     assert!(discounted(&rewards, ends, value, 0.9).iter().all(|x| (x - value).abs() < 1e-12));
 }
 
@@ -58,7 +58,7 @@ fn nan_behind_a_finished_episode_stays_there() {
             rewards[cut + 1] = NAN;
             let mut dones = vec![false; n];
             dones[cut] = true;
-            let returns = discounted(&rewards, Ends::dones(&dones), 0.0, 0.99);
+            let returns = discounted(&rewards, EpisodeEnds::dones(&dones), 0.0, 0.99);
             assert!(returns[..=cut].iter().all(|x| x.is_finite()) && returns[cut + 1].is_nan(), "{n}, {cut}");
         }
     }
@@ -66,9 +66,9 @@ fn nan_behind_a_finished_episode_stays_there() {
 
 #[test]
 fn nothing_is_fine_and_writes_nothing() -> Result<()> {
-    compute_returns::<f32>(&[], Ends::dones(&[]), 1.0, 0.9, &mut [])?;
-    compute_returns_time_major::<f32>(&[], Ends::dones(&[]), 3, &[0.0; 3], 0.9, &mut [])?;
-    compute_lambda_returns_time_major::<f32>(&[], &[], Ends::dones(&[]), 0, &[], 0.9, 0.9, &mut [])
+    compute_returns::<f32>(&[], EpisodeEnds::dones(&[]), 1.0, 0.9, &mut [])?;
+    compute_returns_time_major::<f32>(&[], EpisodeEnds::dones(&[]), 3, &[0.0; 3], 0.9, &mut [])?;
+    compute_lambda_returns_time_major::<f32>(&[], &[], EpisodeEnds::dones(&[]), 0, &[], 0.9, 0.9, &mut [])
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn bad_input_is_named_before_anything_is_written() {
         assert_eq!((mismatch.got.as_str(), returns), (got, [7.0; 4]), "{argument}");
         mismatch
     };
-    let (x, none) = (&[0.0; 4], Ends::dones(&[false; 4]));
-    let cut = Ends { truncated: Some(&[true; 4]), ..none };
-    rejects((Error::Shape, "terminated", "1"), &|r| compute_returns(x, Ends::dones(&[false]), 0.0, 0.9, r));
+    let (x, none) = (&[0.0; 4], EpisodeEnds::dones(&[false; 4]));
+    let cut = EpisodeEnds { truncated: Some(&[true; 4]), ..none };
+    rejects((Error::Shape, "terminated", "1"), &|r| compute_returns(x, EpisodeEnds::dones(&[false]), 0.0, 0.9, r));
     rejects((Error::Shape, "returns", "3"), &|r| compute_returns(x, none, 0.0, 0.9, &mut r[..3]));
     rejects((Error::Config, "gamma", "-1"), &|r| compute_returns(x, none, 0.0, -1.0, r));
     rejects((Error::Config, "lambda", "2"), &|r| compute_lambda_returns(x, x, none, 0.0, 1.0, 2.0, r));
@@ -110,13 +110,13 @@ fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64
         let [exact_rewards, exact_values, exact_finals] =
             [&rewards, &values, &finals].map(|x| x.iter().map(|x| wide(*x)).collect::<Vec<f64>>());
         let truncation = Some(&truncated[..]);
-        let ends = Ends { terminated: &terminated, truncated: truncation, final_values: Some(&exact_finals[..]) };
+        let ends = EpisodeEnds { terminated: &terminated, truncated: truncation, final_values: Some(&exact_finals[..]) };
         let (mut advantages, mut expected) = (finals.clone(), finals.clone());
         let exact_last = last[first].into();
         compute_gae(&exact_rewards, &exact_values, ends, exact_last, gamma, lambda, &mut advantages, &mut expected)?;
 
         let [rewards, values, finals] = [rewards, values, finals].map(|x| x.into_iter().map(of).collect::<Vec<T>>());
-        let ends = Ends { terminated: &terminated, truncated: truncation, final_values: Some(&finals[..]) };
+        let ends = EpisodeEnds { terminated: &terminated, truncated: truncation, final_values: Some(&finals[..]) };
         let mut returns = finals.clone();
         compute_lambda_returns(&rewards, &values, ends, last[first], gamma, lambda, &mut returns)?;
         for (t, (&got, expected)) in returns.iter().zip(expected).enumerate() {
@@ -133,7 +133,7 @@ fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64
     let (rewards, values, finals) = (column(|r| r.0), column(|r| r.1), column(|r| r.2));
     let terminated: Vec<bool> = rows.iter().map(|r| r.3).collect();
     let truncated: Vec<bool> = rows.iter().map(|r| r.4).collect();
-    let ends = Ends { terminated: &terminated, truncated: Some(&truncated[..]), final_values: Some(&finals[..]) };
+    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated[..]), final_values: Some(&finals[..]) };
     let mut returns = finals.clone();
     compute_lambda_returns_time_major(&rewards, &values, ends, n, &last, gamma, lambda, &mut returns)?;
     for (got, expected) in returns.into_iter().zip(grid) {

@@ -4,19 +4,19 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::compute_vtrace_time_major;
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{Ends, Error, Float, Mismatch, Result, Vtrace, compute_gae, compute_lambda_returns, compute_vtrace};
+use rlox_core::{EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_lambda_returns, compute_vtrace};
 
 const NAN: f64 = f64::NAN;
 const INFINITY: f64 = f64::INFINITY;
-const HALF: Vtrace = Vtrace { gamma: 0.5, rho_bar: 1.0, c_bar: 1.0, lambda: 1.0, pg_rho_bar: 1.0 };
+const HALF: VtraceConfig = VtraceConfig { gamma: 0.5, rho_bar: 1.0, c_bar: 1.0, lambda: 1.0, pg_rho_bar: 1.0 };
 
 fn vtrace(
     log_rhos: &[f64],
     rewards: &[f64],
     values: &[f64],
-    ends: Ends<'_, f64>,
+    ends: EpisodeEnds<'_, f64>,
     last: f64,
-    settings: Vtrace,
+    settings: VtraceConfig,
 ) -> (Vec<f64>, Vec<f64>) {
     let (mut vs, mut pg) = (vec![7.0; rewards.len()], vec![7.0; rewards.len()]);
     compute_vtrace(log_rhos, rewards, values, ends, last, settings, &mut vs, &mut pg).expect("good input");
@@ -28,44 +28,44 @@ fn bars_limit_the_ratios_of_targets_traces_and_the_policy_gradient_each() {
     // Ratios 1/2, 4, 4. Temporal differences 1 + 0.5 * 1 - 2 = -0.5, 2 + 0.5 * 2 - 1 = 2, 3 + 0.5 * 4 - 2 = 3.
     let log_rhos = [0.5, 4.0, 4.0].map(f64::ln);
     let (rewards, values) = ([1.0, 2.0, 3.0], [2.0, 1.0, 2.0]);
-    let ends = Ends::dones(&[false; 3]);
-    let settings = Vtrace { rho_bar: 2.0, c_bar: 1.0, pg_rho_bar: 3.0, ..HALF };
+    let ends = EpisodeEnds::dones(&[false; 3]);
+    let settings = VtraceConfig { rho_bar: 2.0, c_bar: 1.0, pg_rho_bar: 3.0, ..HALF };
     let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, settings);
     // From the end: 2 * 3 = 6; 2 * 2 + 0.5 * 1 * 6 = 7; 0.5 * -0.5 + 0.5 * 0.5 * 7 = 1.5.
     assert_eq!(vs, [3.5, 8.0, 8.0]);
     // From the end: 3 * 3; 3 * (2 + 0.5 * 8 - 1); 0.5 * (1 + 0.5 * 8 - 2).
     assert_eq!(pg, [1.5, 15.0, 9.0]);
     // Traces halved: 6; 4 + 0.25 * 6 = 5.5; -0.25 + 0.25 * 0.5 * 5.5.
-    let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, Vtrace { lambda: 0.5, ..settings });
+    let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, VtraceConfig { lambda: 0.5, ..settings });
     assert_eq!(vs, [2.4375, 6.5, 8.0]);
     assert_eq!(pg, [0.5 * (1.0 + 0.5 * 6.5 - 2.0), 15.0, 9.0]);
     // No limit at all: 12; 8 + 0.5 * 4 * 12 = 32; -0.25 + 0.25 * 32.
-    let free = Vtrace { rho_bar: INFINITY, c_bar: INFINITY, pg_rho_bar: INFINITY, ..HALF };
+    let free = VtraceConfig { rho_bar: INFINITY, c_bar: INFINITY, pg_rho_bar: INFINITY, ..HALF };
     let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, free);
     assert_eq!((vs, pg), (vec![9.75, 33.0, 14.0], vec![0.5 * 15.5, 4.0 * 8.0, 12.0]));
-    let none = Vtrace { rho_bar: 0.0, c_bar: 0.0, pg_rho_bar: 0.0, ..HALF };
+    let none = VtraceConfig { rho_bar: 0.0, c_bar: 0.0, pg_rho_bar: 0.0, ..HALF };
     assert_eq!(vtrace(&log_rhos, &rewards, &values, ends, 4.0, none), (values.to_vec(), vec![0.0; 3]));
 }
 
 #[test]
 fn termination_bootstraps_nothing_and_cuts_the_trace() {
-    let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], Ends::dones(&[true, false]), 4.0, HALF);
+    let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], EpisodeEnds::dones(&[true, false]), 4.0, HALF);
     assert_eq!((vs, pg), (vec![1.0, 4.0], vec![-1.0, 3.0]));
 }
 
 #[test]
 fn truncation_bootstraps_the_final_observation_and_cuts_the_trace() {
-    let ends = Ends { terminated: &[false; 2], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
+    let ends = EpisodeEnds { terminated: &[false; 2], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], ends, 4.0, HALF);
     assert_eq!((vs, pg), (vec![4.0, 4.0], vec![2.0, 3.0]));
-    let ends = Ends { terminated: &[false], truncated: Some(&[true]), final_values: Some(&[6.0]) };
+    let ends = EpisodeEnds { terminated: &[false], truncated: Some(&[true]), final_values: Some(&[6.0]) };
     assert_eq!(vtrace(&[0.0], &[1.0], &[2.0], ends, NAN, HALF), (vec![4.0], vec![2.0]));
 }
 
 #[test]
 fn both_in_one_row_is_a_termination() {
     for final_values in [Some(&[NAN][..]), None] {
-        let ends = Ends { terminated: &[true], truncated: Some(&[true]), final_values };
+        let ends = EpisodeEnds { terminated: &[true], truncated: Some(&[true]), final_values };
         assert_eq!(vtrace(&[0.0], &[1.0], &[2.0], ends, NAN, HALF), (vec![1.0], vec![-1.0]));
     }
 }
@@ -73,10 +73,10 @@ fn both_in_one_row_is_a_termination() {
 #[test]
 fn what_never_happens_under_the_learning_policy_changes_nothing() {
     for log_rho in [-INFINITY, -1e300, -708.0] {
-        let (vs, pg) = vtrace(&[0.0, log_rho], &[1.0, 2.0], &[2.0, 1.0], Ends::dones(&[false; 2]), 4.0, HALF);
+        let (vs, pg) = vtrace(&[0.0, log_rho], &[1.0, 2.0], &[2.0, 1.0], EpisodeEnds::dones(&[false; 2]), 4.0, HALF);
         assert_eq!((vs, pg), (vec![1.5, 1.0], vec![-0.5, 0.0]));
     }
-    let (vs, pg) = vtrace(&[INFINITY], &[1.0], &[2.0], Ends::dones(&[true]), NAN, HALF);
+    let (vs, pg) = vtrace(&[INFINITY], &[1.0], &[2.0], EpisodeEnds::dones(&[true]), NAN, HALF);
     assert_eq!((vs, pg), (vec![1.0], vec![-1.0]));
 }
 
@@ -88,9 +88,9 @@ fn nan_behind_a_finished_episode_stays_there() {
             (log_rhos[cut + 1], values[cut + 1]) = (NAN, NAN);
             let (mut ended, none, mut finals) = (vec![false; n], vec![false; n], vec![INFINITY; n]);
             (ended[cut], finals[cut]) = (true, 0.0);
-            let truncated = Ends { terminated: &none, truncated: Some(&ended), final_values: Some(&finals) };
-            for ends in [Ends::dones(&ended), truncated] {
-                let settings = Vtrace { gamma: 0.99, ..HALF };
+            let truncated = EpisodeEnds { terminated: &none, truncated: Some(&ended), final_values: Some(&finals) };
+            for ends in [EpisodeEnds::dones(&ended), truncated] {
+                let settings = VtraceConfig { gamma: 0.99, ..HALF };
                 let (vs, pg) = vtrace(&log_rhos, &vec![1.0; n], &values, ends, 0.5, settings);
                 assert!(vs[..=cut].iter().chain(&pg[..=cut]).all(|x| x.is_finite()), "n = {n}, cut = {cut}");
                 assert!(vs[cut + 1].is_nan() && pg[cut + 1].is_nan());
@@ -104,7 +104,7 @@ fn a_nan_ratio_reaches_the_steps_before_it_and_none_after() {
     for n in [5, 50, 200] {
         let mut log_rhos = vec![0.0; n];
         log_rhos[n / 2] = NAN;
-        let (vs, pg) = vtrace(&log_rhos, &vec![1.0; n], &vec![0.0; n], Ends::dones(&vec![false; n]), 0.0, HALF);
+        let (vs, pg) = vtrace(&log_rhos, &vec![1.0; n], &vec![0.0; n], EpisodeEnds::dones(&vec![false; n]), 0.0, HALF);
         for t in 0..n {
             assert_eq!((vs[t].is_nan(), pg[t].is_nan()), (t <= n / 2, t <= n / 2));
         }
@@ -113,7 +113,7 @@ fn a_nan_ratio_reaches_the_steps_before_it_and_none_after() {
 
 #[test]
 fn nothing_is_fine_and_writes_nothing() -> Result<()> {
-    let ends = Ends { terminated: &[], truncated: Some(&[]), final_values: None };
+    let ends = EpisodeEnds { terminated: &[], truncated: Some(&[]), final_values: None };
     compute_vtrace::<f32>(&[], &[], &[], ends, 1.0, HALF, &mut [], &mut [])?;
     for n in [0, 3] {
         compute_vtrace_time_major::<f32>(&[], &[], &[], ends, n, &vec![0.0; n], HALF, &mut [], &mut [])?;
@@ -136,13 +136,13 @@ fn rejects(
 #[test]
 fn bad_input_is_named_before_anything_is_written() {
     let x = &[0.0; 4];
-    let none = Ends::dones(&[false; 4]);
-    let cut = Ends { truncated: Some(&[false, false, true, false]), ..none };
+    let none = EpisodeEnds::dones(&[false; 4]);
+    let cut = EpisodeEnds { truncated: Some(&[false, false, true, false]), ..none };
     rejects((Error::Shape, "log_rhos", "3"), |v, p| compute_vtrace(&x[..3], x, x, none, 0.0, HALF, v, p));
     rejects((Error::Shape, "values", "3"), |v, p| compute_vtrace(x, x, &x[..3], none, 0.0, HALF, v, p));
     rejects((Error::Shape, "vs", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, &mut v[..2], p));
     rejects((Error::Shape, "pg_advantages", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, v, &mut p[..2]));
-    rejects((Error::Shape, "terminated", "1"), |v, p| compute_vtrace(x, x, x, Ends::dones(&[true]), 0.0, HALF, v, p));
+    rejects((Error::Shape, "terminated", "1"), |v, p| compute_vtrace(x, x, x, EpisodeEnds::dones(&[true]), 0.0, HALF, v, p));
     let missing = rejects((Error::Shape, "final_values", "none"), |v, p| compute_vtrace(x, x, x, cut, 0.0, HALF, v, p));
     assert_eq!(missing.at.row, Some(2));
     let rows = rejects((Error::Shape, "rewards", "4"), |v, p| {
@@ -151,11 +151,11 @@ fn bad_input_is_named_before_anything_is_written() {
     assert_eq!(rows.expected, "a multiple of num_envs = 3 elements");
     rejects((Error::Shape, "bootstrap_values", "4"), |v, p| compute_vtrace_time_major(x, x, x, none, 2, x, HALF, v, p));
     for (argument, got, settings) in [
-        ("gamma", "1.5", Vtrace { gamma: 1.5, ..HALF }),
-        ("lambda", "NaN", Vtrace { lambda: NAN, ..HALF }),
-        ("rho_bar", "-1", Vtrace { rho_bar: -1.0, ..HALF }),
-        ("c_bar", "NaN", Vtrace { c_bar: NAN, ..HALF }),
-        ("pg_rho_bar", "-inf", Vtrace { pg_rho_bar: -INFINITY, ..HALF }),
+        ("gamma", "1.5", VtraceConfig { gamma: 1.5, ..HALF }),
+        ("lambda", "NaN", VtraceConfig { lambda: NAN, ..HALF }),
+        ("rho_bar", "-1", VtraceConfig { rho_bar: -1.0, ..HALF }),
+        ("c_bar", "NaN", VtraceConfig { c_bar: NAN, ..HALF }),
+        ("pg_rho_bar", "-inf", VtraceConfig { pg_rho_bar: -INFINITY, ..HALF }),
     ] {
         let rejection: (Variant, _, _) = (Error::Config, argument, got);
         rejects(rejection, |v, p| compute_vtrace(x, x, x, none, 0.0, settings, v, p));
@@ -169,7 +169,7 @@ struct Case {
     n: usize,
     rows: Vec<(f64, f64, f64, f64, bool, bool)>,
     last_values: Vec<f64>,
-    settings: Vtrace,
+    settings: VtraceConfig,
 }
 
 prop_compose! {
@@ -179,14 +179,14 @@ prop_compose! {
             (-3.0..3.0, -1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t),
          last_values in vec(-1.0..1.0, n), n in Just(if long == 0 { 1 } else { n }), gamma in 0.0..=1.0,
          lambda in 0.0..=1.0, rho_bar in 0.0..3.0, c_bar in 0.0..1.5, pg_rho_bar in 0.0..3.0) -> Case {
-        Case { n, rows, last_values, settings: Vtrace { gamma, rho_bar, c_bar, lambda, pg_rho_bar } }
+        Case { n, rows, last_values, settings: VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar } }
     }
 }
 
 impl Case {
     /// The paper's equations, a step at a time in f64 on the numbers as `round` leaves them.
     fn reference(&self, round: impl Fn(f64) -> f64) -> (Vec<f64>, Vec<f64>) {
-        let Vtrace { gamma, rho_bar, c_bar, lambda, pg_rho_bar } = self.settings;
+        let VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar } = self.settings;
         let (mut vs, mut pg) = (vec![0.0; self.rows.len()], vec![0.0; self.rows.len()]);
         for n in 0..self.n {
             let (mut next_value, mut next_vs) = (round(self.last_values[n]), round(self.last_values[n]));
@@ -230,9 +230,9 @@ impl<T: Float> Columns<T> {
         }
     }
 
-    fn ends(&self) -> Ends<'_, T> {
+    fn ends(&self) -> EpisodeEnds<'_, T> {
         let (truncated, final_values) = (Some(&self.truncated[..]), Some(&self.finals[..]));
-        Ends { terminated: &self.terminated, truncated, final_values }
+        EpisodeEnds { terminated: &self.terminated, truncated, final_values }
     }
 }
 
@@ -285,11 +285,11 @@ proptest! {
     /// the policy gradient's advantage is GAE's too.
     #[test]
     fn on_policy_targets_are_lambda_returns(case in cases(), bars in 1.0..5.0) {
-        let Vtrace { gamma, lambda, .. } = case.settings;
+        let VtraceConfig { gamma, lambda, .. } = case.settings;
         let rows = Columns::new(&case, 0, 1, |x| x);
         let (last, len) = (case.last_values[0], rows.values.len());
         for lambda in [lambda, 1.0] {
-            let settings = Vtrace { gamma, lambda, rho_bar: bars, c_bar: bars, pg_rho_bar: bars };
+            let settings = VtraceConfig { gamma, lambda, rho_bar: bars, c_bar: bars, pg_rho_bar: bars };
             let (vs, pg) = vtrace(&vec![0.0; len], &rows.rewards, &rows.values, rows.ends(), last, settings);
             let (mut advantages, mut returns) = (vec![0.0; len], vec![0.0; len]);
             let (r, v) = (&rows.rewards, &rows.values);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use rlox_core::replay::{Hindsight, HindsightReplayBuffer, Layout, NStep, Part, Replay, ReplayStorage};
-use rlox_core::replay::{SampledBatch, Steps, Strategy as Goals};
+use rlox_core::replay::{Hindsight, HindsightReplayBuffer, TransitionSchema, NStep, FieldSpec, Replay, ReplayStorage};
+use rlox_core::replay::{SampledBatch, TransitionBatch, Strategy as Goals};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64};
 
@@ -18,12 +18,12 @@ struct Step {
 }
 
 fn buffer(capacity: usize, num_envs: usize, strategy: Goals, n: usize) -> HindsightReplayBuffer {
-    let part = |name: &str| Part::new(name, &[1], DType::F32);
+    let part = |name: &str| FieldSpec::new(name, &[1], DType::F32);
     let obs = vec![part("achieved"), part("observation"), part("desired")];
-    let layout = Layout { obs, ..Layout::new(part("achieved"), part("actions")) };
+    let layout = TransitionSchema { obs, ..TransitionSchema::new(part("achieved"), part("actions")) };
     let storage = ReplayStorage::new(capacity, num_envs, layout).unwrap();
     let sampler = Hindsight::new(&storage, (0, 2), strategy, n).unwrap();
-    Replay::with(storage, sampler).unwrap()
+    Replay::from_parts(storage, sampler).unwrap()
 }
 
 fn push(buffer: &mut HindsightReplayBuffer, rows: &[Step], promised: bool) {
@@ -32,7 +32,7 @@ fn push(buffer: &mut HindsightReplayBuffer, rows: &[Step], promised: bool) {
     let (zeros, meant, no) = (vec![0.0; rows.len()], vec![-1.0; rows.len()], vec![false; rows.len()]);
     let done: Vec<_> = rows.iter().map(|row| row.done).collect();
     let following = [FieldData::F32(&next), FieldData::F32(&zeros), FieldData::F32(&meant)];
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &[FieldData::F32(&now), FieldData::F32(&zeros), FieldData::F32(&meant)],
         actions: FieldData::F32(&zeros),
         rewards: &zeros,
@@ -89,14 +89,14 @@ proptest! {
             model.extend(rows);
         }
         let held = buffer.storage().indices();
-        let mut copy = Replay::<Hindsight>::described(&buffer.describe()).unwrap();
+        let mut copy = Replay::<Hindsight>::from_config(&buffer.to_config()).unwrap();
         copy.load_state(&buffer.state().unwrap()).unwrap();
         let (mut batch, mut again) = (SampledBatch::default(), SampledBatch::default());
         let mut seen: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
         for draw in 0..if held.is_empty() { 0 } else { 700 } {
             buffer.sample_into(&mut batch, held.len(), draw).unwrap();
             copy.sample_into(&mut again, held.len(), draw).unwrap();
-            let relabelled = batch.chosen().relabelled();
+            let relabelled = batch.sample_indices().relabelled();
             prop_assert_eq!(relabelled, held.len() * k / (k + 1));
             prop_assert_eq!(batch.f32s("desired"), again.f32s("desired"));
             prop_assert_eq!(batch.f32s("desired"), batch.f32s("next_desired"));
@@ -120,9 +120,9 @@ proptest! {
 #[test]
 fn what_makes_no_sense_is_refused() {
     assert!(buffer(4, 1, Goals::Future, 4).with_n_step(NStep { n: 3, gamma: 0.9 }).is_err());
-    assert!(Goals::named("past").is_err());
-    let part = |name: &str, width| Part::new(name, &[width], DType::F32);
-    let layout = Layout { obs: vec![part("a", 1), part("b", 2)], ..Layout::new(part("a", 1), part("actions", 1)) };
+    assert!(Goals::from_name("past").is_err());
+    let part = |name: &str, width| FieldSpec::new(name, &[width], DType::F32);
+    let layout = TransitionSchema { obs: vec![part("a", 1), part("b", 2)], ..TransitionSchema::new(part("a", 1), part("actions", 1)) };
     let storage = ReplayStorage::new(4, 1, layout).unwrap();
     for parts in [(0, 1), (0, 2), (1, 1)] {
         assert!(Hindsight::new(&storage, parts, Goals::Future, 4).is_err());

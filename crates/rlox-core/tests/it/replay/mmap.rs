@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rlox_core::replay::{ExperienceRecord, Layout, MmapReplayBuffer, Part, SampledBatch, Steps};
+use rlox_core::replay::{ExperienceRecord, TransitionSchema, MmapReplayBuffer, FieldSpec, SampledBatch, TransitionBatch};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64, Result};
 use tempfile::TempDir;
@@ -15,8 +15,8 @@ use tempfile::TempDir;
 /// Numbers of an observation.
 const DIM: usize = 6;
 
-fn layout() -> Layout {
-    Layout::new(Part::new("obs", &[DIM], DType::F32), Part::new("actions", &[], DType::I64))
+fn layout() -> TransitionSchema {
+    TransitionSchema::new(FieldSpec::new("obs", &[DIM], DType::F32), FieldSpec::new("actions", &[], DType::I64))
 }
 
 fn place() -> (TempDir, PathBuf) {
@@ -33,7 +33,7 @@ fn push(buffer: &mut MmapReplayBuffer, from: usize, count: usize) -> Result<()> 
     let actions: Vec<_> = rows.clone().map(|i| i as i64).collect();
     let rewards: Vec<_> = rows.clone().map(|i| -(i as f32)).collect();
     let (ended, cut): (Vec<_>, Vec<_>) = rows.map(|i| (i % 3 == 0, i % 5 == 0)).unzip();
-    buffer.push_batch(&Steps {
+    buffer.push_batch(&TransitionBatch {
         obs: &[FieldData::F32(&obs)],
         actions: FieldData::I64(&actions),
         rewards: &rewards,
@@ -117,7 +117,7 @@ fn every_row_is_as_likely_wherever_it_lies_and_a_seed_repeats() {
 #[test]
 fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     let (_scratch, path) = place();
-    let stacks = Layout { frame_stack: 2, ..layout() };
+    let stacks = TransitionSchema { frame_stack: 2, ..layout() };
     for (hot, total, layout, argument, got) in [
         (0, 10, layout(), "hot_capacity", "0"),
         (1, 0, layout(), "total_capacity", "0"),
@@ -139,7 +139,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     assert_rejects(short, Error::Shape, "obs");
     let record = ExperienceRecord { obs: vec![0.0; DIM], next_obs: vec![0.0; DIM], ..Default::default() };
     assert_eq!(assert_rejects(buffer.push(&record), Error::Space, "actions").got, "F32");
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &[FieldData::F32(&[0.0; DIM])],
         actions: FieldData::I64(&[1]),
         rewards: &[0.0],
@@ -150,8 +150,8 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     };
     assert_rejects(buffer.push_batch(&steps), Error::Config, "next_obs");
     let broken = [FieldData::F32(&[f32::NAN; DIM])];
-    assert_rejects(buffer.push_batch(&Steps { next_obs: Some(&broken), ..steps }), Error::NotFinite, "next_obs");
-    let steps = Steps { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
+    assert_rejects(buffer.push_batch(&TransitionBatch { next_obs: Some(&broken), ..steps }), Error::NotFinite, "next_obs");
+    let steps = TransitionBatch { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
     assert_rejects(buffer.push_batch(&steps), Error::NotFinite, "obs");
     let rejected = assert_rejects(buffer.sample_into(&mut batch, 6, 0), Error::Config, "batch_size");
     assert_eq!(rejected.expected, "1 to 5, as many as are stored");

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 use rlox_core::replay::{
-    Layout, Part, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, Steps,
+    TransitionSchema, FieldSpec, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, TransitionBatch,
 };
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{DType, Error, FieldData, Pcg64};
 
-fn layout() -> Layout {
-    Layout::new(Part::new("obs", &[1], DType::F32), Part::new("actions", &[], DType::F32))
+fn layout() -> TransitionSchema {
+    TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[], DType::F32))
 }
 
 /// Transitions that tell their numbers, of so many environments; `ends` are cut, others promise their next one.
@@ -17,7 +17,7 @@ fn push(buffer: &mut PrioritizedReplayBuffer, first: usize, num_envs: usize, pro
     let obs: Vec<f32> = (first..first + num_envs).map(|i| i as f32).collect();
     let (rewards, never) = (vec![0.0; num_envs], vec![false; num_envs]);
     let (obs, next_obs) = ([FieldData::F32(&obs)], [FieldData::F32(&next)]);
-    let steps = Steps {
+    let steps = TransitionBatch {
         obs: &obs,
         actions: FieldData::F32(&rewards),
         rewards: &rewards,
@@ -125,7 +125,7 @@ proptest! {
     ) {
         let storage = ReplayStorage::new(capacity, num_envs, layout()).unwrap();
         let sampler = Prioritized::new(&storage, 1.0, 0.4).unwrap();
-        let mut buffer = Replay::with(storage, sampler).unwrap();
+        let mut buffer = Replay::from_parts(storage, sampler).unwrap();
         let mut rng = Pcg64::seed_from(seed.into());
         let (mut model, mut largest): (Vec<f32>, f32) = (Vec::new(), 1.0);
         for t in 0..steps {

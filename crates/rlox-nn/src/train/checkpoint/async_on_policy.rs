@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, ResetOptions, Result, Seeds, Standing};
+use rlox_core::{Checkpoint, ResetOptions, Result, Seeds, EnvSnapshot};
 use serde_json::Value;
 
-use super::settings::{self, ON_POLICY, Settings};
-use super::{About, COUNTERS, ENVIRONMENT, Read, learned, named, of_section};
+use super::settings::{self, ON_POLICY, ConfigMap};
+use super::{CheckpointInfo, COUNTERS, ENVIRONMENT, LoadedState, read_networks, named_streams, in_section};
 use crate::ActorCritic;
 use crate::alloc::resize;
 use crate::train::{AsyncOnPolicy, Episodes, ImpalaConfig, OnPolicyAlgorithm};
@@ -50,12 +50,12 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Those of [`Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not finite; what was
     /// there stays. In lockstep without lag those of [`rlox_core::AsyncCollector::pause`], and of a first reset.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let standing = self.standing()?;
+        let snapshot = self.snapshot()?;
         let rollouts = self.collector.version()?;
         self.streams.iterations = self.collector.seeds()?;
-        let (settings, policy) = (self.settings(), &self.policy);
+        let (config_map, policy) = (self.config_map(), &self.policy);
         let (networks, optimizer) = (policy.tensors(), policy.optimizer_state());
-        let mut checkpoint = self.about(&settings).checkpoint(&networks, &optimizer, standing.as_ref())?;
+        let mut checkpoint = self.info(&config_map).checkpoint(&networks, &optimizer, snapshot.as_ref())?;
         let mut add = |section: &str, name: &str, value: Value| {
             if let Some(Value::Object(entries)) = checkpoint.manifest.get_mut(section) {
                 entries.insert(name.to_owned(), value);
@@ -82,24 +82,24 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Those of [`Checkpoint::read`], and errors that name the file and the section that is another trainer's. Nothing has
     /// changed then. Those of [`rlox_core::AsyncCollector::pause`].
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let saved = Checkpoint::read(path)?;
-        let settings = self.settings();
-        let about = self.about(&settings);
-        about.check_kind(&saved)?;
-        let Read { counted, streams, standing, .. } = about.read(&saved)?;
-        let rollouts = rollouts(&saved)?;
+        let checkpoint = Checkpoint::read(path)?;
+        let config_map = self.config_map();
+        let info = self.info(&config_map);
+        info.check_kind(&checkpoint)?;
+        let LoadedState { counted: counters, streams, standing: snapshot, .. } = info.read(&checkpoint)?;
+        let rollouts = read_rollouts(&checkpoint)?;
         let policy = &self.policy;
         let (networks, optimizer) =
-            learned(&saved, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
+            read_networks(&checkpoint, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
         let mut all = self.streams.clone();
-        for ((_, stream), saved) in all.named().into_iter().zip(streams) {
-            *stream = saved;
+        for ((_, stream), stored) in all.named().into_iter().zip(streams) {
+            *stream = stored;
         }
-        if let Some(standing) = standing.filter(|_| self.by_turns()) {
-            self.put(&saved, &standing)?;
+        if let Some(snapshot) = snapshot.filter(|_| self.is_synchronous()) {
+            self.restore_envs(&checkpoint, &snapshot)?;
         } else {
             let mut reset = all.reset();
-            for actor in self.collector.pause()? {
+            for actor in self.collector.quiesce()? {
                 if let Some(state) = actor.state() {
                     *state.reset = Some(reset);
                 }
@@ -109,122 +109,122 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         // From here on nothing is refused: the networks' parts have been checked.
         self.policy.load(&networks)?;
         self.policy.load_optimizer_state(&optimizer)?;
-        self.collector.rewind(rollouts, self.policy.tensors(), all.iterations.clone())?;
+        self.collector.restart_from(rollouts, self.policy.tensors(), all.iterations.clone())?;
         self.streams = all;
-        self.seed = counted.seed.unwrap_or(self.seed);
-        (self.timesteps, self.updates, self.run, self.lag) = (counted.timesteps, counted.updates, counted.run, 0);
-        self.episodes = Episodes::new(counted.episodes, counted.recent);
+        self.seed = counters.seed.unwrap_or(self.seed);
+        (self.timesteps, self.updates, self.run, self.lag) = (counters.timesteps, counters.updates, counters.run, 0);
+        self.episodes = Episodes::new(counters.episodes, counters.recent);
         Ok(())
     }
 
     /// Whether nothing is under way between two iterations.
-    fn by_turns(&self) -> bool {
+    fn is_synchronous(&self) -> bool {
         self.ahead.lockstep && self.ahead.max_lag == 0
     }
 
     /// Where the environments of all actors stand, one actor's after another's; `None` if that is not known.
-    fn standing(&mut self) -> Result<Option<Standing<'static>>> {
-        if !self.by_turns() {
+    fn snapshot(&mut self) -> Result<Option<EnvSnapshot<'static>>> {
+        if !self.is_synchronous() {
             return Ok(None);
         }
-        let (spec, each, _) = &self.envs;
-        let actors = self.collector.pause()?;
+        let (spec, envs_per_actor, _) = &self.envs;
+        let actors = self.collector.quiesce()?;
         if actors.iter_mut().any(|actor| actor.state().is_none()) {
             return Ok(None);
         }
-        let mut all: Option<Standing<'static>> = None;
+        let mut all: Option<EnvSnapshot<'static>> = None;
         for state in actors.iter_mut().filter_map(|actor| actor.state()) {
             // It was to come before the first rollout, and may as well come now.
             if let Some(seed) = *state.reset {
                 let mut obs = Vec::new();
-                resize("num_envs", &mut obs, each * spec.observation.dim(), 0.0)?;
+                resize("num_envs", &mut obs, envs_per_actor * spec.observation.dim(), 0.0)?;
                 state.env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
                 *state.reset = None;
             }
-            let Some(one) = Standing::of(state.env)? else { return Ok(None) };
+            let Some(snapshot) = EnvSnapshot::capture(state.env)? else { return Ok(None) };
             match &mut all {
-                Some(all) => all.append(&one),
-                None => all = Some(one),
+                Some(all) => all.append(&snapshot),
+                None => all = Some(snapshot),
             }
         }
         Ok(all)
     }
 
     /// Puts the environments of all actors where they stood, or leaves them where they are.
-    fn put(&mut self, saved: &Checkpoint, standing: &Standing<'_>) -> Result<()> {
-        let (each, blame) = (self.envs.1, |error| of_section(error, saved, ENVIRONMENT));
-        let part = |number: usize| standing.rows(number * each..(number + 1) * each);
-        let actors = self.collector.pause()?;
+    fn restore_envs(&mut self, checkpoint: &Checkpoint, snapshot: &EnvSnapshot<'_>) -> Result<()> {
+        let (envs_per_actor, locate) = (self.envs.1, |error| in_section(error, checkpoint, ENVIRONMENT));
+        let actor_snapshot = |number: usize| snapshot.rows(number * envs_per_actor..(number + 1) * envs_per_actor);
+        let actors = self.collector.quiesce()?;
         let mut before = Vec::new();
         for (number, actor) in actors.iter_mut().enumerate() {
             let Some(state) = actor.state() else { continue };
-            part(number).check(state.env).map_err(blame)?;
+            actor_snapshot(number).check(state.env).map_err(locate)?;
             // What stands nowhere yet is reset before it is used, wherever it is put.
-            before.push(if state.reset.is_none() { Standing::of(state.env)? } else { None });
+            before.push(if state.reset.is_none() { EnvSnapshot::capture(state.env)? } else { None });
         }
-        let (states, mut refused) = (actors.iter_mut().map(|actor| actor.state()).enumerate(), None);
-        let mut put = Vec::new();
+        let (states, mut failure) = (actors.iter_mut().map(|actor| actor.state()).enumerate(), None);
+        let mut restored = Vec::new();
         for (number, state) in states.filter_map(|(number, state)| Some((number, state?))) {
-            let done = part(number).put(state.env);
-            put.push(state);
-            if let Err(error) = done {
-                refused = Some(blame(error));
+            let result = actor_snapshot(number).restore_into(state.env);
+            restored.push(state);
+            if let Err(error) = result {
+                failure = Some(locate(error));
                 break;
             }
         }
-        let Some(error) = refused else {
-            for state in put {
+        let Some(error) = failure else {
+            for state in restored {
                 *state.reset = None;
             }
             return Ok(());
         };
         // Environments that broke their word.
-        for (state, before) in put.into_iter().zip(before) {
-            let back = before.is_some_and(|before| before.put(state.env).is_ok());
-            if !back && state.reset.is_none() {
+        for (state, before) in restored.into_iter().zip(before) {
+            let rolled_back = before.is_some_and(|before| before.restore_into(state.env).is_ok());
+            if !rolled_back && state.reset.is_none() {
                 *state.reset = Some(self.seed);
             }
         }
         Err(error)
     }
 
-    fn about<'a>(&'a self, settings: &'a Settings) -> About<'a> {
-        let (spec, each, _) = &self.envs;
-        About {
+    fn info<'a>(&'a self, config_map: &'a ConfigMap) -> CheckpointInfo<'a> {
+        let (spec, envs_per_actor, _) = &self.envs;
+        CheckpointInfo {
             algorithm: A::NAME,
-            settings,
+            settings: config_map,
             usual: ON_POLICY,
             spec,
-            num_envs: each * self.num_actors,
+            num_envs: envs_per_actor * self.num_actors,
             seed: self.seed,
             run: self.run,
             timesteps: self.timesteps,
             updates: self.updates,
             episodes: &self.episodes,
-            streams: named(&self.streams),
+            streams: named_streams(&self.streams),
             normalizer: None,
         }
     }
 
     /// The settings by the names that checkpoints have for them.
-    fn settings(&self) -> Settings {
-        let ((_, normalize, how), (_, each, masks)) = (self.config.collection(), &self.envs);
-        let mut settings = self.config.settings();
-        settings.extend(settings::actors(self.num_actors, self.ahead));
-        settings.extend(settings::normalization(normalize));
-        settings.extend(settings::collection(each * self.num_actors, *masks, how.sde_sample_freq));
-        settings.extend(settings::shape(&self.policy));
-        settings
+    fn config_map(&self) -> ConfigMap {
+        let ((_, normalize, collect_config), (_, envs_per_actor, masks)) = (self.config.collect_config(), &self.envs);
+        let mut config_map = self.config.config_map();
+        config_map.extend(settings::actors(self.num_actors, self.ahead));
+        config_map.extend(settings::normalization(normalize));
+        config_map.extend(settings::collect_config(envs_per_actor * self.num_actors, *masks, collect_config.sde_sample_freq));
+        config_map.extend(settings::policy_arch(&self.policy));
+        config_map
     }
 }
 
 /// How many rollouts there were; trainers whose actors have no turns do not tell.
-fn rollouts(saved: &Checkpoint) -> Result<u64> {
-    match saved.object(COUNTERS)?.get(ROLLOUTS) {
+fn read_rollouts(checkpoint: &Checkpoint) -> Result<u64> {
+    match checkpoint.object(COUNTERS)?.get(ROLLOUTS) {
         None => Ok(0),
-        Some(told) => {
-            let wrong = || saved.corrupt(COUNTERS, format!("no count {ROLLOUTS:?}"));
-            told.as_u64().filter(|count| *count < 1 << 62).ok_or_else(wrong)
+        Some(value) => {
+            let corrupt = || checkpoint.corrupt(COUNTERS, format!("no count {ROLLOUTS:?}"));
+            value.as_u64().filter(|count| *count < 1 << 62).ok_or_else(corrupt)
         }
     }
 }

@@ -2,29 +2,29 @@
 
 use rlox_core::{Checkpoint, FieldMut, Normalizer, Result, RunningMeanStd};
 
-use super::of_section;
+use super::in_section;
 
 const MEMBER: &str = "normalizer";
 
 /// Adds what a normaliser knows, if it does something.
 pub(super) fn write(checkpoint: &mut Checkpoint, normalizer: Option<&Normalizer>) -> Result<()> {
-    let Some(normalizer) = used(normalizer) else { return Ok(()) };
+    let Some(normalizer) = filter_enabled(normalizer) else { return Ok(()) };
     let (obs, reward, returns) = (normalizer.obs(), normalizer.reward(), normalizer.returns());
-    let columns = columns(obs.mean().len(), returns.len());
+    let shapes = array_shapes(obs.mean().len(), returns.len());
     let counts = [[obs.count()], [reward.count()]];
     let arrays = [obs.mean(), obs.var(), &counts[0], reward.mean(), reward.var(), &counts[1], returns];
     let named: Vec<_> =
-        columns.iter().zip(arrays).map(|((name, len), array)| (*name, &len[..], array.into())).collect();
-    checkpoint.put(MEMBER, &named)
+        shapes.iter().zip(arrays).map(|((name, len), array)| (*name, &len[..], array.into())).collect();
+    checkpoint.insert_arrays(MEMBER, &named)
 }
 
 /// A normaliser that does something.
-fn used(normalizer: Option<&Normalizer>) -> Option<&Normalizer> {
+fn filter_enabled(normalizer: Option<&Normalizer>) -> Option<&Normalizer> {
     normalizer.filter(|normalizer| normalizer.options().obs || normalizer.options().reward)
 }
 
 /// The arrays of a normaliser, and how many numbers are in them.
-fn columns(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
+fn array_shapes(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
     [
         ("obs_mean", [dim]),
         ("obs_var", [dim]),
@@ -37,18 +37,18 @@ fn columns(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
 }
 
 /// The same normaliser with the statistics of a checkpoint.
-pub(super) fn read(saved: &Checkpoint, normalizer: Option<&Normalizer>) -> Result<Option<Normalizer>> {
-    let Some(ours) = used(normalizer) else {
-        return if saved.safetensors(MEMBER).is_none() {
+pub(super) fn read(checkpoint: &Checkpoint, normalizer: Option<&Normalizer>) -> Result<Option<Normalizer>> {
+    let Some(ours) = filter_enabled(normalizer) else {
+        return if checkpoint.safetensors(MEMBER).is_none() {
             Ok(normalizer.cloned())
         } else {
-            Err(saved.corrupt(MEMBER, "statistics, though nothing is normalised"))
+            Err(checkpoint.corrupt(MEMBER, "statistics, though nothing is normalised"))
         };
     };
     let mut arrays = Vec::new();
-    for (name, len) in columns(ours.obs().mean().len(), ours.returns().len()) {
+    for (name, len) in array_shapes(ours.obs().mean().len(), ours.returns().len()) {
         let mut array = vec![0.0; len[0]];
-        saved.array(MEMBER, name, &len, FieldMut::F64(&mut array))?;
+        checkpoint.read_array(MEMBER, name, &len, FieldMut::F64(&mut array))?;
         arrays.push(array);
     }
     let mut next = arrays.into_iter().map(|array: Vec<f64>| (array.first().copied().unwrap_or(0.0), array));
@@ -60,6 +60,6 @@ pub(super) fn read(saved: &Checkpoint, normalizer: Option<&Normalizer>) -> Resul
     let read = statistics().and_then(|obs| Ok((obs, statistics()?)));
     let returns = next.next().unwrap_or_default().1;
     let restored = read.and_then(|(obs, reward)| normalizer.restore(obs, reward, &returns));
-    restored.map_err(|error| of_section(error, saved, MEMBER))?;
+    restored.map_err(|error| in_section(error, checkpoint, MEMBER))?;
     Ok(Some(normalizer))
 }

@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Error, Pcg64, Result, Space, Standing};
+use rlox_core::{Checkpoint, Error, Pcg64, Result, Space, EnvSnapshot};
 use serde_json::{Value, json};
 
-use super::settings::{self, Setting, Settings, number};
-use super::{About, COUNTERS, Read, check_standing, learned, move_envs, named, of_section};
-use crate::train::{Episodes, OffPolicy, OffPolicyLearned, OffPolicyMethod};
+use super::settings::{self, ConfigValue, ConfigMap, number};
+use super::{CheckpointInfo, COUNTERS, LoadedState, check_snapshot, read_networks, restore_envs, named_streams, in_section};
+use crate::train::{Episodes, OffPolicy, OffPolicyUpdateStats, OffPolicyMethod};
 
 const REPLAY: &str = "replay";
 
@@ -47,19 +47,19 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Those of [`rlox_core::Checkpoint::write`], [`Error::Config`] for a weight, a return or noise that is not finite,
     /// [`Error::Memory`] if there is no room for a copy of what is remembered; what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (settings, learner) = (self.settings(), self.agent.learner());
-        let stands = self.put || self.agent.started();
-        let standing = if stands { Standing::of(self.env.as_ref())? } else { None };
+        let (config_map, learner) = (self.config_map(), self.agent.learner());
+        let env_initialized = self.put || self.agent.env_initialized();
+        let snapshot = if env_initialized { EnvSnapshot::capture(self.env.as_ref())? } else { None };
         let (networks, optimizer) = (learner.tensors(), learner.optimizer_state());
-        let mut checkpoint = self.about(&settings).checkpoint(&networks, &optimizer, standing.as_ref())?;
-        let beside = Beside {
+        let mut checkpoint = self.info(&config_map).checkpoint(&networks, &optimizer, snapshot.as_ref())?;
+        let progress_state = ProgressState {
             noise: learner.noise().to_vec(),
-            due: self.agent.left_over(),
+            due: self.agent.remainder(),
             progress: self.agent.progress(),
-            learned: self.agent.learned(),
+            learned: self.agent.last_update(),
         };
-        beside.write(&mut checkpoint)?;
-        checkpoint.put_fields(REPLAY, &self.agent.replay_state()?)?;
+        progress_state.write(&mut checkpoint)?;
+        checkpoint.insert_fields(REPLAY, &self.agent.replay_state()?)?;
         checkpoint.write(path)
     }
 
@@ -73,55 +73,55 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
     /// Nothing has changed then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let saved = Checkpoint::read(path)?;
-        let settings = self.settings();
-        let about = self.about(&settings);
-        about.check_kind(&saved)?;
-        check_backend(&saved)?;
-        let Read { counted, streams, normalizer, standing } = about.read(&saved)?;
-        check_standing(&saved, standing.as_ref(), self.env.as_ref())?;
+        let checkpoint = Checkpoint::read(path)?;
+        let config_map = self.config_map();
+        let info = self.info(&config_map);
+        info.check_kind(&checkpoint)?;
+        check_backend(&checkpoint)?;
+        let LoadedState { counted: counters, streams, normalizer, standing: snapshot } = info.read(&checkpoint)?;
+        check_snapshot(&checkpoint, snapshot.as_ref(), self.env.as_ref())?;
         let learner = self.agent.learner();
-        let beside = Beside::read(&saved, learner.noise().len(), self.agent.due_limit(counted.timesteps))?;
+        let progress_state = ProgressState::read(&checkpoint, learner.noise().len(), self.agent.pending_limit(counters.timesteps))?;
         let (networks, optimizer) =
-            learned(&saved, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
-        let replay = if has_replay(&saved)? { Some(saved.fields(REPLAY)?) } else { None };
-        let Self { env, agent, put, nothing, .. } = self;
-        let replay = replay.as_ref().unwrap_or(nothing);
-        let mut stands = *put || agent.started();
-        let moved = move_envs(&saved, standing.as_ref(), env.as_mut(), &mut stands, || {
-            agent.load_replay_state(replay).map_err(|error| of_section(error, &saved, REPLAY))
+            read_networks(&checkpoint, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
+        let replay = if has_replay(&checkpoint)? { Some(checkpoint.fields(REPLAY)?) } else { None };
+        let Self { env, agent, put: env_restored, nothing: empty_replay, .. } = self;
+        let replay = replay.as_ref().unwrap_or(empty_replay);
+        let mut env_initialized = *env_restored || agent.env_initialized();
+        let result = restore_envs(&checkpoint, snapshot.as_ref(), env.as_mut(), &mut env_initialized, || {
+            agent.load_replay_state(replay).map_err(|error| in_section(error, &checkpoint, REPLAY))
         });
-        if !stands {
-            *put = false;
-            agent.lose();
+        if !env_initialized {
+            *env_restored = false;
+            agent.detach();
         }
-        moved?;
+        result?;
         // From here on nothing is refused: all of it has been checked.
         let mut streams = streams.into_iter();
-        for ((_, stream), saved) in self.streams.named().into_iter().zip(&mut streams) {
-            *stream = saved;
+        for ((_, stream), stored) in self.streams.named().into_iter().zip(&mut streams) {
+            *stream = stored;
         }
-        let (streams, Beside { noise, due, progress, learned }) = (streams.collect::<Vec<_>>(), beside);
+        let (streams, ProgressState { noise, due: pending_updates, progress, learned: last_update }) = (streams.collect::<Vec<_>>(), progress_state);
         agent.learner_mut().load(&networks)?;
         agent.learner_mut().load_optimizer_state(&optimizer)?;
         agent.learner_mut().set_noise(&noise)?;
-        agent.set_standing(&streams, counted.timesteps, counted.updates, due, progress)?;
-        agent.set_learned(learned);
-        *put = standing.is_some();
+        agent.load_progress_state(&streams, counters.timesteps, counters.updates, pending_updates, progress)?;
+        agent.load_last_update(last_update);
+        *env_restored = snapshot.is_some();
         self.normalizer = normalizer;
-        self.seed = counted.seed.unwrap_or(self.seed);
-        self.run = counted.run;
-        self.episodes = Episodes::new(counted.episodes, counted.recent);
-        self.episodes.forget(self.env.as_mut());
+        self.seed = counters.seed.unwrap_or(self.seed);
+        self.run = counters.run;
+        self.episodes = Episodes::new(counters.episodes, counters.recent);
+        self.episodes.discard(self.env.as_mut());
         Ok(())
     }
 
-    fn about<'a>(&'a self, settings: &'a Settings) -> About<'a> {
+    fn info<'a>(&'a self, config_map: &'a ConfigMap) -> CheckpointInfo<'a> {
         let agent = &self.agent;
-        About {
+        CheckpointInfo {
             algorithm: A::NAME,
-            settings,
-            usual: settings::off_policy(A::HIDDEN),
+            settings: config_map,
+            usual: settings::off_policy_defaults(A::HIDDEN),
             spec: self.env.spec(),
             num_envs: self.env.num_envs(),
             seed: self.seed,
@@ -138,62 +138,62 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     fn streams(&self) -> Vec<(String, Pcg64)> {
         let actions = (0..self.env.num_envs()).map(|env| format!("actions.{env}"));
         let own = actions.chain(["minibatches", "learning"].map(str::to_owned));
-        let mut all = named(&self.streams);
+        let mut all = named_streams(&self.streams);
         all.extend(own.zip(self.agent.streams().cloned()));
         all
     }
 
     /// The settings by the names that checkpoints have for them.
-    fn settings(&self) -> Settings {
-        let mut all = A::settings(&self.config);
-        all.extend(settings::gathering(self.agent.gathering()));
-        all.push(("num_envs", Setting::Count(self.env.num_envs())));
+    fn config_map(&self) -> ConfigMap {
+        let mut all = A::config_map(&self.config);
+        all.extend(settings::replay_config(self.agent.replay_config()));
+        all.push(("num_envs", ConfigValue::Count(self.env.num_envs())));
         if !matches!(self.env.spec().action, Space::Box { .. }) {
-            all.push(("action_masks", Setting::Flag(self.env.has_action_masks())));
+            all.push(("action_masks", ConfigValue::Flag(self.env.has_action_masks())));
         }
-        all.extend(self.agent.learner().shape());
+        all.extend(self.agent.learner().arch());
         all
     }
 }
 
 /// Whether what was remembered is there.
-fn has_replay(saved: &Checkpoint) -> Result<bool> {
-    match saved.manifest.get(REPLAY) {
+fn has_replay(checkpoint: &Checkpoint) -> Result<bool> {
+    match checkpoint.manifest.get(REPLAY) {
         None => Ok(true),
         Some(Value::Bool(there)) => Ok(*there),
-        Some(other) => Err(saved.corrupt(REPLAY, other.to_string())),
+        Some(other) => Err(checkpoint.corrupt(REPLAY, other.to_string())),
     }
 }
 
 /// Refuses what PyTorch has learned: it draws otherwise.
-fn check_backend(saved: &Checkpoint) -> Result<()> {
-    if saved.manifest.get("backend").and_then(Value::as_str) != Some("torch") {
+fn check_backend(checkpoint: &Checkpoint) -> Result<()> {
+    if checkpoint.manifest.get("backend").and_then(Value::as_str) != Some("torch") {
         return Ok(());
     }
     let fix = "load it with the Python package";
     let expected = "one in Rust, as torch has other random streams";
-    Err(Error::config(saved.file_of("backend"), expected, "torch", fix).in_section("backend"))
+    Err(Error::config(checkpoint.file_of("backend"), expected, "torch", fix).in_section("backend"))
 }
 
 /// What off-policy trainers count beside what all do.
-struct Beside {
+struct ProgressState {
     noise: Vec<f32>,
     due: f64,
     progress: f64,
-    learned: Option<OffPolicyLearned>,
+    learned: Option<OffPolicyUpdateStats>,
 }
 
-impl Beside {
+impl ProgressState {
     fn write(&self, checkpoint: &mut Checkpoint) -> Result<()> {
-        if let Some(wrong) = self.noise.iter().find(|x| !x.is_finite()) {
+        if let Some(non_finite) = self.noise.iter().find(|x| !x.is_finite()) {
             let fix = "lower the noise's sigma, and go back to the last checkpoint";
-            return Err(Error::not_finite("action_noise", "finite numbers", wrong.to_string(), fix));
+            return Err(Error::not_finite("action_noise", "finite numbers", non_finite.to_string(), fix));
         }
         let entries = [
             ("noise", json!(self.noise)),
             ("due", json!(self.due)),
             ("progress", json!(self.progress)),
-            ("learned", self.learned.map_or(Value::Null, OffPolicyLearned::to_json)),
+            ("learned", self.learned.map_or(Value::Null, OffPolicyUpdateStats::to_json)),
         ];
         if let Some(Value::Object(counters)) = checkpoint.manifest.get_mut(COUNTERS) {
             counters.extend(entries.map(|(name, entry)| (name.to_owned(), entry)));
@@ -202,59 +202,59 @@ impl Beside {
     }
 
     /// Reads noise of so many numbers from a manifest, at most `due_limit` minibatches that are due, and the rest.
-    fn read(saved: &Checkpoint, noise: usize, due_limit: f64) -> Result<Self> {
-        let counters = saved.object(COUNTERS)?;
+    fn read(checkpoint: &Checkpoint, noise: usize, pending_limit: f64) -> Result<Self> {
+        let counters = checkpoint.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
-            let wrong =
-                || saved.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()));
-            counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(wrong)
+            let corrupt =
+                || checkpoint.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()));
+            counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(corrupt)
         };
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
         let numbers = numbers.and_then(|numbers| numbers.iter().map(finite).collect());
-        let wrong = || saved.corrupt(COUNTERS, format!("other than {noise} finite numbers as \"noise\""));
-        let learned = match counters.get("learned") {
+        let corrupt = || checkpoint.corrupt(COUNTERS, format!("other than {noise} finite numbers as \"noise\""));
+        let last_update = match counters.get("learned") {
             None | Some(Value::Null) => None,
-            Some(said) => {
-                let wrong = || saved.corrupt(COUNTERS, "no means as \"learned\"");
-                Some(OffPolicyLearned::from_json(said).ok_or_else(wrong)?)
+            Some(value) => {
+                let corrupt = || checkpoint.corrupt(COUNTERS, "no means as \"learned\"");
+                Some(OffPolicyUpdateStats::from_json(value).ok_or_else(corrupt)?)
             }
         };
-        let (due, progress) = (within("due", 0.0..=due_limit)?, within("progress", 0.0..=1.0)?);
-        Ok(Self { noise: numbers.ok_or_else(wrong)?, due, progress, learned })
+        let (pending_updates, progress) = (within("due", 0.0..=pending_limit)?, within("progress", 0.0..=1.0)?);
+        Ok(Self { noise: numbers.ok_or_else(corrupt)?, due: pending_updates, progress, learned: last_update })
     }
 }
 
-impl OffPolicyLearned {
+impl OffPolicyUpdateStats {
     fn to_json(self) -> Value {
-        let told = |x: Option<f32>| x.map_or(Value::Null, |x| number(x.into()));
+        let to_value = |x: Option<f32>| x.map_or(Value::Null, |x| number(x.into()));
         let Self { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } = self;
         json!({
-            "critic_loss": told(Some(critic_loss)),
-            "mean_value": told(Some(mean_value)),
-            "grad_norm": told(Some(grad_norm)),
-            "actor_loss": told(actor_loss),
-            "ent_coef": told(ent_coef),
-            "ent_coef_loss": told(ent_coef_loss),
-            "learning_rate": told(Some(learning_rate)),
+            "critic_loss": to_value(Some(critic_loss)),
+            "mean_value": to_value(Some(mean_value)),
+            "grad_norm": to_value(Some(grad_norm)),
+            "actor_loss": to_value(actor_loss),
+            "ent_coef": to_value(ent_coef),
+            "ent_coef_loss": to_value(ent_coef_loss),
+            "learning_rate": to_value(Some(learning_rate)),
         })
     }
 
     /// What [`OffPolicyLearned::to_json`] made; `None` of anything else.
-    fn from_json(saved: &Value) -> Option<Self> {
-        let some = |name: &str| match saved.get(name)? {
+    fn from_json(value: &Value) -> Option<Self> {
+        let field = |name: &str| match value.get(name)? {
             Value::Null => Some(None),
             Value::String(word) => Some(Some(word.parse().ok()?)),
             number => Some(Some(number.as_f64()? as f32)),
         };
         Some(Self {
-            critic_loss: some("critic_loss")??,
-            mean_value: some("mean_value")??,
-            grad_norm: some("grad_norm")??,
-            actor_loss: some("actor_loss")?,
-            ent_coef: some("ent_coef")?,
-            ent_coef_loss: some("ent_coef_loss")?,
-            learning_rate: some("learning_rate")??,
+            critic_loss: field("critic_loss")??,
+            mean_value: field("mean_value")??,
+            grad_norm: field("grad_norm")??,
+            actor_loss: field("actor_loss")?,
+            ent_coef: field("ent_coef")?,
+            ent_coef_loss: field("ent_coef_loss")?,
+            learning_rate: field("learning_rate")??,
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Result, Standing};
+use rlox_core::{Checkpoint, Result, EnvSnapshot};
 
-use super::settings::{self, ON_POLICY, Settings};
-use super::{About, Read, check_standing, learned, move_envs, named};
+use super::settings::{self, ON_POLICY, ConfigMap};
+use super::{CheckpointInfo, LoadedState, check_snapshot, read_networks, restore_envs, named_streams};
 use crate::ActorCritic;
 use crate::train::trainer::Collector;
 use crate::train::{Episodes, OnPolicy, OnPolicyAlgorithm};
@@ -43,7 +43,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Those of [`rlox_core::Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not
     /// finite; what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        save(path.as_ref(), A::NAME, &self.settings(), &self.policy, &self.collector)
+        save(path.as_ref(), A::NAME, &self.config_map(), &self.policy, &self.collector)
     }
 
     /// Goes back to what [`OnPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
@@ -55,19 +55,19 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
     /// Nothing has changed then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
-        let settings = self.settings();
-        load(path.as_ref(), A::NAME, &settings, &mut self.policy, &mut self.collector)
+        let config_map = self.config_map();
+        load(path.as_ref(), A::NAME, &config_map, &mut self.policy, &mut self.collector)
     }
 
     /// The settings by the names that checkpoints have for them.
-    fn settings(&self) -> Settings {
-        let (_, normalize, how) = self.config.collection();
-        let mut settings = self.config.settings();
-        settings.extend(settings::normalization(normalize));
+    fn config_map(&self) -> ConfigMap {
+        let (_, normalize, collect_config) = self.config.collect_config();
+        let mut config_map = self.config.config_map();
+        config_map.extend(settings::normalization(normalize));
         let env = self.collector.env.as_ref();
-        settings.extend(settings::collection(env.num_envs(), env.has_action_masks(), how.sde_sample_freq));
-        settings.extend(settings::shape(&self.policy));
-        settings
+        config_map.extend(settings::collect_config(env.num_envs(), env.has_action_masks(), collect_config.sde_sample_freq));
+        config_map.extend(settings::policy_arch(&self.policy));
+        config_map
     }
 }
 
@@ -75,51 +75,51 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
 fn save(
     path: &Path,
     algorithm: &'static str,
-    settings: &Settings,
+    config_map: &ConfigMap,
     policy: &dyn ActorCritic,
     collector: &Collector,
 ) -> Result<()> {
-    let about = about(algorithm, settings, collector);
-    let standing = if collector.started { Standing::of(collector.env.as_ref())? } else { None };
-    about.checkpoint(&policy.tensors(), &policy.optimizer_state(), standing.as_ref())?.write(path)
+    let info = info(algorithm, config_map, collector);
+    let snapshot = if collector.started { EnvSnapshot::capture(collector.env.as_ref())? } else { None };
+    info.checkpoint(&policy.tensors(), &policy.optimizer_state(), snapshot.as_ref())?.write(path)
 }
 
 /// Goes back to what [`save`] wrote, whole or not at all.
 fn load(
     path: &Path,
     algorithm: &'static str,
-    settings: &Settings,
+    config_map: &ConfigMap,
     policy: &mut dyn ActorCritic,
     collector: &mut Collector,
 ) -> Result<()> {
-    let saved = Checkpoint::read(path)?;
-    let about = about(algorithm, settings, collector);
-    about.check_kind(&saved)?;
-    let Read { counted, streams, normalizer, standing } = about.read(&saved)?;
-    check_standing(&saved, standing.as_ref(), collector.env.as_ref())?;
+    let checkpoint = Checkpoint::read(path)?;
+    let info = info(algorithm, config_map, collector);
+    info.check_kind(&checkpoint)?;
+    let LoadedState { counted: counters, streams, normalizer, standing: snapshot } = info.read(&checkpoint)?;
+    check_snapshot(&checkpoint, snapshot.as_ref(), collector.env.as_ref())?;
     let (networks, optimizer) =
-        learned(&saved, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
-    move_envs(&saved, standing.as_ref(), collector.env.as_mut(), &mut collector.started, || Ok(()))?;
+        read_networks(&checkpoint, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
+    restore_envs(&checkpoint, snapshot.as_ref(), collector.env.as_mut(), &mut collector.started, || Ok(()))?;
     // From here on nothing is refused: the networks' parts have been checked.
     policy.load(&networks)?;
     policy.load_optimizer_state(&optimizer)?;
-    collector.started = standing.is_some();
+    collector.started = snapshot.is_some();
     collector.normalizer = normalizer;
-    for ((_, stream), saved) in collector.streams.named().into_iter().zip(streams) {
-        *stream = saved;
+    for ((_, stream), stored) in collector.streams.named().into_iter().zip(streams) {
+        *stream = stored;
     }
-    collector.seed = counted.seed.unwrap_or(collector.seed);
-    (collector.timesteps, collector.updates, collector.run) = (counted.timesteps, counted.updates, counted.run);
-    collector.episodes = Episodes::new(counted.episodes, counted.recent);
-    collector.episodes.forget(collector.env.as_mut());
+    collector.seed = counters.seed.unwrap_or(collector.seed);
+    (collector.timesteps, collector.updates, collector.run) = (counters.timesteps, counters.updates, counters.run);
+    collector.episodes = Episodes::new(counters.episodes, counters.recent);
+    collector.episodes.discard(collector.env.as_mut());
     Ok(())
 }
 
-fn about<'a>(algorithm: &'static str, settings: &'a Settings, collector: &'a Collector) -> About<'a> {
+fn info<'a>(algorithm: &'static str, config_map: &'a ConfigMap, collector: &'a Collector) -> CheckpointInfo<'a> {
     let Collector { env, episodes, normalizer, seed, streams, timesteps, updates, run, .. } = collector;
-    About {
+    CheckpointInfo {
         algorithm,
-        settings,
+        settings: config_map,
         usual: ON_POLICY,
         spec: env.spec(),
         num_envs: env.num_envs(),
@@ -128,7 +128,7 @@ fn about<'a>(algorithm: &'static str, settings: &'a Settings, collector: &'a Col
         timesteps: *timesteps,
         updates: *updates,
         episodes,
-        streams: named(streams),
+        streams: named_streams(streams),
         normalizer: normalizer.as_ref(),
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use rlox_core::{
-    ActorState, Ahead, AsyncCollector, Begun, Collect, Collected, EnvSpec, Error, Pcg64, PipelineStats, Result,
-    Rollout, RolloutBuffer, Seeds, VectorEnv, Watch,
+    ActorParts, StalenessPolicy, AsyncCollector, RolloutJob, Collect, Collected, EnvSpec, Error, Pcg64, PipelineStats, Result,
+    Rollout, RolloutBuffer, Seeds, VectorEnv, InterruptCheck,
 };
 
 use super::Run;
-use super::on_policy::{Algorithm, Collection, collect_transitions};
-use crate::alloc::check_free;
+use super::on_policy::{Algorithm, CollectConfig, collect_transitions};
+use crate::alloc::check_available;
 use crate::train::streams::{IterationStreams, Streams};
 use crate::train::{Encoding, Episodes, Metrics, Minibatches, check_share, evaluate_policy};
 use crate::{ActorCritic, NamedTensors};
@@ -26,7 +26,7 @@ pub struct AsyncOnPolicy<A, P> {
     /// What the environments of every actor are, how many each has, and whether they mask actions.
     pub(in crate::train) envs: (EnvSpec, usize, bool),
     pub(in crate::train) num_actors: usize,
-    pub(in crate::train) ahead: Ahead,
+    pub(in crate::train) ahead: StalenessPolicy,
     pub(in crate::train) seed: u64,
     /// That of iterations is the collector's.
     pub(in crate::train) streams: Streams,
@@ -37,7 +37,7 @@ pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) updates: u64,
     pub(in crate::train) lag: u64,
     pub(in crate::train) run: Run,
-    watch: Watch,
+    watch: InterruptCheck,
 }
 
 /// What an actor has to know.
@@ -50,13 +50,13 @@ pub struct ActorPlan {
     /// Steps of each environment in a rollout.
     pub n_steps: usize,
     /// How rollouts are collected.
-    pub how: Collection,
+    pub how: CollectConfig,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut told = f.debug_struct("AsyncOnPolicy");
-        told.field("config", &self.config).field("timesteps", &self.timesteps).finish_non_exhaustive()
+        let mut debug = f.debug_struct("AsyncOnPolicy");
+        debug.field("config", &self.config).field("timesteps", &self.timesteps).finish_non_exhaustive()
     }
 }
 
@@ -70,10 +70,10 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         envs: Vec<Box<dyn VectorEnv>>,
         mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,
         config: A,
-        ahead: Ahead,
+        staleness_policy: StalenessPolicy,
         seed: u64,
     ) -> Result<Self> {
-        ahead.check(envs.len())?;
+        staleness_policy.check(envs.len())?;
         let largest = envs.iter().map(|env| env.num_envs()).max().unwrap_or(0);
         let sizes_differ = envs.iter().any(|env| env.num_envs() != largest);
         if sizes_differ {
@@ -82,18 +82,18 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
         let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
         if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
-            let say = |spec: &EnvSpec, masks: bool| {
+            let describe = |spec: &EnvSpec, masks: bool| {
                 let (observation, action) = (spec.observation.to_json(), spec.action.to_json());
                 let limit = spec.max_episode_steps.map_or("no limit".to_owned(), |limit| format!("a limit of {limit}"));
                 let masks = if masks { "with" } else { "without" };
                 format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)
             };
-            let (expected, got) = (say(&spec, masks), say(other.spec(), other.has_action_masks()));
+            let (expected, got) = (describe(&spec, masks), describe(other.spec(), other.has_action_masks()));
             return Err(Error::config("envs", expected, got, "make all of them alike"));
         }
         let (count, mut envs) = (envs.len(), envs.into_iter());
         let policy = |rng: &mut Pcg64| make(&spec, rng);
-        Self::with_actors((&spec, largest, masks), count, policy, config, ahead, seed, |make, plan| {
+        Self::with_actors((&spec, largest, masks), count, policy, config, staleness_policy, seed, |make, plan| {
             let Some(env) = envs.next() else { return Err(Error::Interrupted) };
             // What they begin with is replaced.
             let policy = make(&mut Pcg64::seed_from(0))?;
@@ -111,16 +111,16 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         num_actors: usize,
         mut make: M,
         config: A,
-        ahead: Ahead,
+        staleness_policy: StalenessPolicy,
         seed: u64,
         mut actor: impl FnMut(&mut M, &ActorPlan) -> Result<Box<dyn Collect<NamedTensors, Rollout>>>,
     ) -> Result<Self> {
         let (spec, num_envs, masks) = envs;
-        ahead.check(num_actors)?;
+        staleness_policy.check(num_actors)?;
         config.check_for(num_envs)?;
         let mut streams = Streams::new(seed);
         let policy = make(&mut streams.policy)?;
-        let (n_steps, normalize, how) = config.collection();
+        let (n_steps, normalize, collect_config) = config.collect_config();
         if normalize.is_some_and(|options| options.obs || options.reward) {
             let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
             return Err(Error::config("normalize", "none where actors are threads", "some", fix));
@@ -128,19 +128,19 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let dim = spec.observation.dim();
         // Observations, the widest actions there are, and what is always beside them.
         let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
-        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (ahead.max_lag as u128 + 1);
-        check_free("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", ahead.max_lag))?;
+        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_lag as u128 + 1);
+        check_available("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", staleness_policy.max_lag))?;
         let mut buffers = Vec::new();
-        for _ in 0..=ahead.max_lag {
-            buffers.push(Rollout::around(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
+        for _ in 0..=staleness_policy.max_lag {
+            buffers.push(Rollout::from_buffer(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
         }
         let (mut reset, mut actors) = (streams.reset(), Vec::new());
         for number in 0..num_actors {
-            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, how })?);
+            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, how: collect_config })?);
             reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
-        let collector = AsyncCollector::new(actors, ahead, policy.tensors(), streams.iterations.clone(), buffer)?;
+        let collector = AsyncCollector::new(actors, staleness_policy, policy.tensors(), streams.iterations.clone(), buffer)?;
         Ok(Self {
             policy,
             config,
@@ -148,7 +148,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             minibatches: Minibatches::new(Encoding::Numbers(dim)),
             envs: (spec.clone(), num_envs, masks),
             num_actors,
-            ahead,
+            ahead: staleness_policy,
             seed,
             streams,
             iteration: IterationStreams::new(0, 0)?,
@@ -157,7 +157,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             updates: 0,
             lag: 0,
             run: Run::default(),
-            watch: Watch::default(),
+            watch: InterruptCheck::default(),
         })
     }
 
@@ -172,7 +172,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     }
 
     /// How old the last rollout's policy was, in updates.
-    pub fn lag(&self) -> u64 {
+    pub fn staleness(&self) -> u64 {
         self.lag
     }
 
@@ -221,32 +221,32 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// As [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, minibatches, iteration, episodes, watch, .. } = self;
-        watch.check()?;
+        let Self { policy, config, collector, minibatches, iteration, episodes, watch: interrupt, .. } = self;
+        interrupt.check()?;
         let timesteps = self.timesteps;
-        let taken = collector.next().map_err(|error| error.at_timestep(timesteps))?;
-        let Collected { turn, lag, buffer: Rollout { steps, returns, lengths, episodes: ended } } = taken;
-        iteration.renew(turn.seed, 0)?;
-        episodes.take(*ended, returns, lengths);
+        let rollout = collector.recv().map_err(|error| error.at_timestep(timesteps))?;
+        let Collected { turn: ticket, lag: staleness, buffer: Rollout { steps, returns, lengths, episodes: ended } } = rollout;
+        iteration.renew(ticket.seed, 0)?;
+        episodes.record(*ended, returns, lengths);
         let mut stopped = Ok(());
         let mut stop = || {
-            stopped = watch.check();
+            stopped = interrupt.check();
             stopped.is_err()
         };
-        let learned = config
+        let last_update = config
             .update(policy, steps, minibatches, &mut iteration.order, progress, &mut stop)
             .map_err(|error| error.at_timestep(timesteps))?;
         let transitions = steps.transitions() as u64;
-        if learned.updates > 0 {
-            self.updates += learned.updates;
+        if last_update.updates > 0 {
+            self.updates += last_update.updates;
             self.timesteps += transitions;
-            self.lag = lag;
+            self.lag = staleness;
             collector.publish(policy.tensors())?;
         }
         stopped?;
         let Episodes { mean_return, mean_length, total, .. } = self.episodes;
         let (timesteps, updates) = (self.timesteps, self.updates);
-        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, learned, updates })
+        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, learned: last_update, updates })
     }
 
     /// Ends the actors; see [`AsyncCollector::stop`].
@@ -263,7 +263,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
 struct PolicyActor<P> {
     env: Box<dyn VectorEnv>,
     policy: P,
-    how: Collection,
+    how: CollectConfig,
     streams: IterationStreams,
     version: Option<u64>,
     /// The base seed of the first reset.
@@ -283,30 +283,30 @@ impl<P> PolicyActor<P> {
 }
 
 impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
-    fn state(&mut self) -> Option<ActorState<'_>> {
+    fn state(&mut self) -> Option<ActorParts<'_>> {
         let Self { env, reset, .. } = self;
-        Some(ActorState { env: env.as_mut(), reset })
+        Some(ActorParts { env: env.as_mut(), reset })
     }
 
-    fn forget_weights(&mut self) {
+    fn invalidate_cache(&mut self) {
         self.version = None;
     }
 
-    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let Self { env, policy, how, streams, version, reset, known } = self;
-        if *version != Some(begun.turn.version) {
-            policy.load(&begun.weights)?;
-            *version = Some(begun.turn.version);
+    fn collect(&mut self, job: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+        let Self { env, policy, how: config, streams, version, reset, known } = self;
+        if *version != Some(job.turn.version) {
+            policy.load(&job.weights)?;
+            *version = Some(job.turn.version);
         }
-        let rollout = &mut begun.buffer;
+        let rollout = &mut job.buffer;
         if let Some(seed) = reset.take() {
             rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
         }
-        streams.renew(begun.turn.seed, env.num_envs())?;
+        streams.renew(job.turn.seed, env.num_envs())?;
         let actions = &mut streams.actions;
-        let done = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *how, &mut || stop());
+        let result = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *config, &mut || stop());
         rollout.drain(env.as_mut(), known);
-        done
+        result
     }
 }
 
@@ -315,13 +315,13 @@ mod tests {
     use std::sync::Arc;
 
     use rlox_core::testing::assert_rejects;
-    use rlox_core::{AutoresetMode, Turn, VecEnv, envs::CartPole};
+    use rlox_core::{AutoresetMode, RolloutTicket, VecEnv, envs::CartPole};
 
     use super::*;
     use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
     use crate::{Activation, Mlp, PolicyNetworks};
 
-    const IN_TURN: Ahead = Ahead { max_lag: 0, lockstep: true };
+    const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
 
     fn env() -> Box<dyn VectorEnv> {
         Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap())
@@ -338,18 +338,18 @@ mod tests {
     #[test]
     fn an_actor_allocates_nothing_for_a_step() {
         let counted = |n_steps| {
-            let how = Collection { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+            let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
             let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
             let weights = Arc::new(policy.tensors());
-            let buffer = Rollout::around(RolloutBuffer::for_env(n_steps, env.as_ref()).unwrap());
-            let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, how }).unwrap();
-            let turn = Turn { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
-            let mut begun = Begun { turn, weights, buffer };
+            let buffer = Rollout::from_buffer(RolloutBuffer::for_env(n_steps, env.as_ref()).unwrap());
+            let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, how: config }).unwrap();
+            let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
+            let mut job = RolloutJob { turn: ticket, weights, buffer };
             // Every rollout with weights of its own.
             let mut collect = |rollouts: std::ops::Range<u64>| {
                 for number in rollouts {
-                    (begun.turn.number, begun.turn.version, begun.turn.seed) = (number, number, number);
-                    actor.collect(&mut begun, &|| false).unwrap();
+                    (job.turn.number, job.turn.version, job.turn.seed) = (number, number, number);
+                    actor.collect(&mut job, &|| false).unwrap();
                 }
             };
             collect(0..100);
@@ -408,8 +408,8 @@ mod tests {
     #[test]
     fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
         for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
-            let ahead = Ahead { max_lag, lockstep: true };
-            let result = Impala::new(vec![env()], make, ImpalaConfig::default(), ahead, 1);
+            let staleness_policy = StalenessPolicy { max_lag, lockstep: true };
+            let result = Impala::new(vec![env()], make, ImpalaConfig::default(), staleness_policy, 1);
             assert_rejects(result, Error::Memory, "max_lag");
         }
     }

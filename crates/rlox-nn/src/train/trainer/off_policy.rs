@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{EnvSpec, Field, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, Watch};
+use rlox_core::{EnvSpec, Field, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, InterruptCheck};
 
 use super::Run;
 use crate::alloc::resize;
-use crate::train::agent::{OffPolicyAgent, expect_resetting};
+use crate::train::agent::{OffPolicyAgent, check_autoreset};
 use crate::train::algorithm::Method;
 use crate::train::streams::Streams;
-use crate::train::{Episodes, OffPolicyLearned, Surroundings};
+use crate::train::{Episodes, OffPolicyUpdateStats, EnvInfo};
 
 /// What an iteration of off-policy training said.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct OffPolicyMetrics {
     /// The share of random actions, of DQN.
     pub exploration_rate: Option<f32>,
     /// Means over the minibatches of the last iteration that learned; `None` before the first.
-    pub learned: Option<OffPolicyLearned>,
+    pub learned: Option<OffPolicyUpdateStats>,
 }
 
 /// The trainer of an off-policy method, [`Dqn`](crate::train::Dqn), [`Sac`](crate::train::Sac) or
@@ -51,7 +51,7 @@ pub struct OffPolicy<A: Method> {
     /// Whether the environments were put where they stand, in the middle of episodes that the agent has not looked at.
     pub(in crate::train) put: bool,
     /// Of all iterations: each alone may be too short to be asked whether to stop.
-    watch: Watch,
+    watch: InterruptCheck,
 }
 
 impl<A: Method> std::fmt::Debug for OffPolicy<A> {
@@ -77,22 +77,22 @@ impl<A: Method> OffPolicy<A> {
         config: A::Config,
         seed: u64,
     ) -> Result<Self> {
-        expect_resetting(env.as_ref())?;
+        check_autoreset(env.as_ref())?;
         let (spec, n) = (env.spec(), env.num_envs());
-        let how = A::gathering(&config, spec)?;
-        how.check()?;
+        let replay_config = A::replay_config(&config, spec)?;
+        replay_config.check()?;
         let mut streams = Streams::new(seed);
         let networks = make(spec, &mut streams.policy)?;
         let learner = Box::new(A::new(config.clone(), networks, spec, n)?);
         let seeds = [streams.iteration(), streams.iteration()];
-        let agent = OffPolicyAgent::new(learner, how, &Surroundings::of(env.as_ref()), seeds)?;
-        let options = how.normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
+        let agent = OffPolicyAgent::new(learner, replay_config, &EnvInfo::from_env(env.as_ref()), seeds)?;
+        let options = replay_config.normalize.map(|options| NormalizerOptions { gamma: replay_config.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
-        let nothing = agent.replay_state()?;
+        let empty_replay = agent.replay_state()?;
         Ok(Self {
             env,
             agent,
-            nothing,
+            nothing: empty_replay,
             config,
             normalizer,
             seed,
@@ -100,7 +100,7 @@ impl<A: Method> OffPolicy<A> {
             episodes: Episodes::new(0, VecDeque::new()),
             run: Run::default(),
             put: false,
-            watch: Watch::default(),
+            watch: InterruptCheck::default(),
         })
     }
 
@@ -185,20 +185,20 @@ impl<A: Method> OffPolicy<A> {
     /// ([`rlox_core::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
-        let Self { env, agent, normalizer, streams, episodes, put, watch, .. } = self;
-        if std::mem::take(put) {
-            agent.go_on(env.as_ref())?;
-        } else if !agent.started() {
-            episodes.forget(env.as_mut());
+        let Self { env, agent, normalizer, streams, episodes, put: env_restored, watch: interrupt, .. } = self;
+        if std::mem::take(env_restored) {
+            agent.attach(env.as_ref())?;
+        } else if !agent.env_initialized() {
+            episodes.discard(env.as_mut());
             let mut obs = Vec::new();
             resize("num_envs", &mut obs, env.num_envs() * env.spec().observation.dim(), 0.0)?;
             env.reset(Seeds::Base(streams.reset()), None, &ResetOptions::default(), &mut obs)?;
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
-        agent.set_growth(self.run.growth())?;
-        let done = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || watch.check().map(|()| false));
+        agent.set_progress_per_step(self.run.progress_per_step())?;
+        let result = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || interrupt.check().map(|()| false));
         episodes.update(env.as_mut());
-        done?;
+        result?;
         Ok(self.metrics())
     }
 
@@ -211,7 +211,7 @@ impl<A: Method> OffPolicy<A> {
             episodes: episodes.total,
             updates: agent.updates(),
             exploration_rate: agent.learner().exploration_rate(agent.progress()),
-            learned: agent.learned(),
+            learned: agent.last_update(),
         }
     }
 }

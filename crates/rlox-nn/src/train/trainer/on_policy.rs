@@ -6,7 +6,7 @@ use std::ops::Range;
 use rlox_core::profile::{self, Phase};
 use rlox_core::{
     EnvSpec, Error, FieldData, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds,
-    VectorEnv, Watch, collect,
+    VectorEnv, InterruptCheck, collect,
 };
 
 use super::Run;
@@ -14,7 +14,7 @@ use crate::ActorCritic;
 use crate::alloc::resize;
 use crate::train::streams::Streams;
 use crate::train::{
-    Encoding, Episodes, IterationStreams, Learned, Metrics, Minibatches, Settings, check_share, evaluate_policy,
+    Encoding, Episodes, IterationStreams, UpdateStats, Metrics, Minibatches, ConfigMap, check_share, evaluate_policy,
 };
 
 /// What sets one on-policy method apart: its settings, and how it learns from a rollout.
@@ -29,7 +29,7 @@ pub trait Algorithm: std::fmt::Debug {
     fn check_for(&self, num_envs: usize) -> Result<()>;
 
     /// Steps from each environment in an iteration, what is normalised, and the rest of how they are collected.
-    fn collection(&self) -> (usize, Option<NormalizerOptions>, Collection);
+    fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig);
 
     /// Learns from a finished rollout, until `stop` ends it; what was learned before stays. `order` decides the order of
     /// the steps; schedules go by `progress`.
@@ -44,15 +44,15 @@ pub trait Algorithm: std::fmt::Debug {
         order: &mut Pcg64,
         progress: f64,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<Learned>;
+    ) -> Result<UpdateStats>;
 
     /// The settings by the names that checkpoints have for them, but for those of normalisation.
-    fn settings(&self) -> Settings;
+    fn config_map(&self) -> ConfigMap;
 }
 
 /// How a rollout is collected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Collection {
+pub struct CollectConfig {
     /// Discount.
     pub gamma: f64,
     /// From one-step advantages (0) to Monte Carlo (1).
@@ -68,7 +68,7 @@ pub struct OnPolicy<A, P> {
     pub(in crate::train) config: A,
     pub(in crate::train) collector: Collector,
     /// Of all iterations: each alone may be too short to be asked whether to stop.
-    watch: Watch,
+    watch: InterruptCheck,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for OnPolicy<A, P> {
@@ -95,9 +95,9 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         config.check_for(env.num_envs())?;
         let mut streams = Streams::new(seed);
         let policy = make(env.spec(), &mut streams.policy)?;
-        let (n_steps, normalize, how) = config.collection();
-        let collector = Collector::new(env, n_steps, normalize, how, (seed, streams))?;
-        Ok(Self { policy, config, collector, watch: Watch::default() })
+        let (n_steps, normalize, collect_config) = config.collect_config();
+        let collector = Collector::new(env, n_steps, normalize, collect_config, (seed, streams))?;
+        Ok(Self { policy, config, collector, watch: InterruptCheck::default() })
     }
 
     /// The policy.
@@ -161,25 +161,25 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// learned before stays.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, watch } = self;
-        watch.check()?;
+        let Self { policy, config, collector, watch: interrupt } = self;
+        interrupt.check()?;
         let timesteps = collector.timesteps;
         collector.collect(policy).map_err(|error| error.at_timestep(timesteps))?;
         let Collector { buffer, minibatches, iteration, .. } = collector;
         let mut stopped = Ok(());
         let mut stop = || {
-            stopped = watch.check();
+            stopped = interrupt.check();
             stopped.is_err()
         };
-        let learned = config
+        let last_update = config
             .update(policy, buffer, minibatches, &mut iteration.order, progress, &mut stop)
             .map_err(|error| error.at_timestep(timesteps))?;
-        if learned.updates > 0 {
-            collector.updates += learned.updates;
+        if last_update.updates > 0 {
+            collector.updates += last_update.updates;
             collector.count_steps();
         }
         stopped?;
-        Ok(Metrics { learned, ..collector.metrics() })
+        Ok(Metrics { learned: last_update, ..collector.metrics() })
     }
 }
 
@@ -194,12 +194,12 @@ pub fn collect_transitions(
     streams: &mut [Pcg64],
     buffer: &mut RolloutBuffer,
     mut normalizer: Option<&mut Normalizer>,
-    how: Collection,
+    config: CollectConfig,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<()> {
     loop {
-        let mut exploring = Exploring { policy, every: how.sde_sample_freq, step: 0, stop };
-        collect(env, &mut exploring, streams, buffer, normalizer.as_deref_mut(), how.gamma, how.gae_lambda)?;
+        let mut exploring = Exploring { policy, every: config.sde_sample_freq, step: 0, stop };
+        collect(env, &mut exploring, streams, buffer, normalizer.as_deref_mut(), config.gamma, config.gae_lambda)?;
         // Again if all that happened was resets.
         if buffer.transitions() > 0 {
             return Ok(());
@@ -221,7 +221,7 @@ pub fn estimate_advantages(
     gae_lambda: f64,
 ) -> Result<()> {
     let (n, steps) = (buffer.num_envs(), buffer.n_steps());
-    let mut worth = |data: FieldData<'_>, rows: Range<usize>| -> Result<Vec<f32>> {
+    let mut value_fn = |data: FieldData<'_>, rows: Range<usize>| -> Result<Vec<f32>> {
         let mut values = Vec::new();
         resize("num_envs", &mut values, rows.len(), 0.0)?;
         encoding.encode(data, rows, inputs)?;
@@ -232,8 +232,8 @@ pub fn estimate_advantages(
     let obs = buffer.field("obs").ok_or_else(none)?;
     encoding.check(obs)?;
     profile::enter(Phase::Inference);
-    let last = worth(obs.data(), steps * n..(steps + 1) * n)?;
-    let finals = worth(buffer.final_obs(), 0..buffer.final_index().len())?;
+    let last = value_fn(obs.data(), steps * n..(steps + 1) * n)?;
+    let finals = value_fn(buffer.final_obs(), 0..buffer.final_index().len())?;
     profile::enter(Phase::GaeCompute);
     buffer.finish(&last, &finals, gamma, gae_lambda)
 }
@@ -273,7 +273,7 @@ pub(in crate::train) struct Collector {
     pub(in crate::train) streams: Streams,
     /// Those of this iteration.
     pub(in crate::train) iteration: IterationStreams,
-    how: Collection,
+    how: CollectConfig,
     pub(in crate::train) started: bool,
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) timesteps: u64,
@@ -286,12 +286,12 @@ impl Collector {
         env: Box<dyn VectorEnv>,
         n_steps: usize,
         normalize: Option<NormalizerOptions>,
-        how: Collection,
+        config: CollectConfig,
         (seed, streams): (u64, Streams),
     ) -> Result<Self> {
         let buffer = RolloutBuffer::for_env(n_steps, env.as_ref())?;
         let (num_envs, dim) = (env.num_envs(), env.spec().observation.dim());
-        let options = normalize.map(|options| NormalizerOptions { gamma: how.gamma, ..options });
+        let options = normalize.map(|options| NormalizerOptions { gamma: config.gamma, ..options });
         Ok(Self {
             env,
             buffer,
@@ -300,7 +300,7 @@ impl Collector {
             seed,
             streams,
             iteration: IterationStreams::new(0, num_envs)?,
-            how,
+            how: config,
             started: false,
             episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
@@ -312,18 +312,18 @@ impl Collector {
     /// Fills the rollout and estimates advantages.
     pub(in crate::train) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
         if !self.started {
-            self.episodes.forget(self.env.as_mut());
+            self.episodes.discard(self.env.as_mut());
             let seed = Seeds::Base(self.streams.reset());
             self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
             self.started = true;
         }
         self.iteration.renew(self.streams.iteration(), self.env.num_envs())?;
-        let Self { env, buffer, normalizer, how, iteration, .. } = self;
+        let Self { env, buffer, normalizer, how: config, iteration, .. } = self;
         let actions = &mut iteration.actions;
-        let done = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *how, &mut || false);
+        let result = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
         // Those of a rollout that failed have ended, too.
         self.episodes.update(self.env.as_mut());
-        done
+        result
     }
 
     /// Counts the rollout's steps, once they were learned from.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Ahead, AutoresetMode, Begun, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, Seeds,
+    StalenessPolicy, AutoresetMode, RolloutJob, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, Seeds,
     Space, Step, VecEnv, VectorEnv,
 };
 use rlox_nn::train::{
@@ -97,7 +97,7 @@ fn the_loop_and_one_actor_in_turn_with_the_learner_load_each_others() {
 #[test]
 fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
     for (actors, max_lag) in [(1, 1), (2, 3)] {
-        let ahead = Ahead { max_lag, lockstep: true };
+        let ahead = StalenessPolicy { max_lag, lockstep: true };
         let scratch = tempfile::tempdir().unwrap();
         let mut first = impala(actors, ahead, 1);
         let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
@@ -116,7 +116,7 @@ fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
             let mut lags = Vec::new();
             while other.timesteps() < 2000 {
                 other.iterate(0.5).unwrap();
-                lags.push(other.lag());
+                lags.push(other.staleness());
             }
             let last: Vec<_> = (0..lags.len() as u64).map(|k| k.min(max_lag as u64)).collect();
             assert_eq!(lags, last);
@@ -131,7 +131,7 @@ fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
 
 #[test]
 fn free_actors_go_on_within_the_bound() {
-    let (scratch, ahead) = (tempfile::tempdir().unwrap(), Ahead { max_lag: 3, lockstep: false });
+    let (scratch, ahead) = (tempfile::tempdir().unwrap(), StalenessPolicy { max_lag: 3, lockstep: false });
     let mut first = impala(2, ahead, 1);
     let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
     first.save(scratch.path()).unwrap();
@@ -170,7 +170,7 @@ fn checkpoints_of_other_trainers_are_refused() {
     saved.save(&path).unwrap();
     rejects(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, (Error::Config, "algorithm", "a2c", "impala"));
     rejects(|| impala(3, IN_TURN, 1), &path, setting("num_actors = 3", "2"));
-    let ahead = Ahead { max_lag: 1, lockstep: true };
+    let ahead = StalenessPolicy { max_lag: 1, lockstep: true };
     rejects(|| impala(2, ahead, 1), &path, setting("max_lag = 1", "0"));
     let more_envs = || {
         let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
@@ -217,10 +217,10 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
         // Of the second actor.
         (
             |c| {
-                let (n, words) = ([4], [4, Pcg64::WORDS]);
+                let (n, words) = ([4], [4, Pcg64::STATE_LEN]);
                 let states = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, f64::NAN, 0.0, 0.0, 0.0];
-                let stream: Vec<i64> = (0..4).flat_map(|i| Pcg64::seed_from(i).to_words()).collect();
-                c.put(
+                let stream: Vec<i64> = (0..4).flat_map(|i| Pcg64::seed_from(i).to_state_array()).collect();
+                c.insert_arrays(
                     "environment",
                     &[
                         ("states", &[4, 4], states[..].into()),
@@ -253,7 +253,7 @@ struct Elsewhere {
 }
 
 impl Collect<NamedTensors, Rollout> for Elsewhere {
-    fn collect(&mut self, begun: &mut Begun<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+    fn collect(&mut self, begun: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, plan, .. } = self;
         policy.load(&begun.weights)?;
         if !std::mem::replace(&mut self.begun, true) {

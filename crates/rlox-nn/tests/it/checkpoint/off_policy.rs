@@ -9,7 +9,7 @@ use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyAlgorithm, OffPolicyMethod, Priorities, Sac, SacConfig,
     Schedule, Td3, Td3Config,
 };
-use rlox_nn::{Activation, NamedTensors, Optimizer, QNetworks, TdLoss, TwinCritics};
+use rlox_nn::{Activation, NamedTensors, Optimizer, QNetworks, TdLoss, CriticEnsemble};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -169,7 +169,7 @@ fn checkpoints_of_other_trainers_are_refused() {
     let wide = Sac::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[9], r), config.clone(), 1);
     rejects(&mut wide.unwrap(), &path, setting("net_arch = [9]", "[8]"));
     let three = |spec: &_, rng: &mut _| {
-        Ok((config.mlp(spec, &[8], rng)?.0, TwinCritics::mlp(spec, &[8], Activation::Relu, 3, rng)?))
+        Ok((config.mlp(spec, &[8], rng)?.0, CriticEnsemble::mlp(spec, &[8], Activation::Relu, 3, rng)?))
     };
     rejects(&mut Sac::new(pendulum(2), three, config.clone(), 1).unwrap(), &path, setting("n_critics = 3", "2"));
     let changes: [Change<SacConfig>; 10] = [
@@ -288,7 +288,7 @@ fn remember(checkpoint: &mut Checkpoint, name: &str, x: f64) {
         rlox_core::FieldMut::I64(data) => data.fill(x as i64),
         rlox_core::FieldMut::U8(data) | rlox_core::FieldMut::Bool(data) => data.fill(x as u8),
     }
-    checkpoint.put_fields("replay", &fields).unwrap();
+    checkpoint.insert_fields("replay", &fields).unwrap();
 }
 
 fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
@@ -299,7 +299,7 @@ fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
         let data = if tensor.name == name { vec![x; tensor.data.len()] } else { tensor.data.clone() };
         changed.push(tensor.name.clone(), &tensor.shape, data).unwrap();
     }
-    checkpoint.put_safetensors(member, changed.to_safetensors()).unwrap();
+    checkpoint.insert_safetensors(member, changed.to_safetensors()).unwrap();
 }
 
 /// Changes that are refused in a trainer that is going and in one that is new.
@@ -363,15 +363,15 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
                 |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("policy_delay")),
                 corrupt("settings", "no key \"policy_delay\""),
             ),
-            (|c| c.put_safetensors("replay", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("replay", "")),
+            (|c| c.insert_safetensors("replay", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("replay", "")),
             (|c| remember(c, "pushed", 7.0), (Error::Shape, "replay, arrays[", "", "")),
             (|c| remember(c, "step.rewards", f64::NAN), (Error::NotFinite, "replay, arrays[\"step.rewards\"]", "", "")),
             (|c| remember(c, "tails", 9.0), (Error::Config, "replay, arrays[\"tails\"]", "", "")),
             (
-                |c| c.put("environment", &[("states", &[3, 1], [0.0_f64; 3][..].into())]).unwrap(),
+                |c| c.insert_arrays("environment", &[("states", &[3, 1], [0.0_f64; 3][..].into())]).unwrap(),
                 corrupt("environment", ""),
             ),
-            (|c| c.put("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
+            (|c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
             (|c| fill(c, "optimizer", "actor.step", 0.5), (Error::Config, "optimizer, state", "", "")),
             (
                 |c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN),
@@ -389,7 +389,7 @@ fn priorities_that_make_no_sense_are_refused() {
             (|c| remember(c, "n_step", 2.0), (Error::Config, "replay, arrays[\"n_step\"]", "3", "2")),
             (|c| remember(c, "priorities", f64::NAN), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
             (|c| remember(c, "priorities", -1.0), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
-            (|c| c.put_fields("replay", &[]).unwrap(), (Error::Config, "replay, arrays[", "", "")),
+            (|c| c.insert_fields("replay", &[]).unwrap(), (Error::Config, "replay, arrays[", "", "")),
         ],
     );
 }

@@ -313,10 +313,10 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             corrupt("settings", "no key \"gamma\""),
         ),
         (|c| c.manifest["algorithm"] = json!(1), corrupt("algorithm", "")),
-        (|c| c.put_safetensors("networks", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("networks", "")),
-        (|c| c.put("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
+        (|c| c.insert_safetensors("networks", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("networks", "")),
+        (|c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
         (
-            |c| c.put("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(),
+            |c| c.insert_arrays("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(),
             corrupt("environment", ""),
         ),
         (|c| fill(c, "optimizer", "log_std.step", 0.5), (Error::Config, "optimizer, state", "", "")),
@@ -344,7 +344,7 @@ fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
         let data = if tensor.name == name { vec![x; tensor.data.len()] } else { tensor.data.clone() };
         changed.push(tensor.name.clone(), &tensor.shape, data).unwrap();
     }
-    checkpoint.put_safetensors(member, changed.to_safetensors()).unwrap();
+    checkpoint.insert_safetensors(member, changed.to_safetensors()).unwrap();
 }
 
 #[test]

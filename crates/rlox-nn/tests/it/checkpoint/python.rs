@@ -208,7 +208,7 @@ fn without_replay(from: &Path, to: &Path, said: serde_json::Value) {
     less.manifest.insert("replay".into(), said);
     for member in ["networks", "optimizer", "normalizer", "environment"] {
         if let Some(bytes) = saved.safetensors(member) {
-            less.put_safetensors(member, bytes.to_vec()).unwrap();
+            less.insert_safetensors(member, bytes.to_vec()).unwrap();
         }
     }
     less.write(to).unwrap();

@@ -6,9 +6,9 @@ use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Error, Pcg64, Result, Space};
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
-    ActionScaling, ActionValue, Activation, Critics, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp,
+    ActionScaling, ActionValue, Activation, CriticReduction, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp,
     NamedTensors, Optimizer, QFunction, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, Temperature,
-    Transitions, TwinCritics, ValuedActions,
+    QBatch, CriticEnsemble, CriticBatch,
 };
 
 use crate::support::learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
@@ -121,8 +121,8 @@ proptest! {
     #[test]
     fn actions_through_critics(rows in 1_usize..5, count in 1_usize..4, smallest: bool, seed: u64) {
         let pairs = (0..count as u64).map(|i| [mlp(5, 1, seed ^ i), mlp(5, 1, seed ^ i)]).collect();
-        let mut critics = TwinCritics::new(pairs, 3).unwrap();
-        let which = if smallest { Critics::Smallest } else { Critics::First };
+        let mut critics = CriticEnsemble::new(pairs, 3).unwrap();
+        let which = if smallest { CriticReduction::Min } else { CriticReduction::First };
         let (obs, mut actions) = (draws(rows * 3, seed ^ 7, 1.0), draws(rows * 2, seed ^ 8, 1.0));
         let [mut values, mut each] = [vec![0.0; rows], vec![0.0; rows * count]];
         let [mut slopes, mut ignored] = [vec![0.0; rows * 2], vec![0.0; rows * 2]];
@@ -206,12 +206,12 @@ fn what_comes_after_a_terminated_state_may_be_anything() {
     let (mut one, mut other) = (q_networks(8), q_networks(8));
     let expected = one.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
     let next = vec![f32::NAN; good.next_obs.len()];
-    let anything = Transitions { next_masks: Some(&[false; 12]), next_obs: &next, ..good.transitions() };
+    let anything = QBatch { next_masks: Some(&[false; 12]), next_obs: &next, ..good.transitions() };
     assert_eq!(other.update(&anything, DOUBLE, &Optimizer::adam(1e-3), None).unwrap(), expected);
     assert_eq!(one.tensors(), other.tensors());
     // One goes on.
     let terminated = [true, true, false, true];
-    let masked = Transitions { terminated: &terminated, next_masks: Some(&[false; 12]), ..good.transitions() };
+    let masked = QBatch { terminated: &terminated, next_masks: Some(&[false; 12]), ..good.transitions() };
     let result = q_networks(8).update(&masked, DOUBLE, &Optimizer::adam(1e-3), None);
     assert_eq!(assert_rejects(result, Error::Action, "next_masks").at.row, Some(2));
 }
@@ -226,22 +226,22 @@ fn wrong_minibatches_are_named_and_change_nothing() {
     let all = good.transitions();
     let (obs, next_obs) = (spoilt(&good.obs, 4), spoilt(&good.next_obs, 3));
     let cases: [(_, Variant, _, _, _); 10] = [
-        (Transitions { actions: &[0, 1, 3, 0], ..all }, Error::Action, "actions", "3", Some(2)),
-        (Transitions { rewards: &[0.0; 3], ..all }, Error::Shape, "rewards", "3", None),
-        (Transitions { obs: &[0.0; 11], ..all }, Error::Shape, "obs", "11 numbers", None),
-        (Transitions { discount: Discount::Same(1.5), ..all }, Error::Config, "discount", "1.5", Some(0)),
-        (Transitions { weights: Some(&[1.0; 5]), ..all }, Error::Shape, "weights", "5", None),
-        (Transitions { next_masks: Some(&[false; 12]), ..all }, Error::Action, "next_masks", "none", Some(1)),
-        (Transitions { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..all }, Error::NotFinite, "rewards", "NaN", Some(1)),
+        (QBatch { actions: &[0, 1, 3, 0], ..all }, Error::Action, "actions", "3", Some(2)),
+        (QBatch { rewards: &[0.0; 3], ..all }, Error::Shape, "rewards", "3", None),
+        (QBatch { obs: &[0.0; 11], ..all }, Error::Shape, "obs", "11 numbers", None),
+        (QBatch { discount: Discount::Same(1.5), ..all }, Error::Config, "discount", "1.5", Some(0)),
+        (QBatch { weights: Some(&[1.0; 5]), ..all }, Error::Shape, "weights", "5", None),
+        (QBatch { next_masks: Some(&[false; 12]), ..all }, Error::Action, "next_masks", "none", Some(1)),
+        (QBatch { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..all }, Error::NotFinite, "rewards", "NaN", Some(1)),
         (
-            Transitions { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..all },
+            QBatch { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..all },
             Error::NotFinite,
             "weights",
             "inf",
             Some(2),
         ),
-        (Transitions { obs: &obs, ..all }, Error::NotFinite, "obs", "NaN", Some(1)),
-        (Transitions { next_obs: &next_obs, ..all }, Error::NotFinite, "next_obs", "NaN or infinity", Some(1)),
+        (QBatch { obs: &obs, ..all }, Error::NotFinite, "obs", "NaN", Some(1)),
+        (QBatch { next_obs: &next_obs, ..all }, Error::NotFinite, "next_obs", "NaN or infinity", Some(1)),
     ];
     for (batch, variant, argument, got, row) in cases {
         let rejected = assert_rejects(q.update(&batch, DOUBLE, &optimizer, None), variant, argument);
@@ -251,7 +251,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
     assert_rejects(q.act(&[0.0; 3], None, 1.5, &mut rngs, &mut [0]), Error::Config, "epsilon");
     let nan = q.act(&[f32::NAN; 3], None, 0.0, &mut rngs, &mut [0]);
     assert_eq!(nan_row(nan, "obs"), Some(0));
-    assert_rejects(q.track(2.0), Error::Config, "tau");
+    assert_rejects(q.soft_update(2.0), Error::Config, "tau");
     assert_eq!(q.tensors(), before);
 }
 
@@ -274,15 +274,15 @@ fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
     let all = good.valued(&[0.0; 4]);
     for (batch, argument, row) in [
         (good.valued(&[0.0, 0.0, f32::NAN, 0.0]), "targets", 2),
-        (ValuedActions { obs: &spoilt(&good.obs, 4), ..all }, "obs", 1),
-        (ValuedActions { actions: &spoilt(&good.actions, 7), ..all }, "actions", 3),
-        (ValuedActions { weights: Some(&[1.0, f32::NAN, 1.0, 1.0]), ..all }, "weights", 1),
+        (CriticBatch { obs: &spoilt(&good.obs, 4), ..all }, "obs", 1),
+        (CriticBatch { actions: &spoilt(&good.actions, 7), ..all }, "actions", 3),
+        (CriticBatch { weights: Some(&[1.0, f32::NAN, 1.0, 1.0]), ..all }, "weights", 1),
     ] {
         assert_eq!(nan_row(critics.update(&batch, 0.5, &optimizer, None), argument), Some(row), "{argument}");
     }
     assert!(critics.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
     assert_eq!(critics.tensors(), before);
-    assert!(TwinCritics::<Mlp>::new(vec![], 3).is_err() && TwinCritics::new(vec![pair(3, 8, 1, 0)], 3).is_err());
+    assert!(CriticEnsemble::<Mlp>::new(vec![], 3).is_err() && CriticEnsemble::new(vec![pair(3, 8, 1, 0)], 3).is_err());
 
     let mut policy = squashed(8, false);
     let before = policy.tensors();

@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{Actions, ActionsMut, Ends, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space, Vtrace};
+use rlox_core::{Actions, ActionsMut, EpisodeEnds, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space, VtraceConfig};
 use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Distribution, Given, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    Activation, ActorCritic, ActorCriticLoss, Distribution, DistInputs, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
     PolicyNetworks, Trajectories, VtraceTargets,
 };
 
@@ -225,11 +225,11 @@ proptest! {
             masks: masks.as_deref(),
             log_probs: &away(&drawn.log_probs, seed ^ 3, [0.05, 0.5]),
             rewards: &draws(rows, seed ^ 5, 1.0),
-            ends: Ends::dones(&ended),
+            ends: EpisodeEnds::dones(&ended),
             num_envs: ENVS,
         };
         let mut targets = VtraceTargets::default();
-        let batch = targets.minibatch(&mut policy, &trajectories, Vtrace::default()).unwrap();
+        let batch = targets.minibatch(&mut policy, &trajectories, VtraceConfig::default()).unwrap();
         let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.1 };
         gradients_are_differences(&mut policy, kind, &batch, &loss, seed);
     }
@@ -333,7 +333,7 @@ fn a_single_output_that_is_no_number_is_named() {
             logits[3] = wrong;
             let allowed = [true; 8];
             for masks in [None, Some(&allowed[..2 * outputs * if outputs == space.dim() { 2 } else { 1 }])] {
-                let given = Given { outputs: &logits, hidden: &[], masks };
+                let given = DistInputs { outputs: &logits, hidden: &[], masks };
                 let len = 2 * space.dim();
                 let result = distribution.mode(given, ActionsMut::Discrete(&mut integers[..len]));
                 rejects_nan(result, "logits", wrong, 1);
@@ -341,7 +341,7 @@ fn a_single_output_that_is_no_number_is_named() {
         }
         assert_eq!(integers, [9; 4]);
         let mut normal = Distribution::new(&Space::uniform_box(-1.0, 1.0, &[1]), 0.0).unwrap();
-        let given = Given { outputs: &[0.0, wrong], hidden: &[], masks: None };
+        let given = DistInputs { outputs: &[0.0, wrong], hidden: &[], masks: None };
         rejects_nan(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), "mean", wrong, 1);
     }
 }
@@ -375,7 +375,7 @@ fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
                 if sde { Distribution::state_dependent(&space, 2, 0.0) } else { Distribution::new(&space, 0.0) }
                     .unwrap();
             let hidden = if sde { &good[..] } else { &[] };
-            let given = Given { outputs: &good, hidden, masks: None };
+            let given = DistInputs { outputs: &good, hidden, masks: None };
             let (mut log_probs, mut entropies, mut out) = ([9.0; 2], [9.0; 2], [9.0; 4]);
             let actions = Actions::Continuous(&bad);
             rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "actions", wrong, 1);
@@ -383,14 +383,14 @@ fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
             rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "actions", wrong, 1);
             assert!(it.parameters().unwrap().tensors().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
             if sde {
-                let (given, actions) = (Given { hidden: &bad, ..given }, Actions::Continuous(&good));
+                let (given, actions) = (DistInputs { hidden: &bad, ..given }, Actions::Continuous(&good));
                 rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "hidden", wrong, 1);
                 rejects_nan(it.mode(given, ActionsMut::Continuous(&mut out)), "hidden", wrong, 1);
                 let mut rngs = [0, 1].map(Pcg64::seed_from);
                 let result = it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs);
                 rejects_nan(result, "hidden", wrong, 1);
                 assert_eq!(rngs, [0, 1].map(Pcg64::seed_from));
-                it.evaluate(Given { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+                it.evaluate(DistInputs { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
                 rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "hidden", wrong, 1);
             }
             assert_eq!((log_probs, entropies, out), ([9.0; 2], [9.0; 2], [9.0; 4]));
@@ -483,7 +483,7 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
     ];
     for (mut distribution, width, hidden, continuous) in cases {
         let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
-        let given = Given { outputs: &outputs, hidden: &hidden, masks: None };
+        let given = DistInputs { outputs: &outputs, hidden: &hidden, masks: None };
         let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
         let rejects_backward = |result| {
             let rejected = assert_rejects(result, Error::Shape, "backward");
@@ -491,7 +491,7 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
         };
         rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
         // One row is not two, and a sample is no evaluation.
-        let less = Given { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
+        let less = DistInputs { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
         let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
         distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
         rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
@@ -522,7 +522,7 @@ fn actions_that_masks_forbid_are_not_evaluated() {
     ] {
         let mut distribution = Distribution::new(&space, 0.0).unwrap();
         let outputs = vec![0.1; 2 * distribution.outputs()];
-        let given = Given { outputs: &outputs, hidden: &[], masks: Some(masks) };
+        let given = DistInputs { outputs: &outputs, hidden: &[], masks: Some(masks) };
         let (mut log_probs, mut entropies) = ([7.0; 2], [7.0; 2]);
         let evaluated = distribution.evaluate(given, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
         let rejected = assert_rejects(evaluated, Error::Action, "actions");
@@ -546,7 +546,7 @@ fn standard_deviations_begin_far_from_the_ends_of_f32() {
             (Distribution::new(&space, log_std_init).unwrap(), &[][..]),
             (Distribution::state_dependent(&space, 2, log_std_init).unwrap(), &[100.0, -3.0]),
         ] {
-            let given = Given { outputs: &[0.0], hidden, masks: None };
+            let given = DistInputs { outputs: &[0.0], hidden, masks: None };
             distribution.sample(given, rngs, ActionsMut::Continuous(&mut actions), &mut log_probs).unwrap();
             assert!(actions[0].is_finite() && log_probs[0].is_finite());
         }

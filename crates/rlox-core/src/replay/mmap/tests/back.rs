@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
-    for (hot, total, spare, then, now) in [
+    for (hot, total, slack, then, now) in [
         (3, 10, 4, 7, 9),
         (3, 10, 4, 7, 14),
         (10, 10, 4, 25, 29),
@@ -12,7 +12,7 @@ fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
         (1, 3, 1, 2, 4),
         (2, 20, 3, 4, 23),
     ] {
-        let (_scratch, path, mut buffer) = made(hot, total, spare);
+        let (_scratch, path, mut buffer) = new_buffer(hot, total, slack);
         push(&mut buffer, 0..then).unwrap();
         let (state, before) = (buffer.state().unwrap(), rows(&buffer).unwrap());
         push(&mut buffer, then..now).unwrap();
@@ -37,7 +37,7 @@ fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
 
 #[test]
 fn what_was_overwritten_cannot_be_gone_back_to() {
-    let (_scratch, _, mut buffer) = made(3, 10, 4);
+    let (_scratch, _, mut buffer) = new_buffer(3, 10, 4);
     push(&mut buffer, 0..20).unwrap();
     let state = buffer.state().unwrap();
     push(&mut buffer, 20..25).unwrap();
@@ -51,7 +51,7 @@ fn what_was_overwritten_cannot_be_gone_back_to() {
 fn a_kill_or_a_disk_that_fails_on_the_way_back_leaves_whole_rows() {
     let mut failed = 0;
     for first in 0..40 {
-        let (_scratch, path, mut buffer) = made(2, 20, 3);
+        let (_scratch, path, mut buffer) = new_buffer(2, 20, 3);
         push(&mut buffer, 0..5).unwrap();
         let state = buffer.state().unwrap();
         push(&mut buffer, 5..19).unwrap();
@@ -75,7 +75,7 @@ fn a_kill_or_a_disk_that_fails_on_the_way_back_leaves_whole_rows() {
 
 #[test]
 fn ctrl_c_on_the_way_back_leaves_whole_rows() {
-    let (_scratch, path, mut buffer) = made(100, 30_000, 4000);
+    let (_scratch, path, mut buffer) = new_buffer(100, 30_000, 4000);
     push(&mut buffer, 0..10).unwrap();
     let state = buffer.state().unwrap();
     let (mut between, mut stopped) = (0, 0);
@@ -128,12 +128,12 @@ fn other(row: usize) -> ExperienceRecord {
 }
 
 #[test]
-fn rows_that_came_in_the_place_of_others_are_not_taken_for_them() {
+fn replaced_rows_are_not_mistaken_for_the_old_ones() {
     for again in [false, true] {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("replay");
-        let part = |name| Part::new(name, &[1], DType::F32);
-        let layout = Layout::new(part("obs"), part("actions"));
+        let part = |name| FieldSpec::new(name, &[1], DType::F32);
+        let layout = TransitionSchema::new(part("obs"), part("actions"));
         let mut buffer = MmapReplayBuffer::create_with(&path, 4, 100, layout, Some(20)).unwrap();
         let anew = |buffer: MmapReplayBuffer| {
             if !again {
@@ -171,7 +171,7 @@ fn rows_that_came_in_the_place_of_others_are_not_taken_for_them() {
 
 #[test]
 fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
-    let (_scratch, _, mut buffer) = made(3, 10, 4);
+    let (_scratch, _, mut buffer) = new_buffer(3, 10, 4);
     push(&mut buffer, 0..16).unwrap();
     let early = buffer.state().unwrap();
     push(&mut buffer, 16..18).unwrap();
@@ -186,7 +186,7 @@ fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
 
 #[test]
 fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
-    let (_scratch, path, mut buffer) = made(10, 50, 40);
+    let (_scratch, path, mut buffer) = new_buffer(10, 50, 40);
     let len = buffer.cold.record.len;
     push(&mut buffer, 0..3).unwrap();
     buffer.flush().unwrap();

@@ -3,35 +3,35 @@
 use super::*;
 
 #[test]
-fn a_disk_that_fails_at_any_call_loses_nothing_that_was_taken() {
+fn a_disk_that_fails_at_any_call_loses_no_stored_row() {
     for first in 0..60 {
-        let (_scratch, path, mut buffer) = made(3, 10, 4);
+        let (_scratch, path, mut buffer) = new_buffer(3, 10, 4);
         buffer.cold.disk.faults.left.set(Some(first));
-        let (mut taken, mut failed) = (0, 0);
+        let (mut num_stored, mut failed) = (0, 0);
         for _ in 0..40 {
-            match push(&mut buffer, taken..taken + 1) {
-                Ok(()) => taken += 1,
+            match push(&mut buffer, num_stored..num_stored + 1) {
+                Ok(()) => num_stored += 1,
                 Err(Error::Io { .. }) => failed += 1,
                 Err(other) => panic!("{other}"),
             }
-            if taken % 7 == 0 {
+            if num_stored % 7 == 0 {
                 failed += usize::from(buffer.flush().is_err());
             }
-            assert_eq!(buffer.indices().end, taken);
+            assert_eq!(buffer.indices().end, num_stored);
         }
         assert!(failed > 0 || first > 20, "{first}");
         buffer.cold.disk.faults.left.set(None);
-        assert_eq!(check(&buffer), taken.saturating_sub(10)..taken);
-        push(&mut buffer, taken..taken + 2).unwrap();
-        assert_eq!(check(&buffer).end, taken + 2);
+        assert_eq!(check(&buffer), num_stored.saturating_sub(10)..num_stored);
+        push(&mut buffer, num_stored..num_stored + 2).unwrap();
+        assert_eq!(check(&buffer).end, num_stored + 2);
         drop(buffer);
-        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, taken + 2);
+        assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()).end, num_stored + 2);
     }
 }
 
 #[test]
-fn more_rows_than_stay_in_memory_are_taken_in_pieces_and_others_whole() {
-    let (_scratch, _path, mut buffer) = made(5, 20, 4);
+fn pushes_larger_than_memory_are_split_and_smaller_ones_are_atomic() {
+    let (_scratch, _path, mut buffer) = new_buffer(5, 20, 4);
     push(&mut buffer, 0..5).unwrap();
     buffer.cold.disk.faults.left.set(Some(0));
     assert!(matches!(push(&mut buffer, 5..10), Err(Error::Io { .. })));
@@ -47,7 +47,7 @@ fn more_rows_than_stay_in_memory_are_taken_in_pieces_and_others_whole() {
 #[test]
 fn what_a_failing_disk_dropped_is_written_again() {
     for (hot, writes, lost) in [(10, 2, false), (2, 1, true)] {
-        let (_scratch, path, mut buffer) = made(hot, 50, 40);
+        let (_scratch, path, mut buffer) = new_buffer(hot, 50, 40);
         push(&mut buffer, 0..8).unwrap();
         buffer.flush().unwrap();
         let before = fs::read(&path).unwrap();
