@@ -49,7 +49,7 @@ fn train(timesteps: u64) -> Result<f64> {
     let mut iterations = 0;
     dqn.train(timesteps, |metrics| {
         iterations += 1;
-        if let Some(learned) = metrics.learned.filter(|_| iterations % 20 == 0) {
+        if let Some(learned) = metrics.last_update.filter(|_| iterations % 20 == 0) {
             println!(
                 "{:>6} steps  {:>8.0} steps/s  return {:>6.1}  loss {:>8.4}  random actions {:>4.1} %",
                 metrics.timesteps,

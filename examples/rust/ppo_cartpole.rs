@@ -59,8 +59,8 @@ fn train(timesteps: u64) -> Result<f64> {
                 metrics.timesteps,
                 steps_per_second(metrics.timesteps),
                 metrics.mean_return,
-                metrics.learned.stats.approx_kl,
-                metrics.learned.explained_variance,
+                metrics.last_update.stats.approx_kl,
+                metrics.last_update.explained_variance,
             );
         }
         true

@@ -35,7 +35,7 @@ fn train(timesteps: u64) -> Result<f64> {
     let start = Instant::now();
     let steps_per_second = |steps: u64| steps as f64 / start.elapsed().as_secs_f64();
     sac.train(timesteps, |metrics| {
-        if let Some(learned) = metrics.learned.filter(|_| metrics.timesteps % 2_000 == 0) {
+        if let Some(learned) = metrics.last_update.filter(|_| metrics.timesteps % 2_000 == 0) {
             println!(
                 "{:>6} steps  {:>6.0} steps/s  return {:>8.1}  critic loss {:>7.3}  entropy coefficient {:.3}",
                 metrics.timesteps,

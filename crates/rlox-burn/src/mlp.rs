@@ -44,7 +44,7 @@ pub struct BurnMlp {
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor<1>; 2],
     step: u32,
-    kept: Option<ForwardCache>,
+    cache: Option<ForwardCache>,
 }
 
 impl BurnMlp {
@@ -70,7 +70,7 @@ impl BurnMlp {
         catch_panic(move || {
             let flat = vector(drawn, &device);
             let (means, layers) = ([flat.zeros_like(), flat.zeros_like()], views(&layout, &flat));
-            Self { layout, device, hidden, flat, layers, gradients: None, squares: None, means, step: 0, kept: None }
+            Self { layout, device, hidden, flat, layers, gradients: None, squares: None, means, step: 0, cache: None }
         })
     }
 
@@ -94,7 +94,7 @@ impl BurnMlp {
     fn set_flat(&mut self, flat: Tensor<1>) -> Result<()> {
         self.layers = catch_panic(|| views(&self.layout, &flat))?;
         self.flat = flat;
-        self.kept = None;
+        self.cache = None;
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl BurnMlp {
 
     /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        let Self { hidden, layers, kept: Some(cache), gradients, squares, device, .. } = self else { return Ok(()) };
+        let Self { hidden, layers, cache: Some(cache), gradients, squares, device, .. } = self else { return Ok(()) };
         let (sum, input) = catch_panic(|| {
             let output_gradients = (rows(dy, cache.rows, device), dh.map(|dh| rows(dh, cache.rows, device)));
             let (more, input) = hidden.backward(layers, cache, output_gradients, params, dx.is_some());
@@ -200,25 +200,25 @@ impl Network for BurnMlp {
             (numbers(y), cache)
         })?;
         copy(&out, y)?;
-        self.kept = Some(cache);
+        self.cache = Some(cache);
         Ok(())
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), h)?;
-        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+        self.layout.check_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), h)?;
+        match self.cache.as_ref().and_then(|kept| kept.inputs.last()) {
             Some(hidden) if !h.is_empty() => copy(&catch_panic(|| numbers(hidden.clone()))?, h),
             _ => Ok(()),
         }
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
+        self.layout.check_backward(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
         self.back(dy, None, params, dx)
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        self.layout.check_backward_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
+        self.layout.check_backward_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
@@ -258,7 +258,7 @@ impl Network for BurnMlp {
                 *gradients = Some(all);
             }
             let finite = stepped?;
-            (self.step, self.kept) = (step, None);
+            (self.step, self.cache) = (step, None);
             return if finite { Ok(()) } else { self.tensors().check_finite("parameters") };
         }
         let (flat, means) = catch_panic(|| {

@@ -40,15 +40,15 @@ pub struct CandleMlp {
     /// In the flat order.
     gradients: Tensor,
     /// Whether there are any since the last step.
-    live: bool,
+    has_gradients: bool,
     /// The sum of their squares, once it was asked for.
     squares: Option<f64>,
     /// The optimiser's, of gradients and of their squares.
     means: [Tensor; 2],
     step: u32,
-    kept: Option<ForwardCache>,
+    cache: Option<ForwardCache>,
     /// Held by clones too: what they have in common is copied before it is changed in place.
-    shared: Arc<()>,
+    clone_count: Arc<()>,
 }
 
 impl CandleMlp {
@@ -80,12 +80,12 @@ impl CandleMlp {
             flat,
             layers,
             gradients,
-            live: false,
+            has_gradients: false,
             squares: None,
             means,
             step: 0,
-            kept: None,
-            shared: clone_count,
+            cache: None,
+            clone_count,
         })
     }
 
@@ -101,7 +101,7 @@ impl CandleMlp {
 
     /// Makes memory its own, which it may share with clones.
     fn detach_clones(&mut self) -> Result<()> {
-        if Arc::strong_count(&self.shared) > 1 { self.copy_all() } else { Ok(()) }
+        if Arc::strong_count(&self.clone_count) > 1 { self.copy_all() } else { Ok(()) }
     }
 
     fn copy_all(&mut self) -> Result<()> {
@@ -109,7 +109,7 @@ impl CandleMlp {
         let [mean, square] = self.means.each_ref().map(own);
         let (flat, gradients, means) = (own(&self.flat)?, own(&self.gradients)?, [mean?, square?]);
         self.set_flat(flat)?;
-        (self.gradients, self.means, self.shared) = (gradients, means, Arc::new(()));
+        (self.gradients, self.means, self.clone_count) = (gradients, means, Arc::new(()));
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl CandleMlp {
     /// Other parameters in the place of these, whose forward is forgotten.
     fn replace(&mut self, flat: Tensor) -> Result<()> {
         self.set_flat(flat)?;
-        self.kept = None;
+        self.cache = None;
         Ok(())
     }
 
@@ -140,11 +140,11 @@ impl CandleMlp {
             self.detach_clones()?;
             self.squares = None;
         }
-        let Some(cache) = &self.kept else { return Ok(()) };
+        let Some(cache) = &self.cache else { return Ok(()) };
         // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
         let new_gradients =
             if params && !is_fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
-        let accumulator = new_gradients.as_ref().map_or((&self.gradients, self.live), |aside| (aside, false));
+        let accumulator = new_gradients.as_ref().map_or((&self.gradients, self.has_gradients), |aside| (aside, false));
         let pass = || {
             backward(
                 &self.layers,
@@ -157,7 +157,7 @@ impl CandleMlp {
         };
         let input = pass().map_err(failed)?;
         let sum = match new_gradients {
-            Some(more) if self.live => Some((&self.gradients + more).map_err(failed)?),
+            Some(more) if self.has_gradients => Some((&self.gradients + more).map_err(failed)?),
             more => more,
         };
         if let (Some(dx), Some(input)) = (dx, input) {
@@ -166,7 +166,7 @@ impl CandleMlp {
         if let Some(sum) = sum {
             self.gradients = sum;
         }
-        self.live |= params;
+        self.has_gradients |= params;
         Ok(())
     }
 
@@ -241,38 +241,38 @@ impl Network for CandleMlp {
 
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
-        self.kept = Some(self.pass(x, rows, y, true)?);
+        self.cache = Some(self.pass(x, rows, y, true)?);
         Ok(())
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), h)?;
-        match self.kept.as_ref().and_then(|kept| kept.inputs.last()) {
+        self.layout.check_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), h)?;
+        match self.cache.as_ref().and_then(|kept| kept.inputs.last()) {
             Some(hidden) if !h.is_empty() => copy(hidden, h),
             _ => Ok(()),
         }
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        self.layout.check_backward(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
+        self.layout.check_backward(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
         self.back(dy, None, params, dx)
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        self.layout.check_backward_hidden(self.kept.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
+        self.layout.check_backward_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 
     fn grad_norm_sq(&mut self) -> Result<f64> {
         match self.squares {
-            _ if !self.live => Ok(0.0),
+            _ if !self.has_gradients => Ok(0.0),
             Some(squares) => Ok(squares),
             None => Ok(*self.squares.insert(sum_of_squares(&self.gradients)?)),
         }
     }
 
     fn zero_gradients(&mut self) {
-        self.live = false;
+        self.has_gradients = false;
     }
 
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
@@ -281,7 +281,7 @@ impl Network for CandleMlp {
         self.detach_clones()?;
         let (step_count, means) = (self.step.saturating_add(1), self.means.each_ref());
         let update = optimizer.update(step_count);
-        if !self.live {
+        if !self.has_gradients {
             self.gradients = self.gradients.zeros_like().map_err(failed)?;
         }
         if is_fused(&self.flat) {
@@ -294,7 +294,7 @@ impl Network for CandleMlp {
             self.set_flat(flat)?;
             self.means = means;
         }
-        (self.step, self.live, self.kept) = (step_count, false, None);
+        (self.step, self.has_gradients, self.cache) = (step_count, false, None);
         let sum = self.flat.sum_all().and_then(|sum| sum.to_scalar::<f32>()).map_err(failed)?;
         if sum.is_finite() { Ok(()) } else { self.tensors().check_finite("parameters") }
     }
@@ -320,7 +320,7 @@ impl Network for CandleMlp {
 
     /// Empty if the device fails.
     fn gradients(&self) -> NamedTensors {
-        if self.live {
+        if self.has_gradients {
             return self.layout.named(&numbers(&self.gradients).unwrap_or_default());
         }
         self.layout.named(&vec![0.0; self.layout.parameters()])

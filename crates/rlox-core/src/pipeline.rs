@@ -75,13 +75,13 @@ pub trait Collect<W, B>: Send {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub struct AsyncCollector<W, B> {
-    shared: Arc<Channel<W, B>>,
+    channel: Arc<Channel<W, B>>,
     /// What the learner has taken.
-    taken: Option<(RolloutTicket, B)>,
+    current: Option<(RolloutTicket, B)>,
     /// The actors, while they have no threads.
     idle: Vec<Boxed<W, B>>,
     /// Whether a thread was waited for in vain.
-    given_up: bool,
+    is_abandoned: bool,
     /// The process in which the threads are.
     process: u32,
 }
@@ -107,15 +107,15 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     ) -> Result<Self> {
         let channel = Arc::new(Channel::new(actors.len(), staleness_policy, weights, seeds, buffer)?);
         let (current, is_abandoned, process) = (None, false, std::process::id());
-        let mut collector = Self { shared: channel, taken: current, idle: actors, given_up: is_abandoned, process };
+        let mut collector = Self { channel, current, idle: actors, is_abandoned, process };
         collector.start()?;
         Ok(collector)
     }
 
     fn start(&mut self) -> Result<()> {
-        self.shared.wake();
+        self.channel.wake();
         for (number, actor) in self.idle.drain(..).enumerate() {
-            let channel = Arc::clone(&self.shared);
+            let channel = Arc::clone(&self.channel);
             channel.actor_started();
             let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
             let started = thread.spawn(move || {
@@ -127,8 +127,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
                 channel.actor_ended();
             });
             if let Err(source) = started {
-                self.shared.actor_ended();
-                self.shared.stop();
+                self.channel.actor_ended();
+                self.channel.stop();
                 return Err(Error::Io { path: format!("the thread of actor {number}"), source });
             }
         }
@@ -155,9 +155,9 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
             self.start()?;
         }
         self.release(None);
-        let Some((ticket, staleness, buffer)) = self.shared.take(stop)? else { return Ok(None) };
-        let (ticket, buffer) = self.taken.insert((ticket, buffer));
-        Ok(Some(Collected { turn: *ticket, lag: staleness, buffer }))
+        let Some((ticket, staleness, buffer)) = self.channel.take(stop)? else { return Ok(None) };
+        let (ticket, buffer) = self.current.insert((ticket, buffer));
+        Ok(Some(Collected { ticket: *ticket, staleness, buffer }))
     }
 
     /// Gives back the rollout that was taken, with the weights that were learned from it: they are the next version's.
@@ -167,7 +167,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// have the same weights. [`Error::Closed`] in a forked process.
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
-        if self.taken.is_none() {
+        if self.current.is_none() {
             let hint = "call next first, and publish once for each rollout";
             return Err(Error::config("publish", "a rollout that was taken with next", "none", hint));
         }
@@ -176,8 +176,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     }
 
     fn release(&mut self, weights: Option<W>) {
-        if let Some((ticket, buffer)) = self.taken.take() {
-            self.shared.release(ticket, buffer, weights);
+        if let Some((ticket, buffer)) = self.current.take() {
+            self.channel.release(ticket, buffer, weights);
         }
     }
 
@@ -192,9 +192,9 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         self.check_process()?;
         self.release(None);
         if self.idle.is_empty() {
-            self.shared.cancel()?;
-            self.given_up = !self.shared.wait_all_ended(STOP_TIMEOUT);
-            self.idle = self.shared.gather()?;
+            self.channel.cancel()?;
+            self.is_abandoned = !self.channel.wait_all_ended(STOP_TIMEOUT);
+            self.idle = self.channel.gather()?;
         }
         Ok(&mut self.idle)
     }
@@ -210,7 +210,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
             return Err(Error::config("rewind", "paused actors", "others", "call pause first"));
         }
         self.idle.iter_mut().for_each(|actor| actor.invalidate_cache());
-        self.shared.restart_from(rollouts, weights, seeds);
+        self.channel.restart_from(rollouts, weights, seeds);
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// [`Error::Closed`] in a forked process.
     pub fn version(&self) -> Result<u64> {
         self.check_process()?;
-        Ok(self.shared.version())
+        Ok(self.channel.version())
     }
 
     /// Where the stream stands that the rollouts' seeds come from, after those that are under way.
@@ -229,7 +229,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// [`Error::Closed`] in a forked process.
     pub fn seeds(&self) -> Result<Pcg64> {
         self.check_process()?;
-        Ok(self.shared.seeds())
+        Ok(self.channel.seeds())
     }
 
     /// What was counted and timed so far.
@@ -238,7 +238,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// [`Error::Closed`] in a forked process.
     pub fn stats(&self) -> Result<PipelineStats> {
         self.check_process()?;
-        Ok(self.shared.stats())
+        Ok(self.channel.stats())
     }
 
     /// Ends the actors and waits for them: for one in the middle of a step at most ten seconds. What they collected and
@@ -266,12 +266,12 @@ impl<W, B> AsyncCollector<W, B> {
     }
 
     fn end(&mut self) -> bool {
-        if !self.is_forked() && !self.given_up {
-            self.shared.stop();
-            self.given_up = !self.shared.wait_all_ended(STOP_TIMEOUT);
+        if !self.is_forked() && !self.is_abandoned {
+            self.channel.stop();
+            self.is_abandoned = !self.channel.wait_all_ended(STOP_TIMEOUT);
             self.idle.drain(..).for_each(release);
         }
-        !self.given_up
+        !self.is_abandoned
     }
 }
 
@@ -285,9 +285,9 @@ impl<W, B> Drop for AsyncCollector<W, B> {
 #[derive(Debug)]
 pub struct Collected<'a, B> {
     /// Its place among the others, and the version of its weights.
-    pub turn: RolloutTicket,
+    pub ticket: RolloutTicket,
     /// How many rollouts were taken since its weights were published.
-    pub lag: u64,
+    pub staleness: u64,
     /// What the actor filled.
     pub buffer: &'a mut B,
 }
@@ -296,7 +296,7 @@ pub struct Collected<'a, B> {
 fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     while let Some(mut job) = channel.begin(number) {
         let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut job, &|| channel.is_stopped())));
-        let RolloutJob { turn: ticket, weights, buffer } = job;
+        let RolloutJob { ticket, weights, buffer } = job;
         // While the rollout is under way others have them, too: whoever drops them, it is not an actor.
         drop(weights);
         channel.end(ticket, buffer, collected.unwrap_or_else(|panic| Err(panic_error(number, panic))));

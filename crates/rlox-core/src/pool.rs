@@ -100,7 +100,7 @@ pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
 
 /// As [`run`], for work that is never to be left half done: no interruption ends it.
 pub(crate) fn run_uninterrupted(parts: usize, work: Work<'_>) -> Result<()> {
-    finish(&Job { whole: true, ..Job::new(parts, work) })
+    finish(&Job { uninterruptible: true, ..Job::new(parts, work) })
 }
 
 fn finish(job: &Job<'_>) -> Result<()> {
@@ -119,7 +119,7 @@ struct Job<'a> {
     work: Work<'a>,
     stop: AtomicBool,
     /// Whether interruptions do not matter.
-    whole: bool,
+    uninterruptible: bool,
     /// Its caller's.
     mode: FloatMode,
 }
@@ -127,7 +127,7 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(parts: usize, work: Work<'a>) -> Self {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { next, parts, work, stop, whole: false, mode: FloatMode::current() }
+        Self { next, parts, work, stop, uninterruptible: false, mode: FloatMode::current() }
     }
 
     /// The next part, if there is one.
@@ -151,7 +151,7 @@ impl<'a> Job<'a> {
     /// As `help`, and looks for interruptions.
     fn lead(&self) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
-        self.help(|| if self.whole { Ok(()) } else { interrupt.check() })
+        self.help(|| if self.uninterruptible { Ok(()) } else { interrupt.check() })
     }
 }
 
@@ -187,10 +187,10 @@ struct PoolState {
     /// Set while there is a job to join.
     job: Option<&'static Job<'static>>,
     /// How many workers are inside.
-    inside: usize,
+    active: usize,
     asleep: usize,
     /// The workers' so far.
-    outcome: JobResult,
+    result: JobResult,
 }
 
 struct Pool {
@@ -198,9 +198,9 @@ struct Pool {
     busy: AtomicBool,
     /// How many jobs there were: workers spin on it.
     jobs: AtomicUsize,
-    gate: Mutex<PoolState>,
-    opened: Condvar,
-    left: Condvar,
+    state: Mutex<PoolState>,
+    job_posted: Condvar,
+    workers_done: Condvar,
 }
 
 impl Pool {
@@ -242,14 +242,14 @@ impl Pool {
             process,
             busy: AtomicBool::new(false),
             jobs: AtomicUsize::new(0),
-            gate: Mutex::new(PoolState { job: None, inside: 0, asleep: 0, outcome: Ok(Ok(())) }),
-            opened: Condvar::new(),
-            left: Condvar::new(),
+            state: Mutex::new(PoolState { job: None, active: 0, asleep: 0, result: Ok(Ok(())) }),
+            job_posted: Condvar::new(),
+            workers_done: Condvar::new(),
         }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, PoolState> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A worker's life.
@@ -263,20 +263,20 @@ impl Pool {
             let mut state = self.lock_state();
             while self.jobs.load(Ordering::Acquire) == last_job {
                 state.asleep += 1;
-                state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.job_posted.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.asleep -= 1;
             }
             last_job = self.jobs.load(Ordering::Acquire);
             let Some(job) = state.job else { continue };
-            state.inside += 1;
+            state.active += 1;
             drop(state);
             let result = catch_unwind(AssertUnwindSafe(|| job.mode.scoped(|| job.help(|| Ok(())))));
             let mut state = self.lock_state();
-            let others = std::mem::replace(&mut state.outcome, Ok(Ok(())));
-            state.outcome = more_severe(others, result);
-            state.inside -= 1;
-            if state.inside == 0 {
-                self.left.notify_one();
+            let others = std::mem::replace(&mut state.result, Ok(Ok(())));
+            state.result = more_severe(others, result);
+            state.active -= 1;
+            if state.active == 0 {
+                self.workers_done.notify_one();
             }
         }
     }
@@ -291,7 +291,7 @@ impl Pool {
         state.job = Some(shared_job);
         self.jobs.fetch_add(1, Ordering::Release);
         if state.asleep > 0 {
-            self.opened.notify_all();
+            self.job_posted.notify_all();
         }
         drop(state);
         let led = catch_unwind(AssertUnwindSafe(|| job.lead()));
@@ -310,15 +310,15 @@ impl Pool {
         let began = Instant::now();
         let mut state = self.lock_state();
         state.job = None;
-        while state.inside > 0 {
+        while state.active > 0 {
             if began.elapsed() < SPIN {
                 drop(state);
                 spin_loop();
                 state = self.lock_state();
             } else {
-                state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.workers_done.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        std::mem::replace(&mut state.outcome, Ok(Ok(())))
+        std::mem::replace(&mut state.result, Ok(Ok(())))
     }
 }

@@ -72,7 +72,7 @@ struct Sampling {
     /// How steps divide into phases, not normalised.
     shares: [f64; 6],
     /// How many more come before the next that is looked into, and after how many the one after that.
-    left: usize,
+    remaining: usize,
     stride: usize,
 }
 
@@ -82,7 +82,7 @@ struct Clock {
     phase: Phase,
     since: Instant,
     seconds: [f64; 6],
-    looks: Sampling,
+    sampling: Sampling,
 }
 
 thread_local! {
@@ -92,8 +92,8 @@ thread_local! {
 impl Clock {
     fn new() -> Self {
         let reading = (0..64).map(|_| Instant::now().elapsed()).min().unwrap_or_default();
-        let sampling = Sampling { reading, shares: [0.0; 6], left: 0, stride: 1 };
-        Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], looks: sampling }
+        let sampling = Sampling { reading, shares: [0.0; 6], remaining: 0, stride: 1 };
+        Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], sampling }
     }
 
     /// What went by since the last call.
@@ -186,7 +186,7 @@ pub fn read() -> [f64; 6] {
 #[must_use = "the stretch ends when it is dropped"]
 pub struct StepTimer {
     /// None where no clock runs.
-    looks: Option<Sampling>,
+    sampling: Option<Sampling>,
     /// The most there are between two that are looked into; odd, so that no rhythm of training is met in step.
     most: usize,
     /// The step that is looked into: its phases, and the one that it is in.
@@ -200,28 +200,28 @@ impl StepTimer {
         let sampling = CLOCK.with_borrow_mut(|clock| {
             clock.as_mut().map(|clock| {
                 clock.enter(clock.phase);
-                clock.looks
+                clock.sampling
             })
         });
-        Self { looks: sampling, most: (SAMPLE_EVERY_STEPS / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
+        Self { sampling, most: (SAMPLE_EVERY_STEPS / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
     }
 
     /// Begins a step, in a phase.
     pub fn begin(&mut self, phase: Phase) {
         self.end();
-        let Some(sampling) = &mut self.looks else { return };
-        if sampling.left > 0 {
-            sampling.left -= 1;
+        let Some(sampling) = &mut self.sampling else { return };
+        if sampling.remaining > 0 {
+            sampling.remaining -= 1;
             return;
         }
-        sampling.left = sampling.stride - 1;
+        sampling.remaining = sampling.stride - 1;
         sampling.stride = (2 * sampling.stride).min(self.most);
         self.now = Some((phase, Instant::now()));
     }
 
     /// Ends the phase that the step was in, and begins another.
     pub fn enter(&mut self, phase: Phase) {
-        if let (Some((was, since)), Some(sampling)) = (self.now, &self.looks) {
+        if let (Some((was, since)), Some(sampling)) = (self.now, &self.sampling) {
             let now = Instant::now();
             self.spans[was as usize] += (now - since).saturating_sub(sampling.reading);
             self.now = Some((phase, now));
@@ -235,7 +235,7 @@ impl StepTimer {
         self.now = None;
         let spans = std::mem::take(&mut self.spans).map(|span| span.as_secs_f64());
         let total: f64 = spans.iter().sum();
-        if let (Some(sampling), true) = (&mut self.looks, total > 0.0) {
+        if let (Some(sampling), true) = (&mut self.sampling, total > 0.0) {
             sampling.shares.iter_mut().zip(spans).for_each(|(share, span)| *share = DECAY * *share + span / total);
         }
     }
@@ -244,10 +244,10 @@ impl StepTimer {
 impl Drop for StepTimer {
     fn drop(&mut self) {
         self.end();
-        let Some(sampling) = self.looks else { return };
+        let Some(sampling) = self.sampling else { return };
         CLOCK.with_borrow_mut(|clock| {
             let Some(clock) = clock else { return };
-            clock.looks = sampling;
+            clock.sampling = sampling;
             let total: f64 = sampling.shares.iter().sum();
             if total > 0.0 {
                 let seconds = clock.lap();

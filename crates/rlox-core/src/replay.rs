@@ -235,7 +235,7 @@ impl<S: Sampler> Replay<S> {
         let before = rng.clone();
         let prepared = batch.prepare(self.storage.schema(), batch_size);
         prepared
-            .and_then(|()| self.sample_indices(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| self.sample_indices(&mut batch.sample_indices, batch_size, rng))
             .and_then(|()| batch.fill_by(|sample_indices, column, out| sample_indices.read(&self.storage, column, out)))
             .inspect_err(|_| {
                 batch.clear();

@@ -66,7 +66,7 @@ pub struct RolloutBuffer {
     returns: Field,
     extra: Extra,
     next_step: usize,
-    stage: RolloutState,
+    state: RolloutState,
     resets_next_step: bool,
     ended: Vec<bool>,
     flags: Vec<bool>,
@@ -79,8 +79,8 @@ pub struct RolloutBuffer {
     step_truncated: Vec<bool>,
     step_valid: Vec<bool>,
     step_final_obs: Vec<f32>,
-    sent: Vec<f32>,
-    sent_discrete: Vec<i64>,
+    env_actions: Vec<f32>,
+    env_actions_discrete: Vec<i64>,
 }
 
 impl RolloutBuffer {
@@ -146,7 +146,7 @@ impl RolloutBuffer {
             returns: scalar("returns", DType::F32)?,
             extra: Extra::default(),
             next_step: 0,
-            stage: RolloutState::Empty,
+            state: RolloutState::Empty,
             resets_next_step: false,
             ended: alloc::zeroed("num_envs", num_envs)?,
             flags: alloc::zeroed("n_steps", 2 * rows)?,
@@ -159,8 +159,8 @@ impl RolloutBuffer {
             step_truncated: alloc::zeroed("num_envs", num_envs)?,
             step_valid: alloc::zeroed("num_envs", num_envs)?,
             step_final_obs: alloc::zeroed("num_envs", obs_row)?,
-            sent: alloc::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
-            sent_discrete: alloc::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
+            env_actions: alloc::zeroed("num_envs", row(action.0, action.1 == DType::F32))?,
+            env_actions_discrete: alloc::zeroed("num_envs", row(action.0, action.1 == DType::I64))?,
         })
     }
 
@@ -204,7 +204,7 @@ impl RolloutBuffer {
         let fixed_bytes: usize = self.builtin_fields().iter().map(|field| field.width() * field.dtype().size()).sum();
         alloc::check_available("extra", rows, width.saturating_add(fixed_bytes + self.extra.row_bytes))?;
         let field = Field::new(alloc::try_to_string("extra", name)?, rows, shape, dtype)?;
-        let Extra { fields, places: index_by_name, row_bytes } = &mut self.extra;
+        let Extra { fields, index_by_name, row_bytes } = &mut self.extra;
         let out_of_memory = |_| alloc::out_of_memory("extra", fields.len() + 1, size_of::<(String, usize)>());
         index_by_name.try_reserve(1).map_err(out_of_memory)?;
         alloc::push("extra", fields, field)?;
@@ -238,7 +238,7 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn is_finished(&self) -> bool {
-        self.stage == RolloutState::Finished
+        self.state == RolloutState::Finished
     }
 
     /// How many transitions are stored: the rows filled so far without those that only reset.
@@ -260,7 +260,7 @@ impl RolloutBuffer {
 
     /// One field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let own = || self.extra.places.get(name).map(|index| &self.extra.fields[*index]);
+        let own = || self.extra.index_by_name.get(name).map(|index| &self.extra.fields[*index]);
         self.builtin_fields().into_iter().find(|field| field.name() == name).or_else(own)
     }
 
@@ -276,7 +276,7 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
-        if let Some(index) = self.extra.places.get(name) {
+        if let Some(index) = self.extra.index_by_name.get(name) {
             return Some(self.extra.fields[*index].data_mut());
         }
         let fixed = [&mut self.obs, &mut self.actions, &mut self.log_probs, &mut self.values, &mut self.rewards];
@@ -302,7 +302,7 @@ impl RolloutBuffer {
 struct Extra {
     fields: Vec<Field>,
     /// Where the field of a name is.
-    places: HashMap<String, usize>,
+    index_by_name: HashMap<String, usize>,
     /// The bytes of a row of all of them.
     row_bytes: usize,
 }

@@ -133,7 +133,7 @@ fn sequences_and_goals_allocate_nothing() {
             if i >= 32 {
                 buffer.sample_with(&mut batch, 32, &mut rng).unwrap();
                 for whole in [false, true] {
-                    let of = Sequences { length: 12, burn_in: 0, whole };
+                    let of = Sequences { length: 12, burn_in: 0, whole_episodes: whole };
                     of.sample_indices(buffer.storage(), 8, &mut rng, &mut chosen).unwrap();
                     chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs)).unwrap();
                 }

@@ -120,19 +120,19 @@ impl Actor {
     fn new(address: &str, env: &EnvOptions, spec: &EnvSpec, hidden: &[usize], n_steps: usize) -> Self {
         let policy = PolicyNetworks::mlp(spec, hidden, Activation::Tanh, &mut Pcg64::seed_from(0)).expect("a policy");
         let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-        let settings = RemoteRolloutConfig { n_steps, how, reset: 0, shape: policy.arch().expect("a known one") };
+        let settings = RemoteRolloutConfig { n_steps, config: how, reset_seed: 0, arch: policy.arch().expect("a known one") };
         let options = ClientOptions::default();
         let actor = RemoteActor::new(&[address], 0, env, &settings, &options).expect("a worker");
         let steps = RolloutBuffer::for_spec(n_steps, env.num_envs, spec, false).expect("memory");
         let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
-        let begun = RolloutJob { turn, weights: policy.tensors().into(), buffer: Rollout::from_buffer(steps) };
+        let begun = RolloutJob { ticket: turn, weights: policy.tensors().into(), buffer: Rollout::from_buffer(steps) };
         Self { actor, begun: Some(begun) }
     }
 
     /// A rollout, with weights where their version is new.
     fn collect(&mut self, version: u64) {
         let mut begun = self.begun.take().expect("one at a time");
-        begun.turn.version = version;
+        begun.ticket.version = version;
         self.actor.collect(&mut begun, &|| false).expect("a rollout");
         self.begun = Some(begun);
     }

@@ -40,12 +40,12 @@ pub(crate) fn write_numbers<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
 pub(crate) struct Slab<'a> {
     name: &'static str,
     len: usize,
-    rest: &'a [u8],
+    remaining: &'a [u8],
 }
 
 impl<'a> Slab<'a> {
     pub(crate) fn new(name: &'static str, bytes: &'a [u8]) -> Self {
-        Self { name, len: bytes.len(), rest: bytes }
+        Self { name, len: bytes.len(), remaining: bytes }
     }
 
     /// Fills a slice.
@@ -63,7 +63,7 @@ impl<'a> Slab<'a> {
     /// So many numbers.
     pub(crate) fn vec<T: Number>(&mut self, count: usize) -> Result<Vec<T>> {
         let needed = count.saturating_mul(size_of::<T>());
-        if needed > self.rest.len() {
+        if needed > self.remaining.len() {
             return Err(self.length_mismatch(needed));
         }
         let mut numbers = vec![T::zeroed(); count];
@@ -80,17 +80,17 @@ impl<'a> Slab<'a> {
 
     /// Refuses bytes that are left.
     pub(crate) fn finish(self) -> Result<()> {
-        if self.rest.is_empty() { Ok(()) } else { Err(self.length_mismatch(0)) }
+        if self.remaining.is_empty() { Ok(()) } else { Err(self.length_mismatch(0)) }
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let Some((bytes, remaining)) = self.rest.split_at_checked(count) else { return Err(self.length_mismatch(count)) };
-        self.rest = remaining;
+        let Some((bytes, remaining)) = self.remaining.split_at_checked(count) else { return Err(self.length_mismatch(count)) };
+        self.remaining = remaining;
         Ok(bytes)
     }
 
     fn length_mismatch(&self, needed: usize) -> Error {
-        let expected = format!("{} bytes", self.len - self.rest.len() + needed);
+        let expected = format!("{} bytes", self.len - self.remaining.len() + needed);
         Error::shape(self.name, expected, self.len.to_string(), "send what the session's spaces and num_envs say")
     }
 }

@@ -60,7 +60,7 @@ pub struct Worker {
     /// Those that may still begin; threads give theirs back when their environments are gone.
     sessions: Arc<Semaphore>,
     max_sessions: u32,
-    served: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
+    server_task: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
     counters: Arc<Counters>,
     bound: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -144,7 +144,7 @@ impl Worker {
         let server_task = runtime.spawn(router.serve_with_incoming_shutdown(incoming, stop_signal));
         drop(runtime_guard);
         let (runtime, server_task, max_sessions) = (Some(runtime), Some(server_task), limits.max_sessions as u32);
-        Ok(Self { runtime, stop, health, sessions, max_sessions, served: server_task, counters, bound, metrics, tls })
+        Ok(Self { runtime, stop, health, sessions, max_sessions, server_task, counters, bound, metrics, tls })
     }
 
     /// Where it is found, as clients name it.
@@ -186,7 +186,7 @@ impl Worker {
         if all_sessions.is_err() {
             return Err(Error::Backend(format!("sessions did not end within {} s", GRACE.as_secs())));
         }
-        let Some(server_task) = self.served.take() else { return Ok(()) };
+        let Some(server_task) = self.server_task.take() else { return Ok(()) };
         match timeout(LAST, server_task).await {
             // Who watches its health, or takes no replies, is left.
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),

@@ -181,9 +181,9 @@ pub struct CriticEnsemble<N> {
     inputs: Vec<f32>,
     td_errors: Vec<f32>,
     /// Which critic says least of each row.
-    smallest: Vec<usize>,
+    min_indices: Vec<usize>,
     /// So many rows were learned from last, and by two threads; 0 otherwise.
-    apart: usize,
+    forked_rows: usize,
 }
 
 impl<N: Network> CriticEnsemble<N> {
@@ -211,7 +211,7 @@ impl<N: Network> CriticEnsemble<N> {
             target.soft_update(&online, 1.0)?;
             critics.push(Critic::new(online, target));
         }
-        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), smallest: Vec::new(), apart: 0 })
+        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), min_indices: Vec::new(), forked_rows: 0 })
     }
 
     /// The online networks.
@@ -241,7 +241,7 @@ impl<N: Network> CriticEnsemble<N> {
     /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
     /// learned from by two, of which each has its critics at hand.
     fn worth_forking(&self, rows: usize, passes: usize) -> bool {
-        rows == self.apart || worth_forking(self.multiplications(rows, passes))
+        rows == self.forked_rows || worth_forking(self.multiplications(rows, passes))
     }
 
     /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
@@ -305,7 +305,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let (fork_each_pass, fork_both_passes) = (worth_forking(self.multiplications(rows, 1)), self.worth_forking(rows, 2));
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let num_used = if reduction == CriticReduction::First { 1 } else { self.critics.len() };
-        let Self { critics, inputs, smallest: min_indices, .. } = self;
+        let Self { critics, inputs, min_indices, .. } = self;
         let critics = &mut critics[..num_used];
         if fork_both_passes && !fork_each_pass {
             // Worth two threads only in one piece.
@@ -339,12 +339,12 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         batch.check(self.obs_dim, self.action_dim())?;
         let rows = self.concat_inputs(batch.obs, batch.actions)?;
         let fork = worth_forking(self.multiplications(rows, 3));
-        self.apart = if fork { rows } else { 0 };
+        self.forked_rows = if fork { rows } else { 0 };
         let result = self.for_each_critic(fork, |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
         if result.is_err() {
             // One may have learned where another has not.
-            OnlineCritics { critics, apart: fork }.zero_grad();
+            OnlineCritics { critics, fork }.zero_grad();
         }
         result?;
         let share = 1.0 / critics.len() as f32;
@@ -359,7 +359,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
-        let mut online = OnlineCritics { critics: &mut self.critics, apart: self.apart > 0 };
+        let mut online = OnlineCritics { critics: &mut self.critics, fork: self.forked_rows > 0 };
         clip_and_step(&mut [("critic", &mut online)], optimizer, max_grad_norm)
     }
 
@@ -368,7 +368,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     }
 
     fn soft_update(&mut self, tau: f32) -> Result<()> {
-        for_each_critic(&mut self.critics, self.apart > 0, |critic| critic.target.soft_update(&critic.online, tau))
+        for_each_critic(&mut self.critics, self.forked_rows > 0, |critic| critic.target.soft_update(&critic.online, tau))
     }
 
     fn arch(&self) -> Option<NetworkArch> {
@@ -417,7 +417,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
 struct Critic<N> {
     online: N,
     target: N,
-    scratch: Workspace,
+    workspace: Workspace,
     /// `[B]`, and so are the next two.
     values: Vec<f32>,
     td_errors: Vec<f32>,
@@ -430,14 +430,14 @@ struct Critic<N> {
 impl<N: Network> Critic<N> {
     fn new(online: N, target: N) -> Self {
         let [values, td_errors, d_values, d_inputs] = Default::default();
-        Self { online, target, scratch: Workspace::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
+        Self { online, target, workspace: Workspace::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
     }
 
     /// What the network, or its target, says.
     fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         let network = if target { &self.target } else { &self.online };
-        network.infer(inputs, rows, &mut self.values, &mut self.scratch)
+        network.infer(inputs, rows, &mut self.values, &mut self.workspace)
     }
 
     /// What the network says, keeping what [`Critic::slopes`] needs.
@@ -503,7 +503,7 @@ fn for_each_critic<N: Network>(
 struct OnlineCritics<'a, N> {
     critics: &'a mut [Critic<N>],
     /// Whether two threads have computed their gradients.
-    apart: bool,
+    fork: bool,
 }
 
 impl<N: Network> Learnable for OnlineCritics<'_, N> {
@@ -512,7 +512,7 @@ impl<N: Network> Learnable for OnlineCritics<'_, N> {
     }
 
     fn step(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()> {
-        for_each_critic(self.critics, self.apart, |critic| critic.online.apply_gradients(optimizer, scale))
+        for_each_critic(self.critics, self.fork, |critic| critic.online.apply_gradients(optimizer, scale))
     }
 
     fn named_gradients(&self) -> NamedTensors {

@@ -153,7 +153,7 @@ pub struct DeterministicActor<N> {
 /// Memory of a batch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    scratch: Workspace,
+    workspace: Workspace,
     outputs: Vec<f32>,
     noise: Vec<f32>,
     acting: Squash,
@@ -194,7 +194,7 @@ impl<N: Network> DeterministicActor<N> {
 
     fn infer(&mut self, target: bool, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
-        let Memory { scratch: workspace, outputs, acting, .. } = &mut self.memory;
+        let Memory { workspace, outputs, acting, .. } = &mut self.memory;
         resize("obs", outputs, actions.len(), 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(obs, rows, outputs, workspace)?;

@@ -52,11 +52,11 @@ pub struct Mlp {
     live: bool,
     /// The sum of their squares.
     squares: f64,
-    kept: ForwardCache,
+    cache: ForwardCache,
     /// The line of the arenas at which two threads part.
     middle: usize,
     /// Whether they shared the gradients, and each has its part of them at hand.
-    shared: bool,
+    fork_step: bool,
 }
 
 impl Mlp {
@@ -85,9 +85,9 @@ impl Mlp {
             moments: Moments::new(SIZES, total)?,
             live: false,
             squares: 0.0,
-            kept: ForwardCache::new(&layers, activation)?,
+            cache: ForwardCache::new(&layers, activation)?,
             middle: backward::middle(&layers),
-            shared: false,
+            fork_step: false,
             layers,
         };
         for i in 0..net.layers.len() {
@@ -116,7 +116,7 @@ impl Mlp {
 
     /// Forgets the last forward, which was that of other parameters.
     fn invalidate_cache(&mut self) {
-        (self.kept.rows, self.kept.fresh) = (0, false);
+        (self.cache.rows, self.cache.transposed_is_valid) = (0, false);
     }
 }
 
@@ -160,18 +160,18 @@ impl Network for Mlp {
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.kept.rows, h)?;
-        self.kept.hidden(self.hidden_dim(), h);
+        self.layout.check_hidden(self.cache.rows, h)?;
+        self.cache.hidden(self.hidden_dim(), h);
         Ok(())
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        self.layout.check_backward(self.kept.rows, dy, dx.as_deref())?;
+        self.layout.check_backward(self.cache.rows, dy, dx.as_deref())?;
         self.run_backward(dy, None, params, dx)
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        self.layout.check_backward_hidden(self.kept.rows, dy, dh)?;
+        self.layout.check_backward_hidden(self.cache.rows, dy, dh)?;
         self.run_backward(dy, Some(dh), true, None)
     }
 
@@ -189,7 +189,7 @@ impl Network for Mlp {
         if !self.live {
             self.gradients.fill(AlignedF32x16::ZERO);
         }
-        let middle = if self.shared { self.middle } else { self.gradients.len() };
+        let middle = if self.fork_step { self.middle } else { self.gradients.len() };
         let finite = self.moments.apply(optimizer, scale, &self.gradients, &mut self.parameters, middle);
         self.live = false;
         self.invalidate_cache();

@@ -170,16 +170,16 @@ pub struct Workspace {
     pub(crate) layers: [Vec<AlignedF32x16>; 2],
     /// Of a network inside another.
     pub(crate) outputs: Vec<f32>,
-    other: Option<Box<dyn Any + Send>>,
+    backend_state: Option<Box<dyn Any + Send>>,
 }
 
 impl Workspace {
     /// Memory of one type, that of the last call with this type if there was no other since.
     pub fn get_or_default<T: Any + Default + Send>(&mut self) -> &mut T {
-        if !self.other.as_ref().is_some_and(|other| other.is::<T>()) {
-            self.other = Some(Box::new(T::default()));
+        if !self.backend_state.as_ref().is_some_and(|other| other.is::<T>()) {
+            self.backend_state = Some(Box::new(T::default()));
         }
-        let state = self.other.as_mut().and_then(|other| other.downcast_mut());
+        let state = self.backend_state.as_mut().and_then(|other| other.downcast_mut());
         state.unwrap_or_else(|| unreachable!("it is of this type"))
     }
 }

@@ -265,7 +265,7 @@ impl<N: Network> QFunction for QNetworks<N> {
             let fix = "pass a share of random actions";
             return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
         }
-        let Memory { scratch: [workspace, _], next_values: values, .. } = &mut self.memory;
+        let Memory { workspaces: [workspace, _], next_values: values, .. } = &mut self.memory;
         resize("obs", values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, workspace)?;
         if let Some(index) = values.iter().position(|value| value.is_nan()) {
@@ -284,7 +284,7 @@ impl<N: Network> QFunction for QNetworks<N> {
     fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
         let rows = validate::count_rows("obs", obs, self.obs_dim())?;
         check_len("values", values.len(), rows.saturating_mul(self.num_actions()))?;
-        self.online.infer(obs, rows, values, &mut self.memory.scratch[0])
+        self.online.infer(obs, rows, values, &mut self.memory.workspaces[0])
     }
 
     fn evaluate(&mut self, batch: &QBatch<'_>, loss: QLoss) -> Result<CriticStats> {
@@ -293,7 +293,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let Self { online, target, memory } = self;
         memory.evaluated = false;
         memory.resize_buffers(rows, count, loss.double)?;
-        let Memory { scratch: workspaces, values, next_values, next_choices, .. } = memory;
+        let Memory { workspaces, values, next_values, next_choices, .. } = memory;
         let [workspace, target_workspace] = workspaces;
         join_if_worth(
             // Forward only, which is a third of a step.
@@ -373,18 +373,18 @@ impl<N: Network> QFunction for QNetworks<N> {
 /// Memory of a batch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    scratch: [Workspace; 2],
+    workspaces: [Workspace; 2],
     /// `[B, n]`, and so are the next two.
     values: Vec<f32>,
     next_values: Vec<f32>,
     next_choices: Vec<f32>,
     d_values: Vec<f32>,
     /// `[B]`, and so is all below.
-    taken: Vec<f32>,
+    action_values: Vec<f32>,
     targets: Vec<f32>,
     next: Vec<f32>,
     td_errors: Vec<f32>,
-    d_taken: Vec<f32>,
+    d_action_values: Vec<f32>,
     /// Whether it holds what an evaluation said of the weights as they are, to go back from.
     evaluated: bool,
 }
@@ -395,8 +395,8 @@ impl Memory {
             resize("obs", vector, rows * actions, 0.0)?;
         }
         resize("obs", &mut self.next_choices, if double { rows * actions } else { 0 }, 0.0)?;
-        let [action_values, targets, next] = [&mut self.taken, &mut self.targets, &mut self.next];
-        for vector in [action_values, targets, next, &mut self.td_errors, &mut self.d_taken] {
+        let [action_values, targets, next] = [&mut self.action_values, &mut self.targets, &mut self.next];
+        for vector in [action_values, targets, next, &mut self.td_errors, &mut self.d_action_values] {
             resize("obs", vector, rows, 0.0)?;
         }
         Ok(())
@@ -411,10 +411,10 @@ impl Memory {
             *next = self.next_values[row * count + masked_argmax(&choices[range], allowed)];
         }
         td_targets(batch.rewards, batch.terminated, batch.discount, &self.next, &mut self.targets)?;
-        for (row, (action_value, action)) in self.taken.iter_mut().zip(batch.actions).enumerate() {
+        for (row, (action_value, action)) in self.action_values.iter_mut().zip(batch.actions).enumerate() {
             *action_value = self.values[row * count + *action as usize];
         }
-        let Self { taken: action_values, targets, td_errors, d_taken: d_action_values, d_values, .. } = self;
+        let Self { action_values, targets, td_errors, d_action_values, d_values, .. } = self;
         let loss = td_loss(loss.distance, action_values, targets, batch.weights, 1.0, td_errors, d_action_values)?;
         d_values.fill(0.0);
         for (row, (slope, action)) in d_action_values.iter().zip(batch.actions).enumerate() {

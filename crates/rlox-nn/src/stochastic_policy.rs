@@ -266,7 +266,7 @@ impl<N: Network> SquashedPolicy<N> {
     /// Outputs and, where it is wanted, the last hidden layer.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
-        let Memory { scratch: workspace, outputs, hidden, .. } = acting;
+        let Memory { workspace, outputs, hidden, .. } = acting;
         resize("obs", outputs, rows * actor.out_dim(), 0.0)?;
         if let Some(exploration) = exploration {
             resize("obs", hidden, rows * exploration.hidden, 0.0)?;
@@ -472,7 +472,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 /// Memory of a batch.
 #[derive(Clone, Debug)]
 struct Memory {
-    scratch: Workspace,
+    workspace: Workspace,
     outputs: Vec<f32>,
     hidden: Vec<f32>,
     noise: Vec<f32>,
@@ -491,7 +491,7 @@ impl Memory {
         let (gaussian, explored) = (SquashedGaussian::new(action_dim)?, Explored::default());
         let workspace = Workspace::default();
         Ok(Self {
-            scratch: workspace,
+            workspace,
             outputs,
             hidden,
             noise,

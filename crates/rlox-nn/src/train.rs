@@ -80,7 +80,7 @@ pub struct Metrics {
     /// How many episodes were finished.
     pub episodes: u64,
     /// What was learned.
-    pub learned: UpdateStats,
+    pub last_update: UpdateStats,
     /// Passes over a rollout so far.
     pub updates: u64,
 }

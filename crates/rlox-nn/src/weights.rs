@@ -65,7 +65,7 @@ pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
 pub struct NamedTensors {
     tensors: Vec<NamedTensor>,
     /// Where each name is.
-    places: HashMap<String, usize>,
+    indices: HashMap<String, usize>,
 }
 
 impl NamedTensors {
@@ -85,7 +85,7 @@ impl NamedTensors {
             let fix = "pass as many elements as the shape has";
             return Err(Error::shape("data", format!("elements for the shape {shape:?}"), got, fix));
         }
-        self.places.insert(name.clone(), self.tensors.len());
+        self.indices.insert(name.clone(), self.tensors.len());
         self.tensors.push(NamedTensor { name, shape: shape.to_vec(), data });
         Ok(())
     }
@@ -107,7 +107,7 @@ impl NamedTensors {
 
     /// The array of a name.
     pub fn find(&self, name: &str) -> Option<&NamedTensor> {
-        self.places.get(name).map(|at| &self.tensors[*at])
+        self.indices.get(name).map(|at| &self.tensors[*at])
     }
 
     /// Adds all of another's, their names behind `prefix` and a dot.
@@ -138,7 +138,7 @@ impl NamedTensors {
     fn from_tensors(tensors: impl Iterator<Item = NamedTensor>) -> Self {
         let tensors: Vec<_> = tensors.collect();
         let indices = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
-        Self { tensors, places: indices }
+        Self { tensors, indices }
     }
 
     /// Checks that all numbers are finite.

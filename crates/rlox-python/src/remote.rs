@@ -76,7 +76,7 @@ fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py
         let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
         let dict = new_dict(args.py())?;
         dict.set_item("lost", all.iter().map(|one| one.lost).sum::<u64>())?;
-        dict.set_item("recovered", all.iter().map(|one| one.recovered).sum::<u64>())?;
+        dict.set_item("recovered", all.iter().map(|one| one.restarted).sum::<u64>())?;
         dict.set_item("replayed", all.iter().map(|one| one.replayed).sum::<u64>())?;
         dict.set_item("longest", all.iter().map(|one| one.longest).max().unwrap_or_default().as_secs_f64())?;
         Ok::<_, PyErr>(dict.unbind())
@@ -96,7 +96,7 @@ impl Collect<Weights, FilledRollout> for Remote {
             return Err(Error::Backend("expected tensors for actors of workers, got an object".to_owned()));
         };
         let FilledRollout { buffer, returns, lengths, dropped, .. } = &mut job.buffer;
-        let (ring, ticket) = (Arc::clone(&self.buffers), job.turn);
+        let (ring, ticket) = (Arc::clone(&self.buffers), job.ticket);
         let rollout = ring[*buffer].get();
         let episodes = without_gil(|| {
             rollout.inner.enter(|steps| self.actor.collect_into(ticket, weights, steps, returns, lengths, stop))
@@ -147,11 +147,11 @@ pub(crate) fn remote_actors(
 ) -> PyResult<(NativeActors, Py<PyAny>)> {
     let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(reach)?);
     let num_actors = count("num_actors", num_actors)?;
-    let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+    let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
     staleness_policy.check(num_actors).map_err(to_py)?;
     let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
-    if buffers.len() as u64 != staleness_policy.max_lag as u64 + 1 {
-        let (expected, got) = (format!("{}, max_lag + 1", staleness_policy.max_lag as u64 + 1), buffers.len().to_string());
+    if buffers.len() as u64 != staleness_policy.max_staleness as u64 + 1 {
+        let (expected, got) = (format!("{}, max_lag + 1", staleness_policy.max_staleness as u64 + 1), buffers.len().to_string());
         return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
     }
     let learner = crate::convert::args::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
@@ -177,7 +177,7 @@ pub(crate) fn remote_actors(
         (0..num_actors)
             .map(|index| {
                 let reset_seed = seed.wrapping_add((index * num_envs) as u64);
-                let rollout_config = RemoteRolloutConfig { n_steps, config, reset_seed, shape: arch.clone() };
+                let rollout_config = RemoteRolloutConfig { n_steps, config, reset_seed, arch: arch.clone() };
                 let actor = RemoteActor::new(&addresses, index, &env, &rollout_config, &options)?;
                 actor.check_spec(&spec, masks)?;
                 counts.push(actor.fault_counts());

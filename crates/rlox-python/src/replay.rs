@@ -222,7 +222,7 @@ impl ReplayBuffer {
         #[pyo3(from_py_with = switches::whole)] whole: bool,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole, out })
+        self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole_episodes, out })
     }
 
     /// Everything that it holds, as arrays by name: what `load_state` of another buffer takes.

@@ -178,7 +178,7 @@ struct Drawn {
     obs: Vec<f32>,
     discrete: Option<Vec<i64>>,
     continuous: Vec<f32>,
-    rest: [Vec<f32>; 4],
+    targets: [Vec<f32>; 4],
 }
 
 impl Drawn {
@@ -189,11 +189,11 @@ impl Drawn {
         let mut targets = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
         // Log-probabilities near those of a policy that knows nothing yet.
         targets[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
-        Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), rest: targets }
+        Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), targets }
     }
 
     fn minibatch(&self) -> Minibatch<'_> {
-        let [log_probs, values, advantages, returns] = &self.rest;
+        let [log_probs, values, advantages, returns] = &self.targets;
         let actions = self.discrete.as_deref().map_or(Actions::Continuous(&self.continuous), Actions::Discrete);
         Minibatch { obs: &self.obs, actions, masks: None, log_probs, values, advantages, returns }
     }

@@ -123,14 +123,14 @@ fn behind(factor: f64, x: f64) -> f64 {
 struct Row<R: Recursion<K>, const K: usize, const N: usize> {
     offset: [f64; N],
     factor: [f64; N],
-    kept: R::Cache<N>,
+    cache: R::Cache<N>,
     x: [f64; N],
 }
 
 impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
     #[inline(always)]
     fn new() -> Self {
-        Self { offset: [0.0; N], factor: [0.0; N], kept: R::new_cache(), x: [0.0; N] }
+        Self { offset: [0.0; N], factor: [0.0; N], cache: R::new_cache(), x: [0.0; N] }
     }
 
     #[inline(always)]
@@ -142,7 +142,7 @@ impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
         after: &mut [f64; N],
         out: [&mut [R::Float; N]; K],
     ) {
-        let Self { offset, factor, kept: cache, x } = self;
+        let Self { offset, factor, cache, x } = self;
         recursion.terms(index, next, Terms { offset, factor }, cache);
         for i in 0..N {
             x[i] = offset[i] + behind(factor[i], after[i]);

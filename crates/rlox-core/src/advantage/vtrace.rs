@@ -172,14 +172,14 @@ fn check<'a, T: Float>(
     check_len("vs", out[0], len)?;
     check_len("pg_advantages", out[1], len)?;
     let steps = Steps { rewards, values, terminated: ends.terminated, finals };
-    Ok(Targets { log_rhos, steps, settings: config, trace: config.gamma * config.lambda })
+    Ok(Targets { log_rhos, steps, config, trace: config.gamma * config.lambda })
 }
 
 /// The recursion over `vs_t - v_t`.
 struct Targets<'a, T> {
     log_rhos: &'a [T],
     steps: Steps<'a, T>,
-    settings: VtraceConfig,
+    config: VtraceConfig,
     /// gamma * lambda
     trace: f64,
 }
@@ -220,7 +220,7 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
 
     #[inline(always)]
     fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, cache: &mut StepCache<N>) {
-        let VtraceConfig { gamma, rho_bar, c_bar, pg_rho_bar, .. } = self.settings;
+        let VtraceConfig { gamma, rho_bar, c_bar, pg_rho_bar, .. } = self.config;
         let following = self.steps.following(index, next);
         let (log_rhos, rewards) = (array_at::<_, N>(self.log_rhos, index), array_at::<_, N>(self.steps.rewards, index));
         let values = array_at::<_, N>(self.steps.values, index);
@@ -266,7 +266,7 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
         window: &mut Window<S, true>,
         [vs, pg_advantages]: [&mut [T; LANES]; 2],
     ) {
-        let (simd, behind, config) = (window.simd, window.x, self.settings);
+        let (simd, behind, config) = (window.simd, window.x, self.config);
         let (gamma, ratio) = (simd.splat(config.gamma), T::load(simd, array_at(ratios, first)));
         let limited = |bar| simd.min(simd.splat(bar), ratio);
         let (bootstrap, done) = self.steps.bootstrap_lanes(simd, index, next);
@@ -294,7 +294,7 @@ impl<T: Float> Targets<'_, T> {
     ) {
         for i in 0..N {
             vs[i] = T::from_f64(values[i].to_f64() + x[i]);
-            let discounted_next = mask(cache.open[i], self.settings.gamma * after[i]);
+            let discounted_next = mask(cache.open[i], self.config.gamma * after[i]);
             pg_advantages[i] = T::from_f64(cache.rho[i] * (cache.delta[i] + discounted_next));
         }
     }

@@ -305,7 +305,7 @@ impl LaneEnv<5, 6> for Acrobot {
         out: LaneOut<'_, 6>,
     ) {
         let [theta1, theta2, velocity1, velocity2, stepped] = state;
-        let Scratch { torque, slopes: LaneScratch(slopes), ahead: LaneScratch(stage_state), parts } = scratch;
+        let Scratch { torque, slopes: LaneScratch(slopes), stage_state: LaneScratch(stage_state), parts } = scratch;
         let count = out.count;
         for (torque, action) in torque.iter_mut().zip(actions) {
             *torque = (action - 1) as f64;
@@ -342,7 +342,7 @@ pub struct Scratch {
     /// The four slopes of Runge and Kutta, four columns each.
     slopes: LaneScratch<16>,
     /// The state at which a slope is taken.
-    ahead: LaneScratch<4>,
+    stage_state: LaneScratch<4>,
     /// What the equations of motion and the observations take from libm.
     parts: LaneScratch<10>,
 }
@@ -350,7 +350,7 @@ pub struct Scratch {
 impl Default for Scratch {
     fn default() -> Self {
         let torque = [0.0; BLOCK];
-        Self { torque, slopes: LaneScratch::default(), ahead: LaneScratch::default(), parts: LaneScratch::default() }
+        Self { torque, slopes: LaneScratch::default(), stage_state: LaneScratch::default(), parts: LaneScratch::default() }
     }
 }
 

@@ -188,7 +188,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
 
     /// How many environments were never reset.
     fn never_reset(&self) -> usize {
-        self.batches.iter().map(|batch| batch.unborn).sum()
+        self.batches.iter().map(|batch| batch.never_reset).sum()
     }
 
     /// In which batch an environment is, and where. The index is less than `num_envs`.
@@ -402,7 +402,7 @@ struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     blocks: Vec<LaneBlock<K, D>>,
     rngs: Vec<Pcg64>,
     phases: Vec<Phase>,
-    unborn: usize,
+    never_reset: usize,
     finished: usize,
     /// Steps so far, modulo 2^32, which no episode exceeds.
     now: u32,
@@ -410,7 +410,7 @@ struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     mode: AutoresetMode,
     log: EpisodeLog,
     /// None while it is being stepped.
-    edge: Option<Box<PartialBlock<E::Number, D>>>,
+    partial_block: Option<Box<PartialBlock<E::Number, D>>>,
 }
 
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
@@ -447,24 +447,24 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
             blocks,
             rngs,
             phases,
-            unborn: num_envs,
+            never_reset: num_envs,
             finished: 0,
             now: 0,
             spec,
             mode,
             log,
-            edge: Some(Box::default()),
+            partial_block: Some(Box::default()),
         })
     }
 
     fn recount(&mut self) {
         let count = |phase| self.phases.iter().filter(|&&p| p == phase).count();
-        (self.unborn, self.finished) = (count(Phase::NeverReset), count(Phase::Finished));
+        (self.never_reset, self.finished) = (count(Phase::NeverReset), count(Phase::Finished));
     }
 
     fn set_phase(&mut self, index: usize, phase: Phase) {
         let before = std::mem::replace(&mut self.phases[index], phase);
-        self.unborn -= usize::from(before == Phase::NeverReset);
+        self.never_reset -= usize::from(before == Phase::NeverReset);
         self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
@@ -510,7 +510,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
 
     /// Steps the environments of the last block, which is not full. The slices are what is left for it.
     fn step_partial_block(&mut self, actions: &[E::Number], remainder: Remainder<'_, D>) {
-        let (mut partial_block, count) = (self.edge.take().unwrap_or_default(), actions.len());
+        let (mut partial_block, count) = (self.partial_block.take().unwrap_or_default(), actions.len());
         partial_block.actions[..count].copy_from_slice(actions);
         let rows = Rows {
             obs: &mut partial_block.obs,
@@ -524,7 +524,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         reward.copy_from_slice(&partial_block.reward[..count]);
         terminated.copy_from_slice(&partial_block.terminated[..count]);
         truncated.copy_from_slice(&partial_block.truncated[..count]);
-        self.edge = Some(partial_block);
+        self.partial_block = Some(partial_block);
     }
 
     /// Steps the first `count` environments of block `index`. `final_obs` has a row for each of them, or none.

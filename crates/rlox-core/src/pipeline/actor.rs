@@ -169,15 +169,15 @@ impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
 
     fn collect(&mut self, job: &mut RolloutJob<W, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, version, seed, options, normalizer, rngs, known } = self;
-        if *version != Some(job.turn.version) {
+        if *version != Some(job.ticket.version) {
             policy.load(&job.weights)?;
-            *version = Some(job.turn.version);
+            *version = Some(job.ticket.version);
         }
         let Rollout { steps, .. } = &mut job.buffer;
         if let Some(seed) = seed.take() {
             steps.begin(env.as_mut(), Seeds::Base(seed), normalizer.as_mut())?;
         }
-        let mut root = SeedSequence::new(job.turn.seed.into());
+        let mut root = SeedSequence::new(job.ticket.seed.into());
         rngs.clear();
         rngs.extend((0..env.num_envs()).map(|_| root.spawn_rng()));
         let mut stoppable = StoppablePolicy { policy, stop };

@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct RolloutJob<W, B> {
     /// Its place among the others.
-    pub turn: RolloutTicket,
+    pub ticket: RolloutTicket,
     /// Of the version that the turn says.
     pub weights: Arc<W>,
     /// What is to be filled.
@@ -29,20 +29,20 @@ pub struct PipelineStats {
     /// Rollouts handed to the learner.
     pub rollouts: u64,
     /// Of all their lags.
-    pub total_lag: u64,
+    pub total_staleness: u64,
     /// The largest one.
-    pub largest_lag: u64,
+    pub max_staleness: u64,
     /// How long the learner waited for rollouts.
-    pub learner_waited: Duration,
+    pub learner_wait: Duration,
     /// How long actors waited for buffers and weights, all together.
-    pub actors_waited: Duration,
+    pub actor_wait: Duration,
 }
 
 /// An actor, whatever it is.
 pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
 
 struct State<W, B> {
-    turns: RolloutScheduler,
+    scheduler: RolloutScheduler,
     /// Those that are not in anybody's hands.
     buffers: Vec<Option<B>>,
     /// The newest last, that of the turns' version.
@@ -53,7 +53,7 @@ struct State<W, B> {
     alive: usize,
     stats: PipelineStats,
     /// Actors whose threads have ended, with their numbers, where they are wanted back.
-    home: Option<Vec<(usize, Boxed<W, B>)>>,
+    idle_actors: Option<Vec<(usize, Boxed<W, B>)>>,
 }
 
 /// The bounded ring of buffers.
@@ -62,9 +62,9 @@ pub(super) struct Channel<W, B> {
     /// Set with the lock held.
     stopped: AtomicBool,
     /// For actors, and for who waits for their end.
-    freed: Condvar,
+    slot_freed: Condvar,
     /// For the learner.
-    came: Condvar,
+    rollout_ready: Condvar,
 }
 
 impl<W, B> Channel<W, B> {
@@ -76,12 +76,12 @@ impl<W, B> Channel<W, B> {
         mut buffer: impl FnMut() -> Result<B>,
     ) -> Result<Self> {
         let scheduler = RolloutScheduler::new(actors, staleness_policy)?;
-        let buffers = (0..=staleness_policy.max_lag).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
-        let mut history = VecDeque::with_capacity(staleness_policy.max_lag + 1);
+        let buffers = (0..=staleness_policy.max_staleness).map(|_| buffer().map(Some)).collect::<Result<_>>()?;
+        let mut history = VecDeque::with_capacity(staleness_policy.max_staleness + 1);
         history.push_back(Arc::new(weights));
         let (error, alive, stats, idle_actors) = (None, 0, PipelineStats::default(), None);
-        let state = Mutex::new(State { turns: scheduler, buffers, weights: history, seeds, error, alive, stats, home: idle_actors });
-        Ok(Self { state, stopped: AtomicBool::new(false), freed: Condvar::new(), came: Condvar::new() })
+        let state = Mutex::new(State { scheduler, buffers, weights: history, seeds, error, alive, stats, idle_actors });
+        Ok(Self { state, stopped: AtomicBool::new(false), slot_freed: Condvar::new(), rollout_ready: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State<W, B>> {
@@ -95,18 +95,18 @@ impl<W, B> Channel<W, B> {
             if self.is_stopped() {
                 return None;
             }
-            let State { turns: scheduler, buffers, weights, seeds, stats, .. } = &mut *state;
+            let State { scheduler, buffers, weights, seeds, stats, .. } = &mut *state;
             if let Some(ticket) = scheduler.begin(actor, seeds) {
-                stats.actors_waited += start.elapsed();
+                stats.actor_wait += start.elapsed();
                 let staleness = (scheduler.version() - ticket.version) as usize;
                 let weights = weights[weights.len() - 1 - staleness].clone();
                 let buffer = buffers[ticket.slot].take()?;
                 if scheduler.is_round_robin() {
-                    self.freed.notify_all();
+                    self.slot_freed.notify_all();
                 }
-                return Some(RolloutJob { turn: ticket, weights, buffer });
+                return Some(RolloutJob { ticket, weights, buffer });
             }
-            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.slot_freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -115,23 +115,23 @@ impl<W, B> Channel<W, B> {
         let mut state = self.state();
         state.buffers[ticket.slot] = Some(buffer);
         match done {
-            Ok(()) => state.turns.mark_ready(ticket.slot),
+            Ok(()) => state.scheduler.mark_ready(ticket.slot),
             Err(Error::Interrupted) if self.is_stopped() => {}
             Err(error) => self.record_error(&mut state, error),
         }
-        self.came.notify_all();
+        self.rollout_ready.notify_all();
     }
 
     /// The first error ends everything.
     pub(super) fn fail(&self, error: Error) {
         self.record_error(&mut self.state(), error);
-        self.came.notify_all();
+        self.rollout_ready.notify_all();
     }
 
     fn record_error(&self, state: &mut State<W, B>, error: Error) {
         state.error.get_or_insert(error);
         self.stopped.store(true, Ordering::Relaxed);
-        self.freed.notify_all();
+        self.slot_freed.notify_all();
     }
 
     /// The next rollout to learn from, and its lag; `None` where `stop` says so.
@@ -140,8 +140,8 @@ impl<W, B> Channel<W, B> {
     /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
     pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(RolloutTicket, u64, B)>> {
         let (mut state, start, mut interrupt) = (self.state(), Instant::now(), InterruptCheck::default());
-        state.turns.request();
-        self.freed.notify_all();
+        state.scheduler.request();
+        self.slot_freed.notify_all();
         loop {
             if let Some(error) = state.error.take() {
                 return Err(error);
@@ -149,15 +149,15 @@ impl<W, B> Channel<W, B> {
             if self.is_stopped() || state.alive == 0 {
                 return Err(closed_error());
             }
-            if let Some((ticket, staleness)) = state.turns.take() {
+            if let Some((ticket, staleness)) = state.scheduler.take() {
                 let stats = &mut state.stats;
-                stats.learner_waited += start.elapsed();
+                stats.learner_wait += start.elapsed();
                 stats.rollouts += 1;
-                stats.total_lag += staleness;
-                stats.largest_lag = stats.largest_lag.max(staleness);
+                stats.total_staleness += staleness;
+                stats.max_staleness = stats.max_staleness.max(staleness);
                 return state.buffers[ticket.slot].take().map(|buffer| Some((ticket, staleness, buffer))).ok_or_else(closed_error);
             }
-            state = self.came.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.rollout_ready.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             if interrupt.is_due() {
                 drop(state);
                 interrupt.check()?;
@@ -174,7 +174,7 @@ impl<W, B> Channel<W, B> {
         let new = weights.map(Arc::new);
         let mut state = self.state();
         state.buffers[ticket.slot] = Some(buffer);
-        state.turns.release(ticket.slot);
+        state.scheduler.release(ticket.slot);
         let mut oldest = None;
         if let Some(new) = new.or_else(|| state.weights.back().cloned()) {
             if state.weights.len() == state.buffers.len() {
@@ -182,7 +182,7 @@ impl<W, B> Channel<W, B> {
             }
             state.weights.push_back(new);
         }
-        self.freed.notify_all();
+        self.slot_freed.notify_all();
         drop(state);
         // They are the caller's: what their end takes, or waits for, is not waited for by actors.
         drop(oldest);
@@ -193,13 +193,13 @@ impl<W, B> Channel<W, B> {
         let state = self.state();
         let mut seeds = state.seeds.clone();
         if !self.is_stopped() {
-            state.turns.draw_pending(&mut seeds);
+            state.scheduler.draw_pending(&mut seeds);
         }
         seeds
     }
 
     pub(super) fn version(&self) -> u64 {
-        self.state().turns.version()
+        self.state().scheduler.version()
     }
 
     pub(super) fn stats(&self) -> PipelineStats {
@@ -214,8 +214,8 @@ impl<W, B> Channel<W, B> {
         let state = self.state();
         self.stopped.store(true, Ordering::Relaxed);
         drop(state);
-        self.freed.notify_all();
-        self.came.notify_all();
+        self.slot_freed.notify_all();
+        self.rollout_ready.notify_all();
     }
 
     pub(super) fn actor_started(&self) {
@@ -224,8 +224,8 @@ impl<W, B> Channel<W, B> {
 
     pub(super) fn actor_ended(&self) {
         self.state().alive -= 1;
-        self.freed.notify_all();
-        self.came.notify_all();
+        self.slot_freed.notify_all();
+        self.rollout_ready.notify_all();
     }
 
     /// Ends the threads, whose actors are wanted back.
@@ -237,7 +237,7 @@ impl<W, B> Channel<W, B> {
         if self.is_stopped() || state.alive == 0 {
             return Err(state.error.take().unwrap_or_else(closed_error));
         }
-        state.home = Some(Vec::with_capacity(state.alive));
+        state.idle_actors = Some(Vec::with_capacity(state.alive));
         drop(state);
         self.stop();
         Ok(())
@@ -249,7 +249,7 @@ impl<W, B> Channel<W, B> {
     /// The first one of an actor; [`Error::Backend`] where one has not ended yet. All has ended then.
     pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
         let mut state = self.state();
-        let mut idle_actors = state.home.take().unwrap_or_default();
+        let mut idle_actors = state.idle_actors.take().unwrap_or_default();
         if state.alive > 0 || state.error.is_some() {
             let error = state.error.take().unwrap_or_else(stop_timed_out);
             drop(state);
@@ -258,7 +258,7 @@ impl<W, B> Channel<W, B> {
             }
             return Err(error);
         }
-        let State { turns: scheduler, seeds, weights, .. } = &mut *state;
+        let State { scheduler, seeds, weights, .. } = &mut *state;
         scheduler.draw_pending(seeds);
         scheduler.restart(scheduler.version());
         let newest = weights.pop_back();
@@ -271,7 +271,7 @@ impl<W, B> Channel<W, B> {
 
     /// What a thread is to drop of an actor that it no longer needs.
     pub(super) fn join_actors(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
-        match &mut self.state().home {
+        match &mut self.state().idle_actors {
             Some(idle_actors) => idle_actors.push((number, actor)),
             None => return Some(actor),
         }
@@ -282,7 +282,7 @@ impl<W, B> Channel<W, B> {
     pub(super) fn restart_from(&self, rollouts: u64, weights: W, seeds: Pcg64) {
         let new = Arc::new(weights);
         let mut state = self.state();
-        state.turns.restart(rollouts);
+        state.scheduler.restart(rollouts);
         state.seeds = seeds;
         let before = std::mem::replace(&mut state.weights, [new].into());
         drop(state);
@@ -297,7 +297,7 @@ impl<W, B> Channel<W, B> {
 
     /// Whether all threads have ended within so long.
     pub(super) fn wait_all_ended(&self, timeout: Duration) -> bool {
-        let waited = self.freed.wait_timeout_while(self.state(), timeout, |state| state.alive > 0);
+        let waited = self.slot_freed.wait_timeout_while(self.state(), timeout, |state| state.alive > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0
     }
 }
@@ -324,16 +324,16 @@ mod tests {
 
     #[test]
     fn weights_that_nobody_needs_are_dropped_without_the_lock() {
-        let (first, staleness_policy) = (Arc::new(Asks::default()), StalenessPolicy { max_lag: 0, lockstep: true });
+        let (first, staleness_policy) = (Arc::new(Asks::default()), StalenessPolicy { max_staleness: 0, deterministic: true });
         let free = Arc::clone(&first.1);
         let ring = Channel::new(1, staleness_policy, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
         let ring = Arc::new(ring);
         *first.0.lock().unwrap() = Arc::downgrade(&ring);
         drop(first);
         ring.actor_started();
-        ring.state().turns.request();
+        ring.state().scheduler.request();
         let job = ring.begin(0).unwrap();
-        let RolloutJob { turn, weights, buffer } = job;
+        let RolloutJob { ticket: turn, weights, buffer } = job;
         drop(weights);
         ring.end(turn, buffer, Ok(()));
         let (turn, _, buffer) = ring.take(&mut || false).unwrap().unwrap();

@@ -15,16 +15,16 @@ use crate::{Error, Pcg64, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StalenessPolicy {
     /// The bound of every rollout's lag. Actors wait where it would be passed; so does the learner, for a slow actor.
-    pub max_lag: usize,
+    pub max_staleness: usize,
     /// Rollouts are learned from in the order in which they were begun, by the actors in turn, with weights that are as
     /// old as the bound says, however fast anybody is: runs are repeatable. With a bound of 0 actors and learner take
     /// turns, else they work at the same time.
-    pub lockstep: bool,
+    pub deterministic: bool,
 }
 
 impl Default for StalenessPolicy {
     fn default() -> Self {
-        Self { max_lag: 1, lockstep: false }
+        Self { max_staleness: 1, deterministic: false }
     }
 }
 
@@ -37,17 +37,17 @@ impl StalenessPolicy {
         if actors == 0 {
             return Err(Error::config("num_actors", "at least 1", "0", "pass a positive number"));
         }
-        if self.lockstep {
+        if self.deterministic {
             return Ok(());
         }
-        if self.max_lag == 0 {
+        if self.max_staleness == 0 {
             let hint = "pass 1 or more, or lockstep, in which actors and learner may take turns";
             return Err(Error::config("max_lag", "at least 1 where actors do not wait for the learner", "0", hint));
         }
-        if self.max_lag < actors {
+        if self.max_staleness < actors {
             let expected = format!("at least {actors}, as there are so many actors");
             let hint = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
-            return Err(Error::config("max_lag", expected, self.max_lag.to_string(), hint));
+            return Err(Error::config("max_lag", expected, self.max_staleness.to_string(), hint));
         }
         Ok(())
     }
@@ -80,16 +80,16 @@ enum Slot {
 /// Which buffer is in whose hands.
 #[derive(Debug)]
 pub(super) struct RolloutScheduler {
-    ahead: StalenessPolicy,
+    staleness_policy: StalenessPolicy,
     actors: usize,
     slots: Vec<Slot>,
     /// How many rollouts were begun, have come, were taken by the learner, and were learned from.
-    begun: u64,
-    came: u64,
-    taken: u64,
+    num_started: u64,
+    num_ready: u64,
+    num_received: u64,
     version: u64,
     /// How many the learner has asked for.
-    asked: u64,
+    num_requested: u64,
     /// What all of them were when it began, or began again.
     first: u64,
     /// The versions of rollouts under way, to be sorted.
@@ -99,11 +99,11 @@ pub(super) struct RolloutScheduler {
 impl RolloutScheduler {
     pub(super) fn new(actors: usize, staleness_policy: StalenessPolicy) -> Result<Self> {
         staleness_policy.check(actors)?;
-        let buffers = staleness_policy.max_lag.saturating_add(1);
+        let buffers = staleness_policy.max_staleness.saturating_add(1);
         let slots = crate::alloc::with_capacity("max_lag", buffers)?;
         let waiting = crate::alloc::with_capacity("max_lag", buffers)?;
         let (num_started, num_ready, num_received, version, num_requested, first) = (0, 0, 0, 0, 0, 0);
-        let mut scheduler = Self { ahead: staleness_policy, actors, slots, begun: num_started, came: num_ready, taken: num_received, version, asked: num_requested, first, waiting };
+        let mut scheduler = Self { staleness_policy, actors, slots, num_started, num_ready, num_received, version, num_requested, first, waiting };
         scheduler.slots.resize(buffers, Slot::Free);
         Ok(scheduler)
     }
@@ -111,13 +111,13 @@ impl RolloutScheduler {
     /// Begins again after so many rollouts, where nobody has a buffer.
     pub(super) fn restart(&mut self, rollouts: u64) {
         self.slots.fill(Slot::Free);
-        (self.begun, self.came, self.taken) = (rollouts, rollouts, rollouts);
-        (self.version, self.asked, self.first) = (rollouts, rollouts, rollouts);
+        (self.num_started, self.num_ready, self.num_received) = (rollouts, rollouts, rollouts);
+        (self.version, self.num_requested, self.first) = (rollouts, rollouts, rollouts);
     }
 
     /// Whether actors wait for each other, too.
     pub(super) fn is_round_robin(&self) -> bool {
-        self.ahead.lockstep && self.actors > 1
+        self.staleness_policy.deterministic && self.actors > 1
     }
 
     /// How many rollouts were learned from.
@@ -127,10 +127,10 @@ impl RolloutScheduler {
 
     /// The next rollout of an actor, with the next seed, if it may begin.
     pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<RolloutTicket> {
-        let (number, max_staleness) = (self.begun, self.ahead.max_lag as u64);
-        let version = if self.ahead.lockstep {
+        let (number, max_staleness) = (self.num_started, self.staleness_policy.max_staleness as u64);
+        let version = if self.staleness_policy.deterministic {
             // Between two rollouts nothing is under way but what the bound allows: a learner that stops there can go on.
-            let is_next = number % self.actors as u64 == actor as u64 && number < self.asked + max_staleness;
+            let is_next = number % self.actors as u64 == actor as u64 && number < self.num_requested + max_staleness;
             if !is_next {
                 return None;
             }
@@ -142,7 +142,7 @@ impl RolloutScheduler {
         let seed = Self::seed(seeds);
         let ticket = RolloutTicket { slot, number, actor, version, seed };
         self.slots[slot] = Slot::Filling(ticket);
-        self.begun += 1;
+        self.num_started += 1;
         Some(ticket)
     }
 
@@ -152,8 +152,8 @@ impl RolloutScheduler {
 
     /// Draws the seeds of rollouts that are due: in lockstep it is known which will be begun, however fast anybody is.
     pub(super) fn draw_pending(&self, seeds: &mut Pcg64) {
-        if self.ahead.lockstep {
-            for _ in self.begun..self.asked + self.ahead.max_lag as u64 {
+        if self.staleness_policy.deterministic {
+            for _ in self.num_started..self.num_requested + self.staleness_policy.max_staleness as u64 {
                 Self::seed(seeds);
             }
         }
@@ -162,21 +162,21 @@ impl RolloutScheduler {
     /// A rollout is there.
     pub(super) fn mark_ready(&mut self, slot: usize) {
         if let Slot::Filling(ticket) = self.slots[slot] {
-            self.slots[slot] = Slot::Ready(ticket, self.came);
-            self.came += 1;
+            self.slots[slot] = Slot::Ready(ticket, self.num_ready);
+            self.num_ready += 1;
         }
     }
 
     /// The learner waits for one more rollout.
     pub(super) fn request(&mut self) {
-        self.asked = self.taken + 1;
+        self.num_requested = self.num_received + 1;
     }
 
     /// What is learned from next, and its lag, if it is there.
     pub(super) fn take(&mut self) -> Option<(RolloutTicket, u64)> {
         let ready = |slot: &Slot| if let Slot::Ready(ticket, order) = *slot { Some((order, ticket)) } else { None };
-        let next = if self.ahead.lockstep {
-            self.slots.iter().filter_map(ready).map(|(_, ticket)| ticket).find(|turn| turn.number == self.taken)
+        let next = if self.staleness_policy.deterministic {
+            self.slots.iter().filter_map(ready).map(|(_, ticket)| ticket).find(|turn| turn.number == self.num_received)
         } else {
             let first = self.slots.iter().filter_map(ready).min_by_key(|(order, _)| *order);
             let first = first.map(|(_, ticket)| ticket)?;
@@ -188,8 +188,8 @@ impl RolloutScheduler {
         };
         let ticket = next?;
         self.slots[ticket.slot] = Slot::Learning;
-        self.taken += 1;
-        Some((ticket, self.taken - 1 - ticket.version))
+        self.num_received += 1;
+        Some((ticket, self.num_received - 1 - ticket.version))
     }
 
     fn in_flight(&self) -> impl Iterator<Item = RolloutTicket> {
@@ -210,8 +210,8 @@ impl RolloutScheduler {
         waiting.clear();
         waiting.extend(self.in_flight().filter(|ticket| ticket.slot != slot).map(|turn| turn.version));
         waiting.sort_unstable();
-        let max_staleness = self.ahead.max_lag as u64;
-        let fit = waiting.iter().zip(self.taken + 1..).all(|(version, index)| index <= version + max_staleness);
+        let max_staleness = self.staleness_policy.max_staleness as u64;
+        let fit = waiting.iter().zip(self.num_received + 1..).all(|(version, index)| index <= version + max_staleness);
         self.waiting = waiting;
         fit
     }
@@ -231,7 +231,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn turns(actors: usize, max_lag: usize, lockstep: bool) -> RolloutScheduler {
-        RolloutScheduler::new(actors, StalenessPolicy { max_lag, lockstep }).unwrap()
+        RolloutScheduler::new(actors, StalenessPolicy { max_staleness: max_lag, deterministic: lockstep }).unwrap()
     }
 
     #[test]
@@ -290,9 +290,9 @@ mod tests {
     #[test]
     fn bounds_that_let_somebody_starve_are_refused() {
         for (actors, max_lag, lockstep) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
-            assert!(RolloutScheduler::new(actors, StalenessPolicy { max_lag, lockstep }).is_err());
+            assert!(RolloutScheduler::new(actors, StalenessPolicy { max_staleness, deterministic }).is_err());
         }
-        assert!(RolloutScheduler::new(3, StalenessPolicy { max_lag: 0, lockstep: true }).is_ok());
+        assert!(RolloutScheduler::new(3, StalenessPolicy { max_staleness: 0, deterministic: true }).is_ok());
     }
 
     proptest! {

@@ -32,7 +32,7 @@ impl Collect<u64, Vec<u64>> for Writer {
             }
             std::hint::spin_loop();
         }
-        let turn = job.turn;
+        let turn = job.ticket;
         assert!(self.panics_at != Some(turn.number), "the pole broke");
         if self.fails_at == Some(turn.number) {
             return Err(Error::Backend("the pole is gone".into()));
@@ -62,8 +62,8 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
     (1..=rounds)
         .map(|version| {
             let collected = ring.recv().unwrap();
-            let received = (collected.buffer.clone(), collected.lag);
-            assert_eq!(collected.buffer[3], collected.turn.version);
+            let received = (collected.buffer.clone(), collected.staleness);
+            assert_eq!(collected.buffer[3], collected.ticket.version);
             ring.publish(version).unwrap();
             received
         })
@@ -73,13 +73,13 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
 #[test]
 fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound() {
     for (actors, max_lag) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
-        let (mut ring, live) = ring(actors, StalenessPolicy { max_lag, lockstep: false }, |writer| {
+        let (mut ring, live) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: false }, |writer| {
             writer.pause = Duration::from_micros(writer.number as u64 * 20);
         });
         let mut staleness_values = learn(&mut ring, 2000);
         assert!(staleness_values.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
         let stats = ring.stats().unwrap();
-        assert_eq!((stats.rollouts, stats.total_lag), (2000, staleness_values.iter().map(|(_, lag)| lag).sum()));
+        assert_eq!((stats.rollouts, stats.total_staleness), (2000, staleness_values.iter().map(|(_, lag)| lag).sum()));
         staleness_values.sort_by_key(|(buffer, _)| buffer[1]);
         staleness_values.dedup_by_key(|(buffer, _)| buffer[1]);
         assert_eq!(staleness_values.len(), 2000);
@@ -93,7 +93,7 @@ fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound
 fn lockstep_is_the_same_however_fast_anybody_is() {
     for (actors, max_lag) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
         let results = [0, 30].map(|micros| {
-            let (mut ring, _) = ring(actors, StalenessPolicy { max_lag, lockstep: true }, |writer| {
+            let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: true }, |writer| {
                 writer.pause = Duration::from_micros(micros * (writer.number as u64 % 2));
             });
             learn(&mut ring, 300)
@@ -110,7 +110,7 @@ fn lockstep_is_the_same_however_fast_anybody_is() {
 #[test]
 fn the_first_error_ends_everything_and_so_does_a_panic() {
     for panics in [false, true] {
-        let (mut ring, live) = ring(3, StalenessPolicy { max_lag: 4, lockstep: false }, |writer| {
+        let (mut ring, live) = ring(3, StalenessPolicy { max_staleness: 4, deterministic: false }, |writer| {
             let at = Some(50);
             (writer.fails_at, writer.panics_at) = if panics { (None, at) } else { (at, None) };
         });
@@ -131,7 +131,7 @@ fn the_first_error_ends_everything_and_so_does_a_panic() {
 #[test]
 fn dropping_it_ends_the_actors_wherever_they_are() {
     for pause in [0, 100, 3_600_000_000] {
-        let (ring, live) = ring(4, StalenessPolicy { max_lag: 4, lockstep: false }, |writer| {
+        let (ring, live) = ring(4, StalenessPolicy { max_staleness: 4, deterministic: false }, |writer| {
             writer.pause = Duration::from_micros(pause);
         });
         std::thread::sleep(Duration::from_millis(5));
@@ -142,7 +142,7 @@ fn dropping_it_ends_the_actors_wherever_they_are() {
 
 #[test]
 fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
-    let (mut ring, _) = ring(1, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
+    let (mut ring, _) = ring(1, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
     for number in 0..3 {
         let collected = ring.recv().unwrap();
         assert_eq!(collected.buffer[..], [0, number, 0, number]);
@@ -153,7 +153,7 @@ fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
 
 #[test]
 fn weights_without_a_rollout_they_were_learned_from_are_refused() {
-    let (mut ring, _) = ring(1, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
+    let (mut ring, _) = ring(1, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
     let rejects = |ring: &mut Ring| assert_rejects(ring.publish(7), Error::Config, "publish");
     rejects(&mut ring);
     ring.recv().unwrap();
@@ -172,7 +172,7 @@ fn what_actors_collect_is_what_the_loop_collects() {
     };
     let rows = |max_lag, lockstep| {
         let buffer = || Rollout::for_env(40, &make());
-        let staleness_policy = StalenessPolicy { max_lag, lockstep };
+        let staleness_policy = StalenessPolicy { max_staleness: max_lag, deterministic: lockstep };
         let mut ring = AsyncCollector::new(vec![actor()], staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
         let (mut rewards, mut episodes) = (Vec::new(), 0);
         for _ in 0..6 {
@@ -196,11 +196,11 @@ fn what_actors_collect_is_what_the_loop_collects() {
 #[test]
 fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
     let rounds = |pauses: bool| {
-        let (mut ring, live) = ring(3, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
+        let (mut ring, live) = ring(3, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
         let mut seeds = Vec::new();
         for version in 1..=20 {
             let collected = ring.recv().unwrap();
-            seeds.push((collected.turn, collected.buffer.clone()));
+            seeds.push((collected.ticket, collected.buffer.clone()));
             ring.publish(version).unwrap();
             if pauses {
                 assert_eq!(ring.quiesce().unwrap().len(), 3);
@@ -219,15 +219,15 @@ fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
 fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
     for (actors, lockstep) in [(1, false), (3, false), (2, true)] {
         let max_lag = 3;
-        let (mut ring, _) = ring(actors, StalenessPolicy { max_lag, lockstep }, |writer| {
+        let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: lockstep }, |writer| {
             writer.pause = Duration::from_micros(50);
         });
         let mut seeds = Vec::new();
         for version in 1..200 {
             let collected = ring.recv().unwrap();
-            assert_eq!((collected.buffer[2], collected.buffer[3]), (collected.turn.version, collected.turn.version));
-            assert!(collected.lag <= max_lag as u64);
-            seeds.push(collected.turn.seed);
+            assert_eq!((collected.buffer[2], collected.buffer[3]), (collected.ticket.version, collected.ticket.version));
+            assert!(collected.staleness <= max_lag as u64);
+            seeds.push(collected.ticket.seed);
             if version % 7 == 0 {
                 ring.quiesce().unwrap(); // with a rollout that was taken: it is given back
                 ring.restart_from(version, version, ring.seeds().unwrap()).unwrap();
@@ -245,7 +245,7 @@ fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
 #[test]
 fn in_lockstep_seeds_stand_where_they_will_however_fast_anybody_is() {
     let after = [0, 300].map(|micros| {
-        let (mut ring, _) = ring(2, StalenessPolicy { max_lag: 2, lockstep: true }, |writer| {
+        let (mut ring, _) = ring(2, StalenessPolicy { max_staleness: 2, deterministic: true }, |writer| {
             writer.pause = Duration::from_micros(micros);
         });
         learn(&mut ring, 5);
@@ -259,18 +259,18 @@ fn in_lockstep_seeds_stand_where_they_will_however_fast_anybody_is() {
 
 #[test]
 fn restart_needs_quiesced_actors() {
-    let (mut ring, _) = ring(2, StalenessPolicy { max_lag: 0, lockstep: true }, |_| ());
+    let (mut ring, _) = ring(2, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
     assert_rejects(ring.restart_from(5, 9, Pcg64::seed_from(2)), Error::Config, "rewind");
     ring.quiesce().unwrap();
     ring.restart_from(5, 9, Pcg64::seed_from(2)).unwrap();
     assert_eq!(ring.seeds().unwrap().state(), Pcg64::seed_from(2).state());
     let collected = ring.recv().unwrap();
-    assert_eq!((&collected.buffer[..], collected.lag), (&[1, 5, 9, 5][..], 0));
+    assert_eq!((&collected.buffer[..], collected.staleness), (&[1, 5, 9, 5][..], 0));
 }
 
 #[test]
 fn what_failed_cannot_be_paused() {
-    let (mut ring, live) = ring(2, StalenessPolicy { max_lag: 3, lockstep: false }, |writer| writer.panics_at = Some(3));
+    let (mut ring, live) = ring(2, StalenessPolicy { max_staleness: 3, deterministic: false }, |writer| writer.panics_at = Some(3));
     let first = loop {
         match ring.quiesce() {
             Ok(_) => drop(ring.recv().map(|_| ())),
@@ -320,7 +320,7 @@ fn actors_and_learner_allocate_nothing_for_a_step() {
         let make = || VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap();
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
         let actor = Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()));
-        let (staleness_policy, buffer) = (StalenessPolicy { max_lag: 0, lockstep: true }, || Rollout::for_env(n_steps, &make()));
+        let (staleness_policy, buffer) = (StalenessPolicy { max_staleness: 0, deterministic: true }, || Rollout::for_env(n_steps, &make()));
         let shared = Channel::new(1, staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
         shared.actor_started();
         std::thread::scope(|scope| {

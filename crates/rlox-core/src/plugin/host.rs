@@ -10,7 +10,7 @@ use crate::{
 };
 
 pub(super) struct Hosted {
-    made: EnvHandle,
+    handle: EnvHandle,
     num_envs: usize,
     mode: AutoresetMode,
     masks: bool,
@@ -24,7 +24,7 @@ unsafe impl Send for Hosted {}
 impl Drop for Hosted {
     fn drop(&mut self) {
         // SAFETY: it came with this function, and nobody can use it any more.
-        unsafe { (self.made.free)(self.made.env) }
+        unsafe { (self.handle.free)(self.handle.env) }
     }
 }
 
@@ -39,7 +39,7 @@ impl Hosted {
             max_episode_steps: None,
         };
         let (num_envs, mode) = (options.num_envs, options.autoreset_mode);
-        let mut hosted = Self { made: handle, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
+        let mut hosted = Self { handle, num_envs, mode, masks: false, spec, log: EpisodeLog::default() };
         let words = hosted.request(&mut Call { method: method::DESCRIBE, ..Call::default() })?;
         let (num_envs, mode, masks, spec) = codec::decode_description(&words).ok_or_else(unreadable)?;
         if (num_envs, mode) != (options.num_envs, options.autoreset_mode) {
@@ -56,7 +56,7 @@ impl Hosted {
 
     fn request(&self, call: &mut Call<'_>) -> Result<Vec<u64>> {
         // SAFETY: environment and function belong together. `self` is not `Sync`, so that no other call is under way.
-        request(|reply| unsafe { (self.made.call)(self.made.env, call, reply) })
+        request(|reply| unsafe { (self.handle.call)(self.handle.env, call, reply) })
     }
 
     fn request_masks(&self, method: u32, masks: &mut [bool]) -> Result<()> {

@@ -82,7 +82,7 @@ pub struct SampleIndices {
     /// The transitions themselves, where they had to be read from a file.
     pub(crate) records: Vec<u8>,
     /// How many rows the storage has, and how many transitions it had taken; none before all of them are found.
-    of: Option<(usize, usize)>,
+    generation: Option<(usize, usize)>,
 }
 
 impl SampleIndices {
@@ -116,7 +116,7 @@ impl SampleIndices {
 
     /// Room for so many.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
-        self.of = None;
+        self.generation = None;
         self.records.clear();
         self.spans.clear();
         self.goals.clear();
@@ -136,7 +136,7 @@ impl SampleIndices {
         storage.locate(&self.goals, &mut self.goal_rows)?;
         self.n_step = n_step;
         n_step.map_or(Ok(()), |n_step| self.spans.find(storage, n_step, &self.rows))?;
-        self.of = Some(storage.generation());
+        self.generation = Some(storage.generation());
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl SampleIndices {
     pub(crate) fn fetch(&mut self, read: impl FnOnce(&[usize], &mut Vec<u8>) -> Result<()>) -> Result<()> {
         self.records.clear();
         read(&self.indices, &mut self.records)?;
-        self.of = Some((0, 0));
+        self.generation = Some((0, 0));
         Ok(())
     }
 
@@ -167,11 +167,11 @@ impl SampleIndices {
 
     /// Whether all of them are found, and can be read.
     pub(crate) fn is_found(&self) -> bool {
-        self.of.is_some()
+        self.generation.is_some()
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == Some(storage.generation()) {
+        if self.generation == Some(storage.generation()) {
             return Ok(());
         }
         let hint = "read what was chosen before the next push";
@@ -238,11 +238,11 @@ impl SampleIndices {
             Column::NextObs(_) | Column::Terminated | Column::Truncated => true,
             Column::Extra(part) => storage.schema().extra.get(part).is_some_and(|part| part.name.starts_with("next_")),
         };
-        if last && self.n_step.is_some() { &self.spans.ends } else { &self.rows }
+        if last && self.n_step.is_some() { &self.spans.last_rows } else { &self.rows }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.of = None;
+        self.generation = None;
         self.indices.clear();
         self.weights.clear();
         self.rows.clear();
@@ -259,7 +259,7 @@ impl SampleIndices {
 /// them, each `[B, ...]`.
 #[derive(Clone, Debug, Default)]
 pub struct SampledBatch {
-    pub(crate) chosen: SampleIndices,
+    pub(crate) sample_indices: SampleIndices,
     columns: Vec<Column>,
     fields: Vec<Field>,
 }
@@ -267,13 +267,13 @@ pub struct SampledBatch {
 impl SampledBatch {
     /// Forgets the transitions and keeps the memory.
     pub fn clear(&mut self) {
-        self.chosen.clear();
+        self.sample_indices.clear();
         self.fields.iter_mut().for_each(Field::clear);
     }
 
     /// How many transitions there are.
     pub fn len(&self) -> usize {
-        self.chosen.indices.len()
+        self.sample_indices.indices.len()
     }
 
     /// Whether there are none.
@@ -283,22 +283,22 @@ impl SampledBatch {
 
     /// Which they are.
     pub fn sample_indices(&self) -> &SampleIndices {
-        &self.chosen
+        &self.sample_indices
     }
 
     /// The transitions' numbers, `[B]`.
     pub fn indices(&self) -> &[usize] {
-        self.chosen.indices()
+        self.sample_indices.indices()
     }
 
     /// Importance weights, `[B]`.
     pub fn weights(&self) -> &[f32] {
-        self.chosen.weights()
+        self.sample_indices.weights()
     }
 
     /// What the value of the next observation counts, `[B]`; empty without [`NStep`].
     pub fn discounts(&self) -> &[f32] {
-        self.chosen.discounts()
+        self.sample_indices.discounts()
     }
 
     /// A field by its name.
@@ -346,7 +346,7 @@ impl SampledBatch {
         for field in &mut self.fields {
             field.set_rows(count).map_err(|error| error.rename_argument("rows", "batch_size"))?;
         }
-        self.chosen.prepare(count)
+        self.sample_indices.prepare(count)
     }
 
     /// Whether the fields are those of a layout; asked without an allocation.
@@ -371,7 +371,7 @@ impl SampledBatch {
 
     /// Fills the fields with what `read` copies of each column.
     pub(crate) fn fill_by(&mut self, read: impl Fn(&SampleIndices, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
-        let Self { chosen: sample_indices, columns, fields } = self;
+        let Self { sample_indices, columns, fields } = self;
         columns.iter().zip(fields).try_for_each(|(column, field)| read(sample_indices, *column, field.data_mut()))
     }
 }
@@ -379,7 +379,7 @@ impl SampledBatch {
 impl ReplayStorage {
     /// What is stored of each transition, as [`Layout::columns`] tells.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
-        self.layout.columns()
+        self.schema.columns()
     }
 
     /// The rows of transitions, for [`ReplayStorage::read`], in place of those that `rows` held.
@@ -393,7 +393,7 @@ impl ReplayStorage {
         if let Some(invalid) = indices.iter().find(|index| !valid.contains(index)) {
             return Err(invalid_index(*invalid, &valid));
         }
-        let (all, stride) = (self.capacity_steps() * self.num_envs, self.places.stride);
+        let (all, stride) = (self.capacity_steps() * self.num_envs, self.row_layout.stride);
         // What is held is at most one lap behind.
         let base = valid.start / all * all;
         let mut interrupt = InterruptCheck::default();
@@ -457,7 +457,7 @@ impl ReplayStorage {
     }
 
     fn read_piece(&self, column: Column, rows: &[usize], each: usize, out: &mut [u8]) {
-        let (row_layout, stride) = (&self.places, self.places.stride);
+        let (row_layout, stride) = (&self.row_layout, self.row_layout.stride);
         let flag = |flag: u8, out: &mut [u8]| {
             for (out, row) in out.iter_mut().zip(rows) {
                 *out = u8::from(self.flags(*row) & flag != 0);
@@ -466,13 +466,13 @@ impl ReplayStorage {
         match column {
             Column::Terminated => flag(TERMINATED, out),
             Column::Truncated => flag(TRUNCATED, out),
-            Column::Obs(_) if self.layout.frame_stack > 1 => self.read_frames(rows, out),
-            Column::NextObs(_) if self.layout.frame_stack > 1 => self.read_next_frames(rows, out),
+            Column::Obs(_) if self.schema.frame_stack > 1 => self.read_frames(rows, out),
+            Column::NextObs(_) if self.schema.frame_stack > 1 => self.read_next_frames(rows, out),
             Column::NextObs(part) => {
                 let from = self.offset_of(Column::Obs(part));
                 copy(rows.iter().copied(), each, out, |row| {
                     if self.flags(row) & STORED != 0 {
-                        &self.aside.row(self.slot(row, row_layout.stored))[from..]
+                        &self.overflow_obs.row(self.slot(row, row_layout.stored))[from..]
                     } else {
                         &self.data[self.row_after(row, 1) * stride + from..]
                     }
@@ -510,7 +510,7 @@ impl ReplayStorage {
 
     /// The dtype and the number of elements of a column's rows.
     pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
-        let schema = &self.layout;
+        let schema = &self.schema;
         let spec = match column {
             Column::Obs(part) | Column::NextObs(part) => schema.obs.get(part),
             Column::Action => Some(&schema.action),
@@ -524,7 +524,7 @@ impl ReplayStorage {
 
     /// Where a column that is not a flag or a next observation lies in a row.
     fn offset_of(&self, column: Column) -> usize {
-        let (schema, row_layout) = (&self.layout, &self.places);
+        let (schema, row_layout) = (&self.schema, &self.row_layout);
         let bytes = |specs: &[FieldSpec]| specs.iter().map(FieldSpec::bytes).sum::<usize>();
         match column {
             Column::Obs(part) => bytes(&schema.obs[..part]),
@@ -535,19 +535,19 @@ impl ReplayStorage {
     }
 
     fn read_frames(&self, rows: &[usize], out: &mut [u8]) {
-        let frames = self.layout.frame_stack;
-        for (out, row) in out.chunks_exact_mut(self.places.obs).zip(rows) {
-            for (i, out) in out.chunks_exact_mut(self.places.frame).enumerate() {
+        let frames = self.schema.frame_stack;
+        for (out, row) in out.chunks_exact_mut(self.row_layout.obs).zip(rows) {
+            for (i, out) in out.chunks_exact_mut(self.row_layout.frame).enumerate() {
                 out.copy_from_slice(self.frame(*row, frames - 1 - i));
             }
         }
     }
 
     fn read_next_frames(&self, rows: &[usize], out: &mut [u8]) {
-        let (frames, size) = (self.layout.frame_stack, self.places.frame);
-        for (out, &row) in out.chunks_exact_mut(self.places.obs).zip(rows) {
+        let (frames, size) = (self.schema.frame_stack, self.row_layout.frame);
+        for (out, &row) in out.chunks_exact_mut(self.row_layout.obs).zip(rows) {
             if self.flags(row) & STORED != 0 {
-                out.copy_from_slice(self.aside.row(self.slot(row, self.places.stored)));
+                out.copy_from_slice(self.overflow_obs.row(self.slot(row, self.row_layout.stored)));
                 continue;
             }
             let (older, newest) = out.split_at_mut((frames - 1) * size);

@@ -68,7 +68,7 @@ const POLL_EVERY_READS: usize = 8;
 /// ```
 #[derive(Debug)]
 pub struct MmapReplayBuffer {
-    layout: TransitionSchema,
+    schema: TransitionSchema,
     total_capacity: usize,
     cold: Cold,
     /// A ring of records, `[hot_capacity]`.
@@ -106,15 +106,15 @@ impl MmapReplayBuffer {
         let rows = |bytes: usize| bytes / record;
         let slack = slack.unwrap_or_else(|| (total / 8).clamp(rows(SLACK_BYTES.0), rows(SLACK_BYTES.1)).max(1));
         let [low, high] = Disk::id().map(u64::from);
-        let header = Header { layout: schema, hot_capacity: hot, total_capacity: total, spare: slack, id: high << 32 | low };
+        let header = Header { schema, hot_capacity: hot, total_capacity: total, slack, id: high << 32 | low };
         let cold = Cold::create(path, &header)?;
         Ok(Self::from_cold(cold, header, memory, hot))
     }
 
     fn from_cold(cold: Cold, header: Header, hot: Vec<u8>, hot_capacity: usize) -> Self {
         let pushed = cold.written;
-        let Header { layout: schema, total_capacity, id, .. } = header;
-        Self { layout: schema, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
+        let Header { schema, total_capacity, id, .. } = header;
+        Self { schema, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
     }
 
     /// The buffer whose file is at `path`. `hot_capacity` rows stay in memory; without it as many as it was created with.
@@ -142,7 +142,7 @@ impl MmapReplayBuffer {
 
     /// What transitions are made of.
     pub fn schema(&self) -> &TransitionSchema {
-        &self.layout
+        &self.schema
     }
 
     /// Where the file is.
@@ -193,8 +193,8 @@ impl MmapReplayBuffer {
     /// [`Error::Interrupted`] if it was told to stop.
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
-        batch.check(&self.layout, &mut interrupt)?;
-        batch.check_obs(&self.layout, &mut interrupt)?;
+        batch.check(&self.schema, &mut interrupt)?;
+        batch.check_obs(&self.schema, &mut interrupt)?;
         if batch.next_obs.is_none() {
             let hint = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
             return Err(Error::config("next_obs", "the observation after each row", "none", hint));
@@ -314,9 +314,9 @@ impl MmapReplayBuffer {
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
-        let prepared = batch.prepare(&self.layout, batch_size);
+        let prepared = batch.prepare(&self.schema, batch_size);
         prepared
-            .and_then(|()| self.sample_indices(&mut batch.chosen, batch_size, rng))
+            .and_then(|()| self.sample_indices(&mut batch.sample_indices, batch_size, rng))
             .and_then(|()| batch.fill_by(|sample_indices, column, out| self.read(sample_indices, column, out)))
             .inspect_err(|_| {
                 batch.clear();
@@ -391,7 +391,7 @@ impl MmapReplayBuffer {
     /// [`Error::Config`] for a column that is not there, [`Error::Space`] for memory of another dtype,
     /// [`Error::Shape`] for memory of another length or transitions of another buffer. Nothing is written then.
     pub fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
-        self.cold.record.read(&self.layout, self.records(sample_indices)?, column, out)
+        self.cold.record.read(&self.schema, self.records(sample_indices)?, column, out)
     }
 
     /// As [`MmapReplayBuffer::read`], of a column of booleans.
@@ -399,7 +399,7 @@ impl MmapReplayBuffer {
     /// # Errors
     /// Those of [`MmapReplayBuffer::read`].
     pub fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
-        self.cold.record.read_bools(&self.layout, self.records(sample_indices)?, column, out)
+        self.cold.record.read_bools(&self.schema, self.records(sample_indices)?, column, out)
     }
 
     fn records<'a>(&self, sample_indices: &'a SampleIndices) -> Result<&'a [u8]> {

@@ -36,7 +36,7 @@ impl NStep {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spans {
     /// The row of the last step of each.
-    pub(crate) ends: Vec<usize>,
+    pub(crate) last_rows: Vec<usize>,
     /// The discounted sums of rewards.
     pub(crate) returns: Vec<f32>,
     /// What the value of the next observation counts, `gamma^k` after k steps.
@@ -45,21 +45,21 @@ pub(crate) struct Spans {
 
 impl Spans {
     pub(crate) fn clear(&mut self) {
-        self.ends.clear();
+        self.last_rows.clear();
         self.returns.clear();
         self.discounts.clear();
     }
 
     /// Drops the transitions whose flag is false.
     pub(crate) fn retain(&mut self, keep: &[bool]) {
-        retain(&mut self.ends, keep);
+        retain(&mut self.last_rows, keep);
         retain(&mut self.returns, keep);
         retain(&mut self.discounts, keep);
     }
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
-        alloc::allocated_bytes(&self.ends) + alloc::allocated_bytes(&self.returns) + alloc::allocated_bytes(&self.discounts)
+        alloc::allocated_bytes(&self.last_rows) + alloc::allocated_bytes(&self.returns) + alloc::allocated_bytes(&self.discounts)
     }
 
     /// Finds them for rows that were located.
@@ -72,7 +72,7 @@ impl Spans {
         for numbers in [&mut self.returns, &mut self.discounts] {
             alloc::try_reserve("batch_size", numbers, rows.len())?;
         }
-        alloc::try_reserve("batch_size", &mut self.ends, rows.len())?;
+        alloc::try_reserve("batch_size", &mut self.last_rows, rows.len())?;
         let (waiting, mut interrupt, mut num_visited) = (storage.waiting(), InterruptCheck::default(), 0_usize);
         for &row in rows {
             let (mut index, mut sum, mut discount) = (row, f64::from(storage.reward(row)), n_step.gamma);
@@ -91,7 +91,7 @@ impl Spans {
                 sum += discount * f64::from(storage.reward(index));
                 discount *= n_step.gamma;
             }
-            self.ends.push(index);
+            self.last_rows.push(index);
             self.returns.push(sum as f32);
             self.discounts.push(discount as f32);
         }

@@ -55,15 +55,15 @@ impl ReplayStorage {
         let links = self.find_links(batch, order, &mut scratch_row, &mut interrupt);
         let reservation = links.and_then(|()| self.reserve(batch, order, &mut interrupt));
         let written = reservation.and_then(|()| self.write_all(batch, order, &mut scratch_row, &mut interrupt));
-        self.joined = scratch_row;
+        self.scratch_row = scratch_row;
         written
     }
 
     /// The memory for a row of observations of several parts. A push that panicked may have taken it along.
     fn take_scratch_row(&mut self) -> Result<Vec<u8>> {
-        let len = if self.layout.obs.len() > 1 { 2 * self.places.obs } else { 0 };
-        if self.joined.len() == len {
-            return Ok(std::mem::take(&mut self.joined));
+        let len = if self.schema.obs.len() > 1 { 2 * self.row_layout.obs } else { 0 };
+        if self.scratch_row.len() == len {
+            return Ok(std::mem::take(&mut self.scratch_row));
         }
         alloc::zeroed("obs_shape", len)
     }
@@ -74,7 +74,7 @@ impl ReplayStorage {
         if order == Order::Environments {
             self.write_continuing(batch, next);
             for env in 0..batch.rows() {
-                if !self.goes_on[env] {
+                if !self.continues[env] {
                     self.write(batch, env, (next + env, env), order, scratch_row);
                 }
             }
@@ -96,11 +96,11 @@ impl ReplayStorage {
         if order == Order::Environments {
             check_len("rewards", batch.rows(), self.num_envs)?;
         }
-        batch.check(&self.layout, interrupt)?;
+        batch.check(&self.schema, interrupt)?;
         if batch.next_obs.is_none() {
             check_deferred(batch, order)?;
         }
-        if order == Order::Independent && batch.rows() > 0 && self.tails[0] == NextObs::Deferred {
+        if order == Order::Independent && batch.rows() > 0 && self.last_next_obs[0] == NextObs::Deferred {
             // The first of them would be taken for what the last row has promised.
             let expected = "the next step first, which holds the next observation that the last row was pushed without";
             let got = format!("{} rows that stand for themselves", batch.rows());
@@ -119,18 +119,18 @@ impl ReplayStorage {
         } else if known {
             let first = self.row_of(self.next_index());
             for env in 0..self.num_envs {
-                let obs = observation(batch.obs, env, batch.rows(), self.places.obs, scratch_row);
-                let is_contiguous = self.tails[env] == NextObs::InNextRow && self.follows(first + env, obs);
-                self.linked[env] = is_contiguous;
+                let obs = observation(batch.obs, env, batch.rows(), self.row_layout.obs, scratch_row);
+                let is_contiguous = self.last_next_obs[env] == NextObs::InNextRow && self.follows(first + env, obs);
+                self.is_contiguous[env] = is_contiguous;
                 known &= is_contiguous;
             }
         }
-        if known { Ok(()) } else { batch.check_obs(&self.layout, interrupt) }
+        if known { Ok(()) } else { batch.check_obs(&self.schema, interrupt) }
     }
 
     /// Whether an observation is what lies in an environment's next row, ahead of its last one.
     fn follows(&self, row: usize, obs: &[u8]) -> bool {
-        let (older, newest) = obs.split_at(obs.len() - self.places.frame);
+        let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
         newest == self.newest(row) && self.shifts(self.row_before(row), older)
     }
 
@@ -139,7 +139,7 @@ impl ReplayStorage {
         if older.is_empty() {
             return true;
         }
-        let frames = older.chunks_exact(self.places.frame);
+        let frames = older.chunks_exact(self.row_layout.frame);
         let count = frames.len();
         frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
     }
@@ -149,15 +149,15 @@ impl ReplayStorage {
         let (num_overflow, num_heads) = match order {
             Order::Sequential => self.max_overflow(batch, interrupt)?,
             Order::Independent => (2 * batch.rows(), batch.rows()),
-            Order::Environments => (2 * self.goes_on.iter().filter(|goes_on| !**goes_on).count(), batch.rows()),
+            Order::Environments => (2 * self.continues.iter().filter(|goes_on| !**goes_on).count(), batch.rows()),
         };
         let (most, promised) = (self.capacity_steps() * self.num_envs, self.promised());
         self.reserve_episodes(batch, order)?;
-        self.aside.reserve(num_overflow.min((most + 1).saturating_sub(self.aside.in_use())), promised)?;
-        if self.layout.frame_stack == 1 {
+        self.overflow_obs.reserve(num_overflow.min((most + 1).saturating_sub(self.overflow_obs.in_use())), promised)?;
+        if self.schema.frame_stack == 1 {
             return Ok(());
         }
-        self.heads.reserve(num_heads.min((most + 1).saturating_sub(self.heads.in_use())), promised)
+        self.frame_heads.reserve(num_heads.min((most + 1).saturating_sub(self.frame_heads.in_use())), promised)
     }
 
     /// How many next observations, and how many older frames, consecutive steps may have aside.
@@ -187,20 +187,20 @@ impl ReplayStorage {
 
     /// Whether the older frames of a row are those of the row before.
     fn is_shifted(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
-        let older = self.places.obs - self.places.frame;
+        let older = self.row_layout.obs - self.row_layout.frame;
         older == 0 || {
             let [before, obs] = [row - 1, row].map(|row| row_bytes(batch.obs[0], row, batch.rows()));
-            obs[..older] == before[self.places.frame..]
+            obs[..older] == before[self.row_layout.frame..]
         }
     }
 
     /// Whether the next observation of a row can lie ahead of it.
     fn continues(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let Some(next_obs) = batch.next_obs else { return true };
-        let older = self.places.obs - self.places.frame;
+        let older = self.row_layout.obs - self.row_layout.frame;
         let shifted = older == 0 || {
             let [obs, next] = [batch.obs, next_obs].map(|parts| row_bytes(parts[0], row, batch.rows()));
-            next[..older] == obs[self.places.frame..]
+            next[..older] == obs[self.row_layout.frame..]
         };
         shifted && !batch.is_done(row)
     }
@@ -210,11 +210,11 @@ impl ReplayStorage {
         let rows = batch.rows();
         self.evict(row);
         let (obs_memory, next_memory) = scratch_row.split_at_mut(scratch_row.len() / 2);
-        let obs = observation(batch.obs, index, rows, self.places.obs, obs_memory);
+        let obs = observation(batch.obs, index, rows, self.row_layout.obs, obs_memory);
         let mut flags = self.begin_row(row, env, obs, order);
         flags |= (u8::from(batch.terminated[index]) * TERMINATED) | (u8::from(batch.truncated[index]) * TRUNCATED);
         self.write_fields(row, batch, index);
-        let next = batch.next_obs.map(|next| observation(next, index, rows, self.places.obs, next_memory));
+        let next = batch.next_obs.map(|next| observation(next, index, rows, self.row_layout.obs, next_memory));
         self.end_row(row, env, (obs, next), flags, order == Order::Independent);
         let first = self.pushed == 0 || self.flags(self.row_before(row)) & CONTINUES == 0;
         self.episodes.record_step(env, self.pushed, self.oldest_step(), (first, batch.is_done(index)));
@@ -227,36 +227,36 @@ impl ReplayStorage {
         }
         let flags = self.flags(row);
         if flags & STORED != 0 {
-            self.aside.release(self.slot(row, self.places.stored));
+            self.overflow_obs.release(self.slot(row, self.row_layout.stored));
         }
         if flags & HEAD != 0 {
-            self.heads.release(self.slot(row, self.places.head));
+            self.frame_heads.release(self.slot(row, self.row_layout.head));
         }
     }
 
     /// Takes in the observation, and says whether its older frames are aside.
     fn begin_row(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
         let before = self.row_before(row);
-        let (older, newest) = obs.split_at(obs.len() - self.places.frame);
+        let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
         let is_contiguous = match order {
-            Order::Environments => self.linked[env],
-            Order::Sequential => self.tails[env] == NextObs::InNextRow && self.follows(row, obs),
+            Order::Environments => self.is_contiguous[env],
+            Order::Sequential => self.last_next_obs[env] == NextObs::InNextRow && self.follows(row, obs),
             Order::Independent => false,
         };
-        let continues = match self.tails[env] {
+        let continues = match self.last_next_obs[env] {
             NextObs::None => false,
             NextObs::InNextRow if is_contiguous => true,
             NextObs::InNextRow => {
                 // What lay ahead moves aside, as something else comes here.
-                let slot = self.aside.acquire();
+                let slot = self.overflow_obs.acquire();
                 self.move_next_to_overflow(before, slot);
                 false
             }
-            NextObs::Overflow => order != Order::Independent && self.aside.row(self.slot(before, self.places.stored)) == obs,
+            NextObs::Overflow => order != Order::Independent && self.overflow_obs.row(self.slot(before, self.row_layout.stored)) == obs,
             NextObs::Deferred => {
                 if !self.shifts(before, older) {
-                    let slot = self.aside.acquire();
-                    self.aside.row_mut(slot).copy_from_slice(obs);
+                    let slot = self.overflow_obs.acquire();
+                    self.overflow_obs.row_mut(slot).copy_from_slice(obs);
                     self.set_overflow_slot(before, slot);
                 }
                 true
@@ -271,35 +271,35 @@ impl ReplayStorage {
         if older.is_empty() || is_contiguous || (self.pushed > 0 && self.shifts(before, older)) {
             return 0;
         }
-        let head = self.heads.acquire();
-        self.heads.row_mut(head).copy_from_slice(older);
-        let offset = self.places.head;
+        let head = self.frame_heads.acquire();
+        self.frame_heads.row_mut(head).copy_from_slice(older);
+        let offset = self.row_layout.head;
         self.bytes_mut(row, offset, 4).copy_from_slice(&head.to_ne_bytes());
         HEAD
     }
 
     /// Copies what comes after a row, whose newest frame lies ahead, aside.
     fn move_next_to_overflow(&mut self, row: usize, slot: u32) {
-        let (frames, size) = (self.layout.frame_stack, self.places.frame);
-        let mut overflow_obs = std::mem::take(&mut self.aside);
+        let (frames, size) = (self.schema.frame_stack, self.row_layout.frame);
+        let mut overflow_obs = std::mem::take(&mut self.overflow_obs);
         let to = overflow_obs.row_mut(slot);
         for i in 0..frames - 1 {
             to[i * size..][..size].copy_from_slice(self.frame(row, frames - 2 - i));
         }
         to[(frames - 1) * size..].copy_from_slice(self.newest(self.row_after(row, 1)));
-        self.aside = overflow_obs;
+        self.overflow_obs = overflow_obs;
         self.set_overflow_slot(row, slot);
     }
 
     fn set_overflow_slot(&mut self, row: usize, slot: u32) {
-        let offset = self.places.stored;
+        let offset = self.row_layout.stored;
         self.bytes_mut(row, offset, 4).copy_from_slice(&slot.to_ne_bytes());
         *self.flags_mut(row) |= STORED;
     }
 
     /// Writes all but the observations and flags.
     fn write_fields(&mut self, row: usize, batch: &TransitionBatch<'_>, index: usize) {
-        let (mut from, end, rows) = (self.places.action, self.places.reward, batch.rows());
+        let (mut from, end, rows) = (self.row_layout.action, self.row_layout.reward, batch.rows());
         for data in std::iter::once(&batch.actions).chain(batch.extra) {
             let remaining = end - from;
             // The action alone takes all of it.
@@ -315,22 +315,22 @@ impl ReplayStorage {
     fn end_row(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, independent: bool) {
         *self.flags_mut(row) = flags;
         let Some(next) = next else {
-            self.tails[env] = NextObs::Deferred;
+            self.last_next_obs[env] = NextObs::Deferred;
             return;
         };
-        let (size, done) = (self.places.frame, flags & (TERMINATED | TRUNCATED) != 0);
+        let (size, done) = (self.row_layout.frame, flags & (TERMINATED | TRUNCATED) != 0);
         let (older, newest) = next.split_at(next.len() - size);
         let shifted = older.is_empty() || older == &obs[obs.len() - older.len()..];
         if done || independent || !shifted {
-            let slot = self.aside.acquire();
-            self.aside.row_mut(slot).copy_from_slice(next);
+            let slot = self.overflow_obs.acquire();
+            self.overflow_obs.row_mut(slot).copy_from_slice(next);
             self.set_overflow_slot(row, slot);
-            self.tails[env] = if done || independent { NextObs::None } else { NextObs::Overflow };
+            self.last_next_obs[env] = if done || independent { NextObs::None } else { NextObs::Overflow };
             return;
         }
         let next_row = self.row_after(row, 1);
         self.bytes_mut(next_row, 0, size).copy_from_slice(newest);
-        self.tails[env] = NextObs::InNextRow;
+        self.last_next_obs[env] = NextObs::InNextRow;
     }
 }
 
@@ -339,15 +339,15 @@ impl ReplayStorage {
 impl ReplayStorage {
     /// Whether rows are nothing but an observation of one part, whole, an action and a reward.
     fn is_plain(&self) -> bool {
-        self.layout.obs.len() == 1 && self.layout.frame_stack == 1 && self.layout.extra.is_empty()
+        self.schema.obs.len() == 1 && self.schema.frame_stack == 1 && self.schema.extra.is_empty()
     }
 
     /// Finds out which observations lie ahead of their environments' last rows, and of which episodes go on besides;
     /// whether all observations do.
     fn find_plain_links(&mut self, batch: &TransitionBatch<'_>) -> bool {
-        let Self { data, linked: is_contiguous, goes_on: continues, tails: last_next_obs, places: row_layout, num_envs, .. } = self;
+        let Self { data, is_contiguous, continues, last_next_obs, row_layout, num_envs, .. } = self;
         let bytes = row_layout.stride * *num_envs;
-        let first = self.pushed % self.room * bytes;
+        let first = self.pushed % self.capacity_steps * bytes;
         let next_rows = data[first..first + bytes].chunks_exact(row_layout.stride);
         let obs_rows = batch.obs[0].bytes().chunks_exact(row_layout.obs);
         let mut all = true;
@@ -367,10 +367,10 @@ impl ReplayStorage {
     fn write_continuing(&mut self, batch: &TransitionBatch<'_>, first: usize) {
         let Some([next_obs]) = batch.next_obs else { return };
         let (before, after) = (self.row_before(first), self.row_after(first, 1));
-        let Self { data, goes_on: continues, places: row_layout, num_envs, aside: overflow_obs, .. } = self;
+        let Self { data, continues, row_layout, num_envs, overflow_obs, .. } = self;
         let (stride, bytes) = (row_layout.stride, row_layout.stride * *num_envs);
         // Only of a full ring there is a row to give back from.
-        let evicted = if self.pushed >= self.room { STORED } else { 0 };
+        let evicted = if self.pushed >= self.capacity_steps { STORED } else { 0 };
         let rows = data[first * stride..][..bytes].chunks_exact_mut(stride);
         let actions = batch.actions.bytes().chunks_exact(row_layout.reward - row_layout.action);
         let action_rewards = actions.zip(batch.rewards);

@@ -42,7 +42,7 @@ pub struct Sequences {
     pub burn_in: usize,
     /// Whether only the first steps of episodes are starts, each as likely as another, of which every step to the end is
     /// stored. Of a longer episode the first `length` steps come.
-    pub whole: bool,
+    pub whole_episodes: bool,
 }
 
 /// Which sequences were chosen: B of T = `burn_in + length` steps, `[T, B]`.
@@ -56,7 +56,7 @@ pub struct SequenceIndices {
     /// How many whole episodes there are of the environments up to each.
     counts: Vec<usize>,
     /// The storage as it was; none before all steps are found.
-    of: Option<(usize, usize)>,
+    generation: Option<(usize, usize)>,
 }
 
 impl Sequences {
@@ -93,7 +93,7 @@ impl Sequences {
         let valid = storage.indices();
         self.check(storage, batch_size)?;
         sequence_indices.prepare(batch_size)?;
-        if self.whole {
+        if self.whole_episodes {
             return storage.episodes.draw(&valid, rng, &mut sequence_indices.counts, &mut sequence_indices.indices);
         }
         draw(&valid, rng, &mut sequence_indices.indices);
@@ -106,13 +106,13 @@ impl Sequences {
     /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
     /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `chosen` then.
     pub fn find(self, storage: &ReplayStorage, sequence_indices: &mut SequenceIndices) -> Result<()> {
-        sequence_indices.of = None;
+        sequence_indices.generation = None;
         let valid = storage.indices();
         if let Some(invalid) = sequence_indices.indices.iter().find(|index| !valid.contains(index)) {
             return Err(invalid_index(*invalid, &valid));
         }
         sequence_indices.fill_rows(storage, &valid, self)?;
-        sequence_indices.of = Some(storage.generation());
+        sequence_indices.generation = Some(storage.generation());
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Sequences {
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
         }
-        if self.whole && self.burn_in > 0 {
+        if self.whole_episodes && self.burn_in > 0 {
             let hint = "nothing comes before an episode's first step";
             return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), hint));
         }
@@ -185,7 +185,7 @@ impl SequenceIndices {
 
     /// Room for so many starts.
     fn prepare(&mut self, batch_size: usize) -> Result<()> {
-        self.of = None;
+        self.generation = None;
         resize(&mut self.indices, batch_size)?;
         resize(&mut self.lengths, batch_size)
     }
@@ -275,7 +275,7 @@ impl SequenceIndices {
     }
 
     fn check(&self, storage: &ReplayStorage) -> Result<()> {
-        if self.of == Some(storage.generation()) {
+        if self.generation == Some(storage.generation()) {
             return Ok(());
         }
         let hint = "read what was chosen before the next push";

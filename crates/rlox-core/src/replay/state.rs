@@ -346,9 +346,9 @@ pub(crate) fn number_field(name: &str, number: usize) -> Result<Field> {
 /// Which transitions a storage keeps something of.
 struct Ranges {
     /// Those that are stored, be their next observation still to come.
-    held: Range<usize>,
+    transitions: Range<usize>,
     /// Those whose frames are, too.
-    kept: Range<usize>,
+    frame_rows: Range<usize>,
 }
 
 /// A name, a flag and the transitions it is kept of.
@@ -359,33 +359,33 @@ impl ReplayStorage {
     fn ranges(&self, pushed: usize) -> Ranges {
         let steps = self.capacity() / self.num_envs;
         let from = |steps: usize| pushed.saturating_sub(steps) * self.num_envs..pushed * self.num_envs;
-        Ranges { held: from(steps), kept: from(steps + self.layout.frame_stack - 1) }
+        Ranges { transitions: from(steps), frame_rows: from(steps + self.schema.frame_stack - 1) }
     }
 
     /// What a state must have in common with a storage.
     fn settings(&self) -> [(&'static str, usize); 3] {
-        [("capacity", self.capacity()), ("num_envs", self.num_envs), ("frame_stack", self.layout.frame_stack)]
+        [("capacity", self.capacity()), ("num_envs", self.num_envs), ("frame_stack", self.schema.frame_stack)]
     }
 
     /// The flags that a state has.
     fn flagged(&self, ranges: &Ranges) -> Vec<Flagged> {
-        let mut all: Vec<_> = FLAGS.iter().map(|(name, flag)| (*name, *flag, ranges.held.clone())).collect();
-        if self.layout.frame_stack > 1 {
-            all.push((OLDER, HEAD, ranges.kept.clone()));
+        let mut all: Vec<_> = FLAGS.iter().map(|(name, flag)| (*name, *flag, ranges.transitions.clone())).collect();
+        if self.schema.frame_stack > 1 {
+            all.push((OLDER, HEAD, ranges.frame_rows.clone()));
         }
         all
     }
 
     /// What is stored of each transition but for observations and flags, in the order of a row of the ring.
     fn row_fields(&self, rows: usize) -> Vec<FieldDescriptor> {
-        let parts = std::iter::once(&self.layout.action).chain(&self.layout.extra);
+        let parts = std::iter::once(&self.schema.action).chain(&self.schema.extra);
         let named = parts.map(|spec| FieldDescriptor::new(format!("step.{}", spec.name), &spec.shape, spec.dtype, rows));
         named.chain([FieldDescriptor::new("step.rewards", &[], DType::F32, rows)]).collect()
     }
 
     /// So many rows of so many frames of observations.
     fn obs_fields(&self, kind: &str, frames: usize, rows: usize) -> Vec<FieldDescriptor> {
-        let stacked = self.layout.frame_stack;
+        let stacked = self.schema.frame_stack;
         let descriptor = |spec: &FieldSpec| {
             let mut shape = spec.shape.clone();
             if stacked > 1 {
@@ -393,7 +393,7 @@ impl ReplayStorage {
             }
             FieldDescriptor::new(format!("{kind}.{}", spec.name), &shape, spec.dtype, rows)
         };
-        self.layout.obs.iter().map(descriptor).collect()
+        self.schema.obs.iter().map(descriptor).collect()
     }
 
     /// Everything that is stored, as fields: transitions in the order of pushing, next observations only where they are
@@ -421,13 +421,13 @@ impl ReplayStorage {
         for (name, number) in self.settings().into_iter().chain([("pushed", self.pushed)]) {
             fields.push(number_field(name, number)?);
         }
-        let codes = self.tails.iter().map(|location| NEXT_OBS_CODES.iter().position(|known| known == location).unwrap_or(0) as u8);
+        let codes = self.last_next_obs.iter().map(|location| NEXT_OBS_CODES.iter().position(|known| known == location).unwrap_or(0) as u8);
         fields.push(bytes_field("tails", DType::U8, codes)?);
         for (name, flag, indices) in self.flagged(&ranges) {
             let flags = indices.map(|index| u8::from(self.flags(self.row_of(index)) & flag != 0));
             fields.push(bytes_field(name, DType::Bool, flags)?);
         }
-        let cut = (0..self.num_envs).map(|env| u8::from(self.is_cut(ranges.held.start + env)));
+        let cut = (0..self.num_envs).map(|env| u8::from(self.is_cut(ranges.transitions.start + env)));
         fields.push(bytes_field(CUT, DType::Bool, cut)?);
         Ok(fields)
     }
@@ -439,8 +439,8 @@ impl ReplayStorage {
 
     /// All that has bytes of its own: fields, and their rows.
     fn rows(&self) -> Vec<(Vec<FieldDescriptor>, RowBytes<'_>)> {
-        let (row_layout, frames) = (&self.places, self.layout.frame_stack);
-        let Ranges { held: transitions, kept: frame_rows } = self.ranges(self.pushed);
+        let (row_layout, frames) = (&self.row_layout, self.schema.frame_stack);
+        let Ranges { transitions, frame_rows } = self.ranges(self.pushed);
         let rows = |indices: &Range<usize>| indices.clone().map(move |index| self.row_of(index));
         let flagged = |indices: &Range<usize>, flag| rows(indices).filter(move |row| self.flags(*row) & flag != 0);
         let fixed = move |row: usize| self.bytes(row, row_layout.action, row_layout.stored - row_layout.action);
@@ -450,15 +450,15 @@ impl ReplayStorage {
             _ => &[],
         };
         let (stored, heads) = (flagged(&transitions, STORED).count(), flagged(&frame_rows, HEAD).count());
-        let overflow = flagged(&transitions, STORED).map(move |row| self.aside.row(self.slot(row, row_layout.stored)));
+        let overflow = flagged(&transitions, STORED).map(move |row| self.overflow_obs.row(self.slot(row, row_layout.stored)));
         let mut all: Vec<(_, RowBytes<'_>)> = vec![
             (self.row_fields(transitions.len()), Box::new(rows(&transitions).map(fixed))),
             (self.obs_fields("step", 1, frame_rows.len()), Box::new(rows(&frame_rows).map(move |row| self.newest(row)))),
-            (self.obs_fields("ahead", 1, self.num_envs), Box::new(self.tails.iter().enumerate().map(next_row_obs))),
+            (self.obs_fields("ahead", 1, self.num_envs), Box::new(self.last_next_obs.iter().enumerate().map(next_row_obs))),
             (self.obs_fields("next", frames, stored), Box::new(overflow)),
         ];
         if frames > 1 {
-            let older = flagged(&frame_rows, HEAD).map(move |row| self.heads.row(self.slot(row, row_layout.head)));
+            let older = flagged(&frame_rows, HEAD).map(move |row| self.frame_heads.row(self.slot(row, row_layout.head)));
             all.push((self.obs_fields("older", frames - 1, heads), Box::new(older)));
         }
         all
@@ -509,7 +509,7 @@ fn poll_interrupt(row: usize, interrupt: &mut InterruptCheck) -> Result<()> {
 struct Checked {
     pushed: usize,
     ranges: Ranges,
-    tails: Vec<NextObs>,
+    last_next_obs: Vec<NextObs>,
     /// How many next observations and older frames lie aside.
     stored: usize,
     heads: usize,
@@ -525,8 +525,8 @@ impl Checked {
 
     /// How many transitions can be sampled.
     fn sampled(&self, num_envs: usize) -> usize {
-        let waiting = if self.tails.first() == Some(&NextObs::Deferred) { num_envs } else { 0 };
-        self.ranges.held.len() - waiting
+        let waiting = if self.last_next_obs.first() == Some(&NextObs::Deferred) { num_envs } else { 0 };
+        self.ranges.transitions.len() - waiting
     }
 }
 
@@ -535,7 +535,7 @@ impl Checked {
 struct Kinds {
     row: Vec<FieldDescriptor>,
     step: Vec<FieldDescriptor>,
-    ahead: Vec<FieldDescriptor>,
+    in_next_row: Vec<FieldDescriptor>,
     next: Vec<FieldDescriptor>,
     /// None where frames are not stacked.
     older: Vec<FieldDescriptor>,
@@ -572,11 +572,11 @@ impl ReplayStorage {
             return Err(invalid_field("pushed", "a number of time steps", pushed));
         }
         let ranges = self.ranges(pushed);
-        let stored = set_indices(read_flags(state, FLAGS[3].0, ranges.held.len())?).count();
+        let stored = set_indices(read_flags(state, FLAGS[3].0, ranges.transitions.len())?).count();
         let heads = set_indices(self.older(state, &ranges)?).count();
         let last_next_obs = self.read_next_obs(state)?;
         let (names, kinds) = (Vec::new(), Kinds::default());
-        let mut checked = Checked { pushed, ranges, tails: last_next_obs, stored, heads, names, kinds };
+        let mut checked = Checked { pushed, ranges, last_next_obs, stored, heads, names, kinds };
         self.check_flags(state, &checked)?;
         self.check_last_next_obs(state, &checked)?;
         self.check_rows(state, &mut checked)?;
@@ -585,7 +585,7 @@ impl ReplayStorage {
 
     /// Whether older frames lie aside; of no row where frames are not stacked.
     fn older<'a>(&self, state: &'a [Field], ranges: &Ranges) -> Result<&'a [u8]> {
-        if self.layout.frame_stack > 1 { read_flags(state, OLDER, ranges.kept.len()) } else { Ok(&[]) }
+        if self.schema.frame_stack > 1 { read_flags(state, OLDER, ranges.frame_rows.len()) } else { Ok(&[]) }
     }
 
     fn read_next_obs(&self, state: &[Field]) -> Result<Vec<NextObs>> {
@@ -602,7 +602,7 @@ impl ReplayStorage {
 
     /// Checks that flags are such as pushes leave.
     fn check_flags(&self, state: &[Field], checked: &Checked) -> Result<()> {
-        let transitions = &checked.ranges.held;
+        let transitions = &checked.ranges.transitions;
         let [terminated, truncated, continues, stored] = FLAGS.map(|(name, _)| read_flags(state, name, transitions.len()));
         let (terminated, truncated, continues, stored) = (terminated?, truncated?, continues?, stored?);
         let (last, mut interrupt) = (transitions.len().saturating_sub(self.num_envs), InterruptCheck::default());
@@ -620,9 +620,9 @@ impl ReplayStorage {
         if transitions.start == 0 && cut.iter().any(|cut| *cut != 0) {
             return Err(invalid_field(CUT, "false where every transition is stored", "true"));
         }
-        let first = if checked.ranges.kept.start == 0 { self.num_envs.min(checked.ranges.kept.len()) } else { 0 };
+        let first = if checked.ranges.frame_rows.start == 0 { self.num_envs.min(checked.ranges.frame_rows.len()) } else { 0 };
         let older = self.older(state, &checked.ranges)?;
-        if self.layout.frame_stack > 1 && older[..first].contains(&0) {
+        if self.schema.frame_stack > 1 && older[..first].contains(&0) {
             return Err(invalid_field(OLDER, "true in the first rows", "false"));
         }
         Ok(())
@@ -630,12 +630,12 @@ impl ReplayStorage {
 
     /// Checks that what comes after the last rows is where it can be.
     fn check_last_next_obs(&self, state: &[Field], checked: &Checked) -> Result<()> {
-        let (last_next_obs, n) = (&checked.tails, self.num_envs);
+        let (last_next_obs, n) = (&checked.last_next_obs, self.num_envs);
         let promised = last_next_obs.iter().filter(|location| **location == NextObs::Deferred).count();
         if promised != 0 && promised != n {
             return Err(invalid_field("tails", "a promise of all environments or of none", promised));
         }
-        let stored = read_flags(state, FLAGS[3].0, checked.ranges.held.len())?;
+        let stored = read_flags(state, FLAGS[3].0, checked.ranges.transitions.len())?;
         let Some(last) = stored.len().checked_sub(n) else {
             let fits = last_next_obs.iter().all(|location| *location == NextObs::None);
             return if fits { Ok(()) } else { Err(invalid_field("tails", "0 in an empty buffer", "others")) };
@@ -652,16 +652,16 @@ impl ReplayStorage {
 
     /// Checks all that has bytes of its own, and finds the names of all fields.
     fn check_rows(&self, state: &[Field], checked: &mut Checked) -> Result<()> {
-        let frames = self.layout.frame_stack;
-        let Checked { ranges: Ranges { held: transitions, kept: frame_rows }, stored, heads, .. } = &*checked;
+        let frames = self.schema.frame_stack;
+        let Checked { ranges: Ranges { transitions, frame_rows }, stored, heads, .. } = &*checked;
         let kinds = Kinds {
             row: self.row_fields(transitions.len()),
             step: self.obs_fields("step", 1, frame_rows.len()),
-            ahead: self.obs_fields("ahead", 1, self.num_envs),
+            in_next_row: self.obs_fields("ahead", 1, self.num_envs),
             next: self.obs_fields("next", frames, *stored),
             older: if frames > 1 { self.obs_fields("older", frames - 1, *heads) } else { Vec::new() },
         };
-        let fields = || [&kinds.row, &kinds.step, &kinds.ahead, &kinds.next, &kinds.older].into_iter().flatten();
+        let fields = || [&kinds.row, &kinds.step, &kinds.in_next_row, &kinds.next, &kinds.older].into_iter().flatten();
         let mut interrupt = InterruptCheck::default();
         for field in fields() {
             let data = field.lookup(state)?;
@@ -681,7 +681,7 @@ impl ReplayStorage {
     /// # Errors
     /// [`Error::Memory`] if there is none; what is stored has not changed then.
     fn reserve_state(&mut self, state: &[Field], checked: &Checked) -> Result<()> {
-        let (rows, mut ended) = (checked.ranges.held.len(), alloc::zeroed("num_envs", self.num_envs)?);
+        let (rows, mut ended) = (checked.ranges.transitions.len(), alloc::zeroed("num_envs", self.num_envs)?);
         let [terminated, truncated] = [FLAGS[0], FLAGS[1]].map(|(name, _)| read_flags(state, name, rows));
         let mut interrupt = InterruptCheck::default();
         for (i, (terminated, truncated)) in terminated?.iter().zip(truncated?).enumerate() {
@@ -692,8 +692,8 @@ impl ReplayStorage {
             self.episodes.reserve(env, ended)?;
         }
         let promised = self.promised();
-        self.aside.reserve_all(checked.stored, promised)?;
-        self.heads.reserve_all(checked.heads, promised)
+        self.overflow_obs.reserve_all(checked.stored, promised)?;
+        self.frame_heads.reserve_all(checked.heads, promised)
     }
 
     /// Finds the episodes of transitions whose flags are there, and for which there is room.
@@ -712,9 +712,9 @@ impl ReplayStorage {
     /// Forgets all transitions, and keeps the memory.
     fn clear(&mut self) {
         self.pushed = 0;
-        self.tails.fill(NextObs::None);
-        self.aside.release_all();
-        self.heads.release_all();
+        self.last_next_obs.fill(NextObs::None);
+        self.overflow_obs.release_all();
+        self.frame_heads.release_all();
         self.episodes.clear();
     }
 
@@ -722,17 +722,17 @@ impl ReplayStorage {
     fn restore_flags(&mut self, state: &[Field], ranges: &Ranges, interrupt: &mut InterruptCheck) -> Result<()> {
         let n = self.num_envs;
         // Of all rows that there are then: what former transitions had aside is not theirs any more.
-        for index in ranges.held.end.saturating_sub(self.capacity_steps() * n)..ranges.held.end {
+        for index in ranges.transitions.end.saturating_sub(self.capacity_steps() * n)..ranges.transitions.end {
             let row = self.row_of(index);
             *self.flags_mut(row) = 0;
             poll_interrupt(index, interrupt)?;
         }
         for env in set_indices(read_flags(state, CUT, n)?) {
-            let row = self.row_of(ranges.held.start + env - n);
+            let row = self.row_of(ranges.transitions.start + env - n);
             *self.flags_mut(row) |= CONTINUES;
         }
-        let of_rows = FLAGS.map(|(name, flag)| (flag, &ranges.held, read_flags(state, name, ranges.held.len())));
-        let of_frames = (HEAD, &ranges.kept, self.older(state, ranges));
+        let of_rows = FLAGS.map(|(name, flag)| (flag, &ranges.transitions, read_flags(state, name, ranges.transitions.len())));
+        let of_frames = (HEAD, &ranges.frame_rows, self.older(state, ranges));
         for (flag, indices, flags) in of_rows.into_iter().chain([of_frames]) {
             for i in set_indices(flags?) {
                 let row = self.row_of(indices.start + i);
@@ -750,11 +750,11 @@ impl ReplayStorage {
     fn restore_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.restore_flags(state, &checked.ranges, &mut interrupt)?;
-        let Checked { pushed, ranges, tails: last_next_obs, stored, heads, kinds, .. } = checked;
-        let Ranges { held: transitions, kept: frame_rows } = &ranges;
-        (self.pushed, self.tails) = (pushed, last_next_obs);
+        let Checked { pushed, ranges, last_next_obs, stored, heads, kinds, .. } = checked;
+        let Ranges { transitions, frame_rows } = &ranges;
+        (self.pushed, self.last_next_obs) = (pushed, last_next_obs);
         self.find_episodes(transitions, &mut interrupt)?;
-        let (action, slot, head) = (self.places.action, self.places.stored, self.places.head);
+        let (action, slot, head) = (self.row_layout.action, self.row_layout.stored, self.row_layout.head);
         copy_fields(&kinds.row, state, transitions.len(), |i, offset, bytes| {
             let row = self.row_of(transitions.start + i);
             self.bytes_mut(row, action + offset, bytes.len()).copy_from_slice(bytes);
@@ -763,26 +763,26 @@ impl ReplayStorage {
             let row = self.row_of(frame_rows.start + i);
             self.bytes_mut(row, offset, bytes.len()).copy_from_slice(bytes);
         })?;
-        copy_fields(&kinds.ahead, state, self.num_envs, |env, offset, bytes| {
-            if self.tails[env] == NextObs::InNextRow {
+        copy_fields(&kinds.in_next_row, state, self.num_envs, |env, offset, bytes| {
+            if self.last_next_obs[env] == NextObs::InNextRow {
                 let row = self.row_of(transitions.end + env);
                 self.bytes_mut(row, offset, bytes.len()).copy_from_slice(bytes);
             }
         })?;
         for i in set_indices(read_flags(state, FLAGS[3].0, transitions.len())?) {
-            let (row, new_slot) = (self.row_of(transitions.start + i), self.aside.acquire());
+            let (row, new_slot) = (self.row_of(transitions.start + i), self.overflow_obs.acquire());
             self.bytes_mut(row, slot, 4).copy_from_slice(&new_slot.to_ne_bytes());
             poll_interrupt(i, &mut interrupt)?;
         }
         copy_fields(&kinds.next, state, stored, |i, offset, bytes| {
-            self.aside.nth_row_mut(i)[offset..][..bytes.len()].copy_from_slice(bytes);
+            self.overflow_obs.nth_row_mut(i)[offset..][..bytes.len()].copy_from_slice(bytes);
         })?;
         for i in set_indices(self.older(state, &ranges)?) {
-            let (row, new_slot) = (self.row_of(frame_rows.start + i), self.heads.acquire());
+            let (row, new_slot) = (self.row_of(frame_rows.start + i), self.frame_heads.acquire());
             self.bytes_mut(row, head, 4).copy_from_slice(&new_slot.to_ne_bytes());
         }
         copy_fields(&kinds.older, state, heads, |i, offset, bytes| {
-            self.heads.nth_row_mut(i)[offset..][..bytes.len()].copy_from_slice(bytes);
+            self.frame_heads.nth_row_mut(i)[offset..][..bytes.len()].copy_from_slice(bytes);
         })
     }
 }

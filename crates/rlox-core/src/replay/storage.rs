@@ -50,29 +50,29 @@ const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReplayStorage {
-    pub(crate) layout: TransitionSchema,
-    pub(crate) places: RowLayout,
+    pub(crate) schema: TransitionSchema,
+    pub(crate) row_layout: RowLayout,
     pub(crate) num_envs: usize,
     /// Time steps that can be sampled.
     steps: usize,
     /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
-    pub(crate) room: usize,
+    pub(crate) capacity_steps: usize,
     /// `[room, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that lie aside.
-    pub(crate) aside: RowPool,
+    pub(crate) overflow_obs: RowPool,
     /// Older frames that lie aside.
-    pub(crate) heads: RowPool,
+    pub(crate) frame_heads: RowPool,
     /// Time steps pushed so far.
     pub(crate) pushed: usize,
-    pub(crate) tails: Vec<NextObs>,
+    pub(crate) last_next_obs: Vec<NextObs>,
     pub(crate) episodes: Episodes,
     /// Which observations are what lay ahead, of the step that is being pushed.
-    pub(crate) linked: Vec<bool>,
+    pub(crate) is_contiguous: Vec<bool>,
     /// Which of those episodes go on besides, of plain rows.
-    pub(crate) goes_on: Vec<bool>,
+    pub(crate) continues: Vec<bool>,
     /// A row of observations of several parts, made by the first push.
-    pub(crate) joined: Vec<u8>,
+    pub(crate) scratch_row: Vec<u8>,
 }
 
 impl ReplayStorage {
@@ -104,25 +104,25 @@ impl ReplayStorage {
         };
         Ok(Self {
             data: alloc::zeroed_named(argument, rows, row_layout.stride, request)?,
-            aside: RowPool::new(row_layout.obs),
-            heads: RowPool::new(row_layout.obs - row_layout.frame),
+            overflow_obs: RowPool::new(row_layout.obs),
+            frame_heads: RowPool::new(row_layout.obs - row_layout.frame),
             pushed: 0,
-            tails: vec![NextObs::None; num_envs],
+            last_next_obs: vec![NextObs::None; num_envs],
             episodes: Episodes::new(num_envs)?,
-            linked: alloc::zeroed("num_envs", num_envs)?,
-            goes_on: alloc::zeroed("num_envs", num_envs)?,
-            joined: Vec::new(),
-            layout: schema,
-            places: row_layout,
+            is_contiguous: alloc::zeroed("num_envs", num_envs)?,
+            continues: alloc::zeroed("num_envs", num_envs)?,
+            scratch_row: Vec::new(),
+            schema,
+            row_layout,
             num_envs,
             steps,
-            room: capacity_steps,
+            capacity_steps,
         })
     }
 
     /// What transitions are made of.
     pub fn schema(&self) -> &TransitionSchema {
-        &self.layout
+        &self.schema
     }
 
     /// How many environments step together.
@@ -169,12 +169,12 @@ impl ReplayStorage {
 
     /// How many rows there are, and how many transitions were taken so far.
     pub(crate) fn generation(&self) -> (usize, usize) {
-        (self.room * self.num_envs, self.next_index())
+        (self.capacity_steps * self.num_envs, self.next_index())
     }
 
     /// Whether next observations of the last time step are still to come.
     fn is_waiting(&self) -> bool {
-        self.tails.first() == Some(&NextObs::Deferred)
+        self.last_next_obs.first() == Some(&NextObs::Deferred)
     }
 
     /// The rows whose next observations are still to come.
@@ -189,27 +189,27 @@ impl ReplayStorage {
     /// Bytes of memory so far: all of the ring's, whose rows are taken from the system as they are first written, and more
     /// where next observations and first frames lie aside, and as episodes end.
     pub fn memory(&self) -> usize {
-        self.data.len() + self.aside.bytes() + self.heads.bytes() + self.episodes.bytes()
+        self.data.len() + self.overflow_obs.bytes() + self.frame_heads.bytes() + self.episodes.bytes()
     }
 
     /// Bytes of rows that were never written: the system still counts them as free.
     pub(crate) fn promised(&self) -> usize {
-        self.room.saturating_sub(self.pushed) * self.num_envs * self.places.stride
+        self.capacity_steps.saturating_sub(self.pushed) * self.num_envs * self.row_layout.stride
     }
 
     /// Time steps there are rows for.
     pub(crate) fn capacity_steps(&self) -> usize {
-        self.room
+        self.capacity_steps
     }
 
     /// The row of a transition.
     pub(crate) fn row_of(&self, index: usize) -> usize {
-        index % (self.room * self.num_envs)
+        index % (self.capacity_steps * self.num_envs)
     }
 
     /// The number of the transition that is stored in a row, or was last.
     pub(crate) fn index_of(&self, row: usize) -> usize {
-        let rows = self.room * self.num_envs;
+        let rows = self.capacity_steps * self.num_envs;
         let (lap, next_row) = (self.next_index() / rows, self.next_index() % rows);
         // Rows from the next one on are of the lap before.
         lap * rows + row - if row < next_row { 0 } else { rows.min(lap * rows) }
@@ -217,7 +217,7 @@ impl ReplayStorage {
 
     /// The rows of consecutive transitions: one stretch, and another where the ring begins anew.
     pub(crate) fn rows_of(&self, indices: Range<usize>) -> [Range<usize>; 2] {
-        let (rows, len) = (self.room * self.num_envs, indices.len());
+        let (rows, len) = (self.capacity_steps * self.num_envs, indices.len());
         let first = self.row_of(indices.start);
         let first_len = len.min(rows - first);
         [first..first + first_len, 0..len - first_len]
@@ -225,25 +225,25 @@ impl ReplayStorage {
 
     /// The same environment's row so many time steps later.
     pub(crate) fn row_after(&self, row: usize, steps: usize) -> usize {
-        let (rows, row) = (self.room * self.num_envs, row + steps * self.num_envs);
+        let (rows, row) = (self.capacity_steps * self.num_envs, row + steps * self.num_envs);
         if row >= rows { row - rows } else { row }
     }
 
     /// The same environment's row before.
     pub(crate) fn row_before(&self, row: usize) -> usize {
-        if row >= self.num_envs { row - self.num_envs } else { row + (self.room - 1) * self.num_envs }
+        if row >= self.num_envs { row - self.num_envs } else { row + (self.capacity_steps - 1) * self.num_envs }
     }
 
     pub(crate) fn flags(&self, row: usize) -> u8 {
-        self.data[row * self.places.stride + self.places.flags]
+        self.data[row * self.row_layout.stride + self.row_layout.flags]
     }
 
     pub(crate) fn flags_mut(&mut self, row: usize) -> &mut u8 {
-        &mut self.data[row * self.places.stride + self.places.flags]
+        &mut self.data[row * self.row_layout.stride + self.row_layout.flags]
     }
 
     pub(crate) fn reward(&self, row: usize) -> f32 {
-        f32::from_ne_bytes(self.four(row, self.places.reward))
+        f32::from_ne_bytes(self.four(row, self.row_layout.reward))
     }
 
     /// Where what lies aside of a row is, of its place `at`.
@@ -252,7 +252,7 @@ impl ReplayStorage {
     }
 
     fn four(&self, row: usize, offset: usize) -> [u8; 4] {
-        let from = row * self.places.stride + offset;
+        let from = row * self.row_layout.stride + offset;
         let mut bytes = [0; 4];
         bytes.copy_from_slice(&self.data[from..from + 4]);
         bytes
@@ -260,26 +260,26 @@ impl ReplayStorage {
 
     /// Bytes of a row.
     pub(crate) fn bytes(&self, row: usize, from: usize, len: usize) -> &[u8] {
-        &self.data[row * self.places.stride + from..][..len]
+        &self.data[row * self.row_layout.stride + from..][..len]
     }
 
     pub(crate) fn bytes_mut(&mut self, row: usize, from: usize, len: usize) -> &mut [u8] {
-        &mut self.data[row * self.places.stride + from..][..len]
+        &mut self.data[row * self.row_layout.stride + from..][..len]
     }
 
     /// What a row holds of its observation: all of it, or the newest frame.
     pub(crate) fn newest(&self, row: usize) -> &[u8] {
-        self.bytes(row, 0, self.places.frame)
+        self.bytes(row, 0, self.row_layout.frame)
     }
 
     /// The frame that is so many older than the newest of a row's observation.
     pub(crate) fn frame(&self, mut row: usize, older: usize) -> &[u8] {
-        let size = self.places.frame;
+        let size = self.row_layout.frame;
         for back in 0..older {
             if self.flags(row) & HEAD != 0 {
-                let head = self.heads.row(self.slot(row, self.places.head));
+                let head = self.frame_heads.row(self.slot(row, self.row_layout.head));
                 // Oldest first: its last is one older than the row's.
-                let index = self.layout.frame_stack - 1 - (older - back);
+                let index = self.schema.frame_stack - 1 - (older - back);
                 return &head[index * size..][..size];
             }
             row = self.row_before(row);
@@ -408,9 +408,9 @@ impl RowPool {
 #[derive(Clone, Debug)]
 pub(crate) struct Episodes {
     /// The time step with which each environment's last episode began; 0 if that is not known, when 0 is not stored.
-    began: Vec<usize>,
+    current_starts: Vec<usize>,
     /// In rising order. Those that are not stored any more leave as new ones come.
-    whole: Vec<VecDeque<usize>>,
+    complete_starts: Vec<VecDeque<usize>>,
 }
 
 impl Episodes {
@@ -418,7 +418,7 @@ impl Episodes {
         let current_starts = alloc::zeroed("num_envs", num_envs)?;
         let mut complete_starts = alloc::with_capacity("num_envs", num_envs)?;
         complete_starts.resize_with(num_envs, VecDeque::new);
-        Ok(Self { began: current_starts, whole: complete_starts })
+        Ok(Self { current_starts, complete_starts })
     }
 
     /// Makes room for so many more of an environment.
@@ -426,7 +426,7 @@ impl Episodes {
     /// # Errors
     /// [`Error::Memory`] if there is none; nothing has changed then.
     pub(super) fn reserve(&mut self, env: usize, more: usize) -> Result<()> {
-        let starts = &mut self.whole[env];
+        let starts = &mut self.complete_starts[env];
         starts.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", starts.len() + more, size_of::<usize>()))
     }
 
@@ -434,29 +434,29 @@ impl Episodes {
     /// an episode, and the last.
     pub(super) fn record_step(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
         if first {
-            self.began[env] = step;
+            self.current_starts[env] = step;
         }
         if !last {
             return;
         }
-        let starts = &mut self.whole[env];
+        let starts = &mut self.complete_starts[env];
         while starts.front().is_some_and(|start| *start < oldest) {
             starts.pop_front();
         }
-        if self.began[env] >= oldest {
-            starts.push_back(self.began[env]);
+        if self.current_starts[env] >= oldest {
+            starts.push_back(self.current_starts[env]);
         }
     }
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.began.fill(0);
-        self.whole.iter_mut().for_each(VecDeque::clear);
+        self.current_starts.fill(0);
+        self.complete_starts.iter_mut().for_each(VecDeque::clear);
     }
 
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.whole.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
+        self.complete_starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
     }
 
     /// Draws first transitions of whole episodes, each as likely as another, of those that `held` transitions are.
@@ -471,12 +471,12 @@ impl Episodes {
         counts: &mut Vec<usize>,
         drawn: &mut [usize],
     ) -> Result<()> {
-        let n = self.whole.len();
+        let n = self.complete_starts.len();
         let oldest = valid.start / n;
         counts.clear();
         alloc::try_reserve("num_envs", counts, n)?;
         let mut total = 0;
-        for starts in &self.whole {
+        for starts in &self.complete_starts {
             total += starts.len() - starts.partition_point(|start| *start < oldest);
             counts.push(total);
         }
@@ -488,7 +488,7 @@ impl Episodes {
         for drawn in drawn {
             let env = counts.partition_point(|count| *count <= *drawn);
             // Counted from the newest one back: the first ones may not be stored any more.
-            let starts = &self.whole[env];
+            let starts = &self.complete_starts[env];
             *drawn = starts[starts.len() - (counts[env] - *drawn)] * n + env;
         }
         Ok(())

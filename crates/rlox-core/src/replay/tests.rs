@@ -122,7 +122,7 @@ fn interrupted_samplers_draw_nothing() {
 fn interrupted_sequences_cannot_be_read() {
     let storage = pictures(200, 1);
     let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
-    let of = Sequences { length: 3, burn_in: 2, whole: false };
+    let of = Sequences { length: 3, burn_in: 2, whole_episodes: false };
     let stops = pressed(|| {
         rng = Pcg64::seed_from(5);
         let done = of.sample_indices(&storage, 100, &mut rng, &mut chosen);
@@ -133,7 +133,7 @@ fn interrupted_sequences_cannot_be_read() {
         done
     });
     assert!(stops >= 500 / 64, "{stops}");
-    let one = Sequences { length: 20_000, burn_in: 0, whole: false };
+    let one = Sequences { length: 20_000, burn_in: 0, whole_episodes: false };
     for burn_in in [0, 20_000] {
         let one = Sequences { burn_in, ..one };
         let stops = pressed(|| one.sample_indices(&storage, 1, &mut rng, &mut chosen));
@@ -258,7 +258,7 @@ fn rare_episodes_are_found_without_a_search() {
         buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 0.0, false, i == 3).unwrap();
     }
     let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
-    let of = Sequences { length: 4, burn_in: 0, whole: true };
+    let of = Sequences { length: 4, burn_in: 0, whole_episodes: true };
     let (done, questions) = asked(LOOK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
     done.unwrap();
     assert!(questions <= 1, "{questions}");

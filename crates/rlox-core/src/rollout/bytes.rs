@@ -29,7 +29,7 @@ impl RolloutBuffer {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn to_bytes(&self, out: &mut Vec<u8>) -> Result<()> {
-        if self.stage != RolloutState::Finished {
+        if self.state != RolloutState::Finished {
             let got = format!("one with {} of {} steps", self.next_step, self.n_steps);
             return Err(Error::config("buffer", "a finished rollout", got, "collect it first"));
         }
@@ -87,7 +87,7 @@ impl RolloutBuffer {
         self.final_obs.set_rows(count)?;
         read(&mut self.final_obs, &rest[WORD + count * WORD..]);
         self.reset_rows = flags_mut(&mut self.valid).iter().map(|flag| usize::from(*flag == 0)).sum();
-        (self.next_step, self.stage) = (self.n_steps, RolloutState::Finished);
+        (self.next_step, self.state) = (self.n_steps, RolloutState::Finished);
         Ok(())
     }
 

@@ -187,7 +187,7 @@ impl RolloutBuffer {
             let (t, env) = (row / self.num_envs, row % self.num_envs);
             check_rows("final_values", std::slice::from_ref(value), 1, env, Some(t))?;
         }
-        self.stage = RolloutState::Collecting;
+        self.state = RolloutState::Collecting;
         let scattered = f32s_mut(&mut self.final_values);
         scattered.fill(0.0);
         for (row, value) in self.final_index.iter().zip(final_values) {
@@ -220,7 +220,7 @@ impl RolloutBuffer {
                 (advantages[row], returns[row]) = (0.0, values[row]);
             }
         }
-        self.stage = RolloutState::Finished;
+        self.state = RolloutState::Finished;
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl RolloutBuffer {
                 normalizer.reset_returns();
             }
         }
-        (self.next_step, self.stage) = (0, RolloutState::Collecting);
+        (self.next_step, self.state) = (0, RolloutState::Collecting);
         if self.reset_rows > 0 {
             flags_mut(&mut self.valid).fill(1);
             self.reset_rows = 0;
@@ -266,7 +266,7 @@ impl RolloutBuffer {
     }
 
     fn check_step_index(&self, t: usize) -> Result<()> {
-        let is_started = self.stage != RolloutState::Empty;
+        let is_started = self.state != RolloutState::Empty;
         if is_started && t == self.next_step && t < self.n_steps {
             return Ok(());
         }
@@ -333,7 +333,7 @@ impl RolloutBuffer {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         // As much as all of them may need, since a step cannot be taken back.
         self.reserve_finals(n)?;
-        let actions = env_actions(&self.actions, t * n, n, &env.spec().action, &mut self.sent, &mut self.sent_discrete);
+        let actions = env_actions(&self.actions, t * n, n, &env.spec().action, &mut self.env_actions, &mut self.env_actions_discrete);
         let out = StepOut {
             obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
             reward: &mut self.step_rewards,

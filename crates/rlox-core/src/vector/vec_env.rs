@@ -49,7 +49,7 @@ pub struct VecEnv<E: Env> {
     last_obs: Vec<f32>,
     /// The action masks of truncated episodes' last states, `[N, n]`; empty without action masks.
     final_masks: Vec<bool>,
-    unborn: usize,
+    never_reset: usize,
     finished: usize,
     log: EpisodeLog,
 }
@@ -91,7 +91,7 @@ impl<E: Env> VecEnv<E> {
             slots.push(Slot { env, rng, phase: Phase::NeverReset, steps: 0, episode_return: 0.0 });
         }
         let log = EpisodeLog::with_capacity()?;
-        Ok(Self { slots, spec, mode, dim, last_obs, final_masks, unborn: num_envs, finished: 0, log })
+        Ok(Self { slots, spec, mode, dim, last_obs, final_masks, never_reset: num_envs, finished: 0, log })
     }
 
     /// Replaces the time limit; `None` for none.
@@ -103,12 +103,12 @@ impl<E: Env> VecEnv<E> {
 
     fn set_phase(&mut self, index: usize, phase: Phase) {
         let before = std::mem::replace(&mut self.slots[index].phase, phase);
-        self.unborn -= usize::from(before == Phase::NeverReset);
+        self.never_reset -= usize::from(before == Phase::NeverReset);
         self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
     fn recount(&mut self) {
-        self.unborn = self.slots.iter().filter(|slot| slot.phase == Phase::NeverReset).count();
+        self.never_reset = self.slots.iter().filter(|slot| slot.phase == Phase::NeverReset).count();
         self.finished = self.slots.iter().filter(|slot| slot.phase == Phase::Finished).count();
     }
 }
@@ -158,7 +158,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         out.check(self.slots.len(), self.dim)?;
-        validate::check_started(self.unborn, "step")?;
+        validate::check_started(self.never_reset, "step")?;
         if self.mode == AutoresetMode::Disabled && self.finished > 0 {
             let env = self.slots.iter().position(|slot| slot.phase == Phase::Finished).unwrap_or(0);
             return Err(validate::episode_over(env));
@@ -226,7 +226,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
     }
 
     fn observe(&self, obs: &mut [f32]) -> Result<()> {
-        validate::check_started(self.unborn, "observe")?;
+        validate::check_started(self.never_reset, "observe")?;
         check_len("obs", obs.len(), self.last_obs.len())?;
         obs.copy_from_slice(&self.last_obs);
         Ok(())

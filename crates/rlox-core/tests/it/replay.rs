@@ -348,10 +348,10 @@ proptest! {
             if held.is_empty() {
                 continue;
             }
-            let part = Sequences { length, burn_in, whole: false };
+            let part = Sequences { length, burn_in, whole_episodes: false };
             part.sample_indices(&storage, held.len(), &mut rng, &mut chosen).unwrap();
             sequences_agree(&storage, &chosen, &model, part, frames);
-            let (all, starts) = (Sequences { length, burn_in: 0, whole: true }, complete_episodes(&model, num_envs, &held));
+            let (all, starts) = (Sequences { length, burn_in: 0, whole_episodes: true }, complete_episodes(&model, num_envs, &held));
             match all.sample_indices(&storage, 1, &mut rng, &mut chosen) {
                 Ok(()) => {
                     prop_assert!(starts.contains(&chosen.indices()[0]));
@@ -385,7 +385,7 @@ fn starts_are_as_likely_as_each_other() {
         let (mut rng, mut chosen) = (Pcg64::seed_from(1), SequenceIndices::default());
         let mut counts = BTreeMap::new();
         for _ in 0..100 {
-            let of = Sequences { length: 2, burn_in: 0, whole: true };
+            let of = Sequences { length: 2, burn_in: 0, whole_episodes: true };
             of.sample_indices(buffer.storage(), 6, &mut rng, &mut chosen).unwrap();
             chosen.indices().iter().for_each(|start| *counts.entry(*start).or_insert(0.0) += 1.0);
         }
@@ -401,7 +401,7 @@ fn senseless_sequences_are_refused() {
     let (buffer, mut rng) = (buffer_of_episodes(&[3], 10), Pcg64::seed_from(1));
     let mut chosen = SequenceIndices::default();
     let mut rejects = |variant, argument, (length, burn_in, whole), batch_size, buffer: &ReplayBuffer| {
-        let of = Sequences { length, burn_in, whole };
+        let of = Sequences { length, burn_in, whole_episodes: whole };
         assert_rejects(of.sample_indices(buffer.storage(), batch_size, &mut rng, &mut chosen), variant, argument)
     };
     rejects(Error::Config, "length", (0, 0, false), 1, &buffer);

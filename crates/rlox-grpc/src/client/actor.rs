@@ -19,22 +19,22 @@ pub struct RemoteRolloutConfig {
     /// Steps of each environment.
     pub n_steps: usize,
     /// How they are collected.
-    pub how: CollectConfig,
+    pub config: CollectConfig,
     /// The base seed of the environments' first reset.
-    pub reset: u64,
+    pub reset_seed: u64,
     /// The networks that act.
-    pub shape: PolicyArch,
+    pub arch: PolicyArch,
 }
 
 /// An actor whose environments and policy are a worker's: [`rlox_core::AsyncCollector`] uses it as it uses those in
 /// threads, and the same seeds give the same rollouts. Where the worker is lost, the rollout is begun again elsewhere.
 pub struct RemoteActor {
     shard: Shard,
-    fleet: Arc<ClientContext>,
+    context: Arc<ClientContext>,
     spec: EnvSpec,
-    reset: Option<u64>,
+    reset_seed: Option<u64>,
     /// The newest weights that were sent, for who takes a lost worker's place.
-    sent: (Option<u64>, Bytes),
+    sent_weights: (Option<u64>, Bytes),
 }
 
 impl std::fmt::Debug for RemoteActor {
@@ -60,7 +60,7 @@ impl RemoteActor {
         let policy = Some(config.policy()?);
         let shard = Shard::new(&context, worker_index, proto::Open { policy, ..env.open(0, env.num_envs)? }, 0)?;
         let spec = codec::spec_from(shard.opened().clone())?;
-        Ok(Self { shard, fleet: context, spec, reset: Some(config.reset), sent: (None, Bytes::new()) })
+        Ok(Self { shard, context, spec, reset_seed: Some(config.reset_seed), sent_weights: (None, Bytes::new()) })
     }
 
     /// What went wrong with workers so far, and was made good.
@@ -70,7 +70,7 @@ impl RemoteActor {
 
     /// The same, for who asks later.
     pub fn fault_counts(&self) -> FaultCounts {
-        self.fleet.fault_counts()
+        self.context.fault_counts()
     }
 
     /// What its environments are.
@@ -106,7 +106,7 @@ impl RemoteActor {
 
 impl RemoteRolloutConfig {
     fn policy(&self) -> Result<proto::Policy> {
-        let PolicyArch { policy, value, activation, shared_trunk, use_sde } = &self.shape;
+        let PolicyArch { policy, value, activation, shared_trunk, use_sde } = &self.arch;
         let (true, Some(activation)) = (policy == value, activation) else {
             let got = format!("{policy:?} for the policy and {value:?} for values");
             let fix = "use the built-in network with one net_arch";
@@ -125,9 +125,9 @@ impl RemoteRolloutConfig {
             shared_trunk: *shared_trunk,
             use_sde: *use_sde,
             n_steps: count("n_steps", self.n_steps)?,
-            gamma: self.how.gamma,
-            gae_lambda: self.how.gae_lambda,
-            sde_sample_freq: count("sde_sample_freq", self.how.sde_sample_freq)?,
+            gamma: self.config.gamma,
+            gae_lambda: self.config.gae_lambda,
+            sde_sample_freq: count("sde_sample_freq", self.config.sde_sample_freq)?,
         })
     }
 }
@@ -148,11 +148,11 @@ impl RemoteActor {
         lengths: &mut Vec<u32>,
         stop: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        let (seed, version, reset_seed) = (ticket.seed, ticket.version, self.reset);
-        if self.sent.0 != Some(version) {
-            self.sent = (Some(version), weights.to_safetensors_without_checksum().into());
+        let (seed, version, reset_seed) = (ticket.seed, ticket.version, self.reset_seed);
+        if self.sent_weights.0 != Some(version) {
+            self.sent_weights = (Some(version), weights.to_safetensors_without_checksum().into());
         }
-        let collect = proto::Collect { seed, version, weights: self.sent.1.clone(), reset: reset_seed };
+        let collect = proto::Collect { seed, version, weights: self.sent_weights.1.clone(), reset: reset_seed };
         self.shard.send_request(request::What::Collect(collect), true);
         let reply = self.shard.receive_reply(stop);
         self.shard.drop_pending(); // where it was not waited for
@@ -164,7 +164,7 @@ impl RemoteActor {
             let (expected, got) = (format!("one of version {version}"), format!("one of version {}", rollout.version));
             return Err(Error::corrupt("rollout", expected, got, "install the same version of rlox on both sides"));
         }
-        self.reset = None;
+        self.reset_seed = None;
         buffer.load_bytes(&rollout.steps)?;
         let count = rollout.episodes.len() / 12;
         let mut slab = Slab::new("episodes", &rollout.episodes);
@@ -177,13 +177,13 @@ impl RemoteActor {
 
 impl Collect<NamedTensors, Rollout> for RemoteActor {
     fn invalidate_cache(&mut self) {
-        self.sent.0 = None;
+        self.sent_weights.0 = None;
         self.shard.invalidate_weights();
     }
 
     fn collect(&mut self, job: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Rollout { steps: buffer, returns, lengths, episodes } = &mut job.buffer;
-        *episodes = self.collect_into(job.turn, &job.weights, buffer, returns, lengths, stop)?;
+        *episodes = self.collect_into(job.ticket, &job.weights, buffer, returns, lengths, stop)?;
         Ok(())
     }
 }
@@ -232,8 +232,8 @@ pub fn build_async_on_policy<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic
     })?;
     let policy = |rng: &mut rlox_core::Pcg64| make(&spec, rng);
     AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, staleness_policy, seed, |_, plan| {
-        let (n_steps, collect_config, reset_seed) = (plan.n_steps, plan.how, plan.reset);
-        let rollout_config = RemoteRolloutConfig { n_steps, how: collect_config, reset: reset_seed, shape: arch.clone() };
+        let (n_steps, collect_config, reset_seed) = (plan.n_steps, plan.config, plan.reset);
+        let rollout_config = RemoteRolloutConfig { n_steps, config: collect_config, reset_seed, arch: arch.clone() };
         let actor = RemoteActor::new(addresses, plan.number, env, &rollout_config, options)?;
         actor.check_spec(&spec, masks)?;
         Ok(Box::new(actor))

@@ -14,7 +14,7 @@ pub struct Faults {
     /// Sessions that were lost.
     pub lost: u64,
     /// Those that went on, on another worker or when the same one was back.
-    pub recovered: u64,
+    pub restarted: u64,
     /// Requests that were made again for it.
     pub replayed: u64,
     /// The longest time from the loss to the answer.
@@ -50,7 +50,7 @@ pub(super) struct ClientContext {
     pub(super) options: ClientOptions,
     faults: Arc<Mutex<Faults>>,
     /// When the first session was lost of those that the present call has to make good.
-    lost: Mutex<Option<Instant>>,
+    outage_start: Mutex<Option<Instant>>,
     runtime: Option<Runtime>,
     process: u32,
 }
@@ -78,7 +78,7 @@ impl ClientContext {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rlox-remote").enable_all().build();
         let runtime = runtime.map_err(|source| Error::Io { path: "the client's thread".into(), source })?;
         let (faults, outage_start, process) = (Arc::default(), Mutex::default(), std::process::id());
-        Ok(Self { addresses, options: options.clone(), faults, lost: outage_start, runtime: Some(runtime), process })
+        Ok(Self { addresses, options: options.clone(), faults, outage_start, runtime: Some(runtime), process })
     }
 
     /// Refuses a process that has none of the threads.
@@ -99,12 +99,12 @@ impl ClientContext {
 
     /// A call begins, or has been left: what it loses has the whole time to be made good.
     pub(super) fn clear_outage(&self) {
-        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.outage_start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Until when lost sessions are tried to be begun elsewhere, all of a call together.
     pub(super) fn deadline(&self) -> Instant {
-        let mut outage_start = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage_start = self.outage_start.lock().unwrap_or_else(PoisonError::into_inner);
         *outage_start.get_or_insert_with(Instant::now) + self.options.recovery_timeout
     }
 

@@ -25,7 +25,7 @@ pub struct RemoteVecEnv {
     pub(super) num_envs: usize,
     pub(super) mode: AutoresetMode,
     mask: usize,
-    fleet: Arc<ClientContext>,
+    context: Arc<ClientContext>,
     /// Behind a lock, as questions do not need an exclusive reference.
     pub(super) remote: Mutex<RemoteState>,
 }
@@ -33,19 +33,19 @@ pub struct RemoteVecEnv {
 pub(super) struct RemoteState {
     pub(super) shards: Vec<Shard>,
     mode: AutoresetMode,
-    pub(super) seen: StepBuffers,
+    pub(super) buffers: StepBuffers,
     /// Where environments wait for a reset.
     pub(super) finished: Vec<bool>,
     /// Which have been reset, or put somewhere.
-    pub(super) born: Vec<bool>,
+    pub(super) was_reset: Vec<bool>,
     /// What `born` and `finished` were before the reset that is under way.
-    before: Option<(Vec<bool>, Vec<bool>)>,
+    before_reset: Option<(Vec<bool>, Vec<bool>)>,
     /// Where all of them stand, as long as nothing has moved.
-    pub(super) known: Option<EnvSnapshot<'static>>,
+    pub(super) cached_snapshot: Option<EnvSnapshot<'static>>,
     /// Whether that was changed here, and is to be told.
-    pub(super) changed: bool,
+    pub(super) is_changed: bool,
     /// The states of all in which workers last said that environments could be put.
-    pub(super) allowed: Vec<f64>,
+    pub(super) checked_states: Vec<f64>,
     /// Whether what is asked for are steps.
     stepping: bool,
     /// Why nothing goes on.
@@ -92,17 +92,17 @@ impl RemoteVecEnv {
         let remote = RemoteState {
             shards,
             mode,
-            seen: buffers,
+            buffers,
             finished: vec![false; n],
-            born: vec![false; n],
-            before: None,
-            known: None,
-            changed: false,
-            allowed: Vec::new(),
+            was_reset: vec![false; n],
+            before_reset: None,
+            cached_snapshot: None,
+            is_changed: false,
+            checked_states: Vec::new(),
             stepping: false,
             broken: None,
         };
-        Ok(Self { spec, num_envs: n, mode, mask, fleet: context, remote: Mutex::new(remote) })
+        Ok(Self { spec, num_envs: n, mode, mask, context, remote: Mutex::new(remote) })
     }
 
     /// What went wrong with workers so far, and was made good.
@@ -112,7 +112,7 @@ impl RemoteVecEnv {
 
     /// The same, for who asks later.
     pub fn fault_counts(&self) -> FaultCounts {
-        self.fleet.fault_counts()
+        self.context.fault_counts()
     }
 
     pub(super) fn remote(&self) -> MutexGuard<'_, RemoteState> {
@@ -128,7 +128,7 @@ impl RemoteState {
     }
 
     fn check_started(&self, argument: &'static str) -> Result<()> {
-        if !self.born.contains(&false) {
+        if !self.was_reset.contains(&false) {
             return Ok(());
         }
         Err(Error::action(argument, "environments that have been reset", "a call before reset", "call reset first"))
@@ -150,7 +150,7 @@ impl RemoteState {
             if !shard.is_pending() {
                 continue;
             }
-            match shard.receive_reply(&|| false).and_then(|reply| self.seen.read_reply(rows, reply, is_step)) {
+            match shard.receive_reply(&|| false).and_then(|reply| self.buffers.read_reply(rows, reply, is_step)) {
                 Ok(()) => {}
                 Err(Error::Interrupted) => {
                     // Those that have answered are in another place then than the one that failed.
@@ -160,10 +160,10 @@ impl RemoteState {
                 Err(error) => failed.push(error),
             }
         }
-        let (all, before_reset) = (failed.len() == self.shards.len(), self.before.take());
+        let (all, before_reset) = (failed.len() == self.shards.len(), self.before_reset.take());
         let Some(error) = failed.into_iter().next() else {
             if is_step && self.mode == AutoresetMode::Disabled {
-                self.finished.iter_mut().zip(self.seen.episode_ends()).for_each(|(finished, ended)| *finished = ended);
+                self.finished.iter_mut().zip(self.buffers.episode_ends()).for_each(|(finished, ended)| *finished = ended);
             }
             return Ok(());
         };
@@ -172,7 +172,7 @@ impl RemoteState {
         if !is_rejected {
             self.broken = Some(error.to_string());
         } else if let Some(flags) = before_reset {
-            (self.born, self.finished) = flags;
+            (self.was_reset, self.finished) = flags;
         }
         Err(error)
     }
@@ -215,7 +215,7 @@ impl VectorEnv for RemoteVecEnv {
         if mask.is_some_and(|mask| mask.contains(&false)) {
             remote.check_started("reset_mask")?;
         }
-        remote.known = None;
+        remote.cached_snapshot = None;
         let (mut first, options) = (0, codec::arguments_to("options", options.pairs())?);
         for shard in &mut remote.shards {
             let rows = first..first + shard.num_envs();
@@ -232,15 +232,15 @@ impl VectorEnv for RemoteVecEnv {
             shard.send_request(request::What::Reset(reset), true);
             first = rows.end;
         }
-        remote.before = Some((remote.born.clone(), remote.finished.clone()));
+        remote.before_reset = Some((remote.was_reset.clone(), remote.finished.clone()));
         remote.stepping = false;
-        remote.born.fill(true);
+        remote.was_reset.fill(true);
         match mask {
             Some(mask) => remote.finished.iter_mut().zip(mask).for_each(|(finished, reset)| *finished &= !reset),
             None => remote.finished.fill(false),
         }
         remote.receive_replies()?;
-        obs.copy_from_slice(&remote.seen.obs);
+        obs.copy_from_slice(&remote.buffers.obs);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl VectorEnv for RemoteVecEnv {
             let (got, hint) = ("an episode that is over", "reset it through reset_mask first");
             return Err(Error::action("step", "running environments", got, hint).at_env(env));
         }
-        remote.known = None;
+        remote.cached_snapshot = None;
         let (mut first, width) = (0, self.spec.action.dim());
         for shard in &mut remote.shards {
             let numbers = first * width..(first + shard.num_envs()) * width;
@@ -282,7 +282,7 @@ impl VectorEnv for RemoteVecEnv {
         }
         remote.stepping = true;
         remote.receive_replies()?;
-        let buffers = &remote.seen;
+        let buffers = &remote.buffers;
         out.obs.copy_from_slice(&buffers.obs);
         out.reward.copy_from_slice(&buffers.reward);
         out.terminated.copy_from_slice(&buffers.terminated);
@@ -307,7 +307,7 @@ impl VectorEnv for RemoteVecEnv {
         let mut remote = self.remote();
         remote.receive_pending()?;
         remote.send_changes()?;
-        masks.copy_from_slice(&remote.seen.masks);
+        masks.copy_from_slice(&remote.buffers.masks);
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl VectorEnv for RemoteVecEnv {
         check_len("masks", masks.len(), self.num_envs * self.mask)?;
         let mut remote = self.remote();
         remote.receive_pending()?;
-        masks.copy_from_slice(&remote.seen.final_masks);
+        masks.copy_from_slice(&remote.buffers.final_masks);
         Ok(())
     }
 
@@ -325,12 +325,12 @@ impl VectorEnv for RemoteVecEnv {
         remote.receive_pending()?;
         remote.check_started("observe")?;
         remote.send_changes()?;
-        obs.copy_from_slice(&remote.seen.obs);
+        obs.copy_from_slice(&remote.buffers.obs);
         Ok(())
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
-        &mut self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).seen.episodes
+        &mut self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).buffers.episodes
     }
 
     fn state(&self, index: usize) -> Option<Vec<f64>> {

@@ -17,31 +17,31 @@ const MAX_LOG_BYTES: usize = 64 << 20;
 
 /// Environments on some worker.
 pub(super) struct Shard {
-    fleet: Arc<ClientContext>,
+    context: Arc<ClientContext>,
     /// Where they are or were last, among the addresses.
-    at: usize,
-    link: Option<ClientSession>,
+    worker_index: usize,
+    session: Option<ClientSession>,
     open: proto::Open,
     /// Index of the first environment in the environments of all workers.
     first_env: usize,
     /// The first worker's word, which that of others must equal.
     opened: proto::Opened,
-    standing: Option<proto::Standing>,
+    snapshot: Option<proto::Standing>,
     /// Requests since then that have changed something, in order.
     log: Vec<request::What>,
     log_bytes: usize,
     /// There were too many of them.
-    forgotten: bool,
+    is_log_dropped: bool,
     pending: Option<Pending>,
-    lost: Option<(Instant, String)>,
+    outage: Option<(Instant, String)>,
     /// Why no worker took its place so far.
-    refused: Option<String>,
+    last_error: Option<String>,
 }
 
 struct Pending {
-    what: request::What,
+    request: request::What,
     /// Whether it changes something.
-    kept: bool,
+    is_logged: bool,
 }
 
 impl Shard {
@@ -64,19 +64,19 @@ impl Shard {
         let (snapshot, pending, outage, last_error) = (None, None, None, None);
         let (session, log_bytes, is_log_dropped) = (Some(session), 0, false);
         Ok(Self {
-            fleet: context,
-            at: worker_index,
-            link: session,
+            context,
+            worker_index,
+            session,
             open,
             first_env,
             opened,
-            standing: snapshot,
+            snapshot,
             log,
             log_bytes,
-            forgotten: is_log_dropped,
+            is_log_dropped,
             pending,
-            lost: outage,
-            refused: last_error,
+            outage,
+            last_error,
         })
     }
 
@@ -86,7 +86,7 @@ impl Shard {
 
     /// Of the worker where it is or was last.
     pub(super) fn address(&self) -> &str {
-        &self.fleet.addresses[self.at]
+        &self.context.addresses[self.worker_index]
     }
 
     pub(super) fn num_envs(&self) -> usize {
@@ -95,14 +95,14 @@ impl Shard {
 
     /// Has a worker get weights again, though their version is one that it has.
     pub(super) fn invalidate_weights(&mut self) {
-        if let Some(session) = &mut self.link {
+        if let Some(session) = &mut self.session {
             session.version = None;
         }
     }
 
     /// Whether it is time for a snapshot with the next request.
     pub(super) fn wants_snapshot(&self) -> bool {
-        self.log.len() + 1 >= self.fleet.options.snapshot_every
+        self.log.len() + 1 >= self.context.options.snapshot_every
     }
 
     /// Whether an answer is due.
@@ -112,9 +112,9 @@ impl Shard {
 
     /// Sends a request whose answer [`Shard::answer`] gives; `kept` says that it changes something.
     pub(super) fn send_request(&mut self, request: request::What, is_logged: bool) {
-        self.fleet.clear_outage();
-        self.pending = Some(Pending { what: request.clone(), kept: is_logged });
-        if let Some(session) = &mut self.link
+        self.context.clear_outage();
+        self.pending = Some(Pending { request: request.clone(), is_logged });
+        if let Some(session) = &mut self.session
             && let Err(session_error) = send(session, request)
         {
             self.mark_lost(session_error);
@@ -124,7 +124,7 @@ impl Shard {
     /// Asks for no answer any more, and leaves the session: the next one goes on as if nothing had been asked.
     pub(super) fn drop_pending(&mut self) {
         if self.pending.take().is_some() {
-            self.link = None;
+            self.session = None;
         }
     }
 
@@ -134,14 +134,14 @@ impl Shard {
     /// What the worker refused, which has changed nothing; [`Error::Interrupted`], after which the answer is still due;
     /// [`Error::Backend`] where no worker could be found in time, and [`Error::Config`] for one that must not be used.
     pub(super) fn receive_reply(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
-        let context = Arc::clone(&self.fleet);
+        let context = Arc::clone(&self.context);
         context.check_process()?;
         let stop = || stop() || is_stopped(&context);
         // A session that was left, rather than lost, goes on where it was.
-        let is_abandoned = self.link.is_none() && self.lost.is_none();
-        let (first, mut backoff, mut num_attempts) = (self.at + usize::from(!is_abandoned), BACKOFF[0], 0);
+        let is_abandoned = self.session.is_none() && self.outage.is_none();
+        let (first, mut backoff, mut num_attempts) = (self.worker_index + usize::from(!is_abandoned), BACKOFF[0], 0);
         loop {
-            let result = if let Some(session) = &mut self.link {
+            let result = if let Some(session) = &mut self.session {
                 session.receive(context.options.reply_timeout, &stop).map(Some)
             } else {
                 num_attempts += 1;
@@ -161,9 +161,9 @@ impl Shard {
                 Err(session_error) => self.mark_lost(session_error),
             }
             if Instant::now() >= context.deadline() {
-                let reason = self.lost.take().map(|(_, why)| why).unwrap_or_default();
+                let reason = self.outage.take().map(|(_, why)| why).unwrap_or_default();
                 let seconds = context.options.recovery_timeout.as_secs_f64();
-                let last = self.refused.take().map(|last| format!(" (at last: {last})")).unwrap_or_default();
+                let last = self.last_error.take().map(|last| format!(" (at last: {last})")).unwrap_or_default();
                 return Err(Error::Backend(format!(
                     "{reason}: no worker of {} took its place within {seconds} s{last}; start one, and make the client anew",
                     context.addresses.join(", ")
@@ -177,27 +177,27 @@ impl Shard {
     }
 
     fn mark_lost(&mut self, session_error: SessionError) {
-        self.link = None;
+        self.session = None;
         let reason = match session_error {
             SessionError::Lost(reason) => reason,
             SessionError::Error(error) => error.to_string(),
         };
-        if self.lost.is_none() {
-            self.fleet.update_faults(|faults| faults.lost += 1);
-            self.lost = Some((Instant::now(), reason));
+        if self.outage.is_none() {
+            self.context.update_faults(|faults| faults.lost += 1);
+            self.outage = Some((Instant::now(), reason));
         } else {
-            self.refused = Some(reason);
+            self.last_error = Some(reason);
         }
     }
 
     /// Begins a session on the worker of this number in turn, does there what was done, and asks what was asked.
     fn reconnect(&mut self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<(), SessionError> {
-        if self.forgotten {
+        if self.is_log_dropped {
             let got = "more requests than are remembered";
             let fix = "let its environments tell their state (Env::state)";
             return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
         }
-        let worker_index = worker_index % self.fleet.addresses.len();
+        let worker_index = worker_index % self.context.addresses.len();
         let mut session = self.open_and_replay(worker_index, stop).map_err(|session_error| match session_error {
             // What one cannot do, another may, and this one when it has been started anew.
             SessionError::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
@@ -206,24 +206,24 @@ impl Shard {
             session_error => session_error,
         })?;
         if let Some(pending) = &self.pending {
-            send(&mut session, pending.what.clone())?;
+            send(&mut session, pending.request.clone())?;
         }
-        if self.lost.is_some() {
+        if self.outage.is_some() {
             let num_replayed = self.log.len() as u64;
-            self.fleet.update_faults(|faults| {
-                faults.recovered += 1;
+            self.context.update_faults(|faults| {
+                faults.restarted += 1;
                 faults.replayed += num_replayed;
             });
         }
-        (self.at, self.link) = (worker_index, Some(session));
+        (self.worker_index, self.session) = (worker_index, Some(session));
         Ok(())
     }
 
     /// A session on a worker in which everything was done that is remembered.
     fn open_and_replay(&self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<ClientSession, SessionError> {
-        let deadline = self.fleet.deadline();
-        let open = proto::Open { standing: self.standing.clone(), ..self.open.clone() };
-        let mut session = connect(&self.fleet, worker_index, open, self.first_env, deadline, stop)?;
+        let deadline = self.context.deadline();
+        let open = proto::Open { standing: self.snapshot.clone(), ..self.open.clone() };
+        let mut session = connect(&self.context, worker_index, open, self.first_env, deadline, stop)?;
         if !has_same_spec(&session.opened, &self.opened) {
             let (expected, fix) = (
                 format!("that of {}", self.open.env_id),
@@ -231,7 +231,7 @@ impl Shard {
             );
             return Err(Error::space("spaces", expected, "another one", fix).on_worker(&session.address).into());
         }
-        let remaining_timeout = || self.fleet.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
+        let remaining_timeout = || self.context.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
         let mut unanswered = 0_usize;
         for request in &self.log {
             while unanswered > 0 && !session.has_credit() {
@@ -249,9 +249,9 @@ impl Shard {
 
     /// Remembers what an answer says for a worker that takes this one's place.
     fn complete(&mut self, reply: reply::What) -> reply::What {
-        self.refused = None;
-        if let Some((since, _)) = self.lost.take() {
-            self.fleet.update_faults(|faults| faults.longest = faults.longest.max(since.elapsed()));
+        self.last_error = None;
+        if let Some((since, _)) = self.outage.take() {
+            self.context.update_faults(|faults| faults.longest = faults.longest.max(since.elapsed()));
         }
         let Some(pending) = self.pending.take() else { return reply };
         let snapshot = match &reply {
@@ -261,18 +261,18 @@ impl Shard {
             _ => None,
         };
         if let Some(snapshot) = snapshot.filter(|standing| !standing.slab.is_empty()) {
-            self.standing = Some(snapshot.clone());
+            self.snapshot = Some(snapshot.clone());
             self.clear_log();
-            self.forgotten = false;
+            self.is_log_dropped = false;
         } else if matches!(reply, reply::What::Rollout(_)) {
             // Rollouts are too large to be remembered.
-            self.forgotten = true;
-        } else if pending.kept && !self.forgotten {
-            self.log_bytes += pending.what.encoded_len();
-            self.log.push(pending.what);
+            self.is_log_dropped = true;
+        } else if pending.is_logged && !self.is_log_dropped {
+            self.log_bytes += pending.request.encoded_len();
+            self.log.push(pending.request);
             if self.log.len() > MAX_LOG_LEN || self.log_bytes > MAX_LOG_BYTES {
                 self.clear_log();
-                self.forgotten = true;
+                self.is_log_dropped = true;
             }
         }
         reply

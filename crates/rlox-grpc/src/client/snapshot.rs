@@ -13,10 +13,10 @@ impl RemoteState {
     /// Where all environments stand; `None` where they cannot tell.
     pub(super) fn snapshot(&mut self) -> Result<Option<&mut EnvSnapshot<'static>>> {
         self.receive_pending()?;
-        if self.known.is_none() {
-            self.known = self.request_snapshot().inspect_err(|_| self.abandon())?;
+        if self.cached_snapshot.is_none() {
+            self.cached_snapshot = self.request_snapshot().inspect_err(|_| self.abandon())?;
         }
-        Ok(self.known.as_mut())
+        Ok(self.cached_snapshot.as_mut())
     }
 
     /// Leaves what was not waited for.
@@ -49,10 +49,10 @@ impl RemoteState {
 
     /// Tells workers what was changed here, and takes in what is seen there then.
     pub(super) fn send_changes(&mut self) -> Result<()> {
-        if !self.changed {
+        if !self.is_changed {
             return Ok(());
         }
-        let Some(snapshot) = &self.known else { return Ok(()) };
+        let Some(snapshot) = &self.cached_snapshot else { return Ok(()) };
         let mut first = 0;
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
@@ -64,7 +64,7 @@ impl RemoteState {
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            if let Err(error) = shard.receive_reply(&|| false).and_then(|what| self.seen.read_reply(rows, what, false)) {
+            if let Err(error) = shard.receive_reply(&|| false).and_then(|what| self.buffers.read_reply(rows, what, false)) {
                 self.abandon();
                 if !matches!(error, Error::Interrupted) {
                     self.broken = Some(error.to_string());
@@ -72,7 +72,7 @@ impl RemoteState {
                 return Err(error);
             }
         }
-        self.changed = false;
+        self.is_changed = false;
         Ok(())
     }
 
@@ -89,14 +89,14 @@ impl RemoteState {
         let result = self.shards.iter_mut().try_for_each(|shard| shard.receive_reply(&|| false).map(drop));
         self.abandon();
         result?;
-        self.allowed = snapshot.states.to_vec();
+        self.checked_states = snapshot.states.to_vec();
         Ok(())
     }
 
     /// Changes what is known of where the environments stand, to be told before anything else is asked.
     fn change_snapshot(&mut self, error: Error, change: impl FnOnce(&mut EnvSnapshot<'static>)) -> Result<()> {
         change(self.snapshot()?.ok_or(error)?);
-        self.changed = true;
+        self.is_changed = true;
         Ok(())
     }
 }
@@ -150,13 +150,13 @@ impl RemoteVecEnv {
                 && states.len() == self.num_envs * state.len()
                 && states[index * state.len()..].starts_with(state)
         };
-        if !allowed(&self.remote().allowed) {
+        if !allowed(&self.remote().checked_states) {
             self.check_state_of(index, state, EpisodeProgress::default())?;
         }
         let error = self.state_unavailable();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.change_snapshot(error, |snapshot| set_env_state(snapshot, index, state, EpisodeProgress::default()))?;
-        (remote.born[index], remote.finished[index]) = (true, false);
+        (remote.was_reset[index], remote.finished[index]) = (true, false);
         Ok(())
     }
 

@@ -47,20 +47,20 @@ pub(super) struct RequestPermits {
 /// A reply that waits for the client to take it, with the room that it and its request have until then.
 pub(super) struct Reply {
     pub(super) reply: std::result::Result<proto::Reply, Status>,
-    pub(super) room: Option<OwnedSemaphorePermit>,
-    pub(super) asked: Option<RequestPermits>,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    pub(super) request_permits: Option<RequestPermits>,
 }
 
 /// The replies of a session as its client takes them. HTTP/2 has one on its way and one at hand: the latter has its room
 /// until it is on its way and the next one is asked for.
 pub(super) struct Replies {
-    answers: mpsc::UnboundedReceiver<Reply>,
-    at_hand: Vec<OwnedSemaphorePermit>,
+    receiver: mpsc::UnboundedReceiver<Reply>,
+    held_permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Replies {
     pub(super) fn new(receiver: mpsc::UnboundedReceiver<Reply>) -> Self {
-        Self { answers: receiver, at_hand: Vec::new() }
+        Self { receiver, held_permits: Vec::new() }
     }
 }
 
@@ -68,12 +68,12 @@ impl Stream for Replies {
     type Item = std::result::Result<proto::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.at_hand.clear();
-        self.answers.poll_recv(context).map(|reply| {
-            let Reply { reply, room: permit, asked: request_permits } = reply?;
-            self.at_hand.extend(permit);
+        self.held_permits.clear();
+        self.receiver.poll_recv(context).map(|reply| {
+            let Reply { reply, permit, request_permits } = reply?;
+            self.held_permits.extend(permit);
             if let Some(RequestPermits { bytes, credit }) = request_permits {
-                self.at_hand.push(bytes);
+                self.held_permits.push(bytes);
                 drop(credit);
             }
             Some(reply)

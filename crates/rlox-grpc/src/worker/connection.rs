@@ -20,7 +20,7 @@ use super::metrics::Counters;
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
     /// Where it has said nothing at all.
-    first_word: Duration,
+    first_byte: Duration,
     /// Where it says nothing any more, not even to a ping.
     silence: Duration,
     /// Where it carries no session.
@@ -32,7 +32,7 @@ pub(super) struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         let [first_byte, silence, idle, health] = [3, 20, 10, 60].map(Duration::from_secs);
-        Self { first_word: first_byte, silence, idle, health }
+        Self { first_byte, silence, idle, health }
     }
 }
 
@@ -47,8 +47,8 @@ struct ConnectionState {
     sessions: usize,
     /// Since when it is none.
     since: Instant,
-    asked_health: bool,
-    leave: Option<oneshot::Sender<()>>,
+    has_health_check: bool,
+    close_sender: Option<oneshot::Sender<()>>,
 }
 
 /// A session on a connection, until it is dropped.
@@ -75,13 +75,13 @@ impl Peer {
 
     /// Notes that it asks for the worker's health.
     pub(super) fn record_health_check(&self) {
-        self.lock_state().asked_health = true;
+        self.lock_state().has_health_check = true;
     }
 
     /// When it is to be closed that carries nothing.
     fn idle_until(&self, timeouts: &Timeouts) -> Option<Instant> {
         let state = self.lock_state();
-        let idle_limit = if state.asked_health { timeouts.health } else { timeouts.idle };
+        let idle_limit = if state.has_health_check { timeouts.health } else { timeouts.idle };
         (state.sessions == 0).then(|| state.since + idle_limit)
     }
 }
@@ -91,12 +91,12 @@ pub(super) struct Connection {
     stream: TcpStream,
     counters: Arc<Counters>,
     peer: Peer,
-    patience: Timeouts,
-    heard: Instant,
-    spoke: bool,
+    timeouts: Timeouts,
+    last_read: Instant,
+    has_read: bool,
     silence: Pin<Box<Sleep>>,
-    leave: oneshot::Receiver<()>,
-    left: bool,
+    close_signal: oneshot::Receiver<()>,
+    is_closing: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -104,32 +104,32 @@ impl Connection {
     fn new(stream: TcpStream, counters: Arc<Counters>, timeouts: Timeouts, permit: OwnedSemaphorePermit) -> Self {
         let now = Instant::now();
         let (close_sender, close_signal) = oneshot::channel();
-        let state = ConnectionState { sessions: 0, since: now, asked_health: false, leave: Some(close_sender) };
+        let state = ConnectionState { sessions: 0, since: now, has_health_check: false, close_sender: Some(close_sender) };
         counters.connections.fetch_add(1, Relaxed);
         Self {
             stream,
             counters,
             peer: Peer(Arc::new(Mutex::new(state))),
-            patience: timeouts,
-            heard: now,
-            spoke: false,
-            silence: Box::pin(sleep_until(now + timeouts.first_word)),
-            leave: close_signal,
-            left: false,
+            timeouts,
+            last_read: now,
+            has_read: false,
+            silence: Box::pin(sleep_until(now + timeouts.first_byte)),
+            close_signal,
+            is_closing: false,
             _permit: permit,
         }
     }
 
     /// When it ends if nothing more comes and no session begins.
     fn deadline(&self) -> Instant {
-        let silence_deadline = self.heard + if self.spoke { self.patience.silence } else { self.patience.first_word };
-        self.peer.idle_until(&self.patience).map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
+        let silence_deadline = self.last_read + if self.has_read { self.timeouts.silence } else { self.timeouts.first_byte };
+        self.peer.idle_until(&self.timeouts).map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
     }
 
     /// Whether it has to leave for another one.
     fn poll_close(&mut self, context: &mut Context<'_>) -> bool {
-        self.left = self.left || Pin::new(&mut self.leave).poll(context).is_ready();
-        self.left
+        self.is_closing = self.is_closing || Pin::new(&mut self.close_signal).poll(context).is_ready();
+        self.is_closing
     }
 
     /// Counts what was written. Who takes nothing has to leave, too.
@@ -218,10 +218,10 @@ async fn acquire_connection(connections: &Arc<Semaphore>, peers: &[Weak<Mutex<Co
     let live_peers: Vec<_> = peers.iter().filter_map(Weak::upgrade).map(Peer).collect();
     let idle = live_peers.iter().filter_map(|peer| {
         let state = peer.lock_state();
-        (state.sessions == 0 && state.leave.is_some()).then_some((state.since, peer))
+        (state.sessions == 0 && state.close_sender.is_some()).then_some((state.since, peer))
     });
     let (_, longest) = idle.min_by_key(|(since, _)| *since)?;
-    let close_sender = longest.lock_state().leave.take();
+    let close_sender = longest.lock_state().close_sender.take();
     // It may have gone meanwhile.
     close_sender?.send(()).ok();
     timeout(CLOSE_TIMEOUT, Arc::clone(connections).acquire_owned()).await.ok()?.ok()
@@ -241,7 +241,7 @@ impl AsyncRead for Connection {
         let before = into.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, into);
         if read.is_ready() {
-            (this.heard, this.spoke) = (Instant::now(), true);
+            (this.last_read, this.has_read) = (Instant::now(), true);
             this.counters.received_bytes.fetch_add((into.filled().len() - before) as u64, Relaxed);
         }
         match this.poll_timeout(context) {
@@ -292,7 +292,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     fn short_timeouts() -> Timeouts {
-        Timeouts { first_word: SHORT, silence: LONG, idle: 5 * SHORT, health: 15 * SHORT }
+        Timeouts { first_byte: SHORT, silence: LONG, idle: 5 * SHORT, health: 15 * SHORT }
     }
 
     struct Listener {

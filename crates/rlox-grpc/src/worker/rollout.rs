@@ -17,12 +17,12 @@ const MOST_LAYERS: usize = 64;
 /// A policy, and the rollout that is filled.
 pub(super) struct RolloutWorker {
     policy: Box<dyn ActorCritic>,
-    how: CollectConfig,
+    config: CollectConfig,
     rollout: Rollout,
     streams: IterationStreams,
     version: Option<u64>,
-    known: u64,
-    _held: OwnedSemaphorePermit,
+    last_episode_count: u64,
+    _memory_permit: OwnedSemaphorePermit,
 }
 
 impl RolloutWorker {
@@ -51,7 +51,7 @@ impl RolloutWorker {
         };
         let streams = IterationStreams::new(0, env.num_envs())?;
         let policy = make_policy(env.spec(), &hidden, request)?;
-        Ok(Self { policy, how: config, rollout: Rollout::from_buffer(buffer), streams, version: None, known: 0, _held: memory_permit })
+        Ok(Self { policy, config, rollout: Rollout::from_buffer(buffer), streams, version: None, last_episode_count: 0, _memory_permit: memory_permit })
     }
 
     /// Bytes of a rollout without last observations.
@@ -71,7 +71,7 @@ impl RolloutWorker {
         limits: &Limits,
         stop: &dyn Fn() -> bool,
     ) -> Result<proto::Rollout> {
-        let Self { policy, how: config, rollout, streams, version, known: last_episode_count, .. } = self;
+        let Self { policy, config, rollout, streams, version, last_episode_count, .. } = self;
         if !request.weights.is_empty() {
             policy.load(&NamedTensors::from_safetensors(&request.weights)?)?;
             *version = Some(request.version);

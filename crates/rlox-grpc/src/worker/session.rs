@@ -27,7 +27,7 @@ pub(super) struct WorkerSession {
     counters: Arc<Counters>,
     limits: Limits,
     /// Of a reply, as far as that is known beforehand.
-    largest: usize,
+    max_reply_bytes: usize,
     mask: usize,
     obs: Vec<f32>,
     final_obs: Vec<f32>,
@@ -40,7 +40,7 @@ pub(super) struct WorkerSession {
     continuous: Vec<f32>,
     returns: Vec<f64>,
     lengths: Vec<u32>,
-    _held: OwnedSemaphorePermit,
+    _memory_permit: OwnedSemaphorePermit,
 }
 
 impl WorkerSession {
@@ -95,7 +95,7 @@ impl WorkerSession {
             rollouts,
             counters,
             limits: *limits,
-            largest: max_reply_bytes,
+            max_reply_bytes,
             mask,
             obs: vec![0.0; num_envs * dim],
             final_obs: vec![0.0; num_envs * dim],
@@ -108,14 +108,14 @@ impl WorkerSession {
             continuous: vec![0.0; if discrete { 0 } else { width }],
             returns: Vec::new(),
             lengths: Vec::new(),
-            _held: memory_permit,
+            _memory_permit: memory_permit,
         };
         Ok((session, opened))
     }
 
     /// Bytes of the largest reply, as far as that is known beforehand.
     pub(super) fn max_reply_bytes(&self) -> usize {
-        self.largest
+        self.max_reply_bytes
     }
 
     /// Does what a request asks for; `stop` ends a rollout early.

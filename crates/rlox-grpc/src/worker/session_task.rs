@@ -38,7 +38,7 @@ pub(super) struct Service {
     counters: Arc<Counters>,
     opening: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
-    held: MemoryBudget,
+    memory_budget: MemoryBudget,
     stopped: watch::Receiver<bool>,
 }
 
@@ -51,7 +51,7 @@ impl Service {
         stopped: watch::Receiver<bool>,
     ) -> Self {
         let opening = Arc::new(Semaphore::new(Limits::OPENING));
-        Self { make, limits, counters, opening, sessions, held: MemoryBudget::new(limits.session_memory_bytes()), stopped }
+        Self { make, limits, counters, opening, sessions, memory_budget: MemoryBudget::new(limits.session_memory_bytes()), stopped }
     }
 }
 
@@ -99,7 +99,7 @@ impl SessionState {
         if let Err(status) = self.open_session(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
             // Who is gone is not told.
-            let _ = self.replies.send(Reply { reply: Err(status), room: None, asked: None });
+            let _ = self.replies.send(Reply { reply: Err(status), permit: None, request_permits: None });
         }
     }
 
@@ -135,10 +135,10 @@ impl SessionState {
         let thread = SessionThread {
             make: Arc::clone(&self.service.make),
             limits: *limits,
-            memory_budget: self.service.held.clone(),
+            memory_budget: self.service.memory_budget.clone(),
             counters: Arc::clone(counters),
             replies: self.replies.clone(),
-            room: MessageBudget::new(limits.max_message_bytes),
+            reply_budget: MessageBudget::new(limits.max_message_bytes),
             runtime: Handle::current(),
             is_abandoned: Arc::clone(&is_abandoned),
             stopped: self.service.stopped.clone(),
@@ -212,7 +212,7 @@ struct SessionThread {
     counters: Arc<Counters>,
     replies: mpsc::UnboundedSender<Reply>,
     /// What replies take that the client has not taken.
-    room: MessageBudget,
+    reply_budget: MessageBudget,
     runtime: Handle,
     is_abandoned: Arc<AtomicBool>,
     stopped: watch::Receiver<bool>,
@@ -283,7 +283,7 @@ impl SessionThread {
     /// Room for a reply; `None` where the client does not take the earlier ones in time.
     fn reserve_reply(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.limits.max_message_bytes);
-        self.room.try_acquire(bytes).or_else(|| {
+        self.reply_budget.try_acquire(bytes).or_else(|| {
             let mut stopped = self.stopped.clone();
             let wait_for_timeout = async {
                 tokio::select! {
@@ -293,7 +293,7 @@ impl SessionThread {
             };
             self.runtime.block_on(async {
                 tokio::select! {
-                    permit = self.room.acquire(bytes) => permit,
+                    permit = self.reply_budget.acquire(bytes) => permit,
                     () = wait_for_timeout => None,
                 }
             })
@@ -317,7 +317,7 @@ impl SessionThread {
                 self.reserve_reply(bytes)
             }
         };
-        reply_permit.is_some() && self.replies.send(Reply { reply: Ok(reply), room: reply_permit, asked: Some(permits) }).is_ok()
+        reply_permit.is_some() && self.replies.send(Reply { reply: Ok(reply), permit: reply_permit, request_permits: Some(permits) }).is_ok()
     }
 
     fn report_panic(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, permits: RequestPermits) {

@@ -38,7 +38,7 @@ fn learned<A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
 }
 
 fn compare<A: OnPolicyAlgorithm + Clone>(id: &str, config: &A, addresses: &[String], each: impl FnMut(usize)) {
-    let ahead = StalenessPolicy { max_lag: 2, lockstep: true };
+    let ahead = StalenessPolicy { max_staleness: 2, deterministic: true };
     let here = AsyncOnPolicy::new(vec![local(id), local(id)], make, config.clone(), ahead, 3).unwrap();
     let options = ClientOptions::default();
     let there = build_async_on_policy(addresses, &remote(id), 2, make, config.clone(), ahead, 3, &options).unwrap();
@@ -81,14 +81,14 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
     let env = local("CartPole-v1");
     let policy = make(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
     let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-    let settings = RemoteRolloutConfig { n_steps: 5, how, reset: 0, shape: policy.arch().unwrap() };
+    let settings = RemoteRolloutConfig { n_steps: 5, config: how, reset_seed: 0, arch: policy.arch().unwrap() };
     let (addresses, options) = ([worker.address()], ClientOptions::default());
     let mut actor = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap();
     let other = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
     let mut begin = |weights: NamedTensors, version| {
         let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, env.as_ref()).unwrap());
         let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version, seed: 4 };
-        let mut begun = RolloutJob { turn, weights: weights.into(), buffer };
+        let mut begun = RolloutJob { ticket: turn, weights: weights.into(), buffer };
         actor.collect(&mut begun, &|| false).map(|()| begun.buffer.steps.transitions())
     };
     let rejected = assert_rejects(begin(other.tensors(), 0), Error::Shape, "tensors");
@@ -97,7 +97,7 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
     assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
     forgets(&addresses, &settings, &policy);
     let shape = rlox_nn::PolicyArch { value: vec![4], ..policy.arch().unwrap() };
-    let settings = RemoteRolloutConfig { shape, ..settings };
+    let settings = RemoteRolloutConfig { arch: shape, ..settings };
     let result = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options);
     assert_rejects(result, Error::Config, "policy");
 }
@@ -119,7 +119,7 @@ fn forgets(addresses: &[String], settings: &rlox_grpc::RemoteRolloutConfig, poli
         }
         let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, local("CartPole-v1").as_ref()).unwrap());
         let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
-        let mut begun = RolloutJob { turn, weights: weights.into(), buffer };
+        let mut begun = RolloutJob { ticket: turn, weights: weights.into(), buffer };
         actor.collect(&mut begun, &|| false).unwrap();
         let FieldData::F32(values) = begun.buffer.steps.field("values").unwrap().data() else { panic!("not f32") };
         values.iter().all(|value| *value == 0.0)

@@ -75,7 +75,7 @@ fn a_killed_worker_s_environments_go_on_elsewhere() {
             }
         });
         let faults = there.faults();
-        assert_eq!((faults.lost, faults.recovered), (1, 1));
+        assert_eq!((faults.lost, faults.restarted), (1, 1));
         assert!(longest < Duration::from_secs(2), "{longest:?}");
         assert!(faults.replayed as usize <= snapshot_every.min(101), "{faults:?}");
     }
@@ -96,7 +96,7 @@ fn killed_in_the_middle_of_a_step_nothing_is_lost_or_doubled() {
         same(here.as_mut(), &mut there, 50, |_| {});
     }
     killer.join().unwrap();
-    assert_eq!(there.faults().recovered, 1);
+    assert_eq!(there.faults().restarted, 1);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_worker_that_comes_back_goes_on() {
     });
     let longest = same(here.as_mut(), &mut there, 60, |_| {});
     assert!(longest < Duration::from_secs(5), "{longest:?}");
-    assert_eq!(there.faults().recovered, 1);
+    assert_eq!(there.faults().restarted, 1);
     drop(back.join().unwrap());
 }
 
@@ -130,7 +130,7 @@ fn a_worker_that_hangs_is_left_within_two_seconds() {
         }
     });
     assert!(longest < Duration::from_millis(2500), "{longest:?}");
-    assert_eq!(there.faults().recovered, 1);
+    assert_eq!(there.faults().restarted, 1);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn one_that_has_no_room_is_not_the_last() {
         Process::start(&["--bind", &bound])
     });
     same(here.as_mut(), &mut there, 60, |_| {});
-    assert_eq!(there.faults().recovered, 1);
+    assert_eq!(there.faults().restarted, 1);
     drop(back.join().unwrap());
     let options = ClientOptions { recovery_timeout: Duration::from_millis(600), ..ClientOptions::default() };
     let mut first = Process::start(&[]);
@@ -359,7 +359,7 @@ fn kills(count: usize, every: Duration) {
     let workers = killer.join().unwrap();
     let faults = there.faults();
     eprintln!("{count} kills: {faults:?}, longest step {longest:?}, {} steps", steps * N);
-    assert!(faults.lost > 0 && faults.recovered > 0);
+    assert!(faults.lost > 0 && faults.restarted > 0);
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     drop(workers);
 }

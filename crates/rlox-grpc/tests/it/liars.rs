@@ -195,7 +195,7 @@ fn rollouts_of_another_version_are_refused() {
         max_episode_steps: None,
     };
     let policy = PolicyNetworks::mlp(&spec, &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
-    let settings = RemoteRolloutConfig { n_steps: 3, how, reset: 0, shape: policy.arch().unwrap() };
+    let settings = RemoteRolloutConfig { n_steps: 3, config: how, reset_seed: 0, arch: policy.arch().unwrap() };
     let (env, options) = (EnvOptions::new("CartPole-v1", 1, 0), ClientOptions::default());
     let mut actor = RemoteActor::new(&[&address], 0, &env, &settings, &options).unwrap();
     let mut steps = RolloutBuffer::for_spec(3, 1, &spec, false).unwrap();

@@ -92,7 +92,7 @@ fn compare(env: &EnvOptions, networks: impl Fn(&EnvSpec, &mut Pcg64) -> Result<N
     let workers = workers();
     let addresses = workers.each_ref().map(Worker::address);
     let config = PpoConfig { n_steps: 16, batch_size: 16, sde_sample_freq: sde_every, ..PpoConfig::default() };
-    let (ahead, options) = (StalenessPolicy { max_lag: 1, lockstep: true }, ClientOptions::default());
+    let (ahead, options) = (StalenessPolicy { max_staleness: 1, deterministic: true }, ClientOptions::default());
     let here = AsyncOnPolicy::new(vec![local(env), local(env)], networks, config.clone(), ahead, 3).unwrap();
     let there = build_async_on_policy(&addresses, env, 2, networks, config, ahead, 3, &options).unwrap();
     assert_eq!(learned(here, 8), learned(there, 8), "{env:?}");
@@ -168,7 +168,7 @@ fn without_states_all_that_was_done_is_done_again() {
     first.stop().unwrap();
     run(30, &mut there);
     let faults = there.faults();
-    assert_eq!((faults.lost, faults.recovered), (1, 1));
+    assert_eq!((faults.lost, faults.restarted), (1, 1));
     assert_eq!(faults.replayed, 31, "the reset and thirty steps");
     let opened = second.counters().opened.load(Relaxed);
     assert!(rlox_core::EnvSnapshot::capture(&there).unwrap().is_none());
@@ -190,7 +190,7 @@ fn workers_that_die_for_half_a_minute_change_no_rollout() {
 fn rollouts_under_fire(count: usize, every: Duration) {
     let env = EnvOptions::new("CartPole-v1", 4, 0);
     let config = ImpalaConfig { n_steps: 20, ..ImpalaConfig::default() };
-    let (ahead, options) = (StalenessPolicy { max_lag: 2, lockstep: true }, ClientOptions::default());
+    let (ahead, options) = (StalenessPolicy { max_staleness: 2, deterministic: true }, ClientOptions::default());
     let workers: Vec<_> = (0..3).map(|_| Process::start(&[])).collect();
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address.clone()).collect();
     let mut here = AsyncOnPolicy::new(vec![local(&env), local(&env)], usual, config.clone(), ahead, 3).unwrap();

@@ -152,7 +152,7 @@ impl<N: Network> PolicyNetworks<N> {
         let Self { actor, critic, distribution, memory, .. } = self;
         memory.evaluated = false;
         memory.resize_buffers(rows, distribution.outputs(), actor.out_dim(), distribution.hidden_dim())?;
-        let Memory { joint, policy, value, evaluated, apart: fork_step } = memory;
+        let Memory { joint, policy, value, evaluated, fork_step } = memory;
         let (stats, value_loss) = if let Some(critic) = critic {
             let fork = worth_forking(rows * actor.num_parameters());
             *fork_step |= backward && fork;
@@ -201,7 +201,7 @@ impl<N: Network> PolicyNetworks<N> {
     /// Outputs and hidden layer, kept nowhere else than in memory for acting.
     fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
-        let Acting { scratch: workspace, joint, outputs, hidden, .. } = &mut self.acting;
+        let Acting { workspace, joint, outputs, hidden, .. } = &mut self.acting;
         resize("obs", outputs, rows * width, 0.0)?;
         resize("obs", hidden, rows * self.distribution.hidden_dim(), 0.0)?;
         let shared_trunk = self.critic.is_none();
@@ -220,7 +220,7 @@ impl<N: Network> PolicyNetworks<N> {
 
     /// The values of the observations that were inferred last.
     fn infer_values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        let Acting { scratch: workspace, joint, .. } = &mut self.acting;
+        let Acting { workspace, joint, .. } = &mut self.acting;
         if let Some(critic) = &self.critic {
             return critic.infer(obs, values.len(), values, workspace);
         }
@@ -382,7 +382,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn backward(&mut self) -> Result<()> {
         let Self { actor, critic, distribution, memory, .. } = self;
-        let Memory { joint, policy, value, evaluated, apart: fork_step } = memory;
+        let Memory { joint, policy, value, evaluated, fork_step } = memory;
         if !*evaluated {
             return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
         }
@@ -425,7 +425,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 
     fn zero_gradients(&mut self) {
-        self.memory.apart = false;
+        self.memory.fork_step = false;
         self.actor.zero_gradients();
         self.critic.iter_mut().for_each(N::zero_gradients);
         self.distribution.parameters_mut().into_iter().for_each(Learnable::zero_grad);
@@ -437,7 +437,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         memory.evaluated = false;
         let parameters = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
-        let fork_step = std::mem::take(&mut memory.apart);
+        let fork_step = std::mem::take(&mut memory.fork_step);
         let step =
             |parts: &mut [(&'static str, &mut dyn Learnable)]| clip_and_step_if(fork_step, parts, optimizer, max_grad_norm);
         match (critic, parameters) {
@@ -506,7 +506,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 /// Memory for what is said; that of [`ActorCritic::evaluate`] stays as it is.
 #[derive(Clone, Debug, Default)]
 struct Acting {
-    scratch: Workspace,
+    workspace: Workspace,
     /// `[policy | value]` rows of a shared trunk.
     joint: Vec<f32>,
     outputs: Vec<f32>,
@@ -531,7 +531,7 @@ struct Memory {
     /// Whether it holds what an evaluation said, to go back from.
     evaluated: bool,
     /// Whether two threads have computed gradients since the last step.
-    apart: bool,
+    fork_step: bool,
 }
 
 #[derive(Clone, Debug, Default)]

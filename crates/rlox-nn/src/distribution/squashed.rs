@@ -38,7 +38,7 @@ const MAX_ACTION: f32 = 1.0_f32.next_down();
 pub struct SquashedGaussian {
     dim: usize,
     sampled: Sampled,
-    given: Normal,
+    evaluation: Normal,
     mode: Normal,
 }
 
@@ -87,7 +87,7 @@ impl SquashedGaussian {
             let expected = format!("at least 1 and at most {MAX}");
             return Err(Error::config("dim", expected, dim.to_string(), "pass the number of an action's numbers"));
         }
-        Ok(Self { dim, sampled: Sampled::default(), given: Normal::default(), mode: Normal::default() })
+        Ok(Self { dim, sampled: Sampled::default(), evaluation: Normal::default(), mode: Normal::default() })
     }
 
     /// How many numbers a row of the network has for it.
@@ -196,7 +196,7 @@ impl SquashedGaussian {
             let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
             return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(index / self.dim));
         }
-        let Self { dim, given: normal, .. } = self;
+        let Self { dim, evaluation: normal, .. } = self;
         let dim = *dim;
         normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
@@ -221,7 +221,7 @@ impl SquashedGaussian {
     /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were given last.
     pub fn log_prob_backward(&mut self, outputs: &[f32], d_log_probs: &[f32], d_outputs: &mut [f32]) -> Result<()> {
         self.check(outputs, d_log_probs.len().saturating_mul(self.dim), d_log_probs.len())?;
-        let Self { dim, given: Normal { u, stds, .. }, .. } = self;
+        let Self { dim, evaluation: Normal { u, stds, .. }, .. } = self;
         check_len("d_log_probs", d_log_probs.len(), u.len() / *dim)?;
         check_len("d_outputs", d_outputs.len(), outputs.len())?;
         let dim = *dim;

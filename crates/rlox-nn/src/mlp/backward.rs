@@ -22,9 +22,9 @@ impl Mlp {
         params: bool,
         dx: Option<&mut [f32]>,
     ) -> Result<()> {
-        let mut cache = std::mem::take(&mut self.kept);
+        let mut cache = std::mem::take(&mut self.cache);
         let result = self.backward_through(&mut cache, (dy, dh), params, dx);
-        self.kept = cache;
+        self.cache = cache;
         result
     }
 
@@ -35,7 +35,7 @@ impl Mlp {
         params: bool,
         dx: Option<&mut [f32]>,
     ) -> Result<()> {
-        if !cache.fresh {
+        if !cache.transposed_is_valid {
             self.transpose_weights(cache, dx.is_some());
         }
         let ForwardCache { rows, parts: [left, right], transposed, .. } = cache;
@@ -72,7 +72,7 @@ impl Mlp {
         );
         self.gradients = gradients;
         let (first, second) = result?;
-        (self.live, self.squares, self.shared) = (true, first + second, worth_forking(work));
+        (self.live, self.squares, self.fork_step) = (true, first + second, worth_forking(work));
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Mlp {
         for i in (0..=last).rev() {
             let layer = &self.layers[i];
             let (before, from_layer) = deltas.split_at_mut(i);
-            let d_outputs = if layer.few {
+            let d_outputs = if layer.is_narrow {
                 Numbers { numbers: dy, stride: layer.outputs }
             } else {
                 if i == last {
@@ -109,7 +109,7 @@ impl Mlp {
                 return;
             }
             // To the layer's input.
-            let back = if layer.few { &self.parameters[layer.weight.clone()] } else { &transposed[i] };
+            let back = if layer.is_narrow { &self.parameters[layer.weight.clone()] } else { &transposed[i] };
             let columns = lines(layer.inputs);
             let extent = Extent { rows, inner: layer.outputs, columns };
             let out = &mut before.last_mut().unwrap_or(&mut *d_inputs)[..rows * columns];
@@ -150,12 +150,12 @@ impl Mlp {
     /// The first layer's are needed for the gradient of the input only.
     fn transpose_weights(&self, cache: &mut ForwardCache, first: bool) {
         for (i, layer) in self.layers.iter().enumerate() {
-            if !layer.few && (i > 0 || first) {
+            if !layer.is_narrow && (i > 0 || first) {
                 let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
                 transpose(weight, layer.inputs, layer.outputs, &mut cache.transposed[i], lines(layer.inputs));
             }
         }
-        cache.fresh = first;
+        cache.transposed_is_valid = first;
     }
 
     /// Adds the gradients of the parameters from line `from` of the arena on to those there are, or puts them in their
@@ -191,7 +191,7 @@ impl Mlp {
                 transposed_product(extent, left, Lines { lines: right, stride: layer.stride() }, accumulate, out);
             };
             match input {
-                _ if layer.few => across(Numbers { numbers: dy, stride: layer.outputs }, input.lines(), out),
+                _ if layer.is_narrow => across(Numbers { numbers: dy, stride: layer.outputs }, input.lines(), out),
                 Input::Hidden(h) if self.is_sparse() => {
                     let h = Lines { lines: h, stride: lines(layer.inputs) };
                     let deltas = Lines { lines: &part.deltas[i], stride: layer.stride() };
@@ -207,7 +207,7 @@ impl Mlp {
 
 /// The gradients of a layer's biases.
 fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [AlignedF32x16]) {
-    if !layer.few {
+    if !layer.is_narrow {
         let deltas = cache.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
         column_sums(deltas, add, out);
         return;

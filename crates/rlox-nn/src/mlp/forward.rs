@@ -31,7 +31,7 @@ const SQUARE: usize = 16;
 pub(crate) struct Layer {
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    pub(crate) few: bool,
+    pub(crate) is_narrow: bool,
     /// Lines of the arena.
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
@@ -43,22 +43,22 @@ impl Layer {
         let is_narrow = head && outputs <= MAX_NARROW_OUTPUTS;
         let weight = if is_narrow { outputs * lines(inputs) } else { inputs * lines(outputs) };
         let bias = from + weight;
-        Self { inputs, outputs, few: is_narrow, weight: from..bias, bias: bias..bias + lines(outputs) }
+        Self { inputs, outputs, is_narrow, weight: from..bias, bias: bias..bias + lines(outputs) }
     }
 
     /// Lines of a row of weights.
     pub(crate) fn stride(&self) -> usize {
-        lines(if self.few { self.inputs } else { self.outputs })
+        lines(if self.is_narrow { self.inputs } else { self.outputs })
     }
 
     /// Lines of a copy of the weights as `[outputs, inputs]`; none where they lie so.
     pub(crate) fn transposed(&self) -> usize {
-        if self.few { 0 } else { self.outputs * lines(self.inputs) }
+        if self.is_narrow { 0 } else { self.outputs * lines(self.inputs) }
     }
 
     /// Where the weight of input `k` and output `o` is among the numbers of all weights.
     fn index(&self, o: usize, k: usize) -> usize {
-        let (row, column) = if self.few { (o, k) } else { (k, o) };
+        let (row, column) = if self.is_narrow { (o, k) } else { (k, o) };
         row * self.stride() * LANES + column
     }
 
@@ -130,7 +130,7 @@ impl Mlp {
     /// The outputs of the last layer.
     fn head(&self, input: Input<'_>, rows: usize, padded: &mut [AlignedF32x16], y: &mut [f32]) {
         let Some(layer) = self.layers.last() else { return };
-        if layer.few {
+        if layer.is_narrow {
             let hidden = &input.lines()[..rows * layer.stride()];
             let bias = &numbers(&self.parameters[layer.bias.clone()])[..layer.outputs];
             narrow_product(layer.stride(), hidden, &self.parameters[layer.weight.clone()], bias, y);
@@ -192,8 +192,8 @@ impl Mlp {
 
     pub(super) fn run_cached(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()> {
         let first = self.first_rows(rows);
-        self.kept.begin(&self.layers, x, rows, first)?;
-        let mut cache = std::mem::take(&mut self.kept);
+        self.cache.begin(&self.layers, x, rows, first)?;
+        let mut cache = std::mem::take(&mut self.cache);
         let [left, right] = &mut cache.parts;
         let (x, x_rest) = x.split_at(first * self.layout.in_dim());
         let (y, y_rest) = y.split_at_mut(first * self.layout.out_dim());
@@ -204,9 +204,9 @@ impl Mlp {
             let work = self.half_a_pass(rows);
             join_infallible(work, || self.forward_cached(left, x, y), || self.forward_cached(right, x_rest, y_rest))
         };
-        self.kept = cache;
+        self.cache = cache;
         if result.is_err() {
-            self.kept.rows = 0;
+            self.cache.rows = 0;
         }
         result
     }
@@ -245,7 +245,7 @@ pub(crate) struct ForwardCache {
     /// The weights of wide layers, `[outputs, inputs]`.
     pub(super) transposed: Vec<Vec<AlignedF32x16>>,
     /// Whether `transposed` is that of the parameters as they are.
-    pub(crate) fresh: bool,
+    pub(crate) transposed_is_valid: bool,
 }
 
 /// What is kept of some of the rows.
@@ -314,7 +314,7 @@ impl Part {
             return Ok(());
         }
         for (i, layer) in layers.iter().enumerate() {
-            let count = if layer.few { 0 } else { rows * layer.stride() };
+            let count = if layer.is_narrow { 0 } else { rows * layer.stride() };
             let all = [&mut self.outputs, &mut self.sums, &mut self.deltas];
             for vector in all.into_iter().filter_map(|vectors| vectors.get_mut(i)) {
                 resize("rows", vector, count, AlignedF32x16::ZERO)?;

@@ -47,24 +47,24 @@ pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
-    how: ReplayConfig,
-    gatherer: EnvStepper,
+    config: ReplayConfig,
+    stepper: EnvStepper,
     updates: u64,
     /// Minibatches that are due for transitions, where they are counted by those: less than one after learning that was not
     /// cut short.
-    due: f64,
+    pending_updates: f64,
     /// How far the run was in the last iteration.
     progress: f64,
     /// How far one transition takes it.
-    growth: f64,
-    learned: Option<OffPolicyUpdateStats>,
+    progress_per_step: f64,
+    last_update: Option<OffPolicyUpdateStats>,
     learner: Box<A>,
 }
 
 impl<A: Algorithm + ?Sized> std::fmt::Debug for OffPolicyAgent<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OffPolicyAgent")
-            .field("how", &self.how)
+            .field("how", &self.config)
             .field("timesteps", &self.timesteps())
             .finish_non_exhaustive()
     }
@@ -80,7 +80,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
         let stepper = EnvStepper::new(env_info, config, seeds)?;
-        Ok(Self { how: config, gatherer: stepper, updates: 0, due: 0.0, progress: 0.0, growth: 0.0, learned: None, learner })
+        Ok(Self { config, stepper, updates: 0, pending_updates: 0.0, progress: 0.0, progress_per_step: 0.0, last_update: None, learner })
     }
 
     /// What acts and learns: the networks.
@@ -95,7 +95,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// How it gathers.
     pub(super) fn replay_config(&self) -> &ReplayConfig {
-        &self.how
+        &self.config
     }
 
     /// Everything that is remembered, and the priorities, as fields ([`rlox_core::replay::Replay::state`]).
@@ -103,7 +103,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Memory`] if there is no room for a copy.
     pub fn replay_state(&self) -> Result<Vec<Field>> {
-        self.gatherer.experience.state()
+        self.stepper.replay_memory.state()
     }
 
     /// Goes back to what [`OffPolicyAgent::replay_state`] gave.
@@ -111,17 +111,17 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// Those of [`rlox_core::replay::Replay::load_state`]; nothing has changed then.
     pub fn load_replay_state(&mut self, state: &[Field]) -> Result<()> {
-        self.gatherer.experience.load_state(state)
+        self.stepper.replay_memory.load_state(state)
     }
 
     /// The transitions that are remembered.
     pub fn replay(&self) -> &ReplayStorage {
-        self.gatherer.experience.storage()
+        self.stepper.replay_memory.storage()
     }
 
     /// Transitions made so far, all environments together.
     pub fn timesteps(&self) -> u64 {
-        self.gatherer.timesteps
+        self.stepper.timesteps
     }
 
     /// Minibatches learned from so far.
@@ -136,12 +136,12 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// What was learned in the last iteration that did; what no minibatch of it told is older.
     pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
-        self.learned
+        self.last_update
     }
 
     /// Whether it knows where the environments stand: not before the first reset, nor after a step that failed.
     pub fn env_initialized(&self) -> bool {
-        self.gatherer.started
+        self.stepper.env_initialized
     }
 
     /// Begins episodes everywhere, in environments that have been reset. A normaliser counts the observations.
@@ -150,7 +150,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Those of [`OffPolicyAgent::go_on`], and of the normaliser.
     pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach(env)?;
-        self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
+        self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
     /// The same of environments elsewhere, with their observations, `[N, d]`, and what is allowed there if they say so.
@@ -159,7 +159,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
     pub fn start_from_obs(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach_at(obs, masks)?;
-        self.gatherer.begin_episodes(self.learner.as_mut(), normalizer)
+        self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
     /// Goes on in the middle of episodes, where environments were put.
@@ -168,7 +168,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Those of [`VectorEnv::observe`].
     pub fn attach(&mut self, env: &dyn VectorEnv) -> Result<()> {
         check_autoreset(env)?;
-        self.gatherer.observe(env)
+        self.stepper.observe(env)
     }
 
     /// The same of environments elsewhere.
@@ -176,7 +176,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for observations.
     pub fn attach_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
-        self.gatherer.set_current_obs(obs, masks)
+        self.stepper.set_current_obs(obs, masks)
     }
 
     /// Makes `train_freq` steps of each environment, which have been started, and learns. Schedules go by `progress`,
@@ -197,15 +197,15 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ) -> Result<bool> {
         check_autoreset(env)?;
         self.begin(progress)?;
-        let mut steps = StepTimer::new(self.gatherer.num_envs());
-        for _ in 0..self.how.train_freq {
+        let mut steps = StepTimer::new(self.stepper.num_envs());
+        for _ in 0..self.config.train_freq {
             steps.begin(Phase::Inference);
             if stop()? {
                 return Ok(false);
             }
             let current_progress = self.current_progress();
-            let result = self.gatherer.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), current_progress, &mut steps);
-            result.map_err(|error| error.at_timestep(self.gatherer.timesteps))?;
+            let result = self.stepper.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), current_progress, &mut steps);
+            result.map_err(|error| error.at_timestep(self.stepper.timesteps))?;
         }
         drop(steps);
         self.learn(normalizer.as_deref(), stop)
@@ -219,9 +219,9 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         check_share("progress", progress)?;
         self.check_started()?;
         self.progress = progress;
-        self.due = self.remainder();
-        self.gatherer.gathered = 0;
-        self.learner.begin(&mut self.gatherer.actions)
+        self.pending_updates = self.remainder();
+        self.stepper.collected_steps = 0;
+        self.learner.begin(&mut self.stepper.actions)
     }
 
     /// Has exploration go on within iterations, each transition taking the run so far on; 0, which it is until then, has it
@@ -231,13 +231,13 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// [`Error::Config`] for a share outside of 0 to 1.
     pub fn set_progress_per_step(&mut self, progress_per_step: f64) -> Result<()> {
         check_share("growth", progress_per_step)?;
-        self.growth = progress_per_step;
+        self.progress_per_step = progress_per_step;
         Ok(())
     }
 
     /// How far the run is, between two steps of an iteration.
     fn current_progress(&self) -> f64 {
-        (self.progress + self.growth * self.gatherer.gathered as f64).min(1.0)
+        (self.progress + self.progress_per_step * self.stepper.collected_steps as f64).min(1.0)
     }
 
     fn check_started(&self) -> Result<()> {
@@ -254,7 +254,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     pub fn act(&mut self, normalizer: Option<&mut Normalizer>) -> Result<Actions<'_>> {
         self.check_started()?;
         let current_progress = self.current_progress();
-        let Self { learner, gatherer: stepper, .. } = self;
+        let Self { learner, stepper, .. } = self;
         let result = stepper.select_actions(learner.as_mut(), normalizer, current_progress);
         result.map_err(|error| error.at_timestep(stepper.timesteps))?;
         stepper.scaled_actions()
@@ -267,8 +267,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// environments have to be started again then.
     pub fn observe(&mut self, step_result: &StepResult<'_>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.check_started()?;
-        let Self { learner, gatherer: stepper, .. } = self;
-        stepper.started = false;
+        let Self { learner, stepper, .. } = self;
+        stepper.env_initialized = false;
         let result = stepper.load_step_result(step_result).and_then(|()| stepper.finish(learner.as_mut(), normalizer));
         result.map_err(|error| error.at_timestep(stepper.timesteps))
     }
@@ -281,26 +281,26 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Config`] and [`Error::NotFinite`] naming what is not finite, and the steps before; those of `pause`.
     pub fn learn(&mut self, normalizer: Option<&Normalizer>, stop: StopFn<'_>) -> Result<bool> {
-        self.due = self.remainder();
-        self.gatherer.gathered = 0;
+        self.pending_updates = self.remainder();
+        self.stepper.collected_steps = 0;
         let count = match self.updates_per_step() {
-            _ if self.timesteps() <= self.how.learning_starts => 0,
-            None => self.how.gradient_steps.unwrap_or(0) as u64,
+            _ if self.timesteps() <= self.config.learning_starts => 0,
+            None => self.config.gradient_steps.unwrap_or(0) as u64,
             // Sums of shares such as 0.1 come to a hair less than a whole.
-            Some(_) => (self.due + 1e-9).floor() as u64,
+            Some(_) => (self.pending_updates + 1e-9).floor() as u64,
         };
         let (mut means, before) = (OffPolicyMeans::default(), self.updates);
         let result = self.run_updates(count, &mut means, normalizer, stop);
         if self.updates_per_step().is_some() {
-            self.due = (self.due - (self.updates - before) as f64).max(0.0);
+            self.pending_updates = (self.pending_updates - (self.updates - before) as f64).max(0.0);
         }
-        self.learned = means.mean(self.learned.as_ref()).or(self.learned);
+        self.last_update = means.mean(self.last_update.as_ref()).or(self.last_update);
         result.map_err(|error| error.at_timestep(self.timesteps()))
     }
 
     /// Minibatches for each transition; none where they are counted by iterations.
     fn updates_per_step(&self) -> Option<f64> {
-        self.how.utd_ratio.or(if self.how.gradient_steps.is_none() { Some(1.0) } else { None })
+        self.config.utd_ratio.or(if self.config.gradient_steps.is_none() { Some(1.0) } else { None })
     }
 
     fn run_updates(
@@ -310,8 +310,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         normalizer: Option<&Normalizer>,
         stop: StopFn<'_>,
     ) -> Result<bool> {
-        let Self { learner, gatherer: stepper, updates, progress, .. } = self;
-        let EnvStepper { experience: replay_memory, order, learning, .. } = stepper;
+        let Self { learner, stepper, updates, progress, .. } = self;
+        let EnvStepper { replay_memory, order, learning, .. } = stepper;
         profile::enter(Phase::Buffer);
         replay_memory.set_progress(*progress)?;
         for _ in 0..count {
@@ -333,7 +333,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// The random streams: one for each environment's actions, that of the minibatches, that of learning.
     pub fn streams(&self) -> impl Iterator<Item = &Pcg64> {
-        let EnvStepper { actions, order, learning, .. } = &self.gatherer;
+        let EnvStepper { actions, order, learning, .. } = &self.stepper;
         actions.iter().chain([order, learning])
     }
 
@@ -351,7 +351,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         pending_updates: f64,
         progress: f64,
     ) -> Result<()> {
-        let n = self.gatherer.num_envs();
+        let n = self.stepper.num_envs();
         rlox_core::check_len("streams", streams.len(), n + 2)?;
         let limit = self.pending_limit(timesteps);
         if !(0.0..=limit).contains(&pending_updates) {
@@ -359,11 +359,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
             return Err(Error::config("due", expected, pending_updates.to_string(), "pass what left_over returned"));
         }
         check_share("progress", progress)?;
-        let EnvStepper { actions, order, learning, .. } = &mut self.gatherer;
+        let EnvStepper { actions, order, learning, .. } = &mut self.stepper;
         actions.clone_from_slice(&streams[..n]);
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
-        (self.gatherer.timesteps, self.gatherer.started) = (timesteps, false);
-        (self.updates, self.due, self.progress, self.learned) = (updates, pending_updates, progress, None);
+        (self.stepper.timesteps, self.stepper.env_initialized) = (timesteps, false);
+        (self.updates, self.pending_updates, self.progress, self.last_update) = (updates, pending_updates, progress, None);
         self.learner.set_updates(updates);
         Ok(())
     }
@@ -377,18 +377,18 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::set_standing`], which forgets it.
     pub fn load_last_update(&mut self, last_update: Option<OffPolicyUpdateStats>) {
-        self.learned = last_update;
+        self.last_update = last_update;
     }
 
     /// Does not know any more where the environments stand.
     pub(super) fn detach(&mut self) {
-        self.gatherer.started = false;
+        self.stepper.env_initialized = false;
     }
 
     /// Minibatches that are due for transitions, be it less than one of them: those of an iteration that was cut short, too.
     pub fn remainder(&self) -> f64 {
-        let past_warmup = self.timesteps() > self.how.learning_starts;
-        self.due + self.updates_per_step().filter(|_| past_warmup).map_or(0.0, |each| each * self.gatherer.gathered as f64)
+        let past_warmup = self.timesteps() > self.config.learning_starts;
+        self.pending_updates + self.updates_per_step().filter(|_| past_warmup).map_or(0.0, |each| each * self.stepper.collected_steps as f64)
     }
 }
 

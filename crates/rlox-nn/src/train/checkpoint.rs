@@ -26,9 +26,9 @@ const COUNTERS: &str = "counters";
 /// A trainer as checkpoints tell of it, whatever it learns by.
 struct CheckpointInfo<'a> {
     algorithm: &'static str,
-    settings: &'a ConfigMap,
+    config_map: &'a ConfigMap,
     /// What goes without saying.
-    usual: Defaults,
+    defaults: Defaults,
     spec: &'a EnvSpec,
     /// All of them together.
     num_envs: usize,
@@ -44,12 +44,12 @@ struct CheckpointInfo<'a> {
 
 /// What a checkpoint says of a trainer of the same kind, but for what it has learned.
 struct LoadedState {
-    counted: Counters,
+    counters: Counters,
     /// In the order in which [`About::streams`] names them.
     streams: Vec<Pcg64>,
     normalizer: Option<Normalizer>,
     /// To be checked by the environments.
-    standing: Option<EnvSnapshot<'static>>,
+    snapshot: Option<EnvSnapshot<'static>>,
 }
 
 impl CheckpointInfo<'_> {
@@ -95,7 +95,7 @@ impl CheckpointInfo<'_> {
             "env": spec.id,
             "env_kwargs": {"max_episode_steps": spec.max_episode_steps.map_or(json!(-1), |limit| json!(limit))},
             "seed": self.seed,
-            "settings": settings::to_json(self.settings),
+            "settings": settings::to_json(self.config_map),
             "spaces": {"observation": spec.observation.to_json(), "action": spec.action.to_json()},
             "run": {"start": self.run.start, "target": self.run.target},
             "counters": {
@@ -110,7 +110,7 @@ impl CheckpointInfo<'_> {
 
     /// Reads what a checkpoint says, if it is of such a trainer.
     fn read(&self, checkpoint: &Checkpoint) -> Result<LoadedState> {
-        settings::check(self.settings, checkpoint, self.usual)?;
+        settings::check(self.config_map, checkpoint, self.defaults)?;
         let counters = Counters::read(checkpoint)?;
         let stored_streams = checkpoint.object("streams")?;
         let stream = |(name, _): &(String, Pcg64)| {
@@ -120,7 +120,7 @@ impl CheckpointInfo<'_> {
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
         let normalizer = normalizer::read(checkpoint, self.normalizer)?;
         let snapshot = env::read(checkpoint, self.num_envs)?;
-        Ok(LoadedState { counted: counters, streams, normalizer, standing: snapshot })
+        Ok(LoadedState { counters, streams, normalizer, snapshot })
     }
 
     /// Refuses a checkpoint of another algorithm, or of other environments.

@@ -43,7 +43,7 @@ struct ActionBuffers {
     /// Between -1 and 1, `[N, a]`; empty for integers.
     continuous: Vec<f32>,
     /// The same as environments take them.
-    sent: (Vec<i64>, Vec<f32>),
+    env_actions: (Vec<i64>, Vec<f32>),
     /// Of a Box.
     scaling: Option<ActionScaling>,
     space: Space,
@@ -60,7 +60,7 @@ impl ActionBuffers {
             resize("num_envs", &mut discrete, numbers, 0)?;
         }
         let env_actions = (discrete.clone(), continuous.clone());
-        Ok(Self { discrete, continuous, sent: env_actions, scaling, space: space.clone() })
+        Ok(Self { discrete, continuous, env_actions, scaling, space: space.clone() })
     }
 
     fn policy_actions_mut(&mut self) -> ActionsMut<'_> {
@@ -78,14 +78,14 @@ impl ActionBuffers {
     /// Those of a Box within its bounds, others counted from 0.
     fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
-        self.sent.1.copy_from_slice(&self.continuous);
-        scaling.scale(&mut self.sent.1)?;
-        Ok(Actions::Continuous(&self.sent.1))
+        self.env_actions.1.copy_from_slice(&self.continuous);
+        scaling.scale(&mut self.env_actions.1)?;
+        Ok(Actions::Continuous(&self.env_actions.1))
     }
 
     /// As environments take them.
     fn to_env_actions(&mut self) -> Result<Actions<'_>> {
-        let (discrete, continuous) = &mut self.sent;
+        let (discrete, continuous) = &mut self.env_actions;
         let actions = if let Some(scaling) = &self.scaling {
             continuous.copy_from_slice(&self.continuous);
             scaling.scale(continuous)?;
@@ -100,23 +100,23 @@ impl ActionBuffers {
 
 /// Where the environments stand, what was done in them, and what is drawn from.
 pub(super) struct EnvStepper {
-    pub(super) experience: ReplayMemory,
+    pub(super) replay_memory: ReplayMemory,
     /// One for each environment's actions.
     pub(super) actions: Vec<Pcg64>,
     /// For the choice of minibatches.
     pub(super) order: Pcg64,
     /// For what is drawn while learning.
     pub(super) learning: Pcg64,
-    how: ReplayConfig,
+    config: ReplayConfig,
     idling: bool,
     random: RandomPolicy,
     /// Whether `obs` is where the environments stand.
-    pub(super) started: bool,
-    chosen: ActionBuffers,
+    pub(super) env_initialized: bool,
+    action_buffers: ActionBuffers,
     /// What is acted on next, `[N, d]`.
     obs: Vec<f32>,
     /// The same, normalised.
-    seen: Vec<f32>,
+    policy_obs: Vec<f32>,
     /// What the step led to, before any reset, `[N, d]`.
     next_obs: Vec<f32>,
     /// After a reset where an episode ended, `[N, d]`.
@@ -135,7 +135,7 @@ pub(super) struct EnvStepper {
     unused: [Vec<f32>; 2],
     /// Transitions stored so far, and since the iteration began.
     pub(super) timesteps: u64,
-    pub(super) gathered: usize,
+    pub(super) collected_steps: usize,
 }
 
 impl EnvStepper {
@@ -155,17 +155,17 @@ impl EnvStepper {
         let observations = || try_vec("num_envs", numbers, 0.0);
         let flag = |len| try_vec("num_envs", len, false);
         Ok(Self {
-            experience: replay_memory,
+            replay_memory,
             actions,
             order,
             learning,
-            how: config,
+            config,
             idling: env_info.idling,
             random,
-            started: false,
-            chosen: ActionBuffers::new(&spec.action, n)?,
+            env_initialized: false,
+            action_buffers: ActionBuffers::new(&spec.action, n)?,
             obs: observations()?,
-            seen: observations()?,
+            policy_obs: observations()?,
             next_obs: observations()?,
             after: observations()?,
             rewards: try_vec("num_envs", n, 0.0)?,
@@ -177,7 +177,7 @@ impl EnvStepper {
             next_masks: try_vec("num_envs", flags, true)?,
             unused: [try_vec("num_envs", n, 0.0)?, try_vec("num_envs", n, 0.0)?],
             timesteps: 0,
-            gathered: 0,
+            collected_steps: 0,
         })
     }
 
@@ -193,7 +193,7 @@ impl EnvStepper {
         check_finite("obs", obs, self.obs.len() / self.num_envs())?;
         self.obs.copy_from_slice(obs);
         self.masks.copy_from_slice(masks.unwrap_or(&[]));
-        self.started = true;
+        self.env_initialized = true;
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl EnvStepper {
         steps: &mut profile::StepTimer,
     ) -> Result<()> {
         self.select_actions(algorithm, normalizer.as_deref_mut(), progress)?;
-        self.started = false;
+        self.env_initialized = false;
         steps.enter(profile::Phase::EnvStep);
         self.advance(env)?;
         steps.enter(profile::Phase::Buffer);
@@ -248,27 +248,27 @@ impl EnvStepper {
         progress: f64,
     ) -> Result<()> {
         let masks = (!self.masks.is_empty()).then_some(&self.masks[..]);
-        if self.timesteps < self.how.learning_starts && !algorithm.explores_at_warmup() {
+        if self.timesteps < self.config.learning_starts && !algorithm.explores_at_warmup() {
             let [log_probs, values] = &mut self.unused;
-            let out = PolicyOut { actions: self.chosen.policy_actions_mut(), log_probs, values };
+            let out = PolicyOut { actions: self.action_buffers.policy_actions_mut(), log_probs, values };
             self.random.act(&self.obs, masks, &mut self.actions, out)?;
         } else {
             let policy_obs = match normalizer {
                 Some(normalizer) if normalizer.options().obs => {
-                    self.seen.copy_from_slice(&self.obs);
-                    normalizer.normalize_obs(&mut self.seen)?;
-                    &self.seen
+                    self.policy_obs.copy_from_slice(&self.obs);
+                    normalizer.normalize_obs(&mut self.policy_obs)?;
+                    &self.policy_obs
                 }
                 _ => &self.obs,
             };
-            algorithm.explore(policy_obs, masks, &mut self.actions, progress, self.chosen.policy_actions_mut())?;
+            algorithm.explore(policy_obs, masks, &mut self.actions, progress, self.action_buffers.policy_actions_mut())?;
         }
-        algorithm.perturb(&mut self.actions, self.chosen.policy_actions_mut())
+        algorithm.perturb(&mut self.actions, self.action_buffers.policy_actions_mut())
     }
 
     /// The actions that were chosen, counted from 0 or within a Box's bounds.
     pub(super) fn scaled_actions(&mut self) -> Result<Actions<'_>> {
-        self.chosen.scaled_actions()
+        self.action_buffers.scaled_actions()
     }
 
     /// Steps the environments; finds out what the step led to.
@@ -280,7 +280,7 @@ impl EnvStepper {
             truncated: &mut self.truncated,
             final_obs: &mut self.next_obs,
         };
-        env.step(self.chosen.to_env_actions()?, out)?;
+        env.step(self.action_buffers.to_env_actions()?, out)?;
         let dim = self.after.len() / self.rewards.len();
         for (env, after) in self.after.chunks_exact(dim).enumerate() {
             if !(self.terminated[env] || self.truncated[env]) {
@@ -341,17 +341,17 @@ impl EnvStepper {
         self.complete_next_masks();
         let batch = StepBatch {
             obs: &self.obs,
-            actions: self.chosen.policy_actions(),
+            actions: self.action_buffers.policy_actions(),
             rewards: &self.stored_rewards,
             terminated: &self.terminated,
             truncated: &self.truncated,
             next_obs: &self.next_obs,
             next_masks: &self.next_masks,
         };
-        self.experience.push(&batch, self.idling.then_some(&self.valid[..]))?;
+        self.replay_memory.push(&batch, self.idling.then_some(&self.valid[..]))?;
         normalizer.map_or(Ok(()), |normalizer| self.update_normalizer(normalizer))?;
         std::mem::swap(&mut self.obs, &mut self.after);
-        self.started = true;
+        self.env_initialized = true;
         let Self { terminated, truncated, valid, .. } = self;
         // What has only reset has acted for nothing, and begins again.
         let ended = |env: usize| terminated[env] || truncated[env] || !valid[env];
@@ -361,14 +361,14 @@ impl EnvStepper {
         let stored = valid.iter().filter(|valid| **valid).count();
         let before = self.timesteps;
         self.timesteps += stored as u64;
-        self.gathered += stored;
+        self.collected_steps += stored;
         // What only resets is no step.
         if stored > 0 { algorithm.on_step(before..self.timesteps) } else { Ok(()) }
     }
 
     /// Takes a step into the statistics: what is acted on next, and the rewards.
     fn update_normalizer(&mut self, normalizer: &mut Normalizer) -> Result<()> {
-        let Self { after, seen: policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
+        let Self { after, policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
         if *idling {
             // Nobody acts on an episode's last observation.
             let dim = after.len() / rewards.len();

@@ -162,7 +162,7 @@ pub(super) struct StepBatch<'a> {
 #[derive(Debug)]
 pub(super) struct ReplayMemory {
     replay: Replay<AnySampler>,
-    chosen: SampleIndices,
+    sample_indices: SampleIndices,
     batch_size: usize,
     gamma: f32,
     n_steps: usize,
@@ -170,7 +170,7 @@ pub(super) struct ReplayMemory {
     /// What the critics were wrong by, without its sign.
     errors: Vec<f32>,
     /// The transitions of the last minibatch that were left out, as the masks of their next states are not known.
-    left_out: Vec<usize>,
+    excluded_indices: Vec<usize>,
     obs_dim: usize,
     /// Numbers in an action.
     action_dim: usize,
@@ -226,13 +226,13 @@ impl ReplayMemory {
         }
         Ok(Self {
             replay,
-            chosen: SampleIndices::default(),
+            sample_indices: SampleIndices::default(),
             batch_size: config.batch_size,
             gamma: config.gamma as f32,
             n_steps: config.n_steps,
             priorities: config.prioritized,
             errors: Vec::new(),
-            left_out: Vec::new(),
+            excluded_indices: Vec::new(),
             obs_dim: spec.observation.dim(),
             action_dim: spec.action.dim(),
             discrete,
@@ -307,7 +307,7 @@ impl ReplayMemory {
 
     /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
     pub(super) fn update_priorities(&mut self, td_errors: &[f32]) -> Result<()> {
-        let Self { replay, chosen: sample_indices, errors, left_out: excluded_indices, .. } = self;
+        let Self { replay, sample_indices, errors, excluded_indices, .. } = self;
         let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
         errors.clear();
         errors.extend(td_errors.iter().map(|error| error.abs()));
@@ -343,20 +343,20 @@ impl ReplayMemory {
             next_obs: &self.next_obs,
             terminated: &self.terminated,
             discount: if self.n_steps > 1 {
-                Discount::Each(self.chosen.discounts())
+                Discount::Each(self.sample_indices.discounts())
             } else {
                 Discount::Same(self.gamma)
             },
-            weights: self.priorities.is_some().then(|| self.chosen.weights()),
+            weights: self.priorities.is_some().then(|| self.sample_indices.weights()),
             next_masks: (self.mask_width > 0).then_some(&self.next_masks[..]),
         }))
     }
 
     /// Chooses so many transitions and reads those that can be learned from. Returns their number.
     fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
-        self.replay.sample_indices(&mut self.chosen, rows, rng)?;
+        self.replay.sample_indices(&mut self.sample_indices, rows, rng)?;
         self.exclude_unknown_masks()?;
-        let Self { replay, chosen: sample_indices, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
+        let Self { replay, sample_indices, obs, next_obs, integers, numbers, rewards, terminated, .. } = self;
         let rows = sample_indices.indices().len();
         let storage = replay.storage();
         resize("batch_size", obs, rows * self.obs_dim, 0.0)?;
@@ -379,7 +379,7 @@ impl ReplayMemory {
 
     /// Reads the masks of the next states. Drops the transitions that would need one that is not known.
     fn exclude_unknown_masks(&mut self) -> Result<()> {
-        self.left_out.clear();
+        self.excluded_indices.clear();
         if self.mask_width == 0 {
             return Ok(());
         }
@@ -390,14 +390,14 @@ impl ReplayMemory {
             return Ok(());
         }
         let known: Vec<_> = known.collect();
-        let excluded = self.chosen.indices().iter().zip(&known).filter(|(_, known)| !**known);
-        self.left_out.extend(excluded.map(|(index, _)| *index));
-        self.chosen.retain(&known)?;
+        let excluded = self.sample_indices.indices().iter().zip(&known).filter(|(_, known)| !**known);
+        self.excluded_indices.extend(excluded.map(|(index, _)| *index));
+        self.sample_indices.retain(&known)?;
         self.read_next_masks()
     }
 
     fn read_next_masks(&mut self) -> Result<()> {
-        let Self { replay, chosen: sample_indices, terminated, next_masks, mask_bytes, mask_width, .. } = self;
+        let Self { replay, sample_indices, terminated, next_masks, mask_bytes, mask_width, .. } = self;
         let (storage, rows) = (replay.storage(), sample_indices.indices().len());
         resize("batch_size", terminated, rows, false)?;
         resize("batch_size", next_masks, rows * *mask_width, false)?;

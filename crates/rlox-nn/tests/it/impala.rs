@@ -27,7 +27,7 @@ fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
     PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
 }
 
-const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
+const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
 /// A policy that keeps what it was given to learn from.
 struct Watched {
@@ -240,8 +240,8 @@ fn without_lag_it_learns_what_a2c_learns() {
         let mut other = A2c::new(env(), networks, a2c.clone(), 5).unwrap();
         for _ in 0..20 {
             let (one, other) = (one.iterate(0.0).unwrap(), other.iterate(0.0).unwrap());
-            assert!(one.learned.stats.approx_kl.abs() < 1e-6);
-            assert!((one.learned.stats.value_loss - other.learned.stats.value_loss).abs() < 1e-3);
+            assert!(one.last_update.stats.approx_kl.abs() < 1e-6);
+            assert!((one.last_update.stats.value_loss - other.last_update.stats.value_loss).abs() < 1e-3);
         }
         for (one, other) in one.policy().tensors().iter().zip(other.policy().tensors().iter()) {
             for (x, y) in one.data.iter().zip(&other.data) {
@@ -259,7 +259,7 @@ fn one_actor_in_turn_with_the_learner_is_the_loop() {
     let (one, other) = (alone.train(640, |_| true).unwrap(), threads.train(640, |_| true).unwrap());
     assert_eq!(one, other);
     assert_eq!(alone.policy().tensors(), threads.policy().tensors());
-    assert_eq!(threads.stats().unwrap().largest_lag, 0);
+    assert_eq!(threads.stats().unwrap().max_staleness, 0);
 
     let mut alone = A2c::new(cartpole(4), networks, A2cConfig::default(), 7).unwrap();
     let mut threads = AsyncOnPolicy::new(vec![cartpole(4)], networks, A2cConfig::default(), IN_TURN, 7).unwrap();
@@ -275,10 +275,10 @@ fn one_actor_in_turn_with_the_learner_is_the_loop() {
 fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
     let trained = |actors: usize, max_lag, seed| {
         let envs = (0..actors).map(|_| cartpole(2)).collect();
-        let ahead = StalenessPolicy { max_lag, lockstep: true };
+        let ahead = StalenessPolicy { max_staleness: max_lag, deterministic: true };
         let mut impala = Impala::new(envs, networks, ImpalaConfig::default(), ahead, seed).unwrap();
         impala.train(4000, |_| true).unwrap();
-        assert_eq!((impala.stats().unwrap().largest_lag, impala.staleness()), (max_lag as u64, max_lag as u64));
+        assert_eq!((impala.stats().unwrap().max_staleness, impala.staleness()), (max_lag as u64, max_lag as u64));
         impala.stop().unwrap().tensors()
     };
     for (actors, max_lag) in [(1, 1), (2, 2), (3, 1)] {
@@ -291,7 +291,7 @@ fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
 #[test]
 fn what_does_not_go_together_is_named() {
     let new = |envs, config, ahead| Impala::new(envs, networks, config, ahead, 1);
-    let free = |max_lag| StalenessPolicy { max_lag, lockstep: false };
+    let free = |max_lag| StalenessPolicy { max_staleness: max_lag, deterministic: false };
     assert_rejects(new(vec![cartpole(1)], ImpalaConfig::default(), free(0)), Error::Config, "max_lag");
     assert_rejects(new(vec![], ImpalaConfig::default(), StalenessPolicy::default()), Error::Config, "num_actors");
     let uneven = new(vec![cartpole(1), cartpole(2)], ImpalaConfig::default(), free(2));

@@ -169,7 +169,7 @@ fn actions_are_random_until_learning_starts() {
     let greedy = DqnConfig { exploration_initial_eps: 0.0, exploration_final_eps: 0.0, ..config() };
     let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 3_000, ..greedy }, || Clock::new(true));
     let metrics = dqn.train(3_000, |_| true).unwrap();
-    assert_eq!((metrics.updates, metrics.learned, metrics.timesteps), (0, None, 3_000));
+    assert_eq!((metrics.updates, metrics.last_update, metrics.timesteps), (0, None, 3_000));
     let chosen = actions(dqn.replay());
     for action in 0..3 {
         let count = chosen.iter().filter(|chosen| **chosen == action).count();
@@ -225,12 +225,12 @@ fn schedules_go_by_the_run_and_targets_by_steps() {
     let mut dqn = new_dqn(2, &DqnConfig { learning_starts: 0, ..falling }, || Clock::new(true));
     let mut said = Vec::new();
     dqn.train(16, |metrics| {
-        said.push((metrics.exploration_rate.unwrap(), metrics.learned.unwrap().learning_rate));
+        said.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
         said.len() < 2
     })
     .unwrap();
     dqn.resume(|metrics| {
-        said.push((metrics.exploration_rate.unwrap(), metrics.learned.unwrap().learning_rate));
+        said.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
         true
     })
     .unwrap();
@@ -327,10 +327,10 @@ fn metrics_mean_what_they_say() {
         true
     })
     .unwrap();
-    assert!(all[1].mean_return.is_nan() && all[1].learned.is_none());
+    assert!(all[1].mean_return.is_nan() && all[1].last_update.is_none());
     let last = all.last().unwrap();
     assert_eq!((last.timesteps, last.episodes, last.mean_return, last.mean_length), (120, 40, 3.0, 3.0));
-    let learned = last.learned.unwrap();
+    let learned = last.last_update.unwrap();
     assert!(learned.critic_loss.is_finite() && learned.grad_norm > 0.0 && learned.actor_loss.is_none());
 }
 

@@ -244,7 +244,7 @@ fn schedules_fall_and_callbacks_end_the_run() {
     let mut ppo = Ppo::new(make("Pendulum-v1", 2), two_networks, config, 1).unwrap();
     let mut rates = Vec::new();
     ppo.train(320, |metrics| {
-        rates.push(metrics.learned.learning_rate);
+        rates.push(metrics.last_update.learning_rate);
         rates.len() < 5
     })
     .unwrap();

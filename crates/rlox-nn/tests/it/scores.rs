@@ -332,7 +332,7 @@ fn a2c_cartpole_reaches_475() {
 #[test]
 #[ignore = "slow: five seeds of 500,000 steps"]
 fn impala_cartpole_reaches_475() {
-    for ahead in [StalenessPolicy::default(), StalenessPolicy { max_lag: 4, lockstep: true }] {
+    for ahead in [StalenessPolicy::default(), StalenessPolicy { max_staleness: 4, deterministic: true }] {
         assert!(most_seeds_reach("IMPALA CartPole", 475.0, |seed| {
             let mut impala =
                 Impala::new(vec![make("CartPole-v1", 8)], two_layers, ImpalaConfig::default(), ahead, seed).unwrap();

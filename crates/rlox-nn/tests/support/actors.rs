@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub(crate) type Policy = PolicyNetworks<Mlp>;
 pub(crate) type Trainer<A> = AsyncOnPolicy<A, Policy>;
 
-pub(crate) const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
+pub(crate) const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
 pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options =

@@ -13,7 +13,7 @@ use crate::error::{type_error, value_error};
 
 /// The shape that the other arrays have, too.
 pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {
-    Like { of: "rewards", array: rewards, skipped: 0 }
+    Like { name: "rewards", array: rewards, skipped: 0 }
 }
 
 /// Two results.
@@ -83,7 +83,7 @@ where
         if let Ok(float) = object.cast::<PyFloat>() {
             return Ok(Self::One(name, float.value().as_()));
         }
-        let like = Like { of: "one row of rewards", array: rewards, skipped: 1 };
+        let like = Like { name: "one row of rewards", array: rewards, skipped: 1 };
         Ok(Self::Each(argument_like(name, object, &REAL, Some(like))?))
     }
 }

@@ -153,7 +153,7 @@ enum Found<'py, T> {
 /// it.
 #[derive(Clone, Copy)]
 pub(crate) struct Like<'a, 'py> {
-    pub(crate) of: &'a str,
+    pub(crate) name: &'a str,
     pub(crate) array: &'a Bound<'py, PyUntypedArray>,
     pub(crate) skipped: usize,
 }
@@ -164,7 +164,7 @@ impl Like<'_, '_> {
         if array.len() <= DETACH_ABOVE_ELEMENTS {
             return Ok(());
         }
-        expect_like(name, array.shape(), self.of, self.array.shape().get(self.skipped..).unwrap_or_default())
+        expect_like(name, array.shape(), self.name, self.array.shape().get(self.skipped..).unwrap_or_default())
     }
 }
 

@@ -155,7 +155,7 @@ fn run_as<'py, T: Float + FromArray + Pod>(
     weights: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = rewards.py();
-    let like = Like { of: "one row of rewards", array: rewards, skipped: 1 };
+    let like = Like { name: "one row of rewards", array: rewards, skipped: 1 };
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
     let weights = weights.map(|x| argument_like::<f64>("weights", x, &REAL, Some(like))).transpose()?;
 

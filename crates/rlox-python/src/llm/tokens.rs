@@ -15,7 +15,7 @@ const DETACH_ABOVE_ELEMENTS: usize = 8192;
 /// The arguments, whose Python code has run.
 pub(crate) struct Arguments<'py, T> {
     log_probs: Argument<'py, T>,
-    others: Argument<'py, T>,
+    reference: Argument<'py, T>,
     mask: Option<FlagArgument<'py>>,
 }
 
@@ -27,9 +27,9 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         mask: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let array = &asarray(names[0], log_probs)?;
-        let like = Some(Like { of: names[0], array, skipped: 0 });
+        let like = Some(Like { name: names[0], array, skipped: 0 });
         Ok(Self {
-            others: argument_like(names[1], reference, &REAL, like)?,
+            reference: argument_like(names[1], reference, &REAL, like)?,
             mask: mask.map(|mask| flag_argument_like("mask", mask, like)).transpose()?,
             log_probs: argument(names[0], array.as_any(), &REAL)?,
         })
@@ -37,16 +37,16 @@ impl<'py, T: FromArray> Arguments<'py, T> {
 
     /// Arrays of one shape. Runs no Python code.
     pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
-        let (name_of_first, name) = (self.log_probs.name(), self.others.name());
-        self.expect(name, self.others.shape())?;
+        let (name_of_first, name) = (self.log_probs.name(), self.reference.name());
+        self.expect(name, self.reference.shape())?;
         self.mask.as_ref().map_or(Ok(()), |mask| self.expect("mask", mask.shape()))?;
         let long = size(self.log_probs.shape()) > DETACH_ABOVE_ELEMENTS;
         let hold = !long && is_alone(py);
-        let (log_probs, reference) = (self.log_probs.read(hold)?, self.others.read(hold)?);
+        let (log_probs, reference) = (self.log_probs.read(hold)?, self.reference.read(hold)?);
         let mask = self.mask.map(|mask| mask.read(py, hold)).transpose()?;
-        let tokens = Tokens { log_probs, others: reference, mask, hold, long };
+        let tokens = Tokens { log_probs, reference, mask, hold, long };
         // Other threads may have changed them while one was copied.
-        expect_like(name, tokens.others.shape(), name_of_first, tokens.shape())?;
+        expect_like(name, tokens.reference.shape(), name_of_first, tokens.shape())?;
         if let Some(mask) = &tokens.mask {
             expect_like("mask", mask.shape(), name_of_first, tokens.shape())?;
         }
@@ -66,7 +66,7 @@ fn size(shape: &[usize]) -> usize {
 /// The same as arrays of one shape.
 pub(crate) struct Tokens<'py, T: Element> {
     log_probs: Input<'py, T>,
-    others: Input<'py, T>,
+    reference: Input<'py, T>,
     mask: Option<Flags<'py>>,
     /// As [`Argument::read`] takes it.
     pub(crate) hold: bool,
@@ -95,6 +95,6 @@ impl<T: FromArray> Tokens<'_, T> {
     }
 
     pub(crate) fn slices(&self) -> (&[T], &[T], Option<&[bool]>) {
-        (self.log_probs.slice(), self.others.slice(), self.mask.as_ref().map(Flags::slice))
+        (self.log_probs.slice(), self.reference.slice(), self.mask.as_ref().map(Flags::slice))
     }
 }

@@ -51,7 +51,7 @@ struct Actor {
     policy: Py<NativePolicy>,
     normalizer: Option<Arc<Py<Normalizer>>>,
     buffers: Arc<Vec<Py<RolloutBuffer>>>,
-    how: CollectConfig,
+    config: CollectConfig,
     version: Option<u64>,
 }
 
@@ -91,18 +91,18 @@ impl Actor {
         job: &RolloutJob<Weights, FilledRollout>,
         stop: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let Self { policy, how: config, version, .. } = self;
+        let Self { policy, config, version, .. } = self;
         let policy = policy.get();
         policy.check(buffer)?;
         policy.inner.enter(|acting| {
             let Inner { policy, streams, .. } = acting;
             if let Weights::Tensors(weights) = &*job.weights
-                && *version != Some(job.turn.version)
+                && *version != Some(job.ticket.version)
             {
                 policy.load(weights)?;
-                *version = Some(job.turn.version);
+                *version = Some(job.ticket.version);
             }
-            streams.renew(job.turn.seed, env.num_envs())?;
+            streams.renew(job.ticket.seed, env.num_envs())?;
             let actions = &mut streams.actions;
             collect_transitions(env, policy.as_mut(), actions, buffer, normalizer, *config, &mut || stop())
         })
@@ -139,7 +139,7 @@ impl Collect<Weights, FilledRollout> for PythonActor {
         let Weights::Object(weights) = &*job.weights else {
             return Err(Error::Backend("expected weights for actors in Python, got tensors".to_owned()));
         };
-        let (buffer, ticket) = (job.buffer.buffer, job.turn);
+        let (buffer, ticket) = (job.buffer.buffer, job.ticket);
         self.attached(|actor| actor.call_method1("begin", (buffer, ticket.version, ticket.seed, weights)).map(drop))?;
         while !stop() {
             let filled = self.attached(|actor| {
@@ -219,7 +219,7 @@ impl NativeActors {
                 Ok::<_, PyErr>(Arc::new(instance::<Normalizer>("normalizer", object, "Normalizer")?.clone().unbind()))
             })
             .transpose()?;
-        let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+        let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
         let config = CollectConfig {
             gamma: number("gamma", gamma)?,
             gae_lambda: number("gae_lambda", gae_lambda)?,
@@ -233,7 +233,7 @@ impl NativeActors {
             Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass what rlox.learners._actors makes"))
         };
         expected("policies", envs.len(), policies.len())?;
-        expected("buffers", staleness_policy.max_lag.saturating_add(1), buffers.len())?;
+        expected("buffers", staleness_policy.max_staleness.saturating_add(1), buffers.len())?;
         if normalizer.is_some() && envs.len() > 1 {
             let fix = "normalise in a wrapper, or take one actor";
             return Err(value_error("normalizer", "None for several actors", "one", fix));
@@ -264,7 +264,7 @@ impl NativeActors {
         let mismatch = || type_error("actors", "a sequence of actors", &short_repr(actors), "pass a list of them");
         let actor_objects = sequence(actors).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
         let seeds = seeds_of(stream)?;
-        let staleness_policy = StalenessPolicy { max_lag: count("max_lag", max_lag)?, lockstep };
+        let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
         staleness_policy.check(actor_objects.len()).map_err(to_py)?;
         let raised = Arc::<Mutex<Option<PyErr>>>::default();
         let boxed = |actor: Bound<'_, PyAny>| -> Box<dyn Collect<Weights, FilledRollout>> {
@@ -286,9 +286,9 @@ impl NativeActors {
             let Some(rollout) = collector.recv_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
                 return Ok(None);
             };
-            let (ticket, filled) = (rollout.turn, rollout.buffer);
+            let (ticket, filled) = (rollout.ticket, rollout.buffer);
             let lengths: Vec<i64> = filled.lengths.iter().copied().map(i64::from).collect();
-            let rollout_info = (filled.buffer, ticket.version, rollout.lag, ticket.seed);
+            let rollout_info = (filled.buffer, ticket.version, rollout.staleness, ticket.seed);
             Ok(Some((rollout_info, filled.returns.clone(), lengths, filled.dropped, filled.statistics.take())))
         });
         let popped = popped.map_err(|error| {
@@ -337,7 +337,7 @@ impl NativeActors {
     /// Counts and seconds so far: "rollouts", "total_lag", "largest_lag", "learner_waited", "actors_waited".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
-        let PipelineStats { rollouts, total_lag: total_staleness, largest_lag: max_staleness, learner_waited: learner_wait, actors_waited: actor_wait } = stats;
+        let PipelineStats { rollouts, total_staleness: total_staleness, max_staleness: max_staleness, learner_wait: learner_wait, actor_wait: actor_wait } = stats;
         let dict = new_dict(py)?;
         dict.set_item("rollouts", rollouts)?;
         dict.set_item("total_lag", total_staleness)?;

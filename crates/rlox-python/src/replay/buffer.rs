@@ -44,16 +44,16 @@ pub(super) struct Buffer<B = Replay<AnySampler>> {
     pub(super) inner: FairRwLock<B>,
     /// What samples without a seed draw from. Entered inside of the buffer, and only to draw: others may wait for it.
     pub(super) rng: GuardedCell<Pcg64>,
-    chosen: ScratchPool<SampleIndices>,
-    pub(super) sequences: ScratchPool<SequenceIndices>,
-    pub(super) layout: TransitionSchema,
+    sample_pool: ScratchPool<SampleIndices>,
+    pub(super) sequence_pool: ScratchPool<SequenceIndices>,
+    pub(super) schema: TransitionSchema,
     pub(super) num_envs: usize,
     /// Elements of one transition.
     pub(super) width: usize,
-    pub(super) places: Vec<OutputColumn>,
+    pub(super) columns: Vec<OutputColumn>,
     prioritized: bool,
     /// Whether transitions span several steps.
-    spans: bool,
+    has_n_step: bool,
     /// Name of the argument `capacity` in errors.
     capacity_name: Cow<'static, str>,
 }
@@ -90,7 +90,7 @@ impl Buffer {
     pub(super) fn from_replay(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
         let prioritized = matches!(buffer.sampler(), AnySampler::Prioritized(_));
         let has_n_step = buffer.n_step().is_some();
-        Self { prioritized, spans: has_n_step, ..Self::from_backend(py, buffer, rng, name) }
+        Self { prioritized, has_n_step, ..Self::from_backend(py, buffer, rng, name) }
     }
 }
 
@@ -103,7 +103,7 @@ impl<B: ReplayBackend> Buffer<B> {
         let (sample_pool, sequence_pool) = (ScratchPool::new(), ScratchPool::new());
         let capacity_name = Cow::Borrowed("capacity");
         let (prioritized, has_n_step) = (false, false);
-        Self { inner, rng, chosen: sample_pool, sequences: sequence_pool, layout: schema, num_envs, width, places: columns, prioritized, spans: has_n_step, capacity_name }
+        Self { inner, rng, sample_pool, sequence_pool, schema, num_envs, width, columns, prioritized, has_n_step, capacity_name }
     }
 
     /// Returns an error with the name of the argument that the caller passed as the capacity.
@@ -117,9 +117,9 @@ impl<B: ReplayBackend> Buffer<B> {
             return pushed;
         }
         let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = transition;
-        let obs = FieldsArgument::new("obs", obs, &self.layout.obs)?;
-        let action = FieldsArgument::new("action", action, std::slice::from_ref(&self.layout.action))?;
-        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let obs = FieldsArgument::new("obs", obs, &self.schema.obs)?;
+        let action = FieldsArgument::new("action", action, std::slice::from_ref(&self.schema.action))?;
+        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.schema.obs)).transpose()?;
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (flag("terminated", terminated)?, flag("truncated", truncated)?);
@@ -151,9 +151,9 @@ impl<B: ReplayBackend> Buffer<B> {
             return pushed;
         }
         let Transition { obs, action, reward, terminated, truncated, next_obs, extra } = transition;
-        let obs = FieldsArgument::new("obs", obs, &self.layout.obs)?;
-        let actions = FieldsArgument::new("actions", action, std::slice::from_ref(&self.layout.action))?;
-        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.layout.obs)).transpose()?;
+        let obs = FieldsArgument::new("obs", obs, &self.schema.obs)?;
+        let actions = FieldsArgument::new("actions", action, std::slice::from_ref(&self.schema.action))?;
+        let next_obs = next_obs.map(|next| FieldsArgument::new("next_obs", next, &self.schema.obs)).transpose()?;
         let extra = self.extra(extra)?;
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
@@ -184,7 +184,7 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// `push` of float32 arrays of the right shapes beside a float and two bools; none of anything else.
     fn push_arrays(&self, py: Python<'_>, transition: &Transition<'_, '_>) -> Option<PyResult<()>> {
-        let Self { layout: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else { return None };
+        let Self { schema: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else { return None };
         let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
         if self.width > DETACH_ABOVE_ELEMENTS || !is_alone(py) {
             return None;
@@ -212,7 +212,7 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
     fn push_array_batch(&self, py: Python<'_>, transition: &Transition<'_, '_>, in_order: bool) -> Option<PyResult<()>> {
-        let TransitionSchema { obs: specs, action, extra, .. } = &self.layout;
+        let TransitionSchema { obs: specs, action, extra, .. } = &self.schema;
         let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
         let rewards = flat_elements::<f32>(transition.reward)?;
         let rows = rewards.slice().len();
@@ -246,13 +246,13 @@ impl<B: ReplayBackend> Buffer<B> {
     /// Further parts, which only some buffers have.
     fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<FieldsArgument<'_, 'py>> {
         match extra {
-            Some(extra) if self.layout.extra.is_empty() => {
+            Some(extra) if self.schema.extra.is_empty() => {
                 Err(type_error("extra", "None, as the buffer stores nothing else", &short_repr(extra), "leave it out"))
             }
-            Some(extra) => FieldsArgument::new("extra", extra, &self.layout.extra),
-            None if self.layout.extra.is_empty() => Ok(FieldsArgument::none()),
+            Some(extra) => FieldsArgument::new("extra", extra, &self.schema.extra),
+            None if self.schema.extra.is_empty() => Ok(FieldsArgument::none()),
             None => {
-                let names: Vec<_> = self.layout.extra.iter().map(|spec| spec.name.as_str()).collect();
+                let names: Vec<_> = self.schema.extra.iter().map(|spec| spec.name.as_str()).collect();
                 let fix = "pass an array for each of the buffer's extra parts";
                 Err(type_error("extra", &format!("a dict of {}", names.join(", ")), "None", fix))
             }
@@ -272,8 +272,8 @@ impl<B: ReplayBackend> Buffer<B> {
         let seeded_rng = seed.map(rng_of).transpose()?;
         let out = parse_out(out)?;
         self.inner.read(py, false, |buffer| buffer.check_batch_size(batch_size))?;
-        let mut arrays = OutputArrays::new(py, &self.places, &[batch_size], out)?;
-        let discounts = ExtraOutput::new("discounts", self.spans, out, batch_size)?;
+        let mut arrays = OutputArrays::new(py, &self.columns, &[batch_size], out)?;
+        let discounts = ExtraOutput::new("discounts", self.has_n_step, out, batch_size)?;
         let weights = ExtraOutput::new("weights", self.prioritized, out, batch_size)?;
         let indices = ExtraOutput::new("indices", self.prioritized, out, batch_size)?;
         let long = B::DOES_IO || batch_size > DETACH_ABOVE_SAMPLES.0 || batch_size.saturating_mul(self.width) > DETACH_ABOVE_SAMPLES.1;
@@ -294,7 +294,7 @@ impl<B: ReplayBackend> Buffer<B> {
         discounts.write_into(py, &dict, sample_indices.discounts(), |x| x)?;
         weights.write_into(py, &dict, sample_indices.weights(), |x| x)?;
         indices.write_into(py, &dict, sample_indices.indices(), |index| index as i64)?;
-        self.chosen.release(sample_indices);
+        self.sample_pool.release(sample_indices);
         Ok(dict)
     }
 
@@ -307,7 +307,7 @@ impl<B: ReplayBackend> Buffer<B> {
         targets: Vec<(Column, Target<'_>)>,
         long: bool,
     ) -> Result<SampleIndices> {
-        let (mut sample_indices, mut interrupt) = (self.chosen.take(), InterruptCheck::default());
+        let (mut sample_indices, mut interrupt) = (self.sample_pool.take(), InterruptCheck::default());
         let drawn = self.draw(seeded_rng.as_mut(), |rng| buffer.draw(&mut sample_indices, batch_size, rng))?;
         self.restore_rng_on_error(drawn, || {
             buffer.find(&mut sample_indices)?;
@@ -364,7 +364,7 @@ impl<B: ReplayBackend> Buffer<B> {
     pub(super) fn format_repr(&self, py: Python<'_>, class: &str, extra: &[(&str, String)]) -> String {
         // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
         let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
-        let obs = match &*self.layout.obs {
+        let obs = match &*self.schema.obs {
             [spec] if key_of(spec).is_none() => field_text(spec),
             specs => {
                 let each = |spec| format!("{}: {}", key_of(spec).unwrap_or_default(), field_text(spec));
@@ -375,7 +375,7 @@ impl<B: ReplayBackend> Buffer<B> {
         if let Some((capacity, len)) = counts {
             items.extend([format!("capacity={capacity}"), format!("len={len}")]);
         }
-        items.extend([format!("obs={obs}"), format!("actions={}", field_text(&self.layout.action))]);
+        items.extend([format!("obs={obs}"), format!("actions={}", field_text(&self.schema.action))]);
         if self.num_envs > 1 {
             items.push(format!("num_envs={}", self.num_envs));
         }
@@ -385,14 +385,14 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// Bytes of memory, of which what it samples from has so many.
     pub(super) fn nbytes(&self, py: Python<'_>, backend_bytes: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
-        self.inner.read(py, false, |buffer| Ok(backend_bytes(buffer) + self.chosen.bytes() + self.sequences.bytes()))
+        self.inner.read(py, false, |buffer| Ok(backend_bytes(buffer) + self.sample_pool.bytes() + self.sequence_pool.bytes()))
     }
 
     /// Does the last thing, and lets everything go.
     pub(super) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut B) -> Result<()> + Send) -> PyResult<()> {
         self.inner.close(py, last)?;
-        self.chosen.close();
-        self.sequences.close();
+        self.sample_pool.close();
+        self.sequence_pool.close();
         Ok(())
     }
 }
@@ -516,13 +516,13 @@ impl Pooled for SequenceIndices {
 /// Memory of calls that are over, for later ones. Nobody ever waits for it. The bytes change under its lock.
 pub(super) struct ScratchPool<T> {
     /// None once it is closed.
-    kept: Mutex<Option<Vec<T>>>,
+    items: Mutex<Option<Vec<T>>>,
     bytes: AtomicUsize,
 }
 
 impl<T: Pooled> ScratchPool<T> {
     pub(super) fn new() -> Self {
-        Self { kept: Mutex::new(Some(Vec::new())), bytes: AtomicUsize::new(0) }
+        Self { items: Mutex::new(Some(Vec::new())), bytes: AtomicUsize::new(0) }
     }
 
     /// Bytes that are kept.
@@ -532,7 +532,7 @@ impl<T: Pooled> ScratchPool<T> {
 
     /// What another call has left, or something new.
     pub(super) fn take(&self) -> T {
-        let thing = try_guard(self.kept.try_lock()).and_then(|mut items| {
+        let thing = try_guard(self.items.try_lock()).and_then(|mut items| {
             let thing = items.as_mut()?.pop()?;
             self.bytes.store(self.bytes() - thing.bytes(), Ordering::Relaxed);
             Some(thing)
@@ -542,7 +542,7 @@ impl<T: Pooled> ScratchPool<T> {
 
     /// Leaves it to others, if there is room.
     pub(super) fn release(&self, thing: T) {
-        if let Some(mut guard) = try_guard(self.kept.try_lock())
+        if let Some(mut guard) = try_guard(self.items.try_lock())
             && let Some(items) = guard.as_mut()
             && items.len() < POOL_MAX_ITEMS
             && self.bytes().saturating_add(thing.bytes()) <= POOL_MAX_BYTES
@@ -556,7 +556,7 @@ impl<T: Pooled> ScratchPool<T> {
     pub(super) fn close(&self) {
         // Others have it for no longer than it takes to push or pop; after a fork its holder may not be there.
         for _ in 0..1000 {
-            if let Some(mut items) = try_guard(self.kept.try_lock()) {
+            if let Some(mut items) = try_guard(self.items.try_lock()) {
                 self.bytes.store(0, Ordering::Relaxed);
                 return drop(items.take());
             }

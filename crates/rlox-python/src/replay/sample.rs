@@ -127,7 +127,7 @@ impl<'py> OutputMemory<'py> {
 
 /// Memory for all columns of transitions, which lead the shapes of arrays.
 pub(crate) struct OutputArrays<'a, 'py> {
-    places: &'a [OutputColumn],
+    columns: &'a [OutputColumn],
     memory: Vec<OutputMemory<'py>>,
 }
 
@@ -150,12 +150,12 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
                 Some(out) => OutputMemory::from_out(&array_for(out, column)?, column.dtype, &shape)?,
             });
         }
-        Ok(Self { places: columns, memory })
+        Ok(Self { columns, memory })
     }
 
     /// Where the columns are written.
     pub(crate) fn targets(&mut self) -> Vec<(Column, Target<'_>)> {
-        self.places.iter().zip(&mut self.memory).map(|(column, memory)| (column.column, memory.target())).collect()
+        self.columns.iter().zip(&mut self.memory).map(|(column, memory)| (column.column, memory.target())).collect()
     }
 
     /// A dict of the arrays, or `out`.
@@ -164,7 +164,7 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
             return Ok(out.clone());
         }
         let dict = new_dict(py)?;
-        for (column, memory) in self.places.iter().zip(self.memory) {
+        for (column, memory) in self.columns.iter().zip(self.memory) {
             let Some(array) = memory.into_array() else { continue };
             let (name, key) = &column.name;
             let Some(key) = key else {
@@ -185,8 +185,8 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
 /// What a sample has beside its columns, `(B,)`: in memory of the caller's, in a new array, or not at all.
 pub(crate) struct ExtraOutput<'py, T: Kind> {
     name: &'static str,
-    wanted: bool,
-    given: Option<Output<'py, T>>,
+    is_requested: bool,
+    array: Option<Output<'py, T>>,
 }
 
 impl<'py, T: Kind> ExtraOutput<'py, T> {
@@ -201,7 +201,7 @@ impl<'py, T: Kind> ExtraOutput<'py, T> {
             expect_shape_or("out", array.shape(), (count, &[]), FIX)?;
             Ok::<_, PyErr>(array)
         });
-        Ok(Self { name, wanted: is_requested, given: array.transpose()? })
+        Ok(Self { name, is_requested, array: array.transpose()? })
     }
 
     /// Writes what was chosen.
@@ -212,9 +212,9 @@ impl<'py, T: Kind> ExtraOutput<'py, T> {
         numbers: &[S],
         number: impl Fn(S) -> T,
     ) -> PyResult<()> {
-        match self.given {
+        match self.array {
             Some(mut array) => array.slice().iter_mut().zip(numbers).for_each(|(to, from)| *to = number(*from)),
-            None if self.wanted => {
+            None if self.is_requested => {
                 dict.set_item(self.name, try_map(numbers, number).map_err(to_py)?.into_pyarray(py))?;
             }
             None => {}

@@ -70,7 +70,7 @@ pub(crate) fn key_of(spec: &FieldSpec) -> Option<&str> {
 /// Rows of several parts whose Python code has run.
 pub(crate) struct FieldsArgument<'a, 'py> {
     name: &'static str,
-    parts: &'a [FieldSpec],
+    specs: &'a [FieldSpec],
     arguments: OneOrMany<ObsArgument<'py>>,
 }
 
@@ -88,12 +88,12 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
                 OneOrMany::Many(try_collect(specs.len(), each)?)
             }
         };
-        Ok(Self { name, parts: specs, arguments })
+        Ok(Self { name, specs, arguments })
     }
 
     /// None of no parts.
     pub(crate) fn none() -> Self {
-        Self { name: EXTRA, parts: &[], arguments: OneOrMany::Many(Vec::new()) }
+        Self { name: EXTRA, specs: &[], arguments: OneOrMany::Many(Vec::new()) }
     }
 
     /// How many elements there are.
@@ -103,7 +103,7 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
 
     /// The elements: of a single row, or of `rows`.
     pub(crate) fn read(self, rows: Option<usize>, hold: bool) -> PyResult<OneOrMany<ObsInput<'py>>> {
-        let Self { name, parts: specs, arguments } = self;
+        let Self { name, specs, arguments } = self;
         arguments.map(|i, argument| {
             let input = argument.read(hold)?;
             expect_rows(name, &specs[i], input.shape(), rows)?;

@@ -16,7 +16,7 @@ pub(super) struct SequenceRequest<'a, 'py> {
     pub(super) length: &'a Bound<'py, PyAny>,
     pub(super) seed: Option<&'a Bound<'py, PyAny>>,
     pub(super) burn_in: Option<&'a Bound<'py, PyAny>>,
-    pub(super) whole: bool,
+    pub(super) whole_episodes: bool,
     pub(super) out: Option<&'a Bound<'py, PyAny>>,
 }
 
@@ -32,12 +32,12 @@ impl Buffer {
     ) -> PyResult<Bound<'py, PyDict>> {
         let (batch_size, length) = (size("batch_size", request.batch_size)?, size("length", request.length)?);
         let burn_in = request.burn_in.map_or(Ok(0), |value| count("burn_in", value))?;
-        let sequences = Sequences { length, burn_in, whole: request.whole };
+        let sequences = Sequences { length, burn_in, whole_episodes: request.whole_episodes };
         let mut seeded_rng = request.seed.map(rng_of).transpose()?;
         let out = parse_out(request.out)?;
         self.inner.read(py, false, |buffer| sequences.check(buffer.storage(), batch_size))?;
         let lead = [burn_in + length, batch_size];
-        let mut arrays = OutputArrays::new(py, &self.places, &lead, out)?;
+        let mut arrays = OutputArrays::new(py, &self.columns, &lead, out)?;
         let flags = FLAGS.map(|name| match out {
             None => OutputMemory::new(py, DType::Bool, &lead),
             Some(out) => OutputMemory::from_out(&at_name(out, name)?, DType::Bool, &lead),
@@ -49,7 +49,7 @@ impl Buffer {
         let targets = arrays.targets();
         let (mask_to, starts_to) = (mask.target(), starts.target());
         let sequence_indices = self.inner.read(py, true, |buffer| {
-            let (storage, mut sequence_indices, mut interrupt) = (buffer.storage(), self.sequences.take(), InterruptCheck::default());
+            let (storage, mut sequence_indices, mut interrupt) = (buffer.storage(), self.sequence_pool.take(), InterruptCheck::default());
             let drawn = self.draw(seeded_rng.as_mut(), |rng| sequences.draw(storage, batch_size, rng, &mut sequence_indices))?;
             self.restore_rng_on_error(drawn, || {
                 sequences.find(storage, &mut sequence_indices)?;
@@ -74,7 +74,7 @@ impl Buffer {
         }
         lengths.write_into(py, &dict, sequence_indices.lengths(), |length| length as i64)?;
         indices.write_into(py, &dict, sequence_indices.indices(), |index| index as i64)?;
-        self.sequences.release(sequence_indices);
+        self.sequence_pool.release(sequence_indices);
         Ok(dict)
     }
 }

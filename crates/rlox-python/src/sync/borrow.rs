@@ -275,7 +275,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
 /// Whoever uses them keeps the GIL meanwhile, runs no Python code and found no other call running.
 #[derive(Default)]
 pub(crate) struct DisjointBorrows {
-    taken: [Range<usize>; 6],
+    ranges: [Range<usize>; 6],
     count: usize,
 }
 
@@ -283,8 +283,8 @@ impl DisjointBorrows {
     /// Whether the memory is apart from all that was taken before. Takes it.
     pub(crate) fn try_add<T>(&mut self, (start, len): (*const T, usize)) -> bool {
         let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
-        let is_disjoint = self.taken[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
-        let Some(free) = self.taken.get_mut(self.count) else { return false };
+        let is_disjoint = self.ranges[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
+        let Some(free) = self.ranges.get_mut(self.count) else { return false };
         (*free, self.count) = (range, self.count + 1);
         is_disjoint
     }

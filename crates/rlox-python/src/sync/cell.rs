@@ -22,7 +22,7 @@ pub(crate) const RECREATE_HINT: &str = "make a new one";
 
 pub(crate) struct GuardedCell<T> {
     value: Mutex<Option<T>>,
-    gate: LockState,
+    lock_state: LockState,
 }
 
 /// Calls `f`, which enters something shared, as [`Shared::with`] would.
@@ -44,7 +44,7 @@ pub(crate) struct LockState {
     /// The thread that alone has it, or 0.
     owner: AtomicUsize,
     /// Where that thread is.
-    home: AtomicUsize,
+    owner_process: AtomicUsize,
     process: u32,
     /// What the lock is of.
     name: &'static str,
@@ -63,12 +63,12 @@ impl Drop for OwnerGuard<'_> {
 
 impl LockState {
     pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
-        Self { owner: AtomicUsize::new(0), home: AtomicUsize::new(0), process: std::process::id(), name, reopen }
+        Self { owner: AtomicUsize::new(0), owner_process: AtomicUsize::new(0), process: std::process::id(), name, reopen }
     }
 
     /// Notes that this thread alone has the lock.
     pub(crate) fn set_owner(&self) -> OwnerGuard<'_> {
-        self.home.store(this_process(), Ordering::Relaxed);
+        self.owner_process.store(this_process(), Ordering::Relaxed);
         self.owner.store(this_thread(), Ordering::Relaxed);
         OwnerGuard(&self.owner)
     }
@@ -85,7 +85,7 @@ impl LockState {
 
     /// Whether a thread of the parent process alone had the lock at the fork: nobody lets it go here.
     fn is_orphaned(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) != 0 && self.home.load(Ordering::Relaxed) != this_process()
+        self.owner.load(Ordering::Relaxed) != 0 && self.owner_process.load(Ordering::Relaxed) != this_process()
     }
 
     pub(crate) fn closed(&self) -> Error {
@@ -145,7 +145,7 @@ pub(crate) fn try_guard<G>(result: TryLockResult<G>) -> Option<G> {
 
 impl<T: Send> GuardedCell<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
-        Self { value: Mutex::new(Some(value)), gate: LockState::new(name, RECREATE_HINT) }
+        Self { value: Mutex::new(Some(value)), lock_state: LockState::new(name, RECREATE_HINT) }
     }
 
     /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
@@ -163,8 +163,8 @@ impl<T: Send> GuardedCell<T> {
     /// normaliser, policy.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
-        let _owned = self.gate.set_owner();
-        f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
+        let _owned = self.lock_state.set_owner();
+        f(guard.as_mut().ok_or_else(|| self.lock_state.closed())?)
     }
 
     /// Drops the value; every later call raises `ClosedError`. Closing twice does nothing.
@@ -183,6 +183,6 @@ impl<T: Send> GuardedCell<T> {
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
         // Waiting takes the time first, which takes long.
         let try_lock = || try_guard(self.value.try_lock());
-        try_lock().map_or_else(|| self.gate.wait(try_lock, || self.gate.is_own_thread(), |_| ()), Ok)
+        try_lock().map_or_else(|| self.lock_state.wait(try_lock, || self.lock_state.is_own_thread(), |_| ()), Ok)
     }
 }

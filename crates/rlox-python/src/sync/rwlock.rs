@@ -14,7 +14,7 @@ use crate::sync::gil::{detach, this_thread};
 
 pub(crate) struct FairRwLock<T> {
     value: RwLock<Option<T>>,
-    gate: LockState,
+    lock_state: LockState,
     queue: Queue,
 }
 
@@ -50,13 +50,13 @@ struct Queue {
 struct Waiting {
     thread: usize,
     /// Whether a signal's handler may be running, which may wait for those behind.
-    away: bool,
+    is_away: bool,
 }
 
 /// A thread's place in a queue, until it is dropped.
 struct QueuePlace<'a> {
     queue: &'a Queue,
-    gate: &'a LockState,
+    lock_state: &'a LockState,
 }
 
 impl Queue {
@@ -78,9 +78,9 @@ impl Queue {
         if threads.iter().any(|waiting| waiting.thread == this_thread()) {
             return None;
         }
-        threads.push_back(Waiting { thread: this_thread(), away: false });
+        threads.push_back(Waiting { thread: this_thread(), is_away: false });
         self.waiting.store(threads.len(), Ordering::Relaxed);
-        Some(QueuePlace { queue: self, gate: lock_state })
+        Some(QueuePlace { queue: self, lock_state })
     }
 }
 
@@ -88,23 +88,23 @@ impl QueuePlace<'_> {
     fn is_first(&self) -> bool {
         // Not waited for: after a fork, who has it may not be there any more.
         let Some(threads) = try_guard(self.queue.threads.try_lock()) else { return false };
-        threads.iter().find(|waiting| !waiting.away).is_some_and(|waiting| waiting.thread == this_thread())
+        threads.iter().find(|waiting| !waiting.is_away).is_some_and(|waiting| waiting.thread == this_thread())
     }
 
     fn set_away(&self, is_away: bool) {
         // As after a handler that forked: what a thread had then that the child does not have is never free.
-        if self.gate.is_forked() {
+        if self.lock_state.is_forked() {
             return;
         }
         if let Some(own) = self.queue.threads().iter_mut().find(|waiting| waiting.thread == this_thread()) {
-            own.away = is_away;
+            own.is_away = is_away;
         }
     }
 }
 
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
-        if !self.gate.is_forked() {
+        if !self.lock_state.is_forked() {
             let mut threads = self.queue.threads();
             threads.retain(|waiting| waiting.thread != this_thread());
             self.queue.waiting.store(threads.len(), Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Drop for QueuePlace<'_> {
 impl<T: Send + Sync> FairRwLock<T> {
     /// `reopen` is what to do when it was closed.
     pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
-        Self { value: RwLock::new(Some(value)), gate: LockState::new(name, reopen), queue: Queue::default() }
+        Self { value: RwLock::new(Some(value)), lock_state: LockState::new(name, reopen), queue: Queue::default() }
     }
 
     /// Calls `f` on the value, which others may read at the same time; `long` as [`super::cell::Shared::with`] has it.
@@ -128,8 +128,8 @@ impl<T: Send + Sync> FairRwLock<T> {
         run_locked_with(py, long, |is_detached| {
             let guard = self.lock(|| try_guard(self.value.try_read()))?;
             self.check_not_poisoned()?;
-            let _reading = is_detached.then(|| Reading::new(&self.gate));
-            f(guard.as_ref().ok_or_else(|| self.gate.closed())?)
+            let _reading = is_detached.then(|| Reading::new(&self.lock_state));
+            f(guard.as_ref().ok_or_else(|| self.lock_state.closed())?)
         })
     }
 
@@ -143,8 +143,8 @@ impl<T: Send + Sync> FairRwLock<T> {
         run_locked_with(py, long, |is_detached| {
             let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
             self.check_not_poisoned()?;
-            let _owned = is_detached.then(|| self.gate.set_owner());
-            f(guard.as_mut().ok_or_else(|| self.gate.closed())?)
+            let _owned = is_detached.then(|| self.lock_state.set_owner());
+            f(guard.as_mut().ok_or_else(|| self.lock_state.closed())?)
         })
     }
 
@@ -153,7 +153,7 @@ impl<T: Send + Sync> FairRwLock<T> {
     pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
             let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
-            let _owned = self.gate.set_owner();
+            let _owned = self.lock_state.set_owner();
             guard.as_mut().map_or(Ok(()), last)?;
             drop(guard.take());
             Ok(())
@@ -167,7 +167,7 @@ impl<T: Send + Sync> FairRwLock<T> {
 
     /// What a change that panicked has left may be half of something.
     fn check_not_poisoned(&self) -> Result<()> {
-        if self.value.is_poisoned() { Err(self.gate.broken()) } else { Ok(()) }
+        if self.value.is_poisoned() { Err(self.lock_state.broken()) } else { Ok(()) }
     }
 
     fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Result<G> {
@@ -177,11 +177,11 @@ impl<T: Send + Sync> FairRwLock<T> {
         {
             return Ok(guard);
         }
-        let is_reading = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.gate).addr()));
+        let is_reading = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.lock_state).addr()));
         // Whoever comes between a call and its own signal handler would wait for that call.
-        let queue_place = if is_reading() { None } else { self.queue.join(&self.gate) };
+        let queue_place = if is_reading() { None } else { self.queue.join(&self.lock_state) };
         let try_enter = || if queue_place.as_ref().is_none_or(QueuePlace::is_first) { try_lock() } else { None };
         let set_away = |away| queue_place.iter().for_each(|place| place.set_away(away));
-        self.gate.wait(try_enter, || self.gate.is_own_thread() || is_reading(), set_away)
+        self.lock_state.wait(try_enter, || self.lock_state.is_own_thread() || is_reading(), set_away)
     }
 }

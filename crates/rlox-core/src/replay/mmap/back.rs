@@ -66,7 +66,7 @@ impl MmapReplayBuffer {
             Err(Error::config(key("pushed"), expected, pushed.to_string(), HINT))
         };
         if !self.cold.has(oldest, self.pushed) {
-            return overwritten(format!("at least {}", self.pushed - self.cold.spare));
+            return overwritten(format!("at least {}", self.pushed - self.cold.slack));
         }
         // Rows that were dropped before may have gone further than those that came since.
         if pushed > 0 && oldest < self.cold.written && !self.cold.is_there(oldest)? {

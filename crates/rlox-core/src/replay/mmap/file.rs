@@ -28,7 +28,7 @@ pub(super) struct Cold {
     /// The header as it is in the file.
     header: Vec<u8>,
     total: usize,
-    pub(super) spare: usize,
+    pub(super) slack: usize,
     /// Rows in the file.
     pub(super) written: usize,
     /// Rows that the last commit tells of.
@@ -44,7 +44,7 @@ pub(super) struct Cold {
     /// Commits so far; the last one counts.
     commits: u64,
     /// Both commits are whole.
-    whole: bool,
+    commits_intact: bool,
     /// The disk failed: the system may have dropped what was written since the last commit.
     doubtful: bool,
 }
@@ -56,7 +56,7 @@ impl Cold {
     /// [`Error::Config`] for more rows than a file can have, and those of [`Disk::create`].
     pub(super) fn create(path: &Path, header: &Header) -> Result<Self> {
         let (bytes, salt) = header.to_bytes();
-        let record = Record::new(&header.layout, salt);
+        let record = Record::new(&header.schema, salt);
         if file_len(header, bytes.len(), record.len).is_none() {
             let (expected, got) = ("a file of less than 2**63 bytes", header.total_capacity.to_string());
             return Err(Error::config("total_capacity", expected, got, "ask for less"));
@@ -68,14 +68,14 @@ impl Cold {
     }
 
     fn new(disk: Disk, header: &Header, bytes: Vec<u8>, record: Record, salt: u32) -> Self {
-        let (total, slack) = (header.total_capacity, header.spare);
+        let (total, slack) = (header.total_capacity, header.slack);
         Self {
             disk,
             record,
             salt,
             header: bytes,
             total,
-            spare: slack,
+            slack,
             written: 0,
             flushed: 0,
             safe: 0,
@@ -83,7 +83,7 @@ impl Cold {
             found: false,
             timeline: Timeline::default(),
             commits: 1,
-            whole: true,
+            commits_intact: true,
             doubtful: false,
         }
     }
@@ -95,7 +95,7 @@ impl Cold {
     pub(super) fn open(path: &Path, poll: PollFn<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
         let (bytes, header, salt) = Header::read(&disk)?;
-        let record = Record::new(&header.layout, salt);
+        let record = Record::new(&header.schema, salt);
         let longest = file_len(&header, bytes.len(), record.len);
         let longest = longest.ok_or_else(|| disk.corrupt("header", "capacities that make no sense"))?;
         let mut cold = Self::new(disk, &header, bytes, record, salt);
@@ -120,7 +120,7 @@ impl Cold {
         self.flushed = usize::try_from(last.flushed).map_err(|_| self.disk.corrupt("commit", "too many rows"))?;
         self.written = self.flushed;
         (self.commits, self.timeline) = (last.number, last.timeline);
-        self.whole = commits.iter().all(Option::is_some);
+        self.commits_intact = commits.iter().all(Option::is_some);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Cold {
     fn recover(&mut self, there: usize, poll: PollFn<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
         // The file may end in the first round, and is full in all others.
-        let (seam, end) = (from - from % ring + ring, from + self.spare);
+        let (seam, end) = (from - from % ring + ring, from + self.slack);
         let filled = if from < ring { there.max(from) } else { seam };
         let (mut next, mut beyond) = (from, from);
         for rows in [from..end.min(seam).min(filled), seam..end.min(seam + there)] {
@@ -159,7 +159,7 @@ impl Cold {
 
     /// Records there is room for.
     fn ring(&self) -> usize {
-        self.total + self.spare
+        self.total + self.slack
     }
 
     /// Whether a row is still there after so many were written.
@@ -265,8 +265,8 @@ impl Cold {
         }
         while self.written < rows.end {
             let first = self.written % hot_rows;
-            let count = self.contiguous_rows(&(self.written..rows.end)).min(hot_rows - first).min(self.spare);
-            if self.written + count > self.flushed + self.spare {
+            let count = self.contiguous_rows(&(self.written..rows.end)).min(hot_rows - first).min(self.slack);
+            if self.written + count > self.flushed + self.slack {
                 self.commit()?;
             }
             let bytes = &hot[first * self.record.len..][..count * self.record.len];
@@ -298,7 +298,7 @@ impl Cold {
     /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process.
     pub(super) fn commit(&mut self) -> Result<()> {
         self.disk.check_process()?;
-        if self.whole && self.flushed == self.written {
+        if self.commits_intact && self.flushed == self.written {
             return Ok(());
         }
         self.sync()?;
@@ -312,7 +312,7 @@ impl Cold {
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
         self.disk.write(place, &commit.to_bytes(self.salt))?;
         self.sync()?;
-        (self.flushed, self.safe, self.commits, self.whole) = (rows, rows, commit.number, true);
+        (self.flushed, self.safe, self.commits, self.commits_intact) = (rows, rows, commit.number, true);
         self.timeline = *timeline;
         Ok(())
     }
@@ -325,7 +325,7 @@ impl Cold {
     pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], poll: PollFn<'_>) -> Result<()> {
         let before = self.timeline;
         while self.written > rows {
-            let fewer = rows.max(self.written.saturating_sub(self.spare));
+            let fewer = rows.max(self.written.saturating_sub(self.slack));
             self.commit_to(fewer, &before.with_branch(fewer, numbers[0], numbers[1]))?;
             (self.dropped, self.found) = (fewer..self.written.max(self.dropped.end), false);
             self.written = fewer;
@@ -374,7 +374,7 @@ impl Cold {
 
 /// Bytes of a full file, if they can be counted.
 fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
-    let rows = header.total_capacity.checked_add(header.spare)?;
+    let rows = header.total_capacity.checked_add(header.slack)?;
     let bytes = rows.checked_mul(record)?.checked_add(start + 2 * Commit::LEN)?;
     i64::try_from(bytes).ok().map(|bytes| bytes as u64)
 }

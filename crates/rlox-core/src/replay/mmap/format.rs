@@ -26,11 +26,11 @@ const CHECK: usize = 4;
 /// What a file holds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Header {
-    pub(super) layout: TransitionSchema,
+    pub(super) schema: TransitionSchema,
     pub(super) hot_capacity: usize,
     pub(super) total_capacity: usize,
     /// Records there is room for beyond those: rows that were not flushed never overwrite what is held.
-    pub(super) spare: usize,
+    pub(super) slack: usize,
     /// No other file's.
     pub(super) id: u64,
 }
@@ -43,11 +43,11 @@ impl Header {
             "byte_order": byte_order(),
             "hot_capacity": self.hot_capacity,
             "total_capacity": self.total_capacity,
-            "spare": self.spare,
+            "spare": self.slack,
             "id": self.id,
-            "obs": parts(&self.layout.obs),
-            "actions": self.layout.action.to_json(),
-            "extra": parts(&self.layout.extra),
+            "obs": parts(&self.schema.obs),
+            "actions": self.schema.action.to_json(),
+            "extra": parts(&self.schema.extra),
         });
         let text = text.to_string();
         let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &(text.len() as u32).to_le_bytes()].concat();
@@ -97,8 +97,8 @@ impl Header {
         let count = |key: &str| count(entries, key);
         let schema = TransitionSchema { frame_stack: 1, ..TransitionSchema::from_json(entries)? };
         let (total_capacity, slack) = (count("total_capacity")?, count("spare")?);
-        let header = Self { layout: schema, hot_capacity: count("hot_capacity")?, total_capacity, spare: slack, id: number("id")? };
-        RowLayout::new(&header.layout).map_err(|error| error.to_string())?;
+        let header = Self { schema, hot_capacity: count("hot_capacity")?, total_capacity, slack, id: number("id")? };
+        RowLayout::new(&header.schema).map_err(|error| error.to_string())?;
         if header.hot_capacity == 0 || header.hot_capacity > total_capacity || slack == 0 {
             return Err("capacities that make no sense".into());
         }

@@ -281,7 +281,7 @@ fn corrupt<T>(result: Result<T>, path: &Path) -> Mismatch {
 fn headers_that_make_no_sense_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("replay");
-    let (header, _) = Header { layout: layout(), hot_capacity: 2, total_capacity: 3, spare: 1, id: 5 }.to_bytes();
+    let (header, _) = Header { schema: layout(), hot_capacity: 2, total_capacity: 3, slack: 1, id: 5 }.to_bytes();
     let text = String::from_utf8(header[16..].split(|byte| *byte == 0).next().unwrap().to_vec()).unwrap();
     let zeros = corrupt(forged(&path, 2, &text), &path);
     assert_eq!((zeros.at.section.as_deref(), &zeros.got[..]), (Some("commit"), "two damaged ones"));

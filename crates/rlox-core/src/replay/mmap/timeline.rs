@@ -5,7 +5,7 @@
 pub(super) struct Timeline {
     count: usize,
     /// In rising order, of the first row and the number; the rows before them all have the number 0.
-    turns: [(u64, u64); Self::MOST],
+    branches: [(u64, u64); Self::MOST],
 }
 
 impl Timeline {
@@ -15,7 +15,7 @@ impl Timeline {
     pub(super) const LEN: usize = 8 + 16 * Self::MAX_BRANCHES;
 
     fn branches(&self) -> &[(u64, u64)] {
-        &self.turns[..self.count]
+        &self.branches[..self.count]
     }
 
     /// What was last pushed of so many rows belongs to.
@@ -29,11 +29,11 @@ impl Timeline {
         next.count = self.branches().iter().take_while(|(from, _)| *from < rows as u64).count();
         if next.count == Self::MAX_BRANCHES {
             // The rows of the two oldest turns are nobody's that is known: better refused than taken for others.
-            next.turns.copy_within(2.., 1);
-            next.turns[0].1 = other;
+            next.branches.copy_within(2.., 1);
+            next.branches[0].1 = other;
             next.count -= 1;
         }
-        next.turns[next.count] = (rows as u64, number);
+        next.branches[next.count] = (rows as u64, number);
         next.count += 1;
         next
     }
@@ -50,7 +50,7 @@ impl Timeline {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut numbers = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut read = Self { count: usize::try_from(numbers.next()?).ok()?, ..Self::default() };
-        for branch in read.turns.get_mut(..read.count)? {
+        for branch in read.branches.get_mut(..read.count)? {
             *branch = (numbers.next()?, numbers.next()?);
         }
         read.branches().is_sorted_by(|a, b| a.0 < b.0).then_some(read)

@@ -86,7 +86,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let config_map = self.config_map();
         let info = self.info(&config_map);
         info.check_kind(&checkpoint)?;
-        let LoadedState { counted: counters, streams, standing: snapshot, .. } = info.read(&checkpoint)?;
+        let LoadedState { counters, streams, snapshot, .. } = info.read(&checkpoint)?;
         let rollouts = read_rollouts(&checkpoint)?;
         let policy = &self.policy;
         let (networks, optimizer) =
@@ -112,14 +112,14 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         self.collector.restart_from(rollouts, self.policy.tensors(), all.iterations.clone())?;
         self.streams = all;
         self.seed = counters.seed.unwrap_or(self.seed);
-        (self.timesteps, self.updates, self.run, self.lag) = (counters.timesteps, counters.updates, counters.run, 0);
+        (self.timesteps, self.updates, self.run, self.staleness) = (counters.timesteps, counters.updates, counters.run, 0);
         self.episodes = Episodes::new(counters.episodes, counters.recent);
         Ok(())
     }
 
     /// Whether nothing is under way between two iterations.
     fn is_synchronous(&self) -> bool {
-        self.ahead.lockstep && self.ahead.max_lag == 0
+        self.staleness_policy.deterministic && self.staleness_policy.max_staleness == 0
     }
 
     /// Where the environments of all actors stand, one actor's after another's; `None` if that is not known.
@@ -192,8 +192,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let (spec, envs_per_actor, _) = &self.envs;
         CheckpointInfo {
             algorithm: A::NAME,
-            settings: config_map,
-            usual: ON_POLICY,
+            config_map,
+            defaults: ON_POLICY,
             spec,
             num_envs: envs_per_actor * self.num_actors,
             seed: self.seed,
@@ -210,7 +210,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     fn config_map(&self) -> ConfigMap {
         let ((_, normalize, collect_config), (_, envs_per_actor, masks)) = (self.config.collect_config(), &self.envs);
         let mut config_map = self.config.config_map();
-        config_map.extend(settings::actors(self.num_actors, self.ahead));
+        config_map.extend(settings::actors(self.num_actors, self.staleness_policy));
         config_map.extend(settings::normalization(normalize));
         config_map.extend(settings::collect_config(envs_per_actor * self.num_actors, *masks, collect_config.sde_sample_freq));
         config_map.extend(settings::policy_arch(&self.policy));

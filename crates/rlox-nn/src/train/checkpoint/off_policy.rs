@@ -48,15 +48,15 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// [`Error::Memory`] if there is no room for a copy of what is remembered; what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (config_map, learner) = (self.config_map(), self.agent.learner());
-        let env_initialized = self.put || self.agent.env_initialized();
+        let env_initialized = self.env_restored || self.agent.env_initialized();
         let snapshot = if env_initialized { EnvSnapshot::capture(self.env.as_ref())? } else { None };
         let (networks, optimizer) = (learner.tensors(), learner.optimizer_state());
         let mut checkpoint = self.info(&config_map).checkpoint(&networks, &optimizer, snapshot.as_ref())?;
         let progress_state = ProgressState {
             noise: learner.noise().to_vec(),
-            due: self.agent.remainder(),
+            pending_updates: self.agent.remainder(),
             progress: self.agent.progress(),
-            learned: self.agent.last_update(),
+            last_update: self.agent.last_update(),
         };
         progress_state.write(&mut checkpoint)?;
         checkpoint.insert_fields(REPLAY, &self.agent.replay_state()?)?;
@@ -78,14 +78,14 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let info = self.info(&config_map);
         info.check_kind(&checkpoint)?;
         check_backend(&checkpoint)?;
-        let LoadedState { counted: counters, streams, normalizer, standing: snapshot } = info.read(&checkpoint)?;
+        let LoadedState { counters, streams, normalizer, snapshot } = info.read(&checkpoint)?;
         check_snapshot(&checkpoint, snapshot.as_ref(), self.env.as_ref())?;
         let learner = self.agent.learner();
         let progress_state = ProgressState::read(&checkpoint, learner.noise().len(), self.agent.pending_limit(counters.timesteps))?;
         let (networks, optimizer) =
             read_networks(&checkpoint, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
         let replay = if has_replay(&checkpoint)? { Some(checkpoint.fields(REPLAY)?) } else { None };
-        let Self { env, agent, put: env_restored, nothing: empty_replay, .. } = self;
+        let Self { env, agent, env_restored, empty_replay, .. } = self;
         let replay = replay.as_ref().unwrap_or(empty_replay);
         let mut env_initialized = *env_restored || agent.env_initialized();
         let result = restore_envs(&checkpoint, snapshot.as_ref(), env.as_mut(), &mut env_initialized, || {
@@ -101,7 +101,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         for ((_, stream), stored) in self.streams.named().into_iter().zip(&mut streams) {
             *stream = stored;
         }
-        let (streams, ProgressState { noise, due: pending_updates, progress, learned: last_update }) = (streams.collect::<Vec<_>>(), progress_state);
+        let (streams, ProgressState { noise, pending_updates, progress, last_update }) = (streams.collect::<Vec<_>>(), progress_state);
         agent.learner_mut().load(&networks)?;
         agent.learner_mut().load_optimizer_state(&optimizer)?;
         agent.learner_mut().set_noise(&noise)?;
@@ -120,8 +120,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let agent = &self.agent;
         CheckpointInfo {
             algorithm: A::NAME,
-            settings: config_map,
-            usual: settings::off_policy_defaults(A::HIDDEN),
+            config_map,
+            defaults: settings::off_policy_defaults(A::HIDDEN),
             spec: self.env.spec(),
             num_envs: self.env.num_envs(),
             seed: self.seed,
@@ -178,9 +178,9 @@ fn check_backend(checkpoint: &Checkpoint) -> Result<()> {
 /// What off-policy trainers count beside what all do.
 struct ProgressState {
     noise: Vec<f32>,
-    due: f64,
+    pending_updates: f64,
     progress: f64,
-    learned: Option<OffPolicyUpdateStats>,
+    last_update: Option<OffPolicyUpdateStats>,
 }
 
 impl ProgressState {
@@ -191,9 +191,9 @@ impl ProgressState {
         }
         let entries = [
             ("noise", json!(self.noise)),
-            ("due", json!(self.due)),
+            ("due", json!(self.pending_updates)),
             ("progress", json!(self.progress)),
-            ("learned", self.learned.map_or(Value::Null, OffPolicyUpdateStats::to_json)),
+            ("learned", self.last_update.map_or(Value::Null, OffPolicyUpdateStats::to_json)),
         ];
         if let Some(Value::Object(counters)) = checkpoint.manifest.get_mut(COUNTERS) {
             counters.extend(entries.map(|(name, entry)| (name.to_owned(), entry)));
@@ -221,7 +221,7 @@ impl ProgressState {
             }
         };
         let (pending_updates, progress) = (within("due", 0.0..=pending_limit)?, within("progress", 0.0..=1.0)?);
-        Ok(Self { noise: numbers.ok_or_else(corrupt)?, due: pending_updates, progress, learned: last_update })
+        Ok(Self { noise: numbers.ok_or_else(corrupt)?, pending_updates, progress, last_update })
     }
 }
 

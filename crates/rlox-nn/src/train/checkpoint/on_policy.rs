@@ -80,7 +80,7 @@ fn save(
     collector: &Collector,
 ) -> Result<()> {
     let info = info(algorithm, config_map, collector);
-    let snapshot = if collector.started { EnvSnapshot::capture(collector.env.as_ref())? } else { None };
+    let snapshot = if collector.env_initialized { EnvSnapshot::capture(collector.env.as_ref())? } else { None };
     info.checkpoint(&policy.tensors(), &policy.optimizer_state(), snapshot.as_ref())?.write(path)
 }
 
@@ -95,15 +95,15 @@ fn load(
     let checkpoint = Checkpoint::read(path)?;
     let info = info(algorithm, config_map, collector);
     info.check_kind(&checkpoint)?;
-    let LoadedState { counted: counters, streams, normalizer, standing: snapshot } = info.read(&checkpoint)?;
+    let LoadedState { counters, streams, normalizer, snapshot } = info.read(&checkpoint)?;
     check_snapshot(&checkpoint, snapshot.as_ref(), collector.env.as_ref())?;
     let (networks, optimizer) =
         read_networks(&checkpoint, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
-    restore_envs(&checkpoint, snapshot.as_ref(), collector.env.as_mut(), &mut collector.started, || Ok(()))?;
+    restore_envs(&checkpoint, snapshot.as_ref(), collector.env.as_mut(), &mut collector.env_initialized, || Ok(()))?;
     // From here on nothing is refused: the networks' parts have been checked.
     policy.load(&networks)?;
     policy.load_optimizer_state(&optimizer)?;
-    collector.started = snapshot.is_some();
+    collector.env_initialized = snapshot.is_some();
     collector.normalizer = normalizer;
     for ((_, stream), stored) in collector.streams.named().into_iter().zip(streams) {
         *stream = stored;
@@ -119,8 +119,8 @@ fn info<'a>(algorithm: &'static str, config_map: &'a ConfigMap, collector: &'a C
     let Collector { env, episodes, normalizer, seed, streams, timesteps, updates, run, .. } = collector;
     CheckpointInfo {
         algorithm,
-        settings: config_map,
-        usual: ON_POLICY,
+        config_map,
+        defaults: ON_POLICY,
         spec: env.spec(),
         num_envs: env.num_envs(),
         seed: *seed,

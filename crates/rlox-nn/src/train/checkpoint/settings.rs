@@ -200,7 +200,7 @@ const ACTOR_KEYS: [&str; 3] = ["num_actors", "max_lag", "lockstep"];
 
 /// Who collects, and how far ahead of the learner.
 pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> ConfigMap {
-    let values = [ConfigValue::Count(num_actors), ConfigValue::Count(staleness_policy.max_lag), ConfigValue::Flag(staleness_policy.lockstep)];
+    let values = [ConfigValue::Count(num_actors), ConfigValue::Count(staleness_policy.max_staleness), ConfigValue::Flag(staleness_policy.deterministic)];
     ACTOR_KEYS.into_iter().zip(values).collect()
 }
 

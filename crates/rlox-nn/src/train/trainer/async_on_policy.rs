@@ -26,7 +26,7 @@ pub struct AsyncOnPolicy<A, P> {
     /// What the environments of every actor are, how many each has, and whether they mask actions.
     pub(in crate::train) envs: (EnvSpec, usize, bool),
     pub(in crate::train) num_actors: usize,
-    pub(in crate::train) ahead: StalenessPolicy,
+    pub(in crate::train) staleness_policy: StalenessPolicy,
     pub(in crate::train) seed: u64,
     /// That of iterations is the collector's.
     pub(in crate::train) streams: Streams,
@@ -35,9 +35,9 @@ pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) timesteps: u64,
     pub(in crate::train) updates: u64,
-    pub(in crate::train) lag: u64,
+    pub(in crate::train) staleness: u64,
     pub(in crate::train) run: Run,
-    watch: InterruptCheck,
+    interrupt: InterruptCheck,
 }
 
 /// What an actor has to know.
@@ -50,7 +50,7 @@ pub struct ActorPlan {
     /// Steps of each environment in a rollout.
     pub n_steps: usize,
     /// How rollouts are collected.
-    pub how: CollectConfig,
+    pub config: CollectConfig,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
@@ -128,15 +128,15 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let dim = spec.observation.dim();
         // Observations, the widest actions there are, and what is always beside them.
         let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
-        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_lag as u128 + 1);
-        check_available("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", staleness_policy.max_lag))?;
+        let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_staleness as u128 + 1);
+        check_available("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", staleness_policy.max_staleness))?;
         let mut buffers = Vec::new();
-        for _ in 0..=staleness_policy.max_lag {
+        for _ in 0..=staleness_policy.max_staleness {
             buffers.push(Rollout::from_buffer(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
         }
         let (mut reset, mut actors) = (streams.reset(), Vec::new());
         for number in 0..num_actors {
-            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, how: collect_config })?);
+            actors.push(actor(&mut make, &ActorPlan { number, reset, n_steps, config: collect_config })?);
             reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
@@ -148,16 +148,16 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             minibatches: Minibatches::new(Encoding::Numbers(dim)),
             envs: (spec.clone(), num_envs, masks),
             num_actors,
-            ahead: staleness_policy,
+            staleness_policy,
             seed,
             streams,
             iteration: IterationStreams::new(0, 0)?,
             episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
             updates: 0,
-            lag: 0,
+            staleness: 0,
             run: Run::default(),
-            watch: InterruptCheck::default(),
+            interrupt: InterruptCheck::default(),
         })
     }
 
@@ -173,7 +173,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
 
     /// How old the last rollout's policy was, in updates.
     pub fn staleness(&self) -> u64 {
-        self.lag
+        self.staleness
     }
 
     /// What was counted and timed of actors and learner.
@@ -221,11 +221,11 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// As [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, minibatches, iteration, episodes, watch: interrupt, .. } = self;
+        let Self { policy, config, collector, minibatches, iteration, episodes, interrupt, .. } = self;
         interrupt.check()?;
         let timesteps = self.timesteps;
         let rollout = collector.recv().map_err(|error| error.at_timestep(timesteps))?;
-        let Collected { turn: ticket, lag: staleness, buffer: Rollout { steps, returns, lengths, episodes: ended } } = rollout;
+        let Collected { ticket, staleness, buffer: Rollout { steps, returns, lengths, episodes: ended } } = rollout;
         iteration.renew(ticket.seed, 0)?;
         episodes.record(*ended, returns, lengths);
         let mut stopped = Ok(());
@@ -240,13 +240,13 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         if last_update.updates > 0 {
             self.updates += last_update.updates;
             self.timesteps += transitions;
-            self.lag = staleness;
+            self.staleness = staleness;
             collector.publish(policy.tensors())?;
         }
         stopped?;
         let Episodes { mean_return, mean_length, total, .. } = self.episodes;
         let (timesteps, updates) = (self.timesteps, self.updates);
-        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, learned: last_update, updates })
+        Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, last_update, updates })
     }
 
     /// Ends the actors; see [`AsyncCollector::stop`].
@@ -263,7 +263,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
 struct PolicyActor<P> {
     env: Box<dyn VectorEnv>,
     policy: P,
-    how: CollectConfig,
+    config: CollectConfig,
     streams: IterationStreams,
     version: Option<u64>,
     /// The base seed of the first reset.
@@ -278,7 +278,7 @@ impl<P> PolicyActor<P> {
         // Episodes that were finished before are not ours.
         env.episodes().drain(&mut Vec::new(), &mut Vec::new());
         let known = env.episodes().total();
-        Ok(Self { env, policy, how: plan.how, streams, version: None, reset: Some(plan.reset), known })
+        Ok(Self { env, policy, config: plan.config, streams, version: None, reset: Some(plan.reset), known })
     }
 }
 
@@ -293,16 +293,16 @@ impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
     }
 
     fn collect(&mut self, job: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
-        let Self { env, policy, how: config, streams, version, reset, known } = self;
-        if *version != Some(job.turn.version) {
+        let Self { env, policy, config, streams, version, reset, known } = self;
+        if *version != Some(job.ticket.version) {
             policy.load(&job.weights)?;
-            *version = Some(job.turn.version);
+            *version = Some(job.ticket.version);
         }
         let rollout = &mut job.buffer;
         if let Some(seed) = reset.take() {
             rollout.steps.begin(env.as_mut(), Seeds::Base(seed), None)?;
         }
-        streams.renew(job.turn.seed, env.num_envs())?;
+        streams.renew(job.ticket.seed, env.num_envs())?;
         let actions = &mut streams.actions;
         let result = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *config, &mut || stop());
         rollout.drain(env.as_mut(), known);
@@ -321,7 +321,7 @@ mod tests {
     use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
     use crate::{Activation, Mlp, PolicyNetworks};
 
-    const IN_TURN: StalenessPolicy = StalenessPolicy { max_lag: 0, lockstep: true };
+    const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
     fn env() -> Box<dyn VectorEnv> {
         Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap())
@@ -342,13 +342,13 @@ mod tests {
             let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
             let weights = Arc::new(policy.tensors());
             let buffer = Rollout::from_buffer(RolloutBuffer::for_env(n_steps, env.as_ref()).unwrap());
-            let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, how: config }).unwrap();
+            let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, config }).unwrap();
             let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
-            let mut job = RolloutJob { turn: ticket, weights, buffer };
+            let mut job = RolloutJob { ticket, weights, buffer };
             // Every rollout with weights of its own.
             let mut collect = |rollouts: std::ops::Range<u64>| {
                 for number in rollouts {
-                    (job.turn.number, job.turn.version, job.turn.seed) = (number, number, number);
+                    (job.ticket.number, job.ticket.version, job.ticket.seed) = (number, number, number);
                     actor.collect(&mut job, &|| false).unwrap();
                 }
             };
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
         for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
-            let staleness_policy = StalenessPolicy { max_lag, lockstep: true };
+            let staleness_policy = StalenessPolicy { max_staleness: max_lag, deterministic: true };
             let result = Impala::new(vec![env()], make, ImpalaConfig::default(), staleness_policy, 1);
             assert_rejects(result, Error::Memory, "max_lag");
         }

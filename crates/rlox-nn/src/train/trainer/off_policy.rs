@@ -28,7 +28,7 @@ pub struct OffPolicyMetrics {
     /// The share of random actions, of DQN.
     pub exploration_rate: Option<f32>,
     /// Means over the minibatches of the last iteration that learned; `None` before the first.
-    pub learned: Option<OffPolicyUpdateStats>,
+    pub last_update: Option<OffPolicyUpdateStats>,
 }
 
 /// The trainer of an off-policy method, [`Dqn`](crate::train::Dqn), [`Sac`](crate::train::Sac) or
@@ -41,7 +41,7 @@ pub struct OffPolicy<A: Method> {
     pub(in crate::train) env: Box<dyn VectorEnv>,
     pub(in crate::train) agent: OffPolicyAgent<A>,
     /// What a buffer tells that remembers nothing.
-    pub(in crate::train) nothing: Vec<Field>,
+    pub(in crate::train) empty_replay: Vec<Field>,
     pub(in crate::train) config: A::Config,
     pub(in crate::train) normalizer: Option<Normalizer>,
     pub(in crate::train) seed: u64,
@@ -49,9 +49,9 @@ pub struct OffPolicy<A: Method> {
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) run: Run,
     /// Whether the environments were put where they stand, in the middle of episodes that the agent has not looked at.
-    pub(in crate::train) put: bool,
+    pub(in crate::train) env_restored: bool,
     /// Of all iterations: each alone may be too short to be asked whether to stop.
-    watch: InterruptCheck,
+    interrupt: InterruptCheck,
 }
 
 impl<A: Method> std::fmt::Debug for OffPolicy<A> {
@@ -92,15 +92,15 @@ impl<A: Method> OffPolicy<A> {
         Ok(Self {
             env,
             agent,
-            nothing: empty_replay,
+            empty_replay,
             config,
             normalizer,
             seed,
             streams,
             episodes: Episodes::new(0, VecDeque::new()),
             run: Run::default(),
-            put: false,
-            watch: InterruptCheck::default(),
+            env_restored: false,
+            interrupt: InterruptCheck::default(),
         })
     }
 
@@ -185,7 +185,7 @@ impl<A: Method> OffPolicy<A> {
     /// ([`rlox_core::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
-        let Self { env, agent, normalizer, streams, episodes, put: env_restored, watch: interrupt, .. } = self;
+        let Self { env, agent, normalizer, streams, episodes, env_restored, interrupt, .. } = self;
         if std::mem::take(env_restored) {
             agent.attach(env.as_ref())?;
         } else if !agent.env_initialized() {
@@ -211,7 +211,7 @@ impl<A: Method> OffPolicy<A> {
             episodes: episodes.total,
             updates: agent.updates(),
             exploration_rate: agent.learner().exploration_rate(agent.progress()),
-            learned: agent.last_update(),
+            last_update: agent.last_update(),
         }
     }
 }

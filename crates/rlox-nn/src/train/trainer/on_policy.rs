@@ -68,7 +68,7 @@ pub struct OnPolicy<A, P> {
     pub(in crate::train) config: A,
     pub(in crate::train) collector: Collector,
     /// Of all iterations: each alone may be too short to be asked whether to stop.
-    watch: InterruptCheck,
+    interrupt: InterruptCheck,
 }
 
 impl<A: Algorithm, P> std::fmt::Debug for OnPolicy<A, P> {
@@ -97,7 +97,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         let policy = make(env.spec(), &mut streams.policy)?;
         let (n_steps, normalize, collect_config) = config.collect_config();
         let collector = Collector::new(env, n_steps, normalize, collect_config, (seed, streams))?;
-        Ok(Self { policy, config, collector, watch: InterruptCheck::default() })
+        Ok(Self { policy, config, collector, interrupt: InterruptCheck::default() })
     }
 
     /// The policy.
@@ -161,7 +161,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// learned before stays.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
-        let Self { policy, config, collector, watch: interrupt } = self;
+        let Self { policy, config, collector, interrupt } = self;
         interrupt.check()?;
         let timesteps = collector.timesteps;
         collector.collect(policy).map_err(|error| error.at_timestep(timesteps))?;
@@ -179,7 +179,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
             collector.count_steps();
         }
         stopped?;
-        Ok(Metrics { learned: last_update, ..collector.metrics() })
+        Ok(Metrics { last_update, ..collector.metrics() })
     }
 }
 
@@ -273,8 +273,8 @@ pub(in crate::train) struct Collector {
     pub(in crate::train) streams: Streams,
     /// Those of this iteration.
     pub(in crate::train) iteration: IterationStreams,
-    how: CollectConfig,
-    pub(in crate::train) started: bool,
+    config: CollectConfig,
+    pub(in crate::train) env_initialized: bool,
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) timesteps: u64,
     pub(in crate::train) updates: u64,
@@ -300,8 +300,8 @@ impl Collector {
             seed,
             streams,
             iteration: IterationStreams::new(0, num_envs)?,
-            how: config,
-            started: false,
+            config,
+            env_initialized: false,
             episodes: Episodes::new(0, VecDeque::new()),
             timesteps: 0,
             updates: 0,
@@ -311,14 +311,14 @@ impl Collector {
 
     /// Fills the rollout and estimates advantages.
     pub(in crate::train) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
-        if !self.started {
+        if !self.env_initialized {
             self.episodes.discard(self.env.as_mut());
             let seed = Seeds::Base(self.streams.reset());
             self.buffer.begin(self.env.as_mut(), seed, self.normalizer.as_mut())?;
-            self.started = true;
+            self.env_initialized = true;
         }
         self.iteration.renew(self.streams.iteration(), self.env.num_envs())?;
-        let Self { env, buffer, normalizer, how: config, iteration, .. } = self;
+        let Self { env, buffer, normalizer, config, iteration, .. } = self;
         let actions = &mut iteration.actions;
         let result = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
         // Those of a rollout that failed have ended, too.

@@ -97,7 +97,7 @@ fn the_loop_and_one_actor_in_turn_with_the_learner_load_each_others() {
 #[test]
 fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
     for (actors, max_lag) in [(1, 1), (2, 3)] {
-        let ahead = StalenessPolicy { max_lag, lockstep: true };
+        let ahead = StalenessPolicy { max_staleness: max_lag, deterministic: true };
         let scratch = tempfile::tempdir().unwrap();
         let mut first = impala(actors, ahead, 1);
         let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
@@ -131,7 +131,7 @@ fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
 
 #[test]
 fn free_actors_go_on_within_the_bound() {
-    let (scratch, ahead) = (tempfile::tempdir().unwrap(), StalenessPolicy { max_lag: 3, lockstep: false });
+    let (scratch, ahead) = (tempfile::tempdir().unwrap(), StalenessPolicy { max_staleness: 3, deterministic: false });
     let mut first = impala(2, ahead, 1);
     let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
     first.save(scratch.path()).unwrap();
@@ -142,7 +142,7 @@ fn free_actors_go_on_within_the_bound() {
     for trainer in [&mut first, &mut second] {
         let after = trainer.resume(|_| true).unwrap();
         assert_eq!((after.timesteps, after.updates), (2000, 2 * before.updates));
-        assert!(after.episodes > before.episodes && trainer.stats().unwrap().largest_lag <= 3);
+        assert!(after.episodes > before.episodes && trainer.stats().unwrap().max_staleness <= 3);
     }
 }
 
@@ -170,7 +170,7 @@ fn checkpoints_of_other_trainers_are_refused() {
     saved.save(&path).unwrap();
     rejects(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, (Error::Config, "algorithm", "a2c", "impala"));
     rejects(|| impala(3, IN_TURN, 1), &path, setting("num_actors = 3", "2"));
-    let ahead = StalenessPolicy { max_lag: 1, lockstep: true };
+    let ahead = StalenessPolicy { max_staleness: 1, deterministic: true };
     rejects(|| impala(2, ahead, 1), &path, setting("max_lag = 1", "0"));
     let more_envs = || {
         let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
@@ -259,8 +259,8 @@ impl Collect<NamedTensors, Rollout> for Elsewhere {
         if !std::mem::replace(&mut self.begun, true) {
             begun.buffer.steps.begin(env.as_mut(), Seeds::Base(plan.reset), None)?;
         }
-        let mut streams = IterationStreams::new(begun.turn.seed, env.num_envs())?;
-        let (steps, how) = (&mut begun.buffer.steps, plan.how);
+        let mut streams = IterationStreams::new(begun.ticket.seed, env.num_envs())?;
+        let (steps, how) = (&mut begun.buffer.steps, plan.config);
         collect_transitions(env.as_mut(), policy, &mut streams.actions, steps, None, how, &mut || stop())
     }
 }
