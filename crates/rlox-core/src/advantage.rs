@@ -17,7 +17,7 @@ use crate::{Error, Result, check_len};
 
 /// How the steps of a rollout ended; every slice is as long as the rewards.
 ///
-/// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`Ends::dones`].
+/// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`EpisodeEnds::dones`].
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnds<'a, T> {
     /// The task itself ended at this step: no value follows.
@@ -32,7 +32,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
     /// Episodes that only ever terminate.
     ///
     /// ```
-    /// let ends = rlox_core::Ends::<f32>::dones(&[false, true]);
+    /// let ends = rlox_core::EpisodeEnds::<f32>::dones(&[false, true]);
     /// assert!(ends.truncated.is_none());
     /// ```
     pub fn dones(dones: &'a [bool]) -> Self {

@@ -16,7 +16,7 @@ pub(crate) fn check_available(argument: &'static str, count: usize, bytes_each: 
     check_request(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
 }
 
-/// As [`check`], of what `said` names, such as "5 rows, which needs".
+/// As [`check_available`], of what `request` names, such as "5 rows, which needs".
 ///
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
@@ -29,7 +29,7 @@ pub(crate) fn check_available_for(
     check_request(argument, count as u128 * bytes_each as u128, request)
 }
 
-/// Bytes of zeros, so many of each of `count` items, which `said` names as in [`check_named`].
+/// Bytes of zeros, so many of each of `count` items, which `request` names as in [`check_available_for`].
 pub(crate) fn zeroed_named(
     argument: &'static str,
     count: usize,
@@ -41,7 +41,7 @@ pub(crate) fn zeroed_named(
     try_zeroed_vec(count.checked_mul(bytes_each).ok_or_else(error)?).map_err(|()| error())
 }
 
-/// As [`check`], for a number of bytes.
+/// As [`check_available`], for a number of bytes.
 ///
 /// # Errors
 /// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.

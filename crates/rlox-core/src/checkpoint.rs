@@ -33,12 +33,12 @@ const HINT: &str = "the file is damaged or not a checkpoint's, use another copy"
 /// let folder = std::env::temp_dir().join(format!("rlox-checkpoint-{}", std::process::id()));
 /// let mut checkpoint = Checkpoint::default();
 /// checkpoint.manifest.insert("algorithm".into(), "mine".into());
-/// checkpoint.put("weights", &[("w", &[2], [1.5_f64, -0.5][..].into())])?;
+/// checkpoint.insert_arrays("weights", &[("w", &[2], [1.5_f64, -0.5][..].into())])?;
 /// checkpoint.write(&folder)?;
 ///
 /// let read = Checkpoint::read(&folder)?;
 /// let mut w = [0.0; 2];
-/// read.array("weights", "w", &[2], FieldMut::F64(&mut w))?;
+/// read.read_array("weights", "w", &[2], FieldMut::F64(&mut w))?;
 /// assert_eq!((&read.manifest["algorithm"], w), (&"mine".into(), [1.5, -0.5]));
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), rlox_core::Error>(())

@@ -38,7 +38,7 @@ pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// What a long loop asks whether to stop: made when it begins, checked as it goes.
 ///
 /// ```
-/// let mut watch = rlox_core::Watch::default();
+/// let mut watch = rlox_core::InterruptCheck::default();
 /// for _ in 0..1000 {
 ///     watch.check()?;
 /// }
@@ -65,14 +65,14 @@ impl InterruptCheck {
         if stop { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Whether [`Watch::check`] would ask now.
+    /// Whether [`InterruptCheck::check`] would ask now.
     pub fn is_due(&mut self) -> bool {
         self.0.get_or_insert_with(Instant::now).elapsed() >= PERIOD
     }
 }
 
 /// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
-/// [`Pause`].
+/// [`PollFn`].
 #[inline(always)]
 pub(crate) fn reverse_chunks(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
     let chunk = (InterruptCheck::POLL_ELEMENTS / width.max(1)).max(1);

@@ -42,13 +42,13 @@ pub trait Collect<W, B>: Send {
 /// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
 /// et al. 2018, "IMPALA", section 3).
 ///
-/// The learner takes a rollout with [`AsyncCollector::next`] and gives it back with new weights,
+/// The learner takes a rollout with [`AsyncCollector::recv`] and gives it back with new weights,
 /// [`AsyncCollector::publish`], while actors fill the other buffers with the weights that were the newest when they began.
-/// Every rollout tells the version of its weights; [`Ahead`] says how old they may be.
+/// Every rollout tells the version of its weights; [`StalenessPolicy`] says how old they may be.
 ///
 /// ```
 /// use rlox_core::{
-///     Actor, Ahead, AsyncCollector, AutoresetMode, Collect, FieldData, Pcg64, RandomPolicy, Rollout, RolloutOptions,
+///     Actor, StalenessPolicy, AsyncCollector, AutoresetMode, Collect, FieldData, Pcg64, RandomPolicy, Rollout, RolloutOptions,
 ///     VecEnv, VectorEnv, envs::CartPole,
 /// };
 ///
@@ -59,18 +59,18 @@ pub trait Collect<W, B>: Send {
 /// // A policy that learns nothing has no weights.
 /// let actor: Box<dyn Collect<(), Rollout>> = Box::new(Actor::new(Box::new(env), policy, 0, options));
 /// let ring = || Ok(buffers.pop().unwrap());
-/// let mut collector = AsyncCollector::new(vec![actor], Ahead::default(), (), Pcg64::seed_from(0), ring)?;
+/// let mut collector = AsyncCollector::new(vec![actor], StalenessPolicy::default(), (), Pcg64::seed_from(0), ring)?;
 /// for _ in 0..3 {
-///     let rollout = collector.next()?;
+///     let rollout = collector.recv()?;
 ///     assert_eq!(rollout.buffer.steps.transitions(), 64);
 ///     collector.publish(())?;
 /// }
 /// assert_eq!(collector.stats()?.rollouts, 3);
 /// // Between two rollouts the actors can be had back.
-/// for actor in collector.pause()? {
+/// for actor in collector.quiesce()? {
 ///     assert_eq!(actor.state().expect("it is in this process").env.num_envs(), 4);
 /// }
-/// collector.next()?;
+/// collector.recv()?;
 /// collector.stop()?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -94,10 +94,10 @@ impl<W, B> fmt::Debug for AsyncCollector<W, B> {
 
 impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// Starts a thread for each actor. `weights` are those of version 0, `seeds` gives each rollout its seed, `buffer`
-    /// makes the ring's `max_lag + 1` buffers.
+    /// makes the ring's `max_staleness + 1` buffers.
     ///
     /// # Errors
-    /// Those of [`Ahead::check`] and of `buffer`, and [`Error::Io`] where the system starts no thread.
+    /// Those of [`StalenessPolicy::check`] and of `buffer`, and [`Error::Io`] where the system starts no thread.
     pub fn new(
         actors: Vec<Box<dyn Collect<W, B>>>,
         staleness_policy: StalenessPolicy,
@@ -145,10 +145,10 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         self.recv_unless(&mut || false)?.ok_or(Error::Interrupted)
     }
 
-    /// As [`AsyncCollector::next`]; `None` where `stop` says so, which is asked every 50 ms while there is nothing.
+    /// As [`AsyncCollector::recv`]; `None` where `stop` says so, which is asked every 50 ms while there is nothing.
     ///
     /// # Errors
-    /// Those of [`AsyncCollector::next`].
+    /// Those of [`AsyncCollector::recv`].
     pub fn recv_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
         self.check_process()?;
         if !self.idle.is_empty() {
@@ -181,13 +181,13 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         }
     }
 
-    /// Ends the threads as [`AsyncCollector::stop`] does, and shows the actors, in order; the next [`AsyncCollector::next`]
+    /// Ends the threads as [`AsyncCollector::stop`] does, and shows the actors, in order; the recv [`AsyncCollector::recv`]
     /// has them go on. What they collected and nobody took is lost, and so is what was taken. With a bound of 0 in lockstep
-    /// that is nothing, unless a call of `next` failed.
+    /// that is nothing, unless a call of `recv` failed.
     ///
     /// # Errors
     /// The first error of an actor, and [`Error::Backend`] where one is in a step that takes ten seconds; [`Error::Closed`]
-    /// as for [`AsyncCollector::next`], and after these.
+    /// as for [`AsyncCollector::recv`], and after these.
     pub fn quiesce(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
         self.check_process()?;
         self.release(None);
@@ -200,7 +200,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     }
 
     /// Has paused actors go on after so many rollouts of another run, with these weights and this stream of seeds
-    /// ([`Collect::forget_weights`]).
+    /// ([`Collect::invalidate_cache`]).
     ///
     /// # Errors
     /// [`Error::Config`] where they are not paused, [`Error::Closed`] in a forked process.

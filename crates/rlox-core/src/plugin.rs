@@ -23,7 +23,7 @@ use host::Hosted;
 /// A Python extension module gives it to rlox as a capsule of the name [`EnvPlugin::NAME`]:
 ///
 /// ```text
-/// let plugin = EnvPlugin::new(|options| options.copies_of(MyEnv::new()));
+/// let plugin = EnvPlugin::new(|options| options.build_vec_env(MyEnv::new()));
 /// let capsule = PyCapsule::new_with_value(py, plugin, EnvPlugin::NAME)?;
 /// py.import("rlox")?.call_method1("register_env", (capsule,))?;
 /// ```
@@ -31,7 +31,7 @@ use host::Hosted;
 /// ```
 /// use rlox_core::{AutoresetMode, EnvPlugin, VectorEnv, envs::{CartPole, MakeOptions}};
 ///
-/// let plugin = EnvPlugin::new(|options| options.copies_of(CartPole::default()));
+/// let plugin = EnvPlugin::new(|options| options.build_vec_env(CartPole::default()));
 /// let options = MakeOptions {
 ///     num_envs: 4,
 ///     seed: Some(0),
@@ -65,7 +65,7 @@ impl EnvPlugin {
     /// compiled against another one are refused.
     pub const NAME: &'static CStr = c"rlox.EnvPlugin.2";
 
-    /// Environments that `make` makes: usually [`MakeOptions::copies_of`] an [`crate::Env`], or any [`VectorEnv`] that
+    /// Environments that `make` makes: usually [`MakeOptions::build_vec_env`] an [`crate::Env`], or any [`VectorEnv`] that
     /// keeps to the options. Errors and panics of `make` and of its environments become errors of the caller's.
     ///
     /// The library's own `rlox-core` has threads of its own, and nobody asks it to stop: its long calls do not hear of

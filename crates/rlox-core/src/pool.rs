@@ -85,7 +85,7 @@ fn parsed(text: &str) -> Option<usize> {
 
 /// Calls `work` with each number below `parts`, on all threads, in any order. One part is simply called.
 ///
-/// Parts should take 20 us at least. Those that take more than some milliseconds are to call the [`Pause`] they are given
+/// Parts should take 20 us at least. Those that take more than some milliseconds are to call the [`PollFn`] they are given
 /// and to end when it says so.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Profile of training: a clock of each thread that is in one phase at a time, so that phases add up to the time that
 //! went by.
 //!
-//! A clock runs from [`start`] to [`stop`]; before and after, [`enter`] and [`Steps`] count nothing and cost nothing
+//! A clock runs from [`start`] to [`stop`]; before and after, [`enter`] and [`StepTimer`] count nothing and cost nothing
 //! that can be measured. What other threads do counts as what the thread with the clock does meanwhile.
 //! [`crate::collect`] enters the phases by itself, and so do the trainers of `rlox-nn`.
 //!
@@ -172,9 +172,9 @@ pub fn read() -> [f64; 6] {
 /// one in about 64 steps of single environments, more in the beginning.
 ///
 /// ```
-/// use rlox_core::profile::{Phase, Steps};
+/// use rlox_core::profile::{Phase, StepTimer};
 ///
-/// let mut steps = Steps::of(8);
+/// let mut steps = StepTimer::new(8);
 /// for _ in 0..128 {
 ///     steps.begin(Phase::Inference);
 ///     // The policy acts.

@@ -243,7 +243,7 @@ impl<S: Sampler> Replay<S> {
             })
     }
 
-    /// Chooses `batch_size` transitions, to be read column by column ([`Chosen::read`]).
+    /// Chooses `batch_size` transitions, to be read column by column ([`SampleIndices::read`]).
     ///
     /// # Errors
     /// Those of [`Replay::sample_with`].
@@ -253,7 +253,7 @@ impl<S: Sampler> Replay<S> {
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`Replay::choose`], all that draws: threads that share a generator need it no longer than that.
+    /// The first half of [`Replay::sample_indices`], all that draws: threads that share a generator need it no longer than that.
     ///
     /// # Errors
     /// Those of [`Replay::sample_with`].
@@ -268,7 +268,7 @@ impl<S: Sampler> Replay<S> {
         Ok(())
     }
 
-    /// The second half of [`Replay::choose`]: finds where transitions lie that were drawn.
+    /// The second half of [`Replay::sample_indices`]: finds where transitions lie that were drawn.
     ///
     /// # Errors
     /// [`Error::Config`] if they are not held any more, [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it

@@ -45,16 +45,16 @@ impl Pcg64 {
     }
 
     /// The generator of an integer seed of any size, given as its 32-bit words, the lowest first: that of
-    /// [`SeedSequence::from_words`] without a copy of the words.
+    /// [`SeedSequence::from_state_array`] without a copy of the words.
     ///
     /// # Errors
     /// [`crate::Error::Interrupted`] where a seed is so long that there is time for it.
     ///
     /// ```
-    /// use rlox_core::{Pcg64, Watch};
+    /// use rlox_core::{Pcg64, InterruptCheck};
     ///
-    /// let mut watch = Watch::default();
-    /// assert_eq!(Pcg64::from_seed_words(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));
+    /// let mut watch = InterruptCheck::default();
+    /// assert_eq!(Pcg64::from_entropy(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn from_entropy(entropy: &[u32], interrupt: &mut InterruptCheck) -> crate::Result<Self> {

@@ -162,10 +162,10 @@ pub trait VectorEnv: Send {
     /// [`crate::Error::Shape`] if there is no such index.
     fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()>;
 
-    /// Where all of them stand, as [`Standing::of`] tells it; some can ask for all at once, and say why they could not.
+    /// Where all capture them stand, as [`EnvSnapshot::capture`] tells it; some can ask for all at once, and say why they could not.
     ///
     /// # Errors
-    /// Those of [`Standing::of`].
+    /// Those capture [`EnvSnapshot::capture`].
     fn snapshot(&self) -> Result<Option<EnvSnapshot<'static>>> {
         EnvSnapshot::collect_from(self)
     }

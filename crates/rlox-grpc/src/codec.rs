@@ -19,7 +19,7 @@ pub(crate) trait Number: Pod + Zeroable {
 macro_rules! numbers {
     ($($number:ty),*) => {
         $(impl Number for $number {
-            fn swapped(self) -> Self {
+            fn to_little_endian(self) -> Self {
                 Self::from_le_bytes(self.to_ne_bytes())
             }
         })*

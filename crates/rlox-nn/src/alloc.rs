@@ -39,7 +39,7 @@ pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, len: u
 /// Makes a vector so long; what is new holds `item`.
 ///
 /// # Errors
-/// Those of [`make_room`].
+/// Those of [`resize_buffers`].
 pub(crate) fn resize<T: Clone>(argument: &'static str, vector: &mut Vec<T>, len: usize, item: T) -> Result<()> {
     try_reserve(argument, vector, len)?;
     vector.resize(len, item);
@@ -49,7 +49,7 @@ pub(crate) fn resize<T: Clone>(argument: &'static str, vector: &mut Vec<T>, len:
 /// A vector of so many times the same.
 ///
 /// # Errors
-/// Those of [`make_room`].
+/// Those of [`resize_buffers`].
 pub(crate) fn try_vec<T: Clone>(argument: &'static str, len: usize, item: T) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     resize(argument, &mut vector, len, item)?;

@@ -180,7 +180,7 @@ impl<N: Network> QNetworks<Dueling<N>> {
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// Critics of networks that `make` makes, given their sizes and a stream, for an environment's spaces: `n_critics` of
+    /// CriticReduction of networks that `make` makes, given their sizes and a stream, for an environment's spaces: `n_critics` of
     /// them, each with hidden layers of these widths.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ impl QNetworks<Dueling<Mlp>> {
 }
 
 impl CriticEnsemble<Mlp> {
-    /// Critics of the built-in network for an environment's spaces, `n_critics` of them, each with hidden layers of these
+    /// CriticReduction of the built-in network for an environment's spaces, `n_critics` of them, each with hidden layers of these
     /// widths.
     ///
     /// # Errors

@@ -161,16 +161,16 @@ pub trait ActionValue: Send {
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
-/// use rlox_nn::{ActionValue, Activation, Critics, Optimizer, TwinCritics, ValuedActions};
+/// use rlox_nn::{ActionValue, Activation, CriticReduction, Optimizer, CriticEnsemble, CriticBatch};
 ///
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
-/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut Pcg64::seed_from(0))?;
+/// let mut critics = CriticEnsemble::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut Pcg64::seed_from(0))?;
 /// let (obs, actions) = ([1.0, 0.0, 0.5], [-0.3]);
-/// let batch = ValuedActions { obs: &obs, actions: &actions, targets: &[-1.0], weights: None };
+/// let batch = CriticBatch { obs: &obs, actions: &actions, targets: &[-1.0], weights: None };
 /// critics.update(&batch, 0.5, &Optimizer::adam(3e-4), None)?;
 /// critics.track(0.005)?;
 /// let (mut values, mut slopes) = ([0.0], [0.0]);
-/// critics.action_gradients(&obs, &actions, Critics::Smallest, &mut values, &mut slopes)?;
+/// critics.action_gradients(&obs, &actions, CriticReduction::Smallest, &mut values, &mut slopes)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -187,7 +187,7 @@ pub struct CriticEnsemble<N> {
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// Critics for observations of `obs_dim` numbers, each a pair of networks, the online one and its target, of one
+    /// CriticReduction for observations of `obs_dim` numbers, each a pair of networks, the online one and its target, of one
     /// architecture. Targets become copies.
     ///
     /// # Errors

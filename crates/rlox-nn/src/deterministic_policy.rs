@@ -132,12 +132,12 @@ pub trait DeterministicPolicy: Send {
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
-/// use rlox_nn::{Activation, DeterministicActor, DeterministicPolicy, Optimizer, TwinCritics};
+/// use rlox_nn::{Activation, DeterministicActor, DeterministicPolicy, Optimizer, CriticEnsemble};
 ///
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
 /// let mut rng = Pcg64::seed_from(0);
 /// let mut policy = DeterministicActor::mlp(env.spec(), &[64, 64], Activation::Relu, &mut rng)?;
-/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
+/// let mut critics = CriticEnsemble::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
 /// let stats = policy.update(&[1.0, 0.0, 0.5], &mut critics, &Optimizer::adam(1e-3), None)?;
 /// assert!(stats.grad_norm > 0.0);
 /// policy.track(0.005)?;

@@ -37,10 +37,10 @@ pub struct DistInputs<'a> {
 ///
 /// ```
 /// use rlox_core::{Actions, Space};
-/// use rlox_nn::{Distribution, Given};
+/// use rlox_nn::{Distribution, DistInputs};
 ///
 /// let mut policy = Distribution::new(&Space::discrete(2), 0.0)?;
-/// let given = Given { outputs: &[0.0, 0.0], hidden: &[], masks: None };
+/// let given = DistInputs { outputs: &[0.0, 0.0], hidden: &[], masks: None };
 /// let (mut log_probs, mut entropies) = ([0.0], [0.0]);
 /// policy.evaluate(given, Actions::Discrete(&[1]), &mut log_probs, &mut entropies)?;
 /// assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6 && (entropies[0] - 2.0_f32.ln()).abs() < 1e-6);

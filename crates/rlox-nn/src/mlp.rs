@@ -33,10 +33,10 @@ const SIZES: &str = "sizes";
 ///
 /// ```
 /// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Scratch};
+/// use rlox_nn::{Activation, Init, Mlp, Network, Workspace};
 ///
 /// let net = Mlp::new(&[4, 64, 64, 2], Activation::Tanh, Init::orthogonal(0.01), &mut Pcg64::seed_from(0))?;
-/// let (mut y, mut scratch) = ([0.0; 2], Scratch::default());
+/// let (mut y, mut scratch) = ([0.0; 2], Workspace::default());
 /// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
 /// assert_eq!(net.tensors().iter().next().unwrap().shape, [64, 4]);
 /// # Ok::<(), rlox_core::Error>(())

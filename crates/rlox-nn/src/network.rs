@@ -25,7 +25,7 @@ use crate::{Activation, NamedTensors, Optimizer};
 ///
 /// ```
 /// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Optimizer, clipped_step};
+/// use rlox_nn::{Activation, Init, Mlp, Network, Optimizer, clip_and_step};
 ///
 /// // A step down the slope of (y - 1)^2 / 2.
 /// let mut net = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0))?;
@@ -33,7 +33,7 @@ use crate::{Activation, NamedTensors, Optimizer};
 /// net.forward(&x, 1, &mut y)?;
 /// let before = (y[0] - 1.0).abs();
 /// net.backward(&[y[0] - 1.0], true, None)?;
-/// clipped_step(&mut [("net", &mut net)], &Optimizer::adam(1e-2), Some(0.5))?;
+/// clip_and_step(&mut [("net", &mut net)], &Optimizer::adam(1e-2), Some(0.5))?;
 /// net.forward(&x, 1, &mut y)?;
 /// assert!((y[0] - 1.0).abs() < before);
 /// # Ok::<(), rlox_core::Error>(())
@@ -161,7 +161,7 @@ pub trait Network: Send {
 /// A backend of another crate keeps its own in it:
 ///
 /// ```
-/// let mut scratch = rlox_nn::Scratch::default();
+/// let mut scratch = rlox_nn::Workspace::default();
 /// scratch.of::<Vec<f64>>().resize(8, 0.0);
 /// assert_eq!(scratch.of::<Vec<f64>>().len(), 8);
 /// ```

@@ -164,7 +164,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Checks a step with gradients times `scale` before anything has changed: for backends. `grad_sq` is the sum of the
+    /// Checks a step with gradients times `scale` before anything has changed: for backends. `grad_norm_sq` is the sum of the
     /// squares of the gradients, which are asked for to be named in an error.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub(crate) fn join_if_worth<A: Send, B: Send>(
     join_if(worth_forking(multiplications), a, b)
 }
 
-/// As [`at_once`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
+/// As [`join_if_worth`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
 /// its memory would move from one core to the other and back, which takes longer.
 pub(crate) fn join_if<A: Send, B: Send>(
     fork: bool,
@@ -55,7 +55,7 @@ pub(crate) fn join_if<A: Send, B: Send>(
     Ok((a?, b?))
 }
 
-/// As [`at_once`], for pieces that give nothing.
+/// As [`join_if_worth`], for pieces that give nothing.
 pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
     let (a, b) = (
         || {

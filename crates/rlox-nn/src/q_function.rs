@@ -34,7 +34,7 @@ pub struct CriticStats {
 pub struct QBatch<'a> {
     /// `[B, d]`.
     pub obs: &'a [f32],
-    /// Counted from 0.
+    /// Counters from 0.
     pub actions: &'a [i64],
     /// What the actions were paid.
     pub rewards: &'a [f32],
@@ -191,11 +191,11 @@ pub trait QFunction: Send {
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
-/// use rlox_nn::{Activation, Discount, Optimizer, QFunction, QLoss, QNetworks, TdLoss, Transitions};
+/// use rlox_nn::{Activation, Discount, Optimizer, QFunction, QLoss, QNetworks, TdLoss, QBatch};
 ///
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut q = QNetworks::mlp(env.spec(), &[64, 64], Activation::Relu, &mut Pcg64::seed_from(0))?;
-/// let batch = Transitions {
+/// let batch = QBatch {
 ///     obs: &[0.0; 8],
 ///     actions: &[0, 1],
 ///     rewards: &[1.0; 2],

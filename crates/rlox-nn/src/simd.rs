@@ -42,7 +42,7 @@ pub(crate) fn lines(len: usize) -> usize {
 pub(crate) fn numbers(lines: &[AlignedF32x16]) -> &[f32] {
     // Arrays of arrays are flattened without unsafe code, lines with their alignment are not.
     #[expect(unsafe_code, reason = "flattens")]
-    // SAFETY: a `Line` is LANES f32 and nothing else: its size is 64, which the assertion states.
+    // SAFETY: a `AlignedF32x16` is LANES f32 and nothing else: its size is 64, which the assertion states.
     unsafe {
         const { assert!(size_of::<AlignedF32x16>() == LANES * size_of::<f32>()) };
         std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES)

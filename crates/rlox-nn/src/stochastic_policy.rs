@@ -138,12 +138,12 @@ pub trait StochasticPolicy: Send {
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
-/// use rlox_nn::{Activation, Optimizer, SquashedPolicy, StochasticPolicy, TwinCritics};
+/// use rlox_nn::{Activation, Optimizer, SquashedPolicy, StochasticPolicy, CriticEnsemble};
 ///
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
 /// let mut rng = Pcg64::seed_from(0);
 /// let mut policy = SquashedPolicy::mlp(env.spec(), &[64, 64], Activation::Relu, &mut rng)?;
-/// let mut critics = TwinCritics::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
+/// let mut critics = CriticEnsemble::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
 /// let (obs, mut actions, mut log_probs) = ([1.0, 0.0, 0.5], [0.0], [0.0]);
 /// policy.rsample(&obs, &mut rng, &mut actions, &mut log_probs)?;
 /// let stats = policy.update(&obs, &mut critics, 0.2, &Optimizer::adam(3e-4), None)?;
@@ -183,7 +183,7 @@ impl<N: Network> SquashedPolicy<N> {
     /// standard deviations begin at `log_std_init`; -3 is usual.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a beginning that is not
+    /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a parse_auto that is not
     /// between -20 and 20; [`Error::Memory`] for a matrix that does not fit into memory.
     pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
         check_log_std(log_std_init, "begin with -3")?;

@@ -36,10 +36,10 @@ use crate::{Float, Result, check_len};
 /// written then.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_gae};
+/// use rlox_core::{EpisodeEnds, compute_gae};
 ///
 /// let (rewards, values) = ([1.0, 1.0, 1.0], [0.5, 0.5, 0.5]);
-/// let ends = Ends {
+/// let ends = EpisodeEnds {
 ///     terminated: &[false, false, false],
 ///     truncated: Some(&[false, true, false]),
 ///     final_values: Some(&[0.0, 2.0, 0.0]),
@@ -76,11 +76,11 @@ pub fn compute_gae<T: Float>(
 /// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_gae_time_major};
+/// use rlox_core::{EpisodeEnds, compute_gae_time_major};
 ///
 /// // Two environments, two steps; the second environment terminates at its first.
 /// let (rewards, values) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
-/// let ends = Ends::dones(&[false, true, false, false]);
+/// let ends = EpisodeEnds::dones(&[false, true, false, false]);
 /// let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
 /// compute_gae_time_major(&rewards, &values, ends, 2, &[8.0, 8.0], 0.5, 1.0, &mut advantages, &mut returns)?;
 /// assert_eq!(advantages, [4.5, 2.0, 7.0, 8.0]);
@@ -113,10 +113,10 @@ pub fn compute_gae_time_major<T: Float>(
 /// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_gae_batched};
+/// use rlox_core::{EpisodeEnds, compute_gae_batched};
 ///
 /// let (rewards, values) = ([1.0_f32, 3.0, 2.0, 4.0], [0.0; 4]);
-/// let ends = Ends::dones(&[false, false, true, false]);
+/// let ends = EpisodeEnds::dones(&[false, false, true, false]);
 /// let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
 /// compute_gae_batched(&rewards, &values, ends, &[8.0, 8.0], 2, 0.5, 1.0, &mut advantages, &mut returns)?;
 /// assert_eq!(advantages, [4.5, 7.0, 2.0, 8.0]);

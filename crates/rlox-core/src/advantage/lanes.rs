@@ -104,14 +104,14 @@ pub(super) mod sealed {
     macro_rules! simd_float {
         ($float:ident, $bits:ident, $load:ident, $store:ident) => {
             // Inlined always: part of kernels that are compiled for several instruction sets.
-            impl Wide for $float {
+            impl SimdFloat for $float {
                 #[inline(always)]
-                fn of(number: f64) -> Self {
+                fn from_f64(number: f64) -> Self {
                     number as Self
                 }
 
                 #[inline(always)]
-                fn wide(self) -> f64 {
+                fn to_f64(self) -> f64 {
                     self.into()
                 }
 
@@ -126,7 +126,7 @@ pub(super) mod sealed {
                 }
 
                 #[inline(always)]
-                fn only_if(self, keep: bool) -> Self {
+                fn mask(self, keep: bool) -> Self {
                     Self::from_bits(self.to_bits() & $bits::from(keep).wrapping_neg())
                 }
             }
@@ -136,7 +136,7 @@ pub(super) mod sealed {
     simd_float!(f64, u64, load, store);
 }
 
-/// The number, or zero, as [`sealed::Wide::only_if`].
+/// The number, or zero, as [`sealed::SimdFloat::mask`].
 #[inline(always)]
 pub(super) fn mask(keep: bool, number: f64) -> f64 {
     sealed::SimdFloat::mask(number, keep)

@@ -28,10 +28,10 @@ use crate::{Float, Result, check_len};
 /// but there are no final values; [`crate::Error::Config`] if `gamma` is outside [0, 1]. Nothing is written then.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_returns};
+/// use rlox_core::{EpisodeEnds, compute_returns};
 ///
 /// let mut returns = [0.0; 3];
-/// compute_returns(&[1.0, 2.0, 3.0], Ends::dones(&[false, true, false]), 4.0, 0.5, &mut returns)?;
+/// compute_returns(&[1.0, 2.0, 3.0], EpisodeEnds::dones(&[false, true, false]), 4.0, 0.5, &mut returns)?;
 /// assert_eq!(returns, [2.0, 2.0, 5.0]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -55,10 +55,10 @@ pub fn compute_returns<T: Float>(
 /// As [`compute_returns`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_returns_time_major};
+/// use rlox_core::{EpisodeEnds, compute_returns_time_major};
 ///
 /// let mut returns = [0.0_f32; 4];
-/// let ends = Ends::dones(&[false, true, false, false]);
+/// let ends = EpisodeEnds::dones(&[false, true, false, false]);
 /// compute_returns_time_major(&[1.0, 2.0, 3.0, 4.0], ends, 2, &[8.0, 8.0], 0.5, &mut returns)?;
 /// assert_eq!(returns, [4.5, 2.0, 7.0, 8.0]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -83,10 +83,10 @@ pub fn compute_returns_time_major<T: Float>(
 /// As [`compute_returns`], for `values` and `lambda` too.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_lambda_returns};
+/// use rlox_core::{EpisodeEnds, compute_lambda_returns};
 ///
 /// let mut returns = [0.0; 2];
-/// let ends = Ends::dones(&[false, false]);
+/// let ends = EpisodeEnds::dones(&[false, false]);
 /// compute_lambda_returns(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5, &mut returns)?;
 /// // From the end: 2 + 0.5 * 4; 1 + 0.5 * (0.5 * 1 + 0.5 * 4).
 /// assert_eq!(returns, [2.25, 4.0]);
@@ -114,10 +114,10 @@ pub fn compute_lambda_returns<T: Float>(
 /// `num_envs`.
 ///
 /// ```
-/// use rlox_core::{Ends, compute_lambda_returns_time_major};
+/// use rlox_core::{EpisodeEnds, compute_lambda_returns_time_major};
 ///
 /// let mut returns = [0.0; 2];
-/// let ends = Ends::dones(&[false, true]);
+/// let ends = EpisodeEnds::dones(&[false, true]);
 /// compute_lambda_returns_time_major(&[1.0, 2.0], &[0.0; 2], ends, 2, &[8.0, 8.0], 0.5, 0.9, &mut returns)?;
 /// assert_eq!(returns, [5.0, 2.0]);
 /// # Ok::<(), rlox_core::Error>(())

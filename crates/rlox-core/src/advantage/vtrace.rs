@@ -24,8 +24,8 @@ use crate::{Error, Float, Result, check_len};
 /// V-trace's settings.
 ///
 /// ```
-/// let settings = rlox_core::Vtrace { gamma: 0.9, ..rlox_core::Vtrace::default() };
-/// assert_eq!((settings.rho_bar, settings.c_bar, settings.lambda), (1.0, 1.0, 1.0));
+/// let config = rlox_core::VtraceConfig { gamma: 0.9, ..rlox_core::VtraceConfig::default() };
+/// assert_eq!((config.rho_bar, config.c_bar, config.lambda), (1.0, 1.0, 1.0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VtraceConfig {
@@ -56,7 +56,7 @@ impl VtraceConfig {
     /// [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
     ///
     /// ```
-    /// assert!(rlox_core::Vtrace { lambda: 2.0, ..Default::default() }.check().is_err());
+    /// assert!(rlox_core::VtraceConfig { lambda: 2.0, ..Default::default() }.check().is_err());
     /// ```
     pub fn check(&self) -> Result<()> {
         check_discount("gamma", self.gamma)?;
@@ -88,15 +88,15 @@ impl VtraceConfig {
 /// Nothing is written then.
 ///
 /// ```
-/// use rlox_core::{Ends, Vtrace, compute_vtrace};
+/// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace};
 ///
 /// // The policy that learns takes the first action half as often, the second four times as often.
 /// let log_rhos = [0.5_f64.ln(), 4.0_f64.ln()];
 /// let (rewards, values) = ([1.0, 2.0], [2.0, 1.0]);
 /// let (mut vs, mut pg_advantages) = ([0.0; 2], [0.0; 2]);
-/// let settings = Vtrace { gamma: 0.5, ..Vtrace::default() };
-/// let ends = Ends::dones(&[false, false]);
-/// compute_vtrace(&log_rhos, &rewards, &values, ends, 4.0, settings, &mut vs, &mut pg_advantages)?;
+/// let config = VtraceConfig { gamma: 0.5, ..VtraceConfig::default() };
+/// let ends = EpisodeEnds::dones(&[false, false]);
+/// compute_vtrace(&log_rhos, &rewards, &values, ends, 4.0, config, &mut vs, &mut pg_advantages)?;
 /// // From the end: 1 * (2 + 0.5 * 4 - 1) = 3; 0.5 * (1 + 0.5 * 1 - 2) + 0.5 * 0.5 * 3 = 0.5.
 /// assert_eq!(vs, [2.5, 4.0]);
 /// // 0.5 * (1 + 0.5 * 4 - 2); 1 * (2 + 0.5 * 4 - 1).
@@ -127,14 +127,14 @@ pub fn compute_vtrace<T: Float>(
 /// As [`compute_vtrace`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{Ends, Vtrace, compute_vtrace_time_major};
+/// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major};
 ///
 /// // Two environments, two steps on policy; the second environment terminates at its first.
 /// let (rewards, zeros) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
-/// let ends = Ends::dones(&[false, true, false, false]);
+/// let ends = EpisodeEnds::dones(&[false, true, false, false]);
 /// let (mut vs, mut pg_advantages) = ([0.0; 4], [0.0; 4]);
-/// let settings = Vtrace { gamma: 0.5, ..Vtrace::default() };
-/// compute_vtrace_time_major(&zeros, &rewards, &zeros, ends, 2, &[8.0, 8.0], settings, &mut vs, &mut pg_advantages)?;
+/// let config = VtraceConfig { gamma: 0.5, ..VtraceConfig::default() };
+/// compute_vtrace_time_major(&zeros, &rewards, &zeros, ends, 2, &[8.0, 8.0], config, &mut vs, &mut pg_advantages)?;
 /// assert_eq!(vs, [4.5, 2.0, 7.0, 8.0]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

@@ -16,7 +16,7 @@ impl Checkpoint {
     /// Adds a member, or replaces it: arrays by name, with their shapes.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::put_safetensors`], [`Error::Shape`] for shapes that do not have as many elements.
+    /// Those of [`Checkpoint::insert_safetensors`], [`Error::Shape`] for shapes that do not have as many elements.
     pub fn insert_arrays(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
         for (name, shape, data) in arrays {
             if shape.iter().try_fold(1, |len: usize, n| len.checked_mul(*n)) != Some(data.len()) {
@@ -36,7 +36,7 @@ impl Checkpoint {
     /// the order of `arrays`, and writes numbers as this machine has them.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::put_safetensors`] and of `fill`, [`Error::Memory`] if there is no room.
+    /// Those of [`Checkpoint::insert_safetensors`] and of `fill`, [`Error::Memory`] if there is no room.
     pub(crate) fn insert_with(
         &mut self,
         member: &str,
@@ -82,7 +82,7 @@ impl Checkpoint {
     /// Adds a member, or replaces it: each field an array `[rows, ...]`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::put_safetensors`].
+    /// Those of [`Checkpoint::insert_safetensors`].
     pub fn insert_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
         let shapes: Vec<_> = fields.iter().map(|field| [&[field.rows()], field.shape()].concat()).collect();
         let each = fields.iter().zip(&shapes);

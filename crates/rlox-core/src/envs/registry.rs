@@ -31,7 +31,7 @@ impl MakeOptions<'_> {
     ///     max_episode_steps: Some(Some(10)),
     ///     arguments: &[],
     /// };
-    /// assert_eq!(options.copies_of(CartPole::default())?.spec().max_episode_steps, Some(10));
+    /// assert_eq!(options.build_vec_env(CartPole::default())?.spec().max_episode_steps, Some(10));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     ///

@@ -47,7 +47,7 @@ pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
     /// The state, one number a column.
     fn lane_state(&self) -> [f64; K];
 
-    /// Puts back what [`Lanes::columns`] gave.
+    /// Puts back what [`LaneEnv::lane_state`] gave.
     fn set_lane_state(&mut self, columns: [f64; K]);
 
     /// Steps the first `out.count` environments: [`Env::step`], bit for bit, of an environment with `self`'s arguments

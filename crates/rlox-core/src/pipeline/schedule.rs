@@ -5,12 +5,12 @@ use crate::{Error, Pcg64, Result};
 /// How far actors may run ahead of the learner.
 ///
 /// A rollout's lag is how many others were learned from between its first step and its own turn: that many updates its
-/// policy is behind. With a bound of `max_lag` there are `max_lag + 1` buffers; two of them are one that is filled while
+/// policy is behind. With a bound of `max_staleness` there are `max_staleness + 1` buffers; two of them are one that is filled while
 /// the other one is learned from.
 ///
 /// ```
-/// let ahead = rlox_core::Ahead::default();
-/// assert_eq!((ahead.max_lag, ahead.lockstep), (1, false));
+/// let staleness_policy = rlox_core::StalenessPolicy::default();
+/// assert_eq!((staleness_policy.max_staleness, staleness_policy.deterministic), (1, false));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StalenessPolicy {

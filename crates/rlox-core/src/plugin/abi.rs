@@ -114,7 +114,7 @@ impl Reply {
 }
 
 unsafe extern "C" fn push(into: *mut c_void, words: Input<'_, u64>) {
-    // SAFETY: `ask`, in this very library, lends the vector to the call and does not touch it meanwhile.
+    // SAFETY: `request`, in this very library, lends the vector to the call and does not touch it meanwhile.
     unsafe { &mut *into.cast::<Vec<u64>>() }.extend_from_slice(words.slice());
 }
 

@@ -219,7 +219,7 @@ pub(super) fn encode_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
 
 /// None where the words make no sense.
 pub(super) fn decode_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
-    let (words, []) = words.as_chunks::<{ Pcg64::WORDS }>() else { return Ok(None) };
+    let (words, []) = words.as_chunks::<{ Pcg64::STATE_LEN }>() else { return Ok(None) };
     let mut rngs = alloc::with_capacity("rngs", words.len())?;
     for words in words {
         let Ok(rng) = Pcg64::from_state_array(&words.map(u64::cast_signed)) else { return Ok(None) };

@@ -19,7 +19,7 @@ struct Guest {
 /// Makes environments with the closure that `context` points to.
 ///
 /// # Safety
-/// `context` is an `F` from `Box::into_raw`; the other pointers are valid; `made` is written where 0 is returned.
+/// `context` is an `F` from `Box::into_raw`; the other pointers are valid; `handle` is written where 0 is returned.
 pub(super) unsafe extern "C" fn make<F>(
     context: *mut c_void,
     call: *mut Call<'_>,

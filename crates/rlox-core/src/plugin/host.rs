@@ -18,7 +18,7 @@ pub(super) struct Hosted {
     log: EpisodeLog,
 }
 
-// SAFETY: what `made` points to is a `VectorEnv` and so `Send`. It is not `Sync`, and neither is `Hosted`.
+// SAFETY: what `handle` points to is a `VectorEnv` and so `Send`. It is not `Sync`, and neither is `Hosted`.
 unsafe impl Send for Hosted {}
 
 impl Drop for Hosted {

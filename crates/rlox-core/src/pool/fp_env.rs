@@ -73,7 +73,7 @@ fn write_register(control: u64) {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn register() -> u64 {
+fn read_register() -> u64 {
     let control: u64;
     // SAFETY: only reads a register that programs may read.
     unsafe { asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags)) };
@@ -82,7 +82,7 @@ fn register() -> u64 {
 
 /// Sets FPCR, all but [`FloatMode::BITS`] of which is what it was.
 #[cfg(target_arch = "aarch64")]
-fn put(control: u64) {
+fn write_register(control: u64) {
     // SAFETY: a register that programs may write. Rust computes as if the mode were the usual one and only fails to know
     // better; the calling thread runs the same code in this mode already.
     unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };

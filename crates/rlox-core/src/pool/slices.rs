@@ -77,7 +77,7 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
 
 /// Calls `work` with the number of each chunk of `chunk` elements of the slices, which are of one length, and with the
 /// chunks, of which the last one may be shorter; on all threads. Of elements that take long, chunks shorter than
-/// [`PIECE`] are right.
+/// [`CHUNK_ELEMENTS`] are right.
 ///
 /// # Errors
 /// As [`run`].
@@ -135,14 +135,14 @@ pub(crate) fn run_rows<T: Send>(
     let start = &start;
     run_if_worthwhile(run, len.saturating_mul(row), len.div_ceil(each), &|part, poll| {
         for i in part * each..len.min((part + 1) * each) {
-            // SAFETY: inside of `out`, which is borrowed until `run_worth` returns; every element comes once.
+            // SAFETY: inside of `out`, which is borrowed until `run_if_worthwhile` returns; every element comes once.
             work(i, unsafe { &mut *start.0.add(i) }, &mut *poll)?;
         }
         Ok(())
     })
 }
 
-/// [`run`] or [`run_whole`].
+/// [`run`] or [`run_uninterrupted`].
 type Runner = fn(usize, Work<'_>) -> Result<()>;
 
 /// Has the parts of work on `len` elements done by all threads, or by this one where it is little.

@@ -17,13 +17,13 @@ use crate::{Field, Pcg64, Result};
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::{AnySampler, Layout, Part, Prioritized, Replay, ReplayStorage, Uniform};
+/// use rlox_core::replay::{AnySampler, TransitionSchema, FieldSpec, Prioritized, Replay, ReplayStorage, Uniform};
 ///
-/// let layout = Layout::new(Part::new("obs", &[1], DType::F32), Part::new("actions", &[1], DType::F32));
-/// let storage = ReplayStorage::new(1000, 1, layout)?;
+/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[1], DType::F32));
+/// let storage = ReplayStorage::new(1000, 1, schema)?;
 /// let prioritized = std::env::args().any(|argument| argument == "--prioritized");
 /// let sampler = if prioritized { Prioritized::new(&storage, 0.6, 0.4)?.into() } else { Uniform.into() };
-/// let mut buffer: Replay<AnySampler> = Replay::with(storage, sampler)?;
+/// let mut buffer: Replay<AnySampler> = Replay::from_parts(storage, sampler)?;
 /// buffer.push_slices(&[0.0], &[1.0], &[0.5], 1.0, true, false)?;
 /// if let (storage, AnySampler::Prioritized(sampler)) = buffer.parts_mut() {
 ///     sampler.update_priorities(storage, &[0], &[2.0])?;

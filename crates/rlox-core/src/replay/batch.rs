@@ -213,10 +213,10 @@ impl SampleIndices {
         storage.read_bytes(column, &rows[count..], rest)
     }
 
-    /// As [`Chosen::read`], of a column of booleans.
+    /// As [`SampleIndices::read`], of a column of booleans.
     ///
     /// # Errors
-    /// Those of [`Chosen::read`].
+    /// Those of [`SampleIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         storage.read_bools(column, self.rows_of(storage, column), out)?;
@@ -255,7 +255,7 @@ impl SampleIndices {
 
 /// A batch of B transitions, in memory that the next one can use again.
 ///
-/// Its fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated`, `truncated`, or as the [`Layout`] calls
+/// Its fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated`, `truncated`, or as the [`TransitionSchema`] calls
 /// them, each `[B, ...]`.
 #[derive(Clone, Debug, Default)]
 pub struct SampledBatch {
@@ -377,7 +377,7 @@ impl SampledBatch {
 }
 
 impl ReplayStorage {
-    /// What is stored of each transition, as [`Layout::columns`] tells.
+    /// What is stored of each transition, as [`TransitionSchema::columns`] tells.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
         self.schema.columns()
     }

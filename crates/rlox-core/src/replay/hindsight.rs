@@ -48,23 +48,23 @@ impl Strategy {
 /// <https://arxiv.org/abs/1707.01495>): of `n_sampled_goal + 1` transitions all but one have a goal that the same episode
 /// reached in place of the one that was meant.
 ///
-/// Those are the first of a batch, `B * n / (n + 1)` rounded down ([`super::Chosen::relabelled`]). Their rewards, and flags
+/// Those are the first of a batch, `B * n / (n + 1)` rounded down ([`super::SampleIndices::relabelled`]). Their rewards, and flags
 /// that depend on the goal, are the caller's to compute again. Transitions of all episodes that are stored are chosen, each
 /// as likely as another. Of an episode that still runs, the steps until now are what counts, and of one whose oldest steps
 /// are gone, those that are stored.
 ///
 /// ```
-/// use rlox_core::replay::{Hindsight, Layout, Part, Replay, ReplayStorage, SampledBatch, Steps, Strategy};
+/// use rlox_core::replay::{Hindsight, TransitionSchema, FieldSpec, Replay, ReplayStorage, SampledBatch, TransitionBatch, Strategy};
 /// use rlox_core::{DType, FieldData};
 ///
-/// let part = |name| Part::new(name, &[1], DType::F32);
-/// let layout = Layout { obs: vec![part("achieved"), part("desired")], ..Layout::new(part("achieved"), part("actions")) };
-/// let storage = ReplayStorage::new(100, 1, layout)?;
+/// let part = |name| FieldSpec::new(name, &[1], DType::F32);
+/// let schema = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("achieved"), part("actions")) };
+/// let storage = ReplayStorage::new(100, 1, schema)?;
 /// let sampler = Hindsight::new(&storage, (0, 1), Strategy::Final, 4)?;
-/// let mut buffer = Replay::with(storage, sampler)?;
+/// let mut buffer = Replay::from_parts(storage, sampler)?;
 /// for t in 0..3 {
 ///     let obs = |t: i32| [t as f32];
-///     buffer.push_batch(&Steps {
+///     buffer.push_batch(&TransitionBatch {
 ///         obs: &[FieldData::F32(&obs(t)), FieldData::F32(&[9.0])],
 ///         actions: FieldData::F32(&[0.0]),
 ///         rewards: &[-1.0],
@@ -77,7 +77,7 @@ impl Strategy {
 /// let mut batch = SampledBatch::default();
 /// buffer.sample_into(&mut batch, 3, 7)?;
 /// // Two of three have the goal that the last step reached.
-/// assert_eq!((batch.f32s("desired"), batch.chosen().relabelled()), (&[3.0, 3.0, 9.0][..], 2));
+/// assert_eq!((batch.f32s("desired"), batch.sample_indices().relabelled()), (&[3.0, 3.0, 9.0][..], 2));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Debug)]

@@ -47,11 +47,11 @@ const POLL_EVERY_READS: usize = 8;
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::{Layout, MmapReplayBuffer, Part, SampledBatch};
+/// use rlox_core::replay::{TransitionSchema, MmapReplayBuffer, FieldSpec, SampledBatch};
 ///
-/// let part = |name, dim| Part::new(name, &[dim], DType::F32);
+/// let part = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
 /// let path = std::env::temp_dir().join(format!("rlox-replay-{}", std::process::id()));
-/// let mut buffer = MmapReplayBuffer::create(&path, 100, 10_000, Layout::new(part("obs", 2), part("actions", 1)))?;
+/// let mut buffer = MmapReplayBuffer::create(&path, 100, 10_000, TransitionSchema::new(part("obs", 2), part("actions", 1)))?;
 /// for i in 0..1000 {
 ///     buffer.push_slices(&[i as f32, 0.0], &[i as f32 + 1.0, 0.0], &[1.0], 0.5, false, false)?;
 /// }
@@ -302,7 +302,7 @@ impl MmapReplayBuffer {
     /// buffer, wherever they lie.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::choose`].
+    /// Those of [`MmapReplayBuffer::sample_indices`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
@@ -310,7 +310,7 @@ impl MmapReplayBuffer {
     /// Samples `batch_size` transitions with what a generator draws.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::choose`].
+    /// Those of [`MmapReplayBuffer::sample_indices`].
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -337,11 +337,11 @@ impl MmapReplayBuffer {
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`MmapReplayBuffer::choose`], all that draws: threads that share a generator need it no longer
+    /// The first half of [`MmapReplayBuffer::sample_indices`], all that draws: threads that share a generator need it no longer
     /// than that.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::choose`] but for damage.
+    /// Those of [`MmapReplayBuffer::sample_indices`] but for damage.
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         self.cold.disk.check_process()?;
@@ -351,11 +351,11 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// The second half of [`MmapReplayBuffer::choose`]: reads transitions that were drawn.
+    /// The second half of [`MmapReplayBuffer::sample_indices`]: reads transitions that were drawn.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::choose`], and [`Error::Config`] if they are not held any more. Nothing can be
-    /// read from `chosen` then.
+    /// Those of [`MmapReplayBuffer::sample_indices`], and [`Error::Config`] if they are not held any more. Nothing can be
+    /// read from `sample_indices` then.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| sample_indices.clear())
     }
@@ -449,7 +449,7 @@ fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
 fn with_progress(error: Error, num_pushed: usize, rows: usize) -> Error {
     match error {
         Error::Io { path, source } if num_pushed > 0 => {
-            let message = format!("{source}; {num_pushed} of {rows} rows were taken");
+            let message = format!("{source}; {num_pushed} of {rows} rows were num_pushed");
             Error::Io { path, source: std::io::Error::new(source.kind(), message) }
         }
         error => error,

@@ -109,7 +109,7 @@ impl Sampler for Uniform {
     }
 }
 
-/// Checks that so many of `held` transitions can be sampled, where so many are stored.
+/// Checks that so many of `sampleable` transitions can be sampled, where so many are stored.
 pub(super) fn check_count(sampleable: usize, stored: usize, batch_size: usize) -> Result<()> {
     if (1..=sampleable).contains(&batch_size) {
         return Ok(());

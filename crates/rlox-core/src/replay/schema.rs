@@ -19,9 +19,9 @@ const DTYPES: [(DType, &str); 5] =
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::Part;
+/// use rlox_core::replay::FieldSpec;
 ///
-/// let frames = Part::new("obs", &[4, 84, 84], DType::U8);
+/// let frames = FieldSpec::new("obs", &[4, 84, 84], DType::U8);
 /// assert_eq!(frames.bytes(), 4 * 84 * 84);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +63,10 @@ impl FieldSpec {
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::{Layout, Part};
+/// use rlox_core::replay::{TransitionSchema, FieldSpec};
 ///
-/// let layout = Layout::new(Part::new("obs", &[4, 84, 84], DType::U8), Part::new("actions", &[], DType::I64));
-/// assert_eq!(layout.frame_stack, 1);
+/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+/// assert_eq!(schema.frame_stack, 1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitionSchema {
@@ -168,7 +168,7 @@ impl TransitionSchema {
     }
 }
 
-/// What happened in each of B environments, or in B steps: rows of what the [`Layout`] says.
+/// What happened in each of B environments, or in B steps: rows of what the [`TransitionSchema`] says.
 #[derive(Clone, Copy, Debug)]
 pub struct TransitionBatch<'a> {
     /// Each part of the observations, `[B, ...]`.
@@ -273,7 +273,7 @@ fn dtype_name(dtype: DType) -> &'static str {
 }
 
 impl FieldSpec {
-    /// What [`Part::of_text`] reads.
+    /// What [`FieldSpec::from_json`] reads.
     pub(super) fn to_json(&self) -> Value {
         json!({"name": self.name, "shape": self.shape, "dtype": dtype_name(self.dtype)})
     }
@@ -289,7 +289,7 @@ impl FieldSpec {
 }
 
 impl TransitionSchema {
-    /// What [`Layout::of_text`] reads.
+    /// What [`TransitionSchema::from_json`] reads.
     pub(super) fn to_json(&self) -> Map<String, Value> {
         let parts = |parts: &[FieldSpec]| Value::from(parts.iter().map(FieldSpec::to_json).collect::<Vec<_>>());
         [

@@ -19,19 +19,19 @@ const POLL_EVERY_STEPS: usize = 1 << 6;
 /// in Distributed Reinforcement Learning").
 ///
 /// ```
-/// use rlox_core::replay::{ChosenSequences, Column, ReplayBuffer, Sequences};
+/// use rlox_core::replay::{SequenceIndices, Column, ReplayBuffer, Sequences};
 /// use rlox_core::{FieldMut, Pcg64};
 ///
 /// let mut buffer = ReplayBuffer::new(100, 1, 1)?;
 /// for i in 0..5 {
 ///     buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 1.0, i == 2, false)?;
 /// }
-/// let mut chosen = ChosenSequences::default();
-/// let whole = Sequences { length: 4, burn_in: 0, whole: true };
-/// whole.choose(buffer.storage(), 1, &mut Pcg64::seed_from(0), &mut chosen)?;
+/// let mut sequence_indices = SequenceIndices::default();
+/// let whole_episodes = Sequences { length: 4, burn_in: 0, whole_episodes: true };
+/// whole_episodes.sample_indices(buffer.storage(), 1, &mut Pcg64::seed_from(0), &mut sequence_indices)?;
 /// let mut obs = [9.0; 4];
-/// chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs))?;
-/// assert_eq!((obs, chosen.mask()), ([0.0, 1.0, 2.0, 0.0], &[true, true, true, false][..]));
+/// sequence_indices.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs))?;
+/// assert_eq!((obs, sequence_indices.mask()), ([0.0, 1.0, 2.0, 0.0], &[true, true, true, false][..]));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,12 @@ pub struct SequenceIndices {
 }
 
 impl Sequences {
-    /// Chooses `batch_size` sequences with what a generator draws, in place of those that `chosen` had.
+    /// Chooses `batch_size` sequences with what a generator draws, in place of those that `sequence_indices` had.
     ///
     /// # Errors
     /// [`Error::Config`] for a length of 0, steps before whole episodes, no transitions or more sequences than there are,
     /// and where no episode is stored whole; [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it was told
-    /// to stop. Nothing is drawn then, and nothing can be read from `chosen`.
+    /// to stop. Nothing is drawn then, and nothing can be read from `sequence_indices`.
     pub fn sample_indices(
         self,
         storage: &ReplayStorage,
@@ -78,11 +78,11 @@ impl Sequences {
         self.find(storage, sequence_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`Sequences::choose`], all that draws: threads that share a generator need it no longer than
+    /// The first half of [`Sequences::sample_indices`], all that draws: threads that share a generator need it no longer than
     /// that.
     ///
     /// # Errors
-    /// Those of [`Sequences::choose`].
+    /// Those of [`Sequences::sample_indices`].
     pub fn draw(
         self,
         storage: &ReplayStorage,
@@ -100,11 +100,11 @@ impl Sequences {
         Ok(())
     }
 
-    /// The second half of [`Sequences::choose`]: finds the steps of sequences whose starts were drawn.
+    /// The second half of [`Sequences::sample_indices`]: finds the steps of sequences whose starts were drawn.
     ///
     /// # Errors
     /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
-    /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `chosen` then.
+    /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `sequence_indices` then.
     pub fn find(self, storage: &ReplayStorage, sequence_indices: &mut SequenceIndices) -> Result<()> {
         sequence_indices.generation = None;
         let valid = storage.indices();
@@ -119,7 +119,7 @@ impl Sequences {
     /// Checks that so many sequences of a storage can be chosen, but for whether episodes are stored whole.
     ///
     /// # Errors
-    /// Those of [`Sequences::choose`].
+    /// Those of [`Sequences::sample_indices`].
     pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
@@ -253,10 +253,10 @@ impl SequenceIndices {
         })
     }
 
-    /// As [`ChosenSequences::read`], of a column of booleans.
+    /// As [`SequenceIndices::read`], of a column of booleans.
     ///
     /// # Errors
-    /// Those of [`ChosenSequences::read`].
+    /// Those of [`SequenceIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         let (dtype, width) = storage.shape_of(column)?;

@@ -245,7 +245,7 @@ impl<S: PersistSampler> Replay<S> {
     /// The buffer that [`Replay::save`] wrote, or the Python package's.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`] and [`Replay::of_checkpoint`].
+    /// Those of [`Checkpoint::read`] and [`Replay::from_checkpoint`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::from_checkpoint(&Checkpoint::read(path)?, &[STREAM])?.0)
     }

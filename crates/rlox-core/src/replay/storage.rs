@@ -31,12 +31,12 @@ const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 ///
 /// ```
 /// use rlox_core::{DType, FieldData};
-/// use rlox_core::replay::{Layout, Part, ReplayStorage, Steps};
+/// use rlox_core::replay::{TransitionSchema, FieldSpec, ReplayStorage, TransitionBatch};
 ///
-/// let layout = Layout::new(Part::new("obs", &[2], DType::F32), Part::new("actions", &[], DType::I64));
-/// let mut storage = ReplayStorage::new(1000, 1, layout)?;
+/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::F32), FieldSpec::new("actions", &[], DType::I64));
+/// let mut storage = ReplayStorage::new(1000, 1, schema)?;
 /// let (obs, next_obs) = ([FieldData::F32(&[0.0, 0.1])], [FieldData::F32(&[0.2, 0.3])]);
-/// storage.push(&Steps {
+/// storage.push(&TransitionBatch {
 ///     obs: &obs,
 ///     actions: FieldData::I64(&[1]),
 ///     rewards: &[1.0],
@@ -57,7 +57,7 @@ pub struct ReplayStorage {
     steps: usize,
     /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
     pub(crate) capacity_steps: usize,
-    /// `[room, num_envs, stride]`.
+    /// `[capacity_steps, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that lie aside.
     pub(crate) overflow_obs: RowPool,
@@ -349,7 +349,7 @@ impl RowPool {
     /// Makes room for so many rows in all.
     ///
     /// # Errors
-    /// Those of [`Slots::reserve`].
+    /// Those of [`RowPool::reserve`].
     pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
         self.reserve(count.saturating_sub(self.in_use()), promised)?;
         // A copy has room only for what was free.
@@ -364,7 +364,7 @@ impl RowPool {
         self.free.extend((0..rows).rev());
     }
 
-    /// A row of one's own, of those that [`Slots::reserve`] made room for.
+    /// A row of one's own, of those that [`RowPool::reserve`] made room for.
     pub(crate) fn acquire(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             // More than was reserved: another row must not be given away twice.
@@ -459,7 +459,7 @@ impl Episodes {
         self.complete_starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
     }
 
-    /// Draws first transitions of whole episodes, each as likely as another, of those that `held` transitions are.
+    /// Draws first transitions of whole episodes, each as likely as another, of those that `valid` transitions are.
     /// `counts` is memory.
     ///
     /// # Errors

@@ -53,11 +53,11 @@ impl Pcg64 {
     /// use rlox_core::Pcg64;
     ///
     /// let mut rng = Pcg64::seed_from(3);
-    /// let mut copy = Pcg64::from_words(&rng.to_words())?;
+    /// let mut copy = Pcg64::from_state_array(&rng.to_state_array())?;
     /// assert_eq!(copy.next_u64(), rng.next_u64());
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn to_state_array(&self) -> [i64; Self::WORDS] {
+    pub fn to_state_array(&self) -> [i64; Self::STATE_LEN] {
         let Pcg64State { state, inc, has_uint32, uinteger } = self.0;
         let [a, b, c, d] = [state >> 64, state, inc >> 64, inc].map(|half| half as i64);
         [a, b, c, d, has_uint32.into(), uinteger.into()]

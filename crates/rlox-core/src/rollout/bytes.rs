@@ -23,8 +23,8 @@ impl RolloutBuffer {
     /// let mut made = RolloutBuffer::for_env(4, &env)?;
     /// collect(&mut env, &mut policy, &mut [Pcg64::seed_from(0)], &mut made, None, 0.99, 0.95)?;
     /// let (mut bytes, mut copy) = (Vec::new(), RolloutBuffer::for_env(4, &env)?);
-    /// made.write_whole(&mut bytes)?;
-    /// copy.read_whole(&bytes)?;
+    /// made.to_bytes(&mut bytes)?;
+    /// copy.load_bytes(&bytes)?;
     /// assert!(copy.fields().eq(made.fields()));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
@@ -43,7 +43,7 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// How many bytes [`RolloutBuffer::write_whole`] writes with so many final observations.
+    /// How many bytes [`RolloutBuffer::to_bytes`] writes with so many final observations.
     pub fn encoded_len(&self, finals: usize) -> usize {
         let fields: usize = self.fields().map(|field| field.rows().saturating_mul(row_bytes(field))).sum();
         fields.saturating_add(WORD).saturating_add(finals.saturating_mul(WORD + row_bytes(&self.final_obs)))

@@ -475,7 +475,7 @@ fn check_transition(
     cut.try_for_each(|i| check_obs("final_obs", final_obs.slice(i * d, d), d, i, Some(t)))
 }
 
-/// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::sent`].
+/// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::env_actions`].
 fn env_actions<'a>(
     actions: &'a Field,
     from: usize,

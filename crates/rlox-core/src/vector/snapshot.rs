@@ -14,14 +14,14 @@ const POLL_EVERY_ENVS: usize = 1024;
 /// there exactly as they would.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, ResetOptions, Seeds, Standing, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_core::{AutoresetMode, ResetOptions, Seeds, EnvSnapshot, VecEnv, VectorEnv, envs::CartPole};
 ///
 /// let make = || VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default);
 /// let (mut env, mut copy, mut obs) = (make()?, make()?, [0.0; 8]);
 /// env.reset(Seeds::Base(7), None, &ResetOptions::default(), &mut obs)?;
-/// let standing = Standing::of(&env)?.expect("CartPole tells its state");
-/// standing.put(&mut copy)?;
-/// assert_eq!(Standing::of(&copy)?, Some(standing));
+/// let snapshot = EnvSnapshot::capture(&env)?.expect("CartPole tells its state");
+/// snapshot.restore_into(&mut copy)?;
+/// assert_eq!(EnvSnapshot::capture(&copy)?, Some(snapshot));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct EnvSnapshot<'a> {
     pub episode_steps: Cow<'a, [i64]>,
     /// Whether the episode is over and the next one has not begun, `[N]`.
     pub finished: Cow<'a, [bool]>,
-    /// Their random streams ([`Pcg64::to_words`]), `[N, Pcg64::WORDS]`.
+    /// Their random streams ([`Pcg64::to_state_array`]), `[N, Pcg64::STATE_LEN]`.
     pub streams: Cow<'a, [i64]>,
 }
 
@@ -48,7 +48,7 @@ impl EnvSnapshot<'_> {
         env.snapshot()
     }
 
-    /// What [`VectorEnv::standing`] does by default.
+    /// What [`VectorEnv::snapshot`] does by default.
     pub(super) fn collect_from<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
         let (n, mut interrupt) = (env.num_envs(), InterruptCheck::default());
         let Some(first) = env.state(0) else { return Ok(None) };
@@ -77,7 +77,7 @@ impl EnvSnapshot<'_> {
     ///
     /// # Errors
     /// [`Error::Shape`] for columns of another length, [`Error::Config`] for what no environment of theirs gives, or if
-    /// they cannot be restored; [`Error::Memory`] and [`Error::Interrupted`] as [`Standing::of`].
+    /// they cannot be restored; [`Error::Memory`] and [`Error::Interrupted`] as [`EnvSnapshot::capture`].
     pub fn check(&self, env: &dyn VectorEnv) -> Result<()> {
         self.check_and_decode(env).map(|_| ())
     }
@@ -85,7 +85,7 @@ impl EnvSnapshot<'_> {
     /// Puts the environments there, all of them or none.
     ///
     /// # Errors
-    /// Those of [`Standing::check`]; nothing has changed then. What that has accepted is refused only by environments
+    /// Those of [`EnvSnapshot::check`]; nothing has changed then. What that has accepted is refused only by environments
     /// that break their word; some may have moved then.
     pub fn restore_into(&self, env: &mut dyn VectorEnv) -> Result<()> {
         let (width, rngs) = self.check_and_decode(env)?;
@@ -118,7 +118,7 @@ impl EnvSnapshot<'_> {
         Ok((width, rngs))
     }
 
-    /// What [`VectorEnv::check_standing`] does by default.
+    /// What [`VectorEnv::check_snapshot`] does by default.
     pub(super) fn for_each(&self, mut check: impl FnMut(usize, &[f64], EpisodeProgress) -> Result<()>) -> Result<()> {
         let (n, mut interrupt) = (self.finished.len(), InterruptCheck::default());
         for i in 0..n {
@@ -134,19 +134,19 @@ impl EnvSnapshot<'_> {
     /// If there are no such rows.
     ///
     /// ```
-    /// use rlox_core::{Pcg64, Standing};
+    /// use rlox_core::{Pcg64, EnvSnapshot};
     ///
-    /// let standing = Standing {
+    /// let snapshot = EnvSnapshot {
     ///     states: vec![1.0, 2.0, 3.0, 4.0].into(),
     ///     episode_returns: vec![5.0, 6.0].into(),
     ///     episode_steps: vec![7, 8].into(),
     ///     finished: vec![false, true].into(),
-    ///     streams: vec![0; 2 * Pcg64::WORDS].into(),
+    ///     streams: vec![0; 2 * Pcg64::STATE_LEN].into(),
     /// };
-    /// let (mut first, second) = (standing.rows(0..1), standing.rows(1..2));
+    /// let (mut first, second) = (snapshot.rows(0..1), snapshot.rows(1..2));
     /// assert_eq!(*second.states, [3.0, 4.0]);
     /// first.append(&second);
-    /// assert_eq!(first, standing);
+    /// assert_eq!(first, snapshot);
     /// ```
     pub fn rows(&self, rows: Range<usize>) -> EnvSnapshot<'_> {
         let range_of = |width: usize| rows.start * width..rows.end * width;
@@ -180,7 +180,7 @@ impl EnvSnapshot<'_> {
     }
 }
 
-/// The words of each stream ([`Pcg64::to_words`]), one after another.
+/// The words of each stream ([`Pcg64::to_state_array`]), one after another.
 ///
 /// # Errors
 /// [`Error::Memory`] if they do not fit into memory, [`Error::Interrupted`] if that is asked for.
@@ -194,10 +194,10 @@ pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
     Ok(array)
 }
 
-/// The streams of which [`stream_words`] gave the words.
+/// The streams of which [`streams_to_array`] gave the words.
 ///
 /// # Errors
-/// Those of [`Pcg64::from_words`], and of [`stream_words`].
+/// Those of [`Pcg64::from_state_array`], and of [`streams_to_array`].
 pub fn streams_from_array(array: &[i64]) -> Result<Vec<Pcg64>> {
     let mut rngs = alloc::with_capacity("streams", array.len().div_ceil(Pcg64::STATE_LEN))?;
     let mut interrupt = InterruptCheck::default();

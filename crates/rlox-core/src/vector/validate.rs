@@ -11,7 +11,7 @@ pub(crate) fn check_num_envs(num_envs: usize) -> Result<()> {
     Err(Error::config("num_envs", "at least 1", "0", "ask for one or more environments"))
 }
 
-/// Refuses to go on while `unborn` environments have never been reset.
+/// Refuses to go on while `never_reset` environments have never been reset.
 pub(crate) fn check_started(never_reset: usize, doing: &'static str) -> Result<()> {
     if never_reset == 0 {
         return Ok(());

@@ -86,14 +86,14 @@ macro_rules! over_slices {
             $(#[$doc])*
             pub(crate) fn $name(s: F32s, x: &mut [f32]) {
                 let (whole, rest) = x.as_chunks_mut::<LANES>();
-                let mut line = Line::ZERO;
+                let mut line = AlignedF32x16::ZERO;
                 for chunk in whole {
                     line.0 = *chunk;
                     s.store($of(s, s.load(&line)), &mut line);
                     *chunk = line.0;
                 }
                 if !rest.is_empty() {
-                    line = Line([1.0; LANES]);
+                    line = AlignedF32x16([1.0; LANES]);
                     line.0[..rest.len()].copy_from_slice(rest);
                     s.store($of(s, s.load(&line)), &mut line);
                     rest.copy_from_slice(&line.0[..rest.len()]);

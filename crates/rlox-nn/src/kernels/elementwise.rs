@@ -28,7 +28,7 @@ macro_rules! in_place {
     ($($name:ident($s:ident, $x:ident) $body:expr;)*) => {$(
         on_f32s! {
             #[doc = concat!("`", stringify!($name), "` of each number, in place.")]
-            pub(crate) fn $name(s: F32s, lines: &mut [Line]) {
+            pub(crate) fn $name(s: F32s, lines: &mut [AlignedF32x16]) {
                 for line in lines {
                     let ($s, $x) = (s, s.load(line));
                     s.store($body, line);
@@ -49,7 +49,7 @@ macro_rules! gradients {
     ($($name:ident($s:ident, $d:ident, $of:ident) $body:expr;)*) => {$(
         on_f32s! {
             /// Multiplies gradients by the activation's derivative, given what the name says.
-            pub(crate) fn $name(s: F32s, $of: &[Line], gradients: &mut [Line]) {
+            pub(crate) fn $name(s: F32s, $of: &[AlignedF32x16], gradients: &mut [AlignedF32x16]) {
                 for (gradient, of) in gradients.iter_mut().zip($of) {
                     let ($s, $d, $of) = (s, s.load(gradient), s.load(of));
                     s.store($body, gradient);

@@ -112,7 +112,7 @@ fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     macro_rules! tiles {
         ($($m:literal)*) => {$(
             while most >= $m && extent.rows - i >= $m {
-                tile::<S, $m, N, T>(s, extent, a, b, onto, c, [i, j]);
+                multiply_tile::<S, $m, N, T>(s, extent, a, b, accumulate, c, [i, j]);
                 i += $m;
             }
         )*};

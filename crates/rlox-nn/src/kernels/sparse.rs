@@ -37,7 +37,7 @@ on_f32s! {
         macro_rules! strip {
             ($($w:literal)*) => {
                 match S::strip(extent.columns - j) {
-                    $($w => strip::<S, $w>(s, extent, a, b, onto, c, j),)*
+                    $($w => strip::<S, $w>(s, extent, a, b, accumulate, c, j),)*
                     _ => return j,
                 }
             };
@@ -57,7 +57,7 @@ on_f32s! {
         macro_rules! strip {
             ($($w:literal)*) => {
                 match S::strip(extent.columns - j) {
-                    $($w => transposed_strip::<S, $w>(s, extent, (a, first), b, onto, c, j),)*
+                    $($w => transposed_strip::<S, $w>(s, extent, (a, first), b, accumulate, c, j),)*
                     _ => return j,
                 }
             };

@@ -18,10 +18,10 @@ impl NetworkArch {
     ///
     /// ```
     /// use rlox_core::Pcg64;
-    /// use rlox_nn::{Activation, Init, Mlp, NetworkShape};
+    /// use rlox_nn::{Activation, Init, Mlp, NetworkArch};
     ///
     /// let network = Mlp::new(&[4, 32, 16, 2], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0))?;
-    /// let shape = NetworkShape::of(&network);
+    /// let shape = NetworkArch::of(&network);
     /// assert_eq!((shape.hidden, shape.activation), (vec![32, 16], Some(Activation::Tanh)));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```

@@ -25,13 +25,13 @@ const PARAMETERS: &str = "parameters";
 ///
 /// ```
 /// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Optimizer, clipped_step};
+/// use rlox_nn::{Activation, Init, Mlp, Network, Optimizer, clip_and_step};
 ///
 /// let mut net = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::orthogonal(1.0), &mut Pcg64::seed_from(0))?;
 /// let mut y = [0.0];
 /// net.forward(&[0.5, -0.5], 1, &mut y)?;
 /// net.backward(&[1.0], true, None)?;
-/// let norm = clipped_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(0.5))?;
+/// let norm = clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), Some(0.5))?;
 /// assert!(norm > 0.0);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

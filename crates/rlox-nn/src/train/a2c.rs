@@ -12,7 +12,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 
-/// Settings of A2C. The defaults are Stable-Baselines3's.
+/// ConfigMap of A2C. The defaults are Stable-Baselines3's.
 ///
 /// ```
 /// use rlox_nn::train::A2cConfig;

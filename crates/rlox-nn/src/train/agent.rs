@@ -21,8 +21,8 @@ pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 ///
 /// ```
 /// use rlox_core::{Pcg64, ResetOptions, Seeds, VectorEnv, envs};
-/// use rlox_nn::train::{OffPolicyAgent, OffPolicyMethod, SacConfig, SacLearner, Surroundings};
-/// use rlox_nn::{Mlp, SquashedPolicy, TwinCritics};
+/// use rlox_nn::train::{OffPolicyAgent, OffPolicyMethod, SacConfig, SacLearner, EnvInfo};
+/// use rlox_nn::{Mlp, SquashedPolicy, CriticEnsemble};
 ///
 /// let options = envs::MakeOptions {
 ///     num_envs: 1,
@@ -34,10 +34,10 @@ pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// let mut env = envs::make("Pendulum-v1", &options)?;
 /// let config = SacConfig { learning_starts: 8, batch_size: 8, ..SacConfig::default() };
 /// let networks = config.mlp(env.spec(), &[16, 16], &mut Pcg64::seed_from(0))?;
-/// type Learner = SacLearner<SquashedPolicy<Mlp>, TwinCritics<Mlp>>;
+/// type Learner = SacLearner<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
 /// let how = Learner::gathering(&config, env.spec())?;
 /// let learner = Learner::new(config, networks, env.spec(), 1)?;
-/// let mut agent = OffPolicyAgent::new(Box::new(learner), how, &Surroundings::of(env.as_ref()), [1, 2])?;
+/// let mut agent = OffPolicyAgent::new(Box::new(learner), how, &EnvInfo::of(env.as_ref()), [1, 2])?;
 /// env.reset(Seeds::Base(3), None, &ResetOptions::default(), &mut [0.0; 3])?;
 /// agent.start(env.as_ref(), None)?;
 /// while agent.timesteps() < 16 {
@@ -75,7 +75,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// actions and the choice of minibatches, the other what is drawn while learning.
     ///
     /// # Errors
-    /// Those of [`Gathering::check`], [`Error::Memory`] for a buffer that does not fit into memory, [`Error::Space`] for
+    /// Those of [`ReplayConfig::check`], [`Error::Memory`] for a buffer that does not fit into memory, [`Error::Space`] for
     /// actions of a Box without finite bounds.
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
@@ -119,7 +119,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.replay_memory.storage()
     }
 
-    /// Transitions made so far, all environments together.
+    /// QBatch made so far, all environments together.
     pub fn timesteps(&self) -> u64 {
         self.stepper.timesteps
     }
@@ -147,7 +147,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Begins episodes everywhere, in environments that have been reset. A normaliser counts the observations.
     ///
     /// # Errors
-    /// Those of [`OffPolicyAgent::go_on`], and of the normaliser.
+    /// Those of [`OffPolicyAgent::attach`], and of the normaliser.
     pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach(env)?;
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
@@ -156,7 +156,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// The same of environments elsewhere, with their observations, `[N, d]`, and what is allowed there if they say so.
     ///
     /// # Errors
-    /// Those of [`OffPolicyAgent::go_on_at`], and of the normaliser.
+    /// Those of [`OffPolicyAgent::attach_at`], and of the normaliser.
     pub fn start_from_obs(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach_at(obs, masks)?;
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
@@ -337,7 +337,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         actions.iter().chain([order, learning])
     }
 
-    /// Counts, streams as [`OffPolicyAgent::streams`] gave them, [`OffPolicyAgent::left_over`] and
+    /// Counts, streams as [`OffPolicyAgent::streams`] gave them, [`OffPolicyAgent::remainder`] and
     /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
     ///
     /// # Errors
@@ -375,7 +375,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         (sum + 1.0).min(9e15)
     }
 
-    /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::set_standing`], which forgets it.
+    /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::load_progress_state`], which forgets it.
     pub fn load_last_update(&mut self, last_update: Option<OffPolicyUpdateStats>) {
         self.last_update = last_update;
     }

@@ -56,7 +56,7 @@ pub trait Algorithm: Send {
         self.explore(obs, masks, rngs, progress, actions)
     }
 
-    /// Adds noise to the actions of a step, those of the beginning that are random included, where it has noise.
+    /// Adds noise to the actions of a step, those of the parse_auto that are random included, where it has noise.
     ///
     /// # Errors
     /// [`Error::Shape`] for other actions than the environments'.

@@ -45,7 +45,7 @@ struct CheckpointInfo<'a> {
 /// What a checkpoint says of a trainer of the same kind, but for what it has learned.
 struct LoadedState {
     counters: Counters,
-    /// In the order in which [`About::streams`] names them.
+    /// In the order in which [`CheckpointInfo::streams`] names them.
     streams: Vec<Pcg64>,
     normalizer: Option<Normalizer>,
     /// To be checked by the environments.

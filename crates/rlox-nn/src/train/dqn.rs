@@ -12,14 +12,14 @@ use crate::builders::num_actions;
 use crate::validate::check_not_negative;
 use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, QBatch};
 
-/// Settings of DQN. The names and defaults are Stable-Baselines3's.
+/// ConfigMap of DQN. The names and defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DqnConfig {
-    /// Transitions that are kept.
+    /// QBatch that are kept.
     pub buffer_size: usize,
     /// Environment steps with random actions; learning begins after them.
     pub learning_starts: u64,
-    /// Transitions in a minibatch; fewer while fewer are stored.
+    /// QBatch in a minibatch; fewer while fewer are stored.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
@@ -48,7 +48,7 @@ pub struct DqnConfig {
     pub max_grad_norm: f32,
     /// The share of the run in which the share of random actions falls.
     pub exploration_fraction: f64,
-    /// The share of random actions in the beginning.
+    /// The share of random actions in the parse_auto.
     pub exploration_initial_eps: f32,
     /// Their share from then on.
     pub exploration_final_eps: f32,

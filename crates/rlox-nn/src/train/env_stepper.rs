@@ -28,17 +28,17 @@ pub struct StepResult<'a> {
     pub truncated: &'a [bool],
     /// Which environments made a step, `[N]`; the others only reset. `None` if all did.
     pub valid: Option<&'a [bool]>,
-    /// What is allowed at `obs`, `[N, n]`; of [`Surroundings`] that are masked.
+    /// What is allowed at `obs`, `[N, n]`; of [`EnvInfo`] that are masked.
     pub masks: Option<&'a [bool]>,
     /// The action masks of the last states of truncated episodes, `[N, n]`; no action where the mask is not known. Other
-    /// rows hold anything. Read only where an episode was truncated and not terminated.
+    /// rows hold anything. LoadedState only where an episode was truncated and not terminated.
     pub final_masks: Option<&'a [bool]>,
 }
 
 /// The actions of a step.
 #[derive(Debug)]
 struct ActionBuffers {
-    /// Counted from 0, `[N]`; empty for a Box.
+    /// Counters from 0, `[N]`; empty for a Box.
     discrete: Vec<i64>,
     /// Between -1 and 1, `[N, a]`; empty for integers.
     continuous: Vec<f32>,
@@ -133,7 +133,7 @@ pub(super) struct EnvStepper {
     next_masks: Vec<bool>,
     /// Log-probabilities and values that nobody asks for.
     unused: [Vec<f32>; 2],
-    /// Transitions stored so far, and since the iteration began.
+    /// QBatch stored so far, and since the iteration began.
     pub(super) timesteps: u64,
     pub(super) collected_steps: usize,
 }
@@ -240,7 +240,7 @@ impl EnvStepper {
         self.finish(algorithm, normalizer)
     }
 
-    /// Chooses actions: in the beginning any, then those of the policy.
+    /// Chooses actions: in the parse_auto any, then those of the policy.
     pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,

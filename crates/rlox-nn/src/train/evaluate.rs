@@ -26,7 +26,7 @@ const CHUNK: usize = 1 << 14;
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut q = QNetworks::mlp(env.spec(), &[8], Activation::Relu, &mut Pcg64::seed_from(0))?;
 /// let mut actions = [9, 9];
-/// q.act_greedily(&[0.1; 8], None, ActionsMut::Discrete(&mut actions))?;
+/// q.act_greedy(&[0.1; 8], None, ActionsMut::Discrete(&mut actions))?;
 /// assert!(actions[0] < 2 && actions[0] == actions[1]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

@@ -15,7 +15,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer, PolicyLoss};
 
-/// Settings of IMPALA.
+/// ConfigMap of IMPALA.
 ///
 /// ```
 /// use rlox_nn::train::ImpalaConfig;

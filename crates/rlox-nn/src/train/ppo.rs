@@ -13,7 +13,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss};
 
-/// Settings of PPO. The defaults are Stable-Baselines3's.
+/// ConfigMap of PPO. The defaults are Stable-Baselines3's.
 ///
 /// ```
 /// use rlox_nn::train::PpoConfig;

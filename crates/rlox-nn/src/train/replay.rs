@@ -21,7 +21,7 @@ const NEXT_MASKS: &str = "next_masks";
 pub struct Priorities {
     /// From uniform (0) to proportional (1); 0.6 is usual.
     pub alpha: f32,
-    /// The exponent of the weights in the beginning; 0.4 is usual.
+    /// The exponent of the weights in the parse_auto; 0.4 is usual.
     pub beta: f32,
 }
 
@@ -35,11 +35,11 @@ impl Priorities {
 /// How off-policy methods collect transitions and sample them: what their settings have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayConfig {
-    /// Transitions that are kept.
+    /// QBatch that are kept.
     pub buffer_size: usize,
     /// Environment steps with random actions, before anything is learned.
     pub learning_starts: u64,
-    /// Transitions in a minibatch.
+    /// QBatch in a minibatch.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
@@ -57,12 +57,12 @@ pub struct ReplayConfig {
     pub prioritized: Option<Priorities>,
 }
 
-/// The [`Gathering`] of settings that have fields of its names. They have them themselves, and not a `Gathering`: a
+/// The [`ReplayConfig`] of settings that have fields of its names. They have them themselves, and not a `ReplayConfig`: a
 /// config is one literal with one `..default()`, flat as the Python package's and Stable-Baselines3's, which it could
-/// not be with a struct inside. What is checked alike is checked in [`Gathering::check`].
+/// not be with a struct inside. What is checked alike is checked in [`ReplayConfig::check`].
 macro_rules! replay_config {
     ($config:expr, $prioritized:expr) => {
-        Gathering {
+        ReplayConfig {
             buffer_size: $config.buffer_size,
             learning_starts: $config.learning_starts,
             batch_size: $config.batch_size,
@@ -315,7 +315,7 @@ impl ReplayMemory {
         if excluded_indices.is_empty() {
             return Ok(());
         }
-        // Transitions that are never learned from would keep the largest priority and fill later minibatches.
+        // QBatch that are never learned from would keep the largest priority and fill later minibatches.
         let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
         errors.clear();
         errors.resize(excluded_indices.len(), least);

@@ -19,7 +19,7 @@ use crate::{
 /// What entropy is worth to SAC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EntCoef {
-    /// Learned, from `initial` on, so that the entropy comes near a target.
+    /// UpdateStats, from `initial` on, so that the entropy comes near a target.
     Auto {
         /// What it begins with, above 0.
         initial: f32,
@@ -30,14 +30,14 @@ pub enum EntCoef {
     Fixed(f32),
 }
 
-/// Settings of SAC. The names and defaults are Stable-Baselines3's.
+/// ConfigMap of SAC. The names and defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SacConfig {
-    /// Transitions that are kept.
+    /// QBatch that are kept.
     pub buffer_size: usize,
     /// Environment steps with random actions; learning begins after them.
     pub learning_starts: u64,
-    /// Transitions in a minibatch; fewer while fewer are stored.
+    /// QBatch in a minibatch; fewer while fewer are stored.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
@@ -65,7 +65,7 @@ pub struct SacConfig {
     pub use_sde: bool,
     /// Steps until the noise of state-dependent exploration is drawn anew; 0, their -1, for once an iteration.
     pub sde_sample_freq: usize,
-    /// Whether state-dependent exploration takes the place of random actions in the beginning.
+    /// Whether state-dependent exploration takes the place of random actions in the parse_auto.
     pub use_sde_at_warmup: bool,
     /// Where the logarithms of the standard deviations of state-dependent exploration begin.
     pub log_std_init: f32,
@@ -125,7 +125,7 @@ impl SacConfig {
     /// in Stable-Baselines3.
     ///
     /// # Errors
-    /// Those of [`SquashedPolicy::mlp`], [`SquashedPolicy::mlp_with_sde`] and [`TwinCritics::mlp`].
+    /// Those of [`SquashedPolicy::mlp`], [`SquashedPolicy::mlp_with_sde`] and [`CriticEnsemble::mlp`].
     pub fn mlp(
         &self,
         spec: &EnvSpec,

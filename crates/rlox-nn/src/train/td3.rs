@@ -16,14 +16,14 @@ use crate::{
     Smoothing, CriticEnsemble, CriticBatch, validate,
 };
 
-/// Settings of TD3. The names and defaults are Stable-Baselines3's.
+/// ConfigMap of TD3. The names and defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Td3Config {
-    /// Transitions that are kept.
+    /// QBatch that are kept.
     pub buffer_size: usize,
     /// Environment steps with random actions; learning begins after them.
     pub learning_starts: u64,
-    /// Transitions in a minibatch; fewer while fewer are stored.
+    /// QBatch in a minibatch; fewer while fewer are stored.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
@@ -95,7 +95,7 @@ impl Td3Config {
     /// Stable-Baselines3.
     ///
     /// # Errors
-    /// Those of [`DeterministicActor::mlp`] and [`TwinCritics::mlp`].
+    /// Those of [`DeterministicActor::mlp`] and [`CriticEnsemble::mlp`].
     pub fn mlp(
         &self,
         spec: &EnvSpec,

@@ -71,7 +71,7 @@ macro_rules! from_array {
             fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>> {
                 $(
                     if let Some(array) = typed::<$wider>(array.as_any()) {
-                        let found = strange(array, |x: $wider| <$target>::try_from(x).is_err())?;
+                        let found = find_invalid(array, |x: $wider| <$target>::try_from(x).is_err())?;
                         return Ok(found.map(i128::from));
                     }
                 )*
@@ -85,7 +85,7 @@ macro_rules! from_array {
                 }
                 $(
                     if let Some(array) = typed::<$source>(array.as_any()) {
-                        return Some(collected(array, long, |x: $source| x.as_()));
+                        return Some(convert_elements(array, long, |x: $source| x.as_()));
                     }
                 )*
                 Some(from_booleans(array.cast::<PyArrayDyn<bool>>().ok()?, long, |x| u8::from(x).as_()))

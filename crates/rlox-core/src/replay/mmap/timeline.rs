@@ -5,7 +5,7 @@
 pub(super) struct Timeline {
     count: usize,
     /// In rising order, of the first row and the number; the rows before them all have the number 0.
-    branches: [(u64, u64); Self::MOST],
+    branches: [(u64, u64); Self::MAX_BRANCHES],
 }
 
 impl Timeline {

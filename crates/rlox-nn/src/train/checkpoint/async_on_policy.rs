@@ -16,7 +16,7 @@ const ROLLOUTS: &str = "rollouts";
 impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Writes a checkpoint into the folder `path`, or leaves what was there ([`Checkpoint::write`]): weights, optimiser,
     /// random streams and counters. It is as [`OnPolicy::save`](crate::train::OnPolicy::save) writes it, and in lockstep
-    /// without lag one with a single actor may be loaded by either.
+    /// without staleness one with a single actor may be loaded by either.
     ///
     /// Rollouts under way are not in it, and go on. With a bound of 0 in lockstep there are none: where all environments
     /// stand is saved too, if they can tell ([`rlox_core::VectorEnv::state`]) and are actors' in this process, and a
@@ -48,7 +48,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     ///
     /// # Errors
     /// Those of [`Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not finite; what was
-    /// there stays. In lockstep without lag those of [`rlox_core::AsyncCollector::pause`], and of a first reset.
+    /// there stays. In lockstep without staleness those of [`rlox_core::AsyncCollector::pause`], and of a first reset.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let snapshot = self.snapshot()?;
         let rollouts = self.collector.version()?;
@@ -73,7 +73,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// trainer with the same settings, as many actors with as many environments, and the same shape of the policy;
     /// [`AsyncOnPolicy::resume`] goes on from there.
     ///
-    /// Actors begin new rollouts with the weights that were loaded, and the bound of their lag holds from there on. Where
+    /// Actors begin new rollouts with the weights that were loaded, and the bound of their staleness holds from there on. Where
     /// the checkpoint does not say where environments stand, or the bound is not 0 in lockstep, they begin new episodes;
     /// lockstep is still repeatable. Actors whose environments are elsewhere ([`rlox_core::Collect::state`]) go on with the
     /// episodes they are in.

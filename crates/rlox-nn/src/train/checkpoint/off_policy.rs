@@ -201,7 +201,7 @@ impl ProgressState {
         Ok(())
     }
 
-    /// Reads noise of so many numbers from a manifest, at most `due_limit` minibatches that are due, and the rest.
+    /// Reads noise of so many numbers from a manifest, at most `pending_limit` minibatches that are due, and the rest.
     fn read(checkpoint: &Checkpoint, noise: usize, pending_limit: f64) -> Result<Self> {
         let counters = checkpoint.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
@@ -240,7 +240,7 @@ impl OffPolicyUpdateStats {
         })
     }
 
-    /// What [`OffPolicyLearned::to_json`] made; `None` of anything else.
+    /// What [`OffPolicyUpdateStats::to_json`] made; `None` of anything else.
     fn from_json(value: &Value) -> Option<Self> {
         let field = |name: &str| match value.get(name)? {
             Value::Null => Some(None),

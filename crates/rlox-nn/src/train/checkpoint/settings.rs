@@ -1,4 +1,4 @@
-//! Settings as checkpoints tell of them: by the names that the Python package has for them.
+//! ConfigMap as checkpoints tell of them: by the names that the Python package has for them.
 
 use rlox_core::{StalenessPolicy, Checkpoint, Error, NormalizerOptions, Result};
 use serde_json::{Map, Value, json};
@@ -191,7 +191,7 @@ pub(in crate::train) fn actor_critic_arch(
     config_map
 }
 
-/// The names in [`shape`] and [`shape_of`]: checkpoints of policies that do not tell leave them out, and there the tensors
+/// The names in [`shape`] and [`network_arch`]: checkpoints of policies that do not tell leave them out, and there the tensors
 /// must do.
 const ARCH_KEYS: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 

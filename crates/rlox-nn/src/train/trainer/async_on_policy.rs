@@ -17,7 +17,7 @@ use crate::{ActorCritic, NamedTensors};
 /// The trainer of an on-policy method with the settings `A`, whose actors are threads with environments and a copy of the
 /// policy each: [`Impala`](crate::train::Impala), or PPO and A2C with rollouts that are a bounded number of updates old.
 ///
-/// In lockstep without lag, one actor and a learner do what [`OnPolicy`](crate::train::OnPolicy) does, number by number.
+/// In lockstep without staleness, one actor and a learner do what [`OnPolicy`](crate::train::OnPolicy) does, number by number.
 pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
