@@ -26,11 +26,11 @@ use crate::sync::gil::{detach, without_gil};
 /// Args:
 ///     addresses: Of workers, "host:port" or with "https://".
 ///     env_id, n, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv, with n as num_envs.
-///     reach: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
+///     client_options: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
 ///         "recovery_timeout": seconds, "snapshot_every": int}.
 ///
 /// Returns:
-///     They, and a function that tells their faults so far: {"lost", "recovered", "replayed": int, "longest": seconds}.
+///     They, and a function that tells their faults so far: {"lost", "restarted", "replayed": int, "longest": seconds}.
 ///
 /// Raises:
 ///     ValueError, TypeError: What makes no sense, and what a worker refuses.
@@ -45,9 +45,9 @@ pub(crate) fn remote_env(
     autoreset_mode: &Bound<'_, PyAny>,
     max_episode_steps: &Bound<'_, PyAny>,
     kwargs: &Bound<'_, PyDict>,
-    reach: &Bound<'_, PyDict>,
+    client_options: &Bound<'_, PyDict>,
 ) -> PyResult<(NativeVectorEnv, Py<PyAny>)> {
-    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(reach)?);
+    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(client_options)?);
     let base = base_of(seed)?;
     let env = EnvOptions {
         seed: base.unwrap_or(0),
@@ -76,7 +76,7 @@ fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py
         let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
         let dict = new_dict(args.py())?;
         dict.set_item("lost", all.iter().map(|one| one.lost).sum::<u64>())?;
-        dict.set_item("recovered", all.iter().map(|one| one.restarted).sum::<u64>())?;
+        dict.set_item("restarted", all.iter().map(|one| one.restarted).sum::<u64>())?;
         dict.set_item("replayed", all.iter().map(|one| one.replayed).sum::<u64>())?;
         dict.set_item("longest", all.iter().map(|one| one.longest).max().unwrap_or_default().as_secs_f64())?;
         Ok::<_, PyErr>(dict.unbind())
@@ -110,14 +110,14 @@ impl Collect<Weights, FilledRollout> for Remote {
 /// makes it.
 ///
 /// Args:
-///     addresses, reach: As for `remote_env`; actor i begins at address i, the first comes after the last.
+///     addresses, client_options: As for `remote_env`; actor i begins at address i, the first comes after the last.
 ///     env_id, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
 ///     num_actors: How many.
 ///     env: The learner's environments, which those of workers must equal.
-///     buffers: `max_lag + 1` rollouts, each for an actor's environments.
+///     buffers: `max_staleness + 1` rollouts, each for an actor's environments.
 ///     weights: The learner's policy.
 ///     seed: Of the first environment; those of the next actor come after it.
-///     stream, max_lag, lockstep, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
+///     stream, max_staleness, deterministic, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
 ///
 /// Returns:
 ///     They, and a function that tells their faults so far, as that of `remote_env`.
@@ -135,23 +135,23 @@ pub(crate) fn remote_actors(
     weights: &Bound<'_, PyAny>,
     seed: &Bound<'_, PyAny>,
     stream: &Bound<'_, PyAny>,
-    max_lag: &Bound<'_, PyAny>,
-    #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
+    max_staleness: &Bound<'_, PyAny>,
+    #[pyo3(from_py_with = switches::deterministic)] deterministic: bool,
     gamma: &Bound<'_, PyAny>,
     gae_lambda: &Bound<'_, PyAny>,
     sde_sample_freq: &Bound<'_, PyAny>,
     autoreset_mode: &Bound<'_, PyAny>,
     max_episode_steps: &Bound<'_, PyAny>,
     kwargs: &Bound<'_, PyDict>,
-    reach: &Bound<'_, PyDict>,
+    client_options: &Bound<'_, PyDict>,
 ) -> PyResult<(NativeActors, Py<PyAny>)> {
-    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(reach)?);
+    let (addresses, options) = (parse_addresses(addresses)?, parse_client_options(client_options)?);
     let num_actors = count("num_actors", num_actors)?;
-    let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
+    let staleness_policy = StalenessPolicy { max_staleness: count("max_staleness", max_staleness)?, deterministic };
     staleness_policy.check(num_actors).map_err(to_py)?;
     let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
     if buffers.len() as u64 != staleness_policy.max_staleness as u64 + 1 {
-        let (expected, got) = (format!("{}, max_lag + 1", staleness_policy.max_staleness as u64 + 1), buffers.len().to_string());
+        let (expected, got) = (format!("{}, max_staleness + 1", staleness_policy.max_staleness as u64 + 1), buffers.len().to_string());
         return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
     }
     let learner = crate::convert::args::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
@@ -232,7 +232,7 @@ fn parse_client_options(dict: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
             "reply_timeout" => options.reply_timeout = seconds("reply_timeout")?,
             "recovery_timeout" => options.recovery_timeout = seconds("recovery_timeout")?,
             "snapshot_every" => options.snapshot_every = count("snapshot_every", &value)?,
-            _ => return Err(type_error("reach", "known names", &name, "pass what rlox.distributed.remote does")),
+            _ => return Err(type_error("client_options", "known names", &name, "pass what rlox.distributed.remote does")),
         }
     }
     Ok(options)

@@ -30,7 +30,7 @@ use sequences::SequenceRequest;
 ///
 /// Args:
 ///     capacity: How many transitions it holds; the oldest make room for new ones. Of several environments it is rounded
-///         down to whole rows of all of them, but not to less than one such row: the attribute `capacity` tells.
+///         down to whole_episodes rows of all of them, but not to less than one such row: the attribute `capacity` tells.
 ///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
 ///     num_envs: How many environments step together. Each `push_batch` adds one row for each of them then.
@@ -188,7 +188,7 @@ impl ReplayBuffer {
     ///     length: The most steps from the start on.
     ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
     ///     burn_in: The most steps of the episode before the start, to bring a recurrent state up to date on.
-    ///     whole: Whether only episodes are sampled of which every step is stored, from the first step on, each as
+    ///     whole_episodes: Whether only episodes are sampled of which every step is stored, from the first step on, each as
     ///         likely as another. Of longer ones the first `length` steps come.
     ///     out: A dict that an earlier call with the same sizes gave, to be overwritten.
     ///
@@ -199,19 +199,19 @@ impl ReplayBuffer {
     ///     are from the start on; `indices` (B,) int64: the starts' numbers.
     ///
     /// Raises:
-    ///     ValueError: No transitions, no whole episode, sizes that make no sense, arrays in `out` that do not fit.
+    ///     ValueError: No transitions, no whole_episodes episode, sizes that make no sense, arrays in `out` that do not fit.
     ///     MemoryError: They do not fit into memory.
     ///
     /// >>> import rlox
     /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=1, act_dim=1)
     /// >>> for t in range(3):
     /// ...     buffer.push([t], [0.0], 1.0, t == 2, False, next_obs=[t + 1])
-    /// >>> batch = buffer.sample_sequences(1, 4, whole=True)
+    /// >>> batch = buffer.sample_sequences(1, 4, whole_episodes=True)
     /// >>> obs, mask = batch.get("obs"), batch.get("mask")
     /// >>> obs.ravel().tolist(), mask.ravel().tolist()
     /// ([0.0, 1.0, 2.0, 0.0], [True, True, True, False])
-    #[pyo3(signature = (batch_size, length, seed=None, *, burn_in=None, whole=false, out=None),
-        text_signature = "($self, batch_size, length, seed=None, *, burn_in=0, whole=False, out=None)")]
+    #[pyo3(signature = (batch_size, length, seed=None, *, burn_in=None, whole_episodes=false, out=None),
+        text_signature = "($self, batch_size, length, seed=None, *, burn_in=0, whole_episodes=False, out=None)")]
     fn sample_sequences<'py>(
         &self,
         py: Python<'py>,
@@ -219,7 +219,7 @@ impl ReplayBuffer {
         length: &Bound<'py, PyAny>,
         seed: Option<&Bound<'py, PyAny>>,
         burn_in: Option<&Bound<'py, PyAny>>,
-        #[pyo3(from_py_with = switches::whole)] whole: bool,
+        #[pyo3(from_py_with = switches::whole_episodes)] whole_episodes: bool,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole_episodes, out })
@@ -247,7 +247,7 @@ impl ReplayBuffer {
         self.buffer.load_state(py, arrays)
     }
 
-    /// Writes the folder `path`: a manifest and what is stored, checksummed, whole or not at all. A buffer or checkpoint
+    /// Writes the folder `path`: a manifest and what is stored, checksummed, whole_episodes or not at all. A buffer or checkpoint
     /// that is there is replaced.
     ///
     /// Raises:
@@ -276,7 +276,7 @@ impl ReplayBuffer {
         Ok(Self { buffer: Buffer::load(py, path, "ReplayBuffer")? })
     }
 
-    /// How many transitions it can hold: whole rows of all environments.
+    /// How many transitions it can hold: whole_episodes rows of all environments.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().capacity()))

@@ -268,7 +268,7 @@ impl RolloutBuffer {
     ///
     /// Args:
     ///     obs: (N, *obs_shape), raw, of the buffer's dtype; what is inside its range is converted.
-    ///     fresh: They come from a reset, so the normaliser's statistics take them in.
+    ///     is_new: They come from a reset, so the normaliser's statistics take them in.
     ///     normalizer: A `Normalizer`, or None.
     ///     ended: For environments in NEXT_STEP mode, bool (N,): whose episode has ended, so that their next step only
     ///         resets. None for environments that reset in the same step.
@@ -276,12 +276,12 @@ impl RolloutBuffer {
     /// Raises:
     ///     TypeError: Observations of another kind: real numbers for integers, integers for booleans.
     ///     ValueError: A wrong shape, NaN or infinite observations, a number outside the dtype.
-    #[pyo3(signature = (obs, fresh=true, normalizer=None, ended=None))]
+    #[pyo3(signature = (obs, is_new=true, normalizer=None, ended=None))]
     fn begin(
         &self,
         py: Python<'_>,
         obs: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = switches::fresh)] fresh: bool,
+        #[pyo3(from_py_with = switches::is_new)] is_new: bool,
         normalizer: Option<&Bound<'_, PyAny>>,
         ended: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
@@ -297,9 +297,9 @@ impl RolloutBuffer {
         let (obs, ended) = (obs.get(), ended.as_ref().map(Flags::slice));
         self.inner.with(py, self.long, |buffer| match normalizer {
             Some(normalizer) => {
-                normalizer.inner.enter(|normalizer| buffer.begin_with(obs, fresh, ended, Some(normalizer)))
+                normalizer.inner.enter(|normalizer| buffer.begin_with(obs, is_new, ended, Some(normalizer)))
             }
-            None => buffer.begin_with(obs, fresh, ended, None),
+            None => buffer.begin_with(obs, is_new, ended, None),
         })
     }
 

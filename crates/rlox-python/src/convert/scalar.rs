@@ -182,7 +182,7 @@ pub(crate) mod switches {
             )*
         };
     }
-    switches!(fresh obs reward noise stop in_order masked idling whole lockstep);
+    switches!(is_new obs reward noise stop in_order masked idling whole_episodes deterministic);
 }
 
 /// True or False, Python's or NumPy's.

@@ -167,7 +167,7 @@ impl NativeVectorEnv {
         dict.set_item("id", &self.spec.id)?;
         dict.set_item("max_episode_steps", self.spec.max_episode_steps)?;
         dict.set_item("has_action_masks", self.masks)?;
-        dict.set_item("restorable", self.restorable)?;
+        dict.set_item("supports_state", self.restorable)?;
         dict.set_item("observation", space_dict(py, &self.spec.observation)?)?;
         dict.set_item("action", space_dict(py, &self.spec.action)?)?;
         Ok(dict)
@@ -330,7 +330,7 @@ impl NativeVectorEnv {
         self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, policy_step, normalizer))
     }
 
-    fn drain_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
+    fn pop_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, self.long, |inner| {
             let count = inner.env.episodes().len();
             let (mut returns, mut lengths, mut int_lengths) = (with_capacity(count)?, with_capacity(count)?, with_capacity(count)?);
@@ -343,7 +343,7 @@ impl NativeVectorEnv {
 
     /// How many episodes the last `drain_episodes` could not give, as only the newest 16,384 are kept.
     #[getter]
-    fn episodes_dropped(&self, py: Python<'_>) -> PyResult<u64> {
+    fn dropped_episodes(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner.with(py, self.long, |inner| Ok(inner.dropped))
     }
 

@@ -166,12 +166,12 @@ impl Collect<Weights, FilledRollout> for PythonActor {
 /// Args:
 ///     envs: Native environments that have been reset, those of one actor each.
 ///     policies: A policy for each actor, of the learner's shape.
-///     buffers: `max_lag + 1` rollouts, each for an actor's environments.
+///     buffers: `max_staleness + 1` rollouts, each for an actor's environments.
 ///     weights: The learner's policy.
 ///     stream: int64 (6,), the words of the stream that each rollout's seed comes from.
 ///     normalizer: Of the only actor's observations and rewards, or None.
-///     max_lag: How many updates a rollout's policy may be behind.
-///     lockstep: Whether everybody waits for everybody, so that runs are repeatable.
+///     max_staleness: How many updates a rollout's policy may be behind.
+///     deterministic: Whether everybody waits for everybody, so that runs are repeatable.
 ///
 /// Raises:
 ///     ValueError, TypeError: What does not fit together; a bound that is too small.
@@ -194,7 +194,7 @@ type PoppedRollout<'py> =
 impl NativeActors {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
-    #[pyo3(signature = (envs, policies, buffers, weights, stream, normalizer, max_lag, lockstep, gamma, gae_lambda, sde_sample_freq))]
+    #[pyo3(signature = (envs, policies, buffers, weights, stream, normalizer, max_staleness, deterministic, gamma, gae_lambda, sde_sample_freq))]
     fn new(
         py: Python<'_>,
         envs: &Bound<'_, PyAny>,
@@ -203,8 +203,8 @@ impl NativeActors {
         weights: &Bound<'_, PyAny>,
         stream: &Bound<'_, PyAny>,
         normalizer: Option<&Bound<'_, PyAny>>,
-        max_lag: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
+        max_staleness: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = switches::deterministic)] deterministic: bool,
         gamma: &Bound<'_, PyAny>,
         gae_lambda: &Bound<'_, PyAny>,
         sde_sample_freq: &Bound<'_, PyAny>,
@@ -219,7 +219,7 @@ impl NativeActors {
                 Ok::<_, PyErr>(Arc::new(instance::<Normalizer>("normalizer", object, "Normalizer")?.clone().unbind()))
             })
             .transpose()?;
-        let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
+        let staleness_policy = StalenessPolicy { max_staleness: count("max_staleness", max_staleness)?, deterministic };
         let config = CollectConfig {
             gamma: number("gamma", gamma)?,
             gae_lambda: number("gae_lambda", gae_lambda)?,
@@ -253,18 +253,18 @@ impl NativeActors {
     ///
     /// What they raise, `next` raises.
     #[staticmethod]
-    fn calling(
+    fn start_python_actors(
         py: Python<'_>,
         actors: &Bound<'_, PyAny>,
         weights: Bound<'_, PyAny>,
         stream: &Bound<'_, PyAny>,
-        max_lag: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = switches::lockstep)] lockstep: bool,
+        max_staleness: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = switches::deterministic)] deterministic: bool,
     ) -> PyResult<Self> {
         let mismatch = || type_error("actors", "a sequence of actors", &short_repr(actors), "pass a list of them");
         let actor_objects = sequence(actors).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
         let seeds = seeds_of(stream)?;
-        let staleness_policy = StalenessPolicy { max_staleness: count("max_lag", max_lag)?, deterministic };
+        let staleness_policy = StalenessPolicy { max_staleness: count("max_staleness", max_staleness)?, deterministic };
         staleness_policy.check(actor_objects.len()).map_err(to_py)?;
         let raised = Arc::<Mutex<Option<PyErr>>>::default();
         let boxed = |actor: Bound<'_, PyAny>| -> Box<dyn Collect<Weights, FilledRollout>> {
@@ -281,7 +281,7 @@ impl NativeActors {
     /// Raises:
     ///     ValueError, FloatingPointError: The first error of an actor; all have ended then.
     ///     RuntimeError: An actor panicked.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<PoppedRollout<'py>>> {
+    fn pop<'py>(&self, py: Python<'py>) -> PyResult<Option<PoppedRollout<'py>>> {
         let popped = self.inner.with(py, true, |collector| {
             let Some(rollout) = collector.recv_unless(&mut || self.stop.load(Ordering::Relaxed))? else {
                 return Ok(None);
@@ -303,7 +303,7 @@ impl NativeActors {
 
     /// Whether `next` shall give None rather than wait.
     #[pyo3(signature = (stop))]
-    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
+    fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
@@ -334,16 +334,16 @@ impl NativeActors {
         Ok(state.to_vec().into_pyarray(py))
     }
 
-    /// Counts and seconds so far: "rollouts", "total_lag", "largest_lag", "learner_waited", "actors_waited".
+    /// Counts and seconds so far: "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds", "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
         let PipelineStats { rollouts, total_staleness: total_staleness, max_staleness: max_staleness, learner_wait: learner_wait, actor_wait: actor_wait } = stats;
         let dict = new_dict(py)?;
         dict.set_item("rollouts", rollouts)?;
-        dict.set_item("total_lag", total_staleness)?;
-        dict.set_item("largest_lag", max_staleness)?;
-        dict.set_item("learner_waited", learner_wait.as_secs_f64())?;
-        dict.set_item("actors_waited", actor_wait.as_secs_f64())?;
+        dict.set_item("total_staleness", total_staleness)?;
+        dict.set_item("max_staleness", max_staleness)?;
+        dict.set_item("learner_wait_seconds", learner_wait.as_secs_f64())?;
+        dict.set_item("actor_wait_seconds", actor_wait.as_secs_f64())?;
         Ok(dict)
     }
 

@@ -121,18 +121,18 @@ impl NativeAgent {
 
     /// Whether an iteration shall end early; stays set until it is cleared.
     #[getter]
-    fn stopping(&self) -> bool {
+    fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
-    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
+    fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
     /// Whether it knows where the environments stand.
     #[getter]
-    fn started(&self, py: Python<'_>) -> PyResult<bool> {
+    fn env_initialized(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))
     }
 
@@ -145,13 +145,13 @@ impl NativeAgent {
     }
 
     /// Goes on where native environments stand, in the middle of their episodes.
-    fn go_on(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn attach(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         env.with_env_and_normalizer(py, None, |env, _| self.inner.enter(|inner| inner.agent.attach(env)))
     }
 
     /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
-    /// exploration goes on by `growth`, the share that one transition is of the run.
+    /// exploration goes on by `progress_per_step`, the share that one transition is of the run.
     ///
     /// Returns:
     ///     False if `stopping` ended it early. The steps that were made count.
@@ -159,20 +159,20 @@ impl NativeAgent {
     /// Raises:
     ///     ValueError: Environments that do not fit or were not started; numbers that are not finite.
     ///     FloatingPointError: What was computed is NaN or infinite.
-    #[pyo3(signature = (env, progress, normalizer=None, growth=None))]
+    #[pyo3(signature = (env, progress, normalizer=None, progress_per_step=None))]
     fn iterate(
         &self,
         py: Python<'_>,
         env: &Bound<'_, PyAny>,
         progress: &Bound<'_, PyAny>,
         normalizer: Option<&Bound<'_, PyAny>>,
-        growth: Option<&Bound<'_, PyAny>>,
+        progress_per_step: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, growth) = (number("progress", progress)?, parse_progress_per_step(growth)?);
+        let (progress, progress_per_step) = (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
         let done = env.with_env_and_normalizer(py, normalizer_of(normalizer)?, |env, normalizer| {
             self.inner.enter(|inner| {
-                inner.agent.set_progress_per_step(growth)?;
+                inner.agent.set_progress_per_step(progress_per_step)?;
                 Ok(inner.agent.iterate(env, normalizer, progress, &mut self.stop_fn()))
             })
         })?;
@@ -186,7 +186,7 @@ impl NativeAgent {
     }
 
     /// Counts, and what was learned last: timesteps, updates, and means over the last iteration that learned.
-    fn said<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (timesteps, updates, learned, rate) = self.inner.with(py, false, |inner| {
             let agent = &inner.agent;
             let rate = agent.learner().exploration_rate(agent.progress());
@@ -307,7 +307,7 @@ impl NativeAgent {
 
     /// Where the action noise is, float32 (num_envs * action numbers,), or empty; what is due of a minibatch; how far the run
     /// was in the last iteration.
-    fn standing<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
+    fn progress_state<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
         let (noise, due, progress) = self.inner.with(py, true, |inner| {
             let agent = &inner.agent;
             Ok((agent.learner().noise().to_vec(), agent.remainder(), agent.progress()))
@@ -316,7 +316,7 @@ impl NativeAgent {
     }
 
     /// Returns the largest number of minibatches that can be due after this many timesteps.
-    fn due_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
+    fn pending_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
         self.inner.with(py, false, |inner| Ok(inner.agent.pending_limit(timesteps)))
     }
@@ -325,7 +325,7 @@ impl NativeAgent {
     ///
     /// Raises:
     ///     ValueError: They are another's; nothing has changed then.
-    fn set_standing(
+    fn load_progress_state(
         &self,
         py: Python<'_>,
         streams: &Bound<'_, PyAny>,
@@ -354,31 +354,31 @@ impl NativeAgent {
 
     /// Means over the minibatches of the last iteration that learned, by name, with None for what nobody told; None before
     /// the first.
-    fn learned<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        learned_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
+    fn last_update<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        update_stats_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
     }
 
-    /// Tells in `said` what `learned` gave before `set_standing`, which forgets it.
+    /// Loads the result of `last_update`; `load_progress_state` resets it.
     ///
     /// Raises:
     ///     ValueError, TypeError: It is something else; nothing has changed then.
-    fn set_learned(&self, py: Python<'_>, learned: &Bound<'_, PyAny>) -> PyResult<()> {
-        let learned = learned_of(learned)?;
+    fn load_last_update(&self, py: Python<'_>, last_update: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stats = update_stats_of(last_update)?;
         self.inner.with(py, false, |inner| {
-            inner.agent.load_last_update(learned);
+            inner.agent.load_last_update(stats);
             Ok(())
         })
     }
 
     // Environments that Python steps.
 
-    /// Takes where environments stand, (N, *obs_shape) as rollouts store it: at the beginning of episodes if `fresh`.
-    #[pyo3(signature = (obs, fresh, action_masks=None, normalizer=None))]
-    fn start_at<'py>(
+    /// Takes where environments stand, (N, *obs_shape) as rollouts store it: at the beginning of episodes if `is_new`.
+    #[pyo3(signature = (obs, is_new, action_masks=None, normalizer=None))]
+    fn start_from_obs<'py>(
         &self,
         py: Python<'py>,
         obs: &Bound<'py, PyAny>,
-        #[pyo3(from_py_with = switches::fresh)] fresh: bool,
+        #[pyo3(from_py_with = switches::is_new)] is_new: bool,
         action_masks: Option<&Bound<'py, PyAny>>,
         normalizer: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
@@ -390,16 +390,16 @@ impl NativeAgent {
         self.enter(py, normalizer, |inner, normalizer| {
             let Inner { agent, inputs: [inputs, _] } = inner;
             self.encoding.encode(obs, 0..self.num_envs, inputs)?;
-            if fresh { agent.start_from_obs(inputs, masks, normalizer) } else { agent.attach_at(inputs, masks) }
+            if is_new { agent.start_from_obs(inputs, masks, normalizer) } else { agent.attach_at(inputs, masks) }
         })
     }
 
-    /// Begins an iteration that is made step by step; `growth` as for `iterate`.
-    #[pyo3(signature = (progress, growth=None))]
-    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, growth: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (progress, growth) = (number("progress", progress)?, parse_progress_per_step(growth)?);
+    /// Begins an iteration that is made step by step; `progress_per_step` as for `iterate`.
+    #[pyo3(signature = (progress, progress_per_step=None))]
+    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, progress_per_step: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let (progress, progress_per_step) = (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
         self.inner.with(py, true, |inner| {
-            inner.agent.set_progress_per_step(growth)?;
+            inner.agent.set_progress_per_step(progress_per_step)?;
             inner.agent.begin(progress)
         })
     }
@@ -475,7 +475,7 @@ impl NativeAgent {
 
 /// How far one transition takes the run: not at all unless told.
 fn parse_progress_per_step(value: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
-    value.map_or(Ok(0.0), |growth| number("growth", growth))
+    value.map_or(Ok(0.0), |progress_per_step| number("progress_per_step", progress_per_step))
 }
 
 /// What Python says of the environments.
@@ -619,11 +619,11 @@ impl AlgorithmConfig {
 }
 
 /// Means of what was learned, as a dict by name, with None for what nobody told.
-fn learned_dict(py: Python<'_>, learned: Option<OffPolicyUpdateStats>) -> PyResult<Option<Bound<'_, PyDict>>> {
-    let Some(learned) = learned else { return Ok(None) };
+fn update_stats_dict(py: Python<'_>, last_update: Option<OffPolicyUpdateStats>) -> PyResult<Option<Bound<'_, PyDict>>> {
+    let Some(stats) = last_update else { return Ok(None) };
     let dict = new_dict(py)?;
     let OffPolicyUpdateStats { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
-        learned;
+        stats;
     let always = [critic_loss, mean_value, grad_norm, learning_rate].map(Some);
     for (name, mean) in NAMES.into_iter().zip(always.into_iter().chain([actor_loss, ent_coef, ent_coef_loss])) {
         dict.set_item(name, mean.map(f64::from))?;
@@ -631,14 +631,14 @@ fn learned_dict(py: Python<'_>, learned: Option<OffPolicyUpdateStats>) -> PyResu
     Ok(Some(dict))
 }
 
-/// Means that [`learned_dict`] gave.
-fn learned_of(object: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyUpdateStats>> {
+/// Means that [`update_stats_dict`] gave.
+fn update_stats_of(object: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyUpdateStats>> {
     if object.is_none() {
         return Ok(None);
     }
-    let metrics = ConfigDict(instance("learned", object, "dict, or None")?);
+    let metrics = ConfigDict(instance("last_update", object, "dict, or None")?);
     for name in NAMES {
-        item_of("learned", object, name, "pass what learned gave")?;
+        item_of("last_update", object, name, "pass the result of last_update()")?;
     }
     let mean = |name| metrics.double(name).map(|mean| mean as f32);
     let optional_mean = |name| metrics.double_or_none(name).map(|mean| mean.map(|mean| mean as f32));

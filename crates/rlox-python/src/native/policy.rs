@@ -130,12 +130,12 @@ impl NativePolicy {
 
     /// Whether a rollout or the updates shall end early; stays set until it is cleared.
     #[getter]
-    fn stopping(&self) -> bool {
+    fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
-    fn set_stopping(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
+    fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
