@@ -52,9 +52,6 @@ def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArr
 def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Convert Gymnasium's `state` to a native state, float64.
 
-    Raises:
-        ArgumentError: `state` has another shape or does not hold real numbers.
-
     >>> to_native_state("MountainCarContinuous-v0", [0.5, 0.0])
     array([0.5, 0. , 0. ])
     """

@@ -16,9 +16,6 @@ Flags = npt.NDArray[np.bool_]
 def as_autoreset_mode(value: object) -> AutoresetMode:
     """Return the member of `AutoresetMode` for a member, a value or a name.
 
-    Raises:
-        ArgumentError: `value` names no autoreset mode.
-
     >>> as_autoreset_mode("SameStep") is as_autoreset_mode("SAME_STEP")
     True
     """
@@ -63,11 +60,7 @@ def get_autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 
 def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> None:
-    """Check that environments have the requested autoreset mode; None accepts every mode.
-
-    Raises:
-        ArgumentError: The environments have another mode.
-    """
+    """Check that environments have the requested autoreset mode; None accepts every mode."""
     if mode is not None and (env_mode := get_autoreset_mode(env)) is not mode:
         raise ArgumentError(
             "autoreset_mode",
@@ -137,11 +130,6 @@ def to_step_dict(
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
     """Check reset options, and return their "reset_mask" and the other options.
 
-    Raises:
-        ArgumentTypeError: `options` is not a dict with str keys, or the mask is not a NumPy array
-            of bool.
-        ArgumentError: The mask has another shape or no True.
-
     >>> split_options({"low": 0.0, "reset_mask": np.array([True, False])}, num_envs=2)
     (array([ True, False]), {'low': 0.0})
     """
@@ -177,11 +165,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
 
 
 def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
-    """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`.
-
-    Raises:
-        ArgumentTypeError: `infos` is neither a dict nor a sequence of one dict per environment.
-    """
+    """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`."""
     if isinstance(infos, dict):
         return infos
     listed = isinstance(infos, list | tuple) and len(infos) == env.num_envs
@@ -213,11 +197,7 @@ def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] 
 def write_final_obs(
     rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int
 ) -> None:
-    """Write the final observations in `infos` into the rows of environments that ended.
-
-    Raises:
-        ArgumentError: A final observation is missing. The error has the environment and `step`.
-    """
+    """Write the final observations in `infos` into the rows of environments that ended."""
     final = infos.get("final_obs", [None] * len(ended))
     for i in np.flatnonzero(ended):
         if final[i] is None:

@@ -26,11 +26,7 @@ _RESULTS = {
 
 
 def require_env(env: object) -> gym.Env[Any, Any]:
-    """Return the result of an environment function after a check of its type.
-
-    Raises:
-        ArgumentTypeError: The result is not a `gymnasium.Env`.
-    """
+    """Return the result of an environment function after a check of its type."""
     if isinstance(env, gym.Env):
         return env
     raise ArgumentTypeError(
@@ -85,9 +81,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
     Args:
         env: The environment.
         index: Index of the environment in its vector environment, for errors.
-
-    Raises:
-        ArgumentTypeError: The environment has no spaces, or `reset` lacks an argument.
     """
 
     def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:
@@ -159,9 +152,6 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
     """Check the last observation of each environment of a `SyncVectorEnv` against its space.
 
     Gymnasium's own errors name neither the environment nor the part of the observation.
-
-    Raises:
-        ArgumentError: A part has another structure, shape or dtype than its space.
     """
     sync: Any = env if isinstance(env, SyncVectorEnv) else None
     for i, obs in enumerate(sync._env_obs if sync else ()):

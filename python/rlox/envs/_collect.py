@@ -20,12 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
-    """Check the arguments of `VecEnv.collect_n_steps`, and return `n` as a plain int.
-
-    Raises:
-        ArgumentError: The autoreset mode is DISABLED, or `n` is below 1.
-        ArgumentTypeError: `policy` is neither callable nor None, or `n` is not an int.
-    """
+    """Check the arguments of `VecEnv.collect_n_steps`, and return `n` as a plain int."""
     if mode is AutoresetMode.DISABLED:
         raise ArgumentError(
             "autoreset_mode",
@@ -55,11 +50,7 @@ def collect_steps(
 
 
 def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
-    """Return a mask (N,) of environments whose next step only resets (NEXT_STEP mode).
-
-    Raises:
-        ArgumentError: The mode is NEXT_STEP, and the environments do not support `get_state`.
-    """
+    """Return a mask (N,) of environments whose next step only resets (NEXT_STEP mode)."""
     if mode is not AutoresetMode.NEXT_STEP:
         return np.zeros(native.num_envs, np.bool_)
     if not native.spec()["restorable"]:
@@ -80,9 +71,6 @@ class Steps:
         native: Environments in SAME_STEP or NEXT_STEP mode after the first reset.
         space: Action space of one environment.
         n: Number of steps.
-
-    Raises:
-        OutOfMemoryError: The arrays need more memory than is free.
     """
 
     def __init__(self, native: NativeVectorEnv, space: gym.Space[Any], n: int) -> None:

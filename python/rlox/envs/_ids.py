@@ -49,10 +49,6 @@ def render_modes(name: str) -> list[str]:
 def native_id(env_id: object) -> str:
     """Return an id without the prefix `rlox/`.
 
-    Raises:
-        ArgumentTypeError: `env_id` is not a str.
-        ArgumentError: Gymnasium knows the id, but it has no native implementation.
-
     >>> native_id("rlox/CartPole-v1")
     'CartPole-v1'
     """
@@ -111,12 +107,7 @@ State = npt.NDArray[np.float64]
 
 
 def check_render_mode(mode: object, known: Sequence[str]) -> None:
-    """Check that a render mode is None or one of `known`.
-
-    Raises:
-        ArgumentTypeError: `mode` is neither a str nor None.
-        ArgumentError: `mode` is not in `known`.
-    """
+    """Check that a render mode is None or one of `known`."""
     if mode is None or (isinstance(mode, str) and mode in known):
         return
     expected = " or ".join(["None", *map(repr, known)])
