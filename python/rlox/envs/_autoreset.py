@@ -66,7 +66,7 @@ def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | No
             "autoreset_mode",
             f"{env_mode.value!r}, the mode of {env}",
             repr(mode.value),
-            "leave it out, or create the environments with the other mode",
+            f"leave it out, or create the environments with {mode.value!r}",
         )
 
 

@@ -72,7 +72,7 @@ def check_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> A
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Wrapper that checks the results of an environment, and copies the last ones of an episode.
+    """Wrapper that checks the results of an environment, and copies the final observation and mask.
 
     Some environments return the same array from every call. In autoreset mode SAME_STEP, the reset
     would overwrite the final observation and its action mask. The wrapper also saves and restores

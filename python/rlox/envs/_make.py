@@ -97,8 +97,8 @@ def find_native(env: str | EnvSpec) -> Native | None:
         if module:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
-        known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if known and not _is_reregistered(env) else None
+        is_native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
+        return Native(name, {}) if is_native and not _is_reregistered(env) else None
     name = env.id.removeprefix("rlox/")
     if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
         return None
@@ -150,8 +150,7 @@ def _import(module: str, env_id: str) -> None:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ModuleNotFoundError(
-            f"env: expected {expected}, got {module!r} ({error}); install the module, or correct "
-            "its name",
+            f"env: expected {expected}, got {module!r} ({error}); install it, or correct its name",
             name=error.name,
         ) from error
 

@@ -44,7 +44,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             operating system.
         env_id: A native id with or without the prefix `rlox/`, or an id from `rlox.register_env`.
             Default: "CartPole-v1".
-        autoreset_mode: When a finished environment is reset. Default: SAME_STEP.
+        autoreset_mode: When finished environments are reset: a member, value or name of
+            `AutoresetMode`. Default: SAME_STEP.
         max_episode_steps: Time limit; -1 for none. Default: the time limit of the id.
         render_mode: None or "rgb_array". Default: None.
         **env_kwargs: Arguments of the environment: `dt`, `nips`, `torque_noise_max` (Acrobot),
@@ -295,10 +296,11 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        n = check_collection(mode := self.metadata["autoreset_mode"], n, policy)
+        mode = self.metadata["autoreset_mode"]
+        n = check_collection(mode, n, policy)
         _ = self._has_reset or self.reset_all()
-        mode_and_source = mode, self.action_stream if policy is None else policy
-        return collect_steps(self._native, self.single_action_space, n, *mode_and_source)
+        source = self.action_stream if policy is None else policy
+        return collect_steps(self._native, self.single_action_space, n, mode, source)
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
