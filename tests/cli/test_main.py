@@ -137,7 +137,7 @@ class Failing(gym.Wrapper):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (BrokenPipeError(32, "Broken pipe"), "living worker processes"),
+        (BrokenPipeError(32, "Broken pipe"), "running worker processes"),
         (SystemExit("no licence found"), "rlox: no licence found"),
     ],
     ids=["pipe", "exit"],

@@ -360,7 +360,7 @@ class Unmasked(VectorEnv):
 
 
 def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
-    with refuses(ArgumentError, "env", got="other observations of the rest"):
+    with refuses(ArgumentError, "env", got="changed observations of other environments"):
         finished(make_vec(Unmasked(takes_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
         finished(make_vec(Unmasked(takes_options=False)), 3)

@@ -88,8 +88,8 @@ def in_mode(env, mode):
     (lambda: make_vec("toy/Echo-v0", 2**62), OutOfMemoryError, "num_envs"),
     (lambda: make_vec(Counter(), 2), ArgumentError, "num_envs", "pass its class"),
     (lambda: in_mode(Counter(), "async"), ArgumentError, "vectorization_mode", "pass its class"),
-    (lambda: make_vec(Counter(), g=1), ArgumentTypeError, "g", "where it is made"),
-    (lambda: make_vec(VecEnv(1), g=1), ArgumentTypeError, "g", "where it is made"),
+    (lambda: make_vec(Counter(), g=1), ArgumentTypeError, "g", "constructor"),
+    (lambda: make_vec(VecEnv(1), g=1), ArgumentTypeError, "g", "constructor"),
     (lambda: in_mode(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
     (lambda: make_vec(VecEnv(1), wrappers=[nothing]), ArgumentTypeError, "wrappers"),
     (lambda: make_vec(gym.spec("Pendulum-v1"), gravity=1), ArgumentError, "env_kwargs"),
@@ -260,7 +260,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
     full = plain.evaluate(2)
     assert model.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert plain.evaluate(2, env=short)["lengths"] == [7, 7]
-    with refuses(ArgumentError, "vectorization_mode", expected="one that 'No-v0' has"):
+    with refuses(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
         model.evaluate(1, env=EnvSpec("No-v0"))
 
 

@@ -239,7 +239,7 @@ def test_what_is_no_plugin_is_refused():
     assert rlox.register_env(capsule) == "Courier-v0"
     del PLUGINS["Courier-v0"]
     try:
-        with refuses(ArgumentError, "plugin", expected="an id of its own"):
+        with refuses(ArgumentError, "plugin", expected="an id that no other environment has"):
             rlox.register_env(capsule)
     finally:
         PLUGINS["Courier-v0"] = capsule

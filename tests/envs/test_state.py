@@ -129,7 +129,7 @@ WITHOUT_STATE = {
     "wrapper": (lambda: make_vec(lambda: unchanged(cartpole())), "^TransformObservation has no"),
     "not plain": (lambda: make_vec(ObjectState), r"state\['layers'\]\[0\]\['space'\]: .* a Box"),
     "vector wrapper": (lambda: make_vec(list_of_infos()), "DictInfoToList cannot be saved"),
-    "workers of Gymnasium": (lambda: make_vec(workers(MODE.SAME_STEP)), "rlox has not made"),
+    "workers of Gymnasium": (lambda: make_vec(workers(MODE.SAME_STEP)), "make_vec did not start"),
     "workers in NEXT_STEP mode": (lambda: make_vec(workers(MODE.NEXT_STEP)), "NEXT_STEP"),
 }
 

@@ -1,4 +1,4 @@
-"""Environments: native ones, Gymnasium's, and what makes vectors of them."""
+"""Native and Gymnasium environments, and the vector environments for rollouts."""
 
 from rlox.envs._make import make_vec
 from rlox.envs._rollout_env import RolloutEnv

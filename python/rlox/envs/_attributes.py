@@ -1,4 +1,4 @@
-"""Attributes that native environments share with Gymnasium's environments of the same ids."""
+"""Attributes of native environments that mirror Gymnasium's environments of the same ids."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ from gymnasium.envs import classic_control
 from rlox._errors import ArgumentError
 from rlox._rlox import NativeVectorEnv
 
-# Gymnasium's class, and the numbers in its `state`; native states have more numbers.
+# Gymnasium's class and the size of its `state`. Native states can have one more number.
 _CLASSES = {
     "Acrobot-v1": (classic_control.AcrobotEnv, 4),
     "CartPole-v1": (classic_control.CartPoleEnv, 4),
@@ -20,7 +20,7 @@ _CLASSES = {
     "MountainCarContinuous-v0": (classic_control.Continuous_MountainCarEnv, 2),
     "Pendulum-v1": (classic_control.PendulumEnv, 2),
 }
-# Constructor arguments, by the names of Gymnasium's attributes.
+# Gymnasium's attribute names and the constructor arguments that set them.
 _ARGUMENTS = {
     "Acrobot-v1": {"dt": "dt", "torque_noise_max": "torque_noise_max", "book_or_nips": "nips"},
     "MountainCar-v0": {"goal_velocity": "goal_velocity"},
@@ -30,29 +30,27 @@ _ARGUMENTS = {
 
 
 def check_has_state(env_id: str) -> None:
-    """Raise an AttributeError for environments of which Gymnasium has none with a `state`."""
+    """Raise an AttributeError if Gymnasium has no environment of this id with a `state`."""
     if env_id not in _CLASSES:
         raise AttributeError(
-            f"state: expected one of Gymnasium's environments, got {env_id!r}", name="state"
+            f"state: expected one of {', '.join(_CLASSES)}, got {env_id!r}", name="state"
         )
 
 
 def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Return a native state as Gymnasium's environment holds it, in its dtype.
+    """Return a native state in the shape and dtype of Gymnasium's `state`.
 
     >>> to_gymnasium_state("Acrobot-v1", np.zeros(5)).dtype
     dtype('float32')
     """
     values = state[: _CLASSES[env_id][1]]
-    single = {"Acrobot-v1": 0.0, "MountainCarContinuous-v0": 1.0}.get(env_id)
-    return values if single is None or state[-1] != single else values.astype(np.float32)
+    float32_flag = {"Acrobot-v1": 0.0, "MountainCarContinuous-v0": 1.0}.get(env_id)
+    is_float64 = float32_flag is None or state[-1] != float32_flag
+    return values if is_float64 else values.astype(np.float32)
 
 
 def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return a state of Gymnasium's environment as native environments hold it.
-
-    Raises:
-        ValueError: The state has another shape, or is not made of real numbers.
+    """Convert Gymnasium's `state` to a native state, float64.
 
     >>> to_native_state("MountainCarContinuous-v0", [0.5, 0.0])
     array([0.5, 0. , 0. ])
@@ -66,20 +64,24 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
             f"shape {values.shape} of dtype {values.dtype}",
             f"pass a state of {env_id}",
         )
-    single = values.dtype == np.float32
-    # Native states end with the precision of the numbers, or with the unknown last torque.
-    suffix = {"Acrobot-v1": not single, "MountainCarContinuous-v0": single, "Pendulum-v1": np.nan}
+    is_float32 = values.dtype == np.float32
+    # The additional number of native states: a flag for the precision, or the last torque.
+    suffix = {
+        "Acrobot-v1": not is_float32,
+        "MountainCarContinuous-v0": is_float32,
+        "Pendulum-v1": np.nan,
+    }
     return np.append(values, suffix.get(env_id, [])).astype(np.float64)
 
 
 @cache
 def _constants(env_id: str) -> dict[str, Any]:
-    """Return the constants of Gymnasium's environment; native arguments have their defaults."""
+    """Return the constants of Gymnasium's environment with its default arguments."""
     if env_id not in _CLASSES:
         return {}
-    kind, _ = _CLASSES[env_id]
+    env_class, _ = _CLASSES[env_id]
     constants: dict[str, Any] = {}
-    for name, value in {**vars(kind), **vars(kind())}.items():
+    for name, value in {**vars(env_class), **vars(env_class())}.items():
         if name.startswith("_") or hasattr(gym.Env, name) or name == "state":
             continue
         if isinstance(value, np.ndarray):
@@ -92,27 +94,25 @@ def _constants(env_id: str) -> dict[str, Any]:
 
 
 class GymnasiumAttributes:
-    """Base class of native environments, whose physics is compiled.
+    """Base class of native environments, with the attributes of Gymnasium's environment.
 
-    The constants of Gymnasium's environment can be read, but not set. Unknown attributes can be
-    set only by subclasses outside of rlox.
+    The physics is compiled, so constants such as `gravity` can be read, but not set. Attributes
+    with unknown names can be set only in subclasses outside of rlox.
     """
 
     _native: NativeVectorEnv
     _constants: Mapping[str, Any] | None = None
 
     def _freeze(self, env_kwargs: Mapping[str, float]) -> None:
-        """Copy the constants into the instance, and check every attribute that is set afterwards.
-
-        With `__getattr__` in their place, every attribute would be slower to read.
-        """
+        """Copy the constants into the instance, and check later assignments of attributes."""
+        # `__getattr__` instead of copies would slow down every attribute access.
         constants = dict(_constants(self._native.env_id))
         for name, argument in _ARGUMENTS.get(self._native.env_id, {}).items():
             if argument in env_kwargs:
                 value = env_kwargs[argument]
                 constants[name] = value if argument != "nips" else "nips" if value else "book"
         self._constants = constants
-        for name in [*constants]:  # a subclass may have attributes of these names
+        for name in [*constants]:  # a subclass may define attributes with these names
             attribute = self.__dict__.get(name, getattr(type(self), name, None))
             if isinstance(attribute, int | float | str | np.ndarray):
                 self._check_attribute(name, attribute)
@@ -130,11 +130,11 @@ class GymnasiumAttributes:
         super().__setattr__(name, value)
 
     def _check_attribute(self, name: str, value: object) -> None:
-        """Raise an AttributeError, unless a user's subclass has an attribute of its own."""
+        """Raise an AttributeError for a constant and, in rlox's own classes, an unknown name."""
         env_id = self._native.env_id
         if name in (self._constants or {}):
             argument = _ARGUMENTS.get(env_id, {}).get(name)
-            fix = f"make Gymnasium's environment with gymnasium.make({env_id!r}) to change it"
+            fix = f"use gymnasium.make({env_id!r}) to change this constant"
             if argument is not None:
                 fix = f"pass {argument}= to the constructor"
             expected = (self._constants or {})[name]
@@ -144,7 +144,7 @@ class GymnasiumAttributes:
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "
-                "it on a wrapper, or in a subclass",
+                "the attribute on a wrapper, or define it in a subclass",
                 name=name,
                 obj=self,
             )

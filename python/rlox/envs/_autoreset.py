@@ -1,4 +1,4 @@
-"""What starts and ends episodes in a batch: autoreset modes, masks, final observations."""
+"""Autoreset modes, reset masks and final observations of vector environments."""
 
 from typing import Any
 
@@ -14,10 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def as_autoreset_mode(value: object) -> AutoresetMode:
-    """The member that is given, or whose value or name is.
-
-    Raises:
-        ValueError: There is none.
+    """Return the member of `AutoresetMode` for a member, a value or a name.
 
     >>> as_autoreset_mode("SameStep") is as_autoreset_mode("SAME_STEP")
     True
@@ -34,16 +31,21 @@ def as_autoreset_mode(value: object) -> AutoresetMode:
 
 
 def get_autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """What an environment's metadata say; without any, what Gymnasium takes it to be.
+    """Return the autoreset mode in the metadata of a vector environment.
+
+    The default is NEXT_STEP, as in Gymnasium.
 
     Raises:
-        ValueError: They say something else.
+        ArgumentError: `metadata["autoreset_mode"]` is not an autoreset mode.
+
+    Warns:
+        `gymnasium.logger` warns if the metadata has no autoreset mode.
     """
     mode = env.metadata.get("autoreset_mode")
     if mode is None:
         gym.logger.warn(
-            f"{env} has no metadata['autoreset_mode']: rlox takes it to be NEXT_STEP, as Gymnasium "
-            "does. Set it to the member of gymnasium.vector.AutoresetMode that is true."
+            f"{env} has no metadata['autoreset_mode']: rlox assumes NEXT_STEP, as Gymnasium does. "
+            "Set it to the member of gymnasium.vector.AutoresetMode that the environment follows."
         )
         return AutoresetMode.NEXT_STEP
     try:
@@ -53,22 +55,18 @@ def get_autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             "env",
             "a member of gymnasium.vector.AutoresetMode in metadata['autoreset_mode']",
             repr(mode),
-            "set it to what the environment does",
+            "set it to the mode of the environment",
         ) from error
 
 
 def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | None) -> None:
-    """Refuses environments whose autoreset mode is not the one that was asked for, if one was.
-
-    Raises:
-        ValueError: It is another.
-    """
+    """Check that environments have the requested autoreset mode; None accepts every mode."""
     if mode is not None and (env_mode := get_autoreset_mode(env)) is not mode:
         raise ArgumentError(
             "autoreset_mode",
-            f"{env_mode.value!r}, as {env} has it",
+            f"{env_mode.value!r}, the mode of {env}",
             repr(mode.value),
-            "leave it out, or make the environments with that mode",
+            f"leave it out, or create the environments with {mode.value!r}",
         )
 
 
@@ -79,21 +77,22 @@ def check_resets(
     done: Flags,
     step: int,
 ) -> None:
-    """Refuses a step after an end that was no reset, in NEXT_STEP mode.
+    """Check that a step in NEXT_STEP mode only reset the environments whose episode was over.
 
-    Its transition would be left out.
+    Rollouts leave out these steps, so a real transition would be lost.
 
     Args:
-        env: The environments.
-        ended: (num_envs,): whose episode was over before the step.
-        rewards: (num_envs,), of the step.
-        done: (num_envs,): whose episode ended in the step.
-        step: Which one it was.
+        env: The vector environment.
+        ended: bool (num_envs,), the episode was over before the step.
+        rewards: float64 (num_envs,), rewards of the step.
+        done: bool (num_envs,), the episode ended in the step.
+        step: Index of the step, for the error.
 
     Raises:
-        ValueError: An environment has an end or, unless wrappers may have made it, a reward there.
+        ArgumentError: The step ended an episode again or, in an unwrapped environment, its reward
+            is not 0.
     """
-    # Wrappers may make other rewards of the 0 that comes with a reset.
+    # Wrappers may change the reward 0 of a reset.
     has_reward = (rewards != 0) if env is env.unwrapped else False
     wrong = ended & (done | has_reward)
     if wrong.any():
@@ -112,7 +111,7 @@ def check_resets(
 def to_step_dict(
     answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
 ) -> dict[str, Any]:
-    """What a native step gave, for `VecEnv.step_all`."""
+    """Convert the results of a native step to the dict of `VecEnv.step_all`."""
     obs, rewards, terminated, truncated, final_obs = answer
     if final_obs is None and same_step:
         last: list[Any] = [None] * num_envs
@@ -129,11 +128,7 @@ def to_step_dict(
 
 
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
-    """The "reset_mask" of reset options, checked, and the other options.
-
-    Raises:
-        TypeError, ValueError: As in Gymnasium, for a mask of another kind, or without True.
-        TypeError: The options are not a dict with names as keys.
+    """Check reset options, and return their "reset_mask" and the other options.
 
     >>> split_options({"low": 0.0, "reset_mask": np.array([True, False])}, num_envs=2)
     (array([ True, False]), {'low': 0.0})
@@ -143,7 +138,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ArgumentTypeError(
             "options",
-            "a dict of names and values",
+            "a dict with str keys",
             repr(options),
             "pass for example {'reset_mask': mask}",
         )
@@ -151,27 +146,26 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     if "reset_mask" not in others:
         return None, others
     mask = others.pop("reset_mask")
-    kind: type[ArgumentError | ArgumentTypeError] = ArgumentError
+    error_class: type[ArgumentError | ArgumentTypeError] = ArgumentError
     if not isinstance(mask, np.ndarray):
-        got, kind = type(mask).__name__, ArgumentTypeError
+        got = type(mask).__name__
+        error_class = ArgumentTypeError
     elif mask.shape != (num_envs,):
         got = f"shape {mask.shape}"
     elif mask.dtype != np.bool_:
-        got, kind = f"dtype {mask.dtype}", ArgumentTypeError
+        got = f"dtype {mask.dtype}"
+        error_class = ArgumentTypeError
     elif not mask.any():
         got = "no True"
     else:
         return mask, others
     expected = f"a NumPy array of bool of shape ({num_envs},), with at least one True"
-    raise kind("options['reset_mask']", expected, got, "pass True for each one to reset")
+    fix = "pass True for each environment to reset"
+    raise error_class("options['reset_mask']", expected, got, fix)
 
 
 def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
-    """Infos as vector environments give them, whether or not `DictInfoToList` has changed them.
-
-    Raises:
-        TypeError: They are neither a dict nor one for each environment.
-    """
+    """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`."""
     if isinstance(infos, dict):
         return infos
     listed = isinstance(infos, list | tuple) and len(infos) == env.num_envs
@@ -180,16 +174,16 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
             "infos",
             f"a dict of arrays, or a list of {env.num_envs} dicts",
             repr(infos),
-            "return such infos from the environment or its wrapper",
+            "correct the infos of the environment or its wrapper",
         )
-    together: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for i, info in enumerate(infos):
-        together = env._add_info(together, info, i)
-    return together
+        merged = env._add_info(merged, info, i)
+    return merged
 
 
 def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
-    """A list with views of the chosen rows, None elsewhere.
+    """Return a list with views of the chosen rows, and None in place of the others.
 
     >>> select_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
     [None, array([2.])]
@@ -203,11 +197,7 @@ def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] 
 def write_final_obs(
     rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int
 ) -> None:
-    """Writes last observations, from `infos`, into the rows of environments whose episodes ended.
-
-    Raises:
-        ValueError: One of them is missing after so many steps.
-    """
+    """Write the final observations in `infos` into the rows of environments that ended."""
     final = infos.get("final_obs", [None] * len(ended))
     for i in np.flatnonzero(ended):
         if final[i] is None:
@@ -215,7 +205,7 @@ def write_final_obs(
                 "final_obs",
                 "the last observation of the episode that ended",
                 "None",
-                "report it in infos, as SAME_STEP environments must",
+                "return infos['final_obs'], which SAME_STEP mode requires",
                 env=int(i),
                 step=step,
             )
@@ -225,7 +215,7 @@ def write_final_obs(
 def final_infos(
     done: Flags, final_obs: npt.NDArray[Any], final_info: dict[str, Any]
 ) -> dict[str, Any]:
-    """What `infos` say of episodes that ended in a step of SAME_STEP environments."""
+    """Return the infos of a step in SAME_STEP mode about the episodes that ended."""
     objects = np.empty(len(done), dtype=object)
     for i in done.nonzero()[0].tolist():
         objects[i] = final_obs[i]

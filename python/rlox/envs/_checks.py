@@ -1,4 +1,4 @@
-"""Check that environments follow Gymnasium's API; errors name the environment."""
+"""Checks that environments follow Gymnasium's API. Errors have the environment's index."""
 
 import copy
 import inspect
@@ -16,7 +16,7 @@ from rlox._types import Arrays
 from rlox.envs import _state
 
 FIX = (
-    "update it to Gymnasium's API, or, if it follows Gym's, wrap it in "
+    "implement Gymnasium's API, or wrap an environment of the old Gym in "
     "shimmy.GymV21CompatibilityV0(env=...)"
 )
 _RESULTS = {
@@ -26,35 +26,31 @@ _RESULTS = {
 
 
 def require_env(env: object) -> gym.Env[Any, Any]:
-    """Return the result of a function that makes environments.
-
-    Raises:
-        TypeError: The result is not a `gymnasium.Env`.
-    """
+    """Return the result of an environment function after a check of its type."""
     if isinstance(env, gym.Env):
         return env
     raise ArgumentTypeError(
         "env",
         "a function that returns a gymnasium.Env",
-        f"a {type(env).__name__} from it",
+        f"a function that returns a {type(env).__name__}",
         f"pass a vector environment itself, or {FIX}",
     )
 
 
 def check_interface(env: gym.Env[Any, Any]) -> None:
-    """Check that an environment has two spaces, and that its `reset` has two arguments."""
-    kind = type(env).__name__
+    """Check that an environment has spaces, and that `reset` accepts `seed` and `options`."""
+    class_name = type(env).__name__
     for name in ("observation_space", "action_space"):
         if not isinstance(space := getattr(env, name, None), gym.Space):
-            expected, fix = f"a gymnasium.Space as {kind}.{name}", f"set {name} in __init__"
-            raise ArgumentTypeError("env", expected, repr(space), fix)
-    with suppress(ValueError):  # of a function without signature
+            expected = f"a gymnasium.Space as {class_name}.{name}"
+            raise ArgumentTypeError("env", expected, repr(space), f"set {name} in __init__")
+    with suppress(ValueError):  # some functions have no signature
         signature = inspect.signature(env.reset)
         try:
             signature.bind(seed=None, options=None)
         except TypeError as error:
-            expected, got = f"{kind}.reset(*, seed=None, options=None)", f"reset{signature}"
-            raise ArgumentTypeError("env", expected, got, FIX) from error
+            expected = f"{class_name}.reset(*, seed=None, options=None)"
+            raise ArgumentTypeError("env", expected, f"reset{signature}", FIX) from error
 
 
 def check_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
@@ -66,7 +62,7 @@ def check_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
 
 
 def check_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
-    """Return the results of `reset` or `step` of a vector environment; check their number."""
+    """Check the number of results of a vector environment's `method`, and return them."""
     names = _RESULTS[method]
     if isinstance(results, tuple) and len(results) == len(names):
         return results
@@ -76,11 +72,15 @@ def check_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> A
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Wrapper that checks what an environment returns, and copies its last observation and mask.
+    """Wrapper that checks the results of an environment, and copies the final observation and mask.
 
-    In autoreset mode SAME_STEP an environment that returns one array again and again would
-    overwrite its final observation or action mask by the reset. The wrapper also saves environments
-    in worker processes. `index` is the number of the environment, which errors name.
+    Some environments return the same array from every call. In autoreset mode SAME_STEP, the reset
+    would overwrite the final observation and its action mask. The wrapper also saves and restores
+    environments in worker processes.
+
+    Args:
+        env: The environment.
+        index: Index of the environment in its vector environment, for errors.
     """
 
     def __init__(self, env: gym.Env[Any, Any], index: int | None = None) -> None:
@@ -92,14 +92,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
             raise AttributeError(name)
-        return getattr(self.env, name)  # a subclass of SyncVectorEnv may read attributes
+        return getattr(self.env, name)  # subclasses of SyncVectorEnv may read attributes
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute of the wrapped environment."""
         return self.env.set_wrapper_attr(name, value, force=force)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset the environment; an ArgumentError rejects other results than two of their types."""
+        """Reset the environment, and check the number and types of the results."""
         result: Any = self.env.reset(seed=seed, options=options)
         try:
             obs, info = result
@@ -110,21 +110,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         return result
 
     def step(self, action: Any) -> Any:
-        """Step the environment; an ArgumentError rejects other results than five of their types."""
+        """Step the environment, and check the number and types of the results."""
         result: Any = self.env.step(action)
         try:
             obs, reward, terminated, truncated, info = result
             over = bool(terminated or truncated)
-            if np.ndim(reward):  # NumPy cannot assign one to an element of `rewards`
+            if np.ndim(reward):  # NumPy cannot assign an array to an element of `rewards`
                 raise TypeError
             float(reward)
-        except (TypeError, ValueError, RuntimeError):  # the last one of tensors
+        except (TypeError, ValueError, RuntimeError):  # torch tensors raise RuntimeError
             obs = info = None
         if obs is None or not hasattr(info, "items"):
             raise self._wrong("step", "(observation, number, bool, bool, dict)", result)
         if over:
             obs = copy.deepcopy(obs)
-            if "action_mask" in info:  # the remaining entries may be objects that cannot be copied
+            if "action_mask" in info:  # other entries may not support copies
                 info = {**info, "action_mask": copy.deepcopy(info["action_mask"])}
         return obs, reward, terminated, truncated, info
 
@@ -140,11 +140,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         return _state.layers(self.env)
 
     def rlox_get_state(self) -> Arrays | str:
-        """Return `rlox.envs._state.snapshot` of the wrapped environment."""
+        """Return the state of the wrapped environment, or the reason why there is none."""
         return _state.get_state(self.env)
 
     def rlox_set_state(self, arrays: Arrays) -> str | None:
-        """Return `rlox.envs._state.restore` of the wrapped environment."""
+        """Restore the state of the wrapped environment; return the reason if that fails."""
         return _state.set_state(self.env, arrays)
 
 
@@ -152,9 +152,6 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
     """Check the last observation of each environment of a `SyncVectorEnv` against its space.
 
     Gymnasium's own errors name neither the environment nor the part of the observation.
-
-    Raises:
-        ValueError: A part has another structure, shape or dtype than its space.
     """
     sync: Any = env if isinstance(env, SyncVectorEnv) else None
     for i, obs in enumerate(sync._env_obs if sync else ()):
@@ -162,7 +159,7 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
             name, expected, got = wrong
             raise ArgumentError(
                 name,
-                f"{expected}, as the observation space says",
+                f"{expected} of the observation space",
                 f"{got} from {type(sync.envs[i].unwrapped).__name__}",
                 "correct reset(), step() or observation_space",
                 env=i,
@@ -170,7 +167,7 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
 
 
 def _mismatch(space: Any, obs: Any, name: str) -> tuple[str, str, str] | None:
-    """Return the name of the first part that does not fit, with its expected and actual form."""
+    """Return name, expected form and actual form of the first part that does not match."""
     match space:
         case spaces.Dict():
             if not isinstance(obs, Mapping) or not {*space.spaces} <= {*obs}:
@@ -181,13 +178,17 @@ def _mismatch(space: Any, obs: Any, name: str) -> tuple[str, str, str] | None:
             # Gymnasium also accepts an array with a row for each part.
             sequence = isinstance(obs, tuple | list) or np.ndim(obs) > 0
             if not sequence or len(obs) != len(space.spaces):
-                return name, f"a tuple of {len(space.spaces)}", type(obs).__name__
+                return name, f"a tuple of {len(space.spaces)} parts", type(obs).__name__
             parts = [*enumerate(space.spaces)]
         case _:
             try:
                 array = np.asarray(obs)
             except (TypeError, ValueError):
-                return name, f"shape {space.shape}", f"a {type(obs).__name__} that is no array"
+                return (
+                    name,
+                    f"shape {space.shape}",
+                    f"a {type(obs).__name__} that NumPy cannot convert",
+                )
             if space.shape is not None and array.shape != space.shape:
                 return name, f"shape {space.shape}", f"shape {array.shape}"
             if space.dtype is None or np.can_cast(array.dtype, space.dtype, "same_kind"):

@@ -1,4 +1,4 @@
-"""Steps of native environments without a buffer: the body of `VecEnv.collect_n_steps`."""
+"""Collection of steps from native environments into arrays, for `VecEnv.collect_n_steps`."""
 
 import math
 from typing import Any
@@ -20,100 +20,104 @@ Array = npt.NDArray[Any]
 
 
 def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
-    """The number of steps, refused unless positive, as are DISABLED mode and kinds of policies."""
+    """Check the arguments of `VecEnv.collect_n_steps`, and return `n` as a plain int."""
     if mode is AutoresetMode.DISABLED:
         raise ArgumentError(
             "autoreset_mode",
             "SAME_STEP or NEXT_STEP",
             str(mode.name),
-            "make the environments by rlox.VecEnv, or rlox.make_vec, with "
+            "create the environments with rlox.VecEnv or rlox.make_vec and "
             "autoreset_mode='SameStep'",
         )
     if policy is not None and not callable(policy):
         raise ArgumentTypeError(
             "policy", "a function of observations or None", type(policy).__name__, "pass a callable"
         )
-    return check_int("n", n, 1, fix="pass how many steps to make")
+    return check_int("n", n, 1, fix="pass the number of steps")
 
 
 def collect_steps(
     native: NativeVectorEnv, space: gym.Space[Any], n: int, mode: AutoresetMode, choose: Any
 ) -> dict[str, Array]:
-    """`n` steps from where environments stand, by a policy or with a stream's random actions."""
-    ended, steps = ended_before(native, mode), Steps(native, space, n)
+    """Collect `n` steps from the current states.
+
+    `choose` is a policy, or a generator that draws uniformly random actions.
+    """
+    ended = ended_before(native, mode)
+    steps = Steps(native, space, n)
     steps.draw(choose) if isinstance(choose, np.random.Generator) else steps.choose(choose)
     return steps.to_dict(ended, mode)
 
 
 def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
-    """Whose next step only resets, (N,): in NEXT_STEP mode, where an episode is over.
-
-    Raises:
-        ValueError: The environments do not tell.
-    """
+    """Return a mask (N,) of environments whose next step only resets (NEXT_STEP mode)."""
     if mode is not AutoresetMode.NEXT_STEP:
         return np.zeros(native.num_envs, np.bool_)
     if not native.spec()["restorable"]:
         raise ArgumentError(
             "autoreset_mode",
-            "SAME_STEP of environments that do not tell their state",
+            "SAME_STEP for environments without get_state()",
             "NEXT_STEP",
-            "make them by rlox.VecEnv, or rlox.make_vec, with autoreset_mode='SameStep'",
+            "create the environments with rlox.VecEnv or rlox.make_vec and "
+            "autoreset_mode='SameStep'",
         )
     return native.get_state()["finished"]
 
 
 class Steps:
-    """The arrays that `n` steps of native environments fill, and how they are made.
+    """Arrays for `n` steps of native environments, with methods that make the steps.
 
     Args:
-        native: Environments in SAME_STEP or NEXT_STEP mode that have been reset.
-        space: Of one action.
-        n: How many steps.
+        native: Environments in SAME_STEP or NEXT_STEP mode after the first reset.
+        space: Action space of one environment.
+        n: Number of steps.
     """
 
     def __init__(self, native: NativeVectorEnv, space: gym.Space[Any], n: int) -> None:
-        self.native, self.space = native, space
-        start = native.observe()
-        num_envs, dim = start.shape
-        lead = (n, num_envs)
-        kind, shape = np.dtype(_spaces.action_dtype(space)), space.shape or ()
+        self.native = native
+        self.space = space
+        first_obs = native.observe()
+        num_envs, dim = first_obs.shape
+        batch_shape = (n, num_envs)
+        action_shape = space.shape or ()
+        action_dtype = np.dtype(_spaces.action_dtype(space))
         width = native.action_masks().shape[1] if native.spec()["has_action_masks"] else 0
-        bytes_each = 8 * dim + 11 + width + math.prod(shape) * kind.itemsize
-        check_memory("n", n, n * num_envs * bytes_each)
+        bytes_per_step = 8 * dim + 11 + width + math.prod(action_shape) * action_dtype.itemsize
+        check_memory("n", n, n * num_envs * bytes_per_step)
         self.obs = np.empty((n + 1, num_envs, dim), np.float32)
-        self.obs[0] = start
-        self.final = np.empty((*lead, dim), np.float32)
-        self.rewards = np.empty(lead)
-        self.terminated, self.truncated = np.empty(lead, np.bool_), np.empty(lead, np.bool_)
-        self.actions = np.empty((*lead, *shape), kind)
-        self.masks = np.empty((*lead, width), np.bool_) if width else None
+        self.obs[0] = first_obs
+        self.final = np.empty((*batch_shape, dim), np.float32)
+        self.rewards = np.empty(batch_shape)
+        self.terminated = np.empty(batch_shape, np.bool_)
+        self.truncated = np.empty(batch_shape, np.bool_)
+        self.actions = np.empty((*batch_shape, *action_shape), action_dtype)
+        self.masks = np.empty((*batch_shape, width), np.bool_) if width else None
 
     def _results(self, steps: Any) -> tuple[Array, ...]:
         flags = self.terminated[steps], self.truncated[steps]
         return self.obs[1:][steps], self.rewards[steps], *flags, self.final[steps]
 
     def draw(self, stream: np.random.Generator) -> None:
-        """Steps with uniformly random actions."""
+        """Make all steps with uniformly random actions."""
         if self.masks is not None:
             self.choose(lambda _, mask: self._sample_allowed(stream, mask))
             return
         n, num_envs = self.rewards.shape
-        # One call for all steps, but that Ctrl-C is looked for now and then.
-        some = max(1, 1_000_000 // num_envs)
-        for t in range(0, n, some):
-            now = slice(t, min(t + some, n))
-            chosen = random_actions(self.space, stream, ((now.stop - t) * num_envs,))
-            sent = _spaces.to_env_actions(self.space, chosen, len(chosen))
-            self.actions[now] = sent.reshape(-1, *self.actions.shape[1:])
-            self.native.steps_into(self.actions[now], *self._results(now))
+        # One native call makes many steps; between two calls, Python can handle Ctrl-C.
+        chunk = max(1, 1_000_000 // num_envs)
+        for t in range(0, n, chunk):
+            rows = slice(t, min(t + chunk, n))
+            actions = random_actions(self.space, stream, ((rows.stop - t) * num_envs,))
+            env_actions = _spaces.to_env_actions(self.space, actions, len(actions))
+            self.actions[rows] = env_actions.reshape(-1, *self.actions.shape[1:])
+            self.native.steps_into(self.actions[rows], *self._results(rows))
 
     def _sample_allowed(self, stream: np.random.Generator, mask: Flags) -> Array:
         actions, _ = random_allowed(self.space, stream, mask)
         return _spaces.to_env_actions(self.space, actions, len(actions))
 
     def choose(self, policy: Any) -> None:
-        """Steps with the actions that a function of observations, and masks, decides on."""
+        """Make all steps with the actions of a function of observations and, optionally, masks."""
         act = adapt_to_masks(policy)
         for t, action in enumerate(self.actions):
             mask = None if self.masks is None else self.native.action_masks(self.masks[t])
@@ -122,13 +126,14 @@ class Steps:
             action[...] = actions
 
     def to_dict(self, ended: Flags, mode: AutoresetMode) -> dict[str, Array]:
-        """All as a dict; `ended`: whose first step only reset."""
+        """Return the arrays as a dict; `ended` marks environments whose first step only reset."""
         done = self.terminated | self.truncated
         valid = np.ones_like(done)
         if mode is AutoresetMode.NEXT_STEP:
-            valid[0], valid[1:] = ~ended, ~done[:-1]
-        at = np.flatnonzero(done)
-        finals = self.final if mode is AutoresetMode.SAME_STEP else self.obs[1:]
+            valid[0] = ~ended
+            valid[1:] = ~done[:-1]
+        final_index = np.flatnonzero(done)
+        final_rows = self.final if mode is AutoresetMode.SAME_STEP else self.obs[1:]
         return {
             "obs": self.obs[:-1],
             "actions": self.actions,
@@ -137,7 +142,7 @@ class Steps:
             "truncated": self.truncated,
             "valid": valid,
             "last_obs": self.obs[-1],
-            "final_index": at,
-            "final_obs": finals.reshape(-1, finals.shape[2])[at],
+            "final_index": final_index,
+            "final_obs": final_rows.reshape(-1, final_rows.shape[2])[final_index],
             **({} if self.masks is None else {"action_masks": self.masks}),
         }

@@ -1,4 +1,4 @@
-"""Native ids, and what Gymnasium's registry says of them."""
+"""Ids of native environments, with their metadata, specs and renderer."""
 
 import copy
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from rlox._rlox import env_ids
 from rlox._validation import check_str
 from rlox.envs._attributes import to_gymnasium_state
 
-# Environments of other extension modules by their ids; `rlox.register_env` puts them here.
+# Capsules of environments of other extension modules by id, from `rlox.register_env`.
 PLUGINS: dict[str, Any] = {}
 
 
 def native_ids() -> list[str]:
-    """The ids that `VecEnv` takes.
+    """Return the ids of all native environments, including those of other extension modules.
 
     >>> "CartPole-v1" in native_ids()
     True
@@ -29,7 +29,7 @@ def native_ids() -> list[str]:
 
 
 def source_of(name: str) -> Any:
-    """What the extension makes environments of this native id from: the id, or a capsule.
+    """Return the source from which the extension creates environments: an id or a capsule.
 
     >>> source_of("CartPole-v1")
     'CartPole-v1'
@@ -38,7 +38,7 @@ def source_of(name: str) -> Any:
 
 
 def render_modes(name: str) -> list[str]:
-    """How native environments of an id can be drawn: not at all where Gymnasium has none such.
+    """Return the render modes of a `VecEnv`; empty if Gymnasium has no environment of this id.
 
     >>> render_modes("CartPole-v1")
     ['rgb_array']
@@ -47,11 +47,7 @@ def render_modes(name: str) -> list[str]:
 
 
 def native_id(env_id: object) -> str:
-    """An id without the prefix `rlox/`.
-
-    Raises:
-        TypeError: `env_id` is not a str.
-        ValueError: It is one of Gymnasium's that has no native implementation.
+    """Return an id without the prefix `rlox/`.
 
     >>> native_id("rlox/CartPole-v1")
     'CartPole-v1'
@@ -62,13 +58,13 @@ def native_id(env_id: object) -> str:
             "env_id",
             f"one of {', '.join(native_ids())}",
             f"{name!r}, which is not native",
-            "rlox.make_vec takes every id that Gymnasium knows",
+            "use rlox.make_vec, which accepts every id in Gymnasium's registry",
         )
     return name
 
 
 def frames_per_second(env_id: str) -> int:
-    """How many steps make a second of the environment's film.
+    """Return the number of rendered frames per second, 30 if the environment defines none.
 
     >>> frames_per_second("CartPole-v1")
     50
@@ -79,7 +75,7 @@ def frames_per_second(env_id: str) -> int:
 
 
 def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
-    """What native environments say about themselves.
+    """Return the metadata of a native vector environment.
 
     >>> vector_metadata("CartPole-v1", AutoresetMode.SAME_STEP)["render_fps"]
     50
@@ -94,13 +90,13 @@ def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
 def vector_spec(
     env_id: str, max_episode_steps: int | None, render_mode: str | None, **kwargs: Any
 ) -> EnvSpec | None:
-    """How `gymnasium.make_vec` could make such environments; None where they are not registered.
+    """Return the spec for `gymnasium.make_vec`, or None if the id is not registered.
 
     >>> vector_spec("CartPole-v1", 100, None, num_envs=2).kwargs["max_episode_steps"]
     100
     """
-    known = env_id if env_id in PLUGINS else f"rlox/{env_id}"
-    spec = copy.deepcopy(gym.registry.get(known))
+    registered_id = env_id if env_id in PLUGINS else f"rlox/{env_id}"
+    spec = copy.deepcopy(gym.registry.get(registered_id))
     if spec is not None:
         options = {"render_mode": render_mode, "max_episode_steps": max_episode_steps}
         spec.kwargs.update({key: value for key, value in options.items() if value}, **kwargs)
@@ -111,28 +107,27 @@ State = npt.NDArray[np.float64]
 
 
 def check_render_mode(mode: object, known: Sequence[str]) -> None:
-    """Refuses a mode that is neither known nor None.
-
-    Raises:
-        TypeError: It is no str.
-        ValueError: There is no such mode.
-    """
+    """Check that a render mode is None or one of `known`."""
     if mode is None or (isinstance(mode, str) and mode in known):
         return
     expected = " or ".join(["None", *map(repr, known)])
-    kind = ArgumentError if isinstance(mode, str) else ArgumentTypeError
-    raise kind("render_mode", expected, repr(mode), "pass a mode that the environment has")
+    error_class = ArgumentError if isinstance(mode, str) else ArgumentTypeError
+    fix = "pass a mode that the environment supports"
+    raise error_class("render_mode", expected, repr(mode), fix)
 
 
 class Renderer:
-    """Gymnasium's environment `env_id`, used only to draw; needs `rlox[classic-control]`."""
+    """Renderer that draws native states with Gymnasium's environment of the same id.
+
+    Needs pygame, from the extra `rlox[classic-control]`.
+    """
 
     def __init__(self, env_id: str, render_mode: str) -> None:
         env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
         self._env: Any = env.unwrapped
 
     def draw(self, state: State) -> npt.NDArray[np.uint8] | None:
-        """The frame of one native state, (height, width, 3) uint8; None in "human" mode."""
+        """Return the frame of one native state, uint8 (height, width, 3); None in "human" mode."""
         self._env.state = to_gymnasium_state(self._env.spec.id, state)
         if self._env.spec.id == "Pendulum-v1":
             torque = np.float32(state[2])
@@ -141,10 +136,10 @@ class Renderer:
         return frame
 
     def draw_all(self, states: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], ...]:
-        """The frames of many states; none in "human" mode."""
+        """Return the frames of native states; an empty tuple in "human" mode."""
         frames = map(self.draw, states)
         return tuple(frame for frame in frames if frame is not None)
 
     def close(self) -> None:
-        """Closes the window, if there is one."""
+        """Close the window, if there is one."""
         self._env.close()

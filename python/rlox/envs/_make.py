@@ -1,4 +1,4 @@
-"""Arguments of `make_vec`, to make equal environments here or in another process."""
+"""`make_vec`, which creates vector environments for rollouts, and its stored arguments."""
 
 import copy
 import dataclasses
@@ -31,11 +31,13 @@ EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Checked arguments of `make_vec`, but for the number of environments and the seed.
+    """Checked arguments of `make_vec`, except the number of environments and the seed.
+
+    A factory creates equal environments again, here or in another process.
 
     >>> from rlox import make_vec
-    >>> recipe = get_env_factory(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
-    >>> recipe.make(3, seed=0).num_envs
+    >>> factory = get_env_factory(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
+    >>> factory.make(3, seed=0).num_envs
     3
     """
 
@@ -46,32 +48,31 @@ class EnvFactory:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
-        """Make a number of environments, the first of which is reset with `seed`."""
-
+        """Create environments; the first reset seeds environment i with `seed + i`."""
         env: RolloutEnv = make_from_factory(self, num_envs, seed)
         return env
 
 
 def get_env_factory(env: Any) -> EnvFactory | None:
-    """Return the arguments that environments were made with, or None if they are unknown."""
+    """Return the factory that created the environments, or None if it is unknown."""
     if type(env) is VecEnv:
         kwargs = dict(env._init_kwargs)
         mode = env.metadata["autoreset_mode"]
         return EnvFactory(kwargs.pop("env_id"), autoreset_mode=mode, kwargs=kwargs)
-    # Not getattr: vector wrappers forward attributes of the environments that they wrap.
+    # Vector wrappers forward attributes, so getattr would return the wrapped environments' factory.
     env_factory: EnvFactory | None = getattr(env, "__dict__", {}).get("recipe")
     return env_factory
 
 
 class Native(NamedTuple):
-    """A native environment: its id, and what a spec says of it besides."""
+    """Id of a native environment, and keyword arguments from a spec."""
 
     name: str
     spec_kwargs: dict[str, Any]
 
     def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
-        """The keywords of `VecEnv`."""
-        # Specs of rlox's own environments say the id, too.
+        """Return the keyword arguments of `VecEnv`."""
+        # The keywords of rlox's own specs include the id.
         overrides = {
             k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs
         }
@@ -79,13 +80,14 @@ class Native(NamedTuple):
 
 
 def find_native(env: str | EnvSpec) -> Native | None:
-    """The native environment that an id names, or a spec of the environment of that id.
+    """Return the native environment of an id or a spec, or None if there is none.
 
-    A spec may say other keywords and another limit of steps; with other entry points or wrappers it
-    is of another environment, as is an id that was registered anew.
+    The keywords and the step limit of a spec may differ from the registered ones. A spec with
+    another entry point or other wrappers is not native, nor is an id that was registered again.
 
     Raises:
-        ModuleNotFoundError, ValueError: The id begins with a module that is not there.
+        ArgumentError: The module in the id is a relative name.
+        ModuleNotFoundError: The module in the id does not exist.
 
     >>> find_native("rlox/CartPole-v1").name, find_native("Taxi-v3")
     ('CartPole-v1', None)
@@ -95,8 +97,8 @@ def find_native(env: str | EnvSpec) -> Native | None:
         if module:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
-        known = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if known and not _is_reregistered(env) else None
+        is_native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
+        return Native(name, {}) if is_native and not _is_reregistered(env) else None
     name = env.id.removeprefix("rlox/")
     if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
         return None
@@ -111,27 +113,27 @@ def find_native(env: str | EnvSpec) -> Native | None:
 
 
 def _is_reregistered(env_id: str) -> bool:
-    """Whether an id of Gymnasium's own was registered anew for another environment."""
+    """Return whether an id is registered for a class outside of Gymnasium and rlox."""
     spec = gym.registry.get(env_id)
     prefixes = ("gymnasium.envs.", "rlox.envs.native:")
     return spec is not None and not str(spec.entry_point).startswith(prefixes)
 
 
 def get_env_name(env: object) -> str:
-    """What environments are called: by the id that is given or that a spec has, else by a class.
+    """Return the name of environments: their id, or the name of their class or function.
 
     >>> get_env_name("rlox/CartPole-v1"), get_env_name(gym.Env)
     ('CartPole-v1', 'Env')
     """
     named = env.id if isinstance(env, EnvSpec) else env
     if isinstance(named, str):
-        # Without the module that registers it: a checkpoint shall not say what to import.
+        # Without the module: loading a checkpoint must not import code that its manifest names.
         return named.removeprefix("rlox:").removeprefix("rlox/").rpartition(":")[2]
     return str(getattr(env, "__name__", type(env).__name__))
 
 
 def get_num_envs(env: object) -> Any:
-    """How many environments there are already, or a spec says; None where neither does."""
+    """Return the number of environments of a vector environment or a spec, or None."""
     if isinstance(env, EnvSpec):
         return env.kwargs.get("num_envs")
     return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
@@ -139,7 +141,7 @@ def get_num_envs(env: object) -> Any:
 
 def _import(module: str, env_id: str) -> None:
     """Import the module that registers an id; errors of its own code pass unchanged."""
-    expected = f"the id {env_id!r} to begin with a module that can be imported"
+    expected = f"a module that can be imported before the colon of {env_id!r}"
     if module.startswith("."):
         raise ArgumentError("env", expected, repr(module), "write its full name")
     try:
@@ -166,34 +168,34 @@ def find_spec(env_id: str) -> EnvSpec:
         fix = hint(
             plain_id,
             [*env_ids(), *gym.registry],
-            "gymnasium.registry lists all ids; import the module that registers it",
+            "import the module that registers the id, or see gymnasium.registry for all ids",
         )
-        raise ArgumentError("env", "a known id", repr(plain_id), fix) from error
+        raise ArgumentError("env", "a registered id", repr(plain_id), fix) from error
 
 
 def make_registered(
     env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
-    """Return what `gymnasium.make_vec` makes of a spec, which is the recipe's `env`."""
+    """Create the vector environment of a factory with a spec by `gymnasium.make_vec`."""
     spec: EnvSpec = env_factory.env
     mode = env_factory.vectorization_mode
-    wrappers: Any = env_factory.wrappers  # functions, too
-    alone = mode == "vector_entry_point"
-    lacks = (spec.vector_entry_point if alone else spec.entry_point) is None
-    if lacks or (alone and (wrappers or vector_kwargs or spec.additional_wrappers)):
-        got = "" if lacks else " with wrappers or vector_kwargs"
-        fix = "pass None" if lacks else "pass sync, or wrap what is made"
-        expected = f"one that {spec.id!r} has"
+    wrappers: Any = env_factory.wrappers  # Gymnasium declares only classes, but accepts functions
+    uses_entry_point = mode == "vector_entry_point"
+    is_missing = (spec.vector_entry_point if uses_entry_point else spec.entry_point) is None
+    if is_missing or (uses_entry_point and (wrappers or vector_kwargs or spec.additional_wrappers)):
+        got = "" if is_missing else " with wrappers or vector_kwargs"
+        fix = "pass None" if is_missing else "pass 'sync', or wrap the vector environment"
+        expected = f"a mode that {spec.id!r} supports"
         raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
-    # Of the spec's own keywords, those of vector environments would go before what is passed.
+    # These keywords in the spec would override the arguments below.
     vector_keys = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
-    plain = copy.deepcopy(spec)
-    plain.kwargs = {name: value for name, value in plain.kwargs.items() if name not in vector_keys}
-    # Of an id Gymnasium says when a newer version is there.
-    known = gym.registry.get(spec.id) is spec
+    spec_copy = copy.deepcopy(spec)
+    spec_copy.kwargs = {k: x for k, x in spec_copy.kwargs.items() if k not in vector_keys}
+    # With an id instead of a spec, Gymnasium warns if a newer version is registered.
+    is_registered = gym.registry.get(spec.id) is spec
     try:
         return gym.make_vec(
-            spec.id if known else plain,
+            spec.id if is_registered else spec_copy,
             num_envs,
             mode,
             vector_kwargs,
@@ -205,14 +207,14 @@ def make_registered(
     except gym.error.Error as error:
         raise ArgumentError(
             "env",
-            f"{spec.id!r} to make environments",
+            f"an environment from gymnasium.make_vec({spec.id!r})",
             f"{type(error).__name__}: {error}",
-            "look at its arguments",
+            "correct the arguments of the environment",
         ) from error
 
 
 __all__ = ["make_vec"]
-_LEAST_BYTES = 100  # of each environment
+_LEAST_BYTES = 100  # minimum memory of one environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 Factory = Callable[..., Single]
@@ -228,32 +230,42 @@ def make_vec(
     autoreset_mode: AutoresetMode | str | None = None,
     **kwargs: Any,
 ) -> VecEnv | GymVecEnv:
-    """Makes `num_envs` environments ready for rollouts.
+    """Create a vector environment for rollouts.
 
-    What an environment already made, or a spec, says of itself may be repeated, not contradicted.
+    An existing environment or a spec defines some of these arguments. An argument may repeat such
+    a value, but not contradict it.
 
     Args:
-        env: An id, or an `EnvSpec` as `gymnasium.make_vec` takes it, an environment class or a
-            function that makes one, a class of vector environments made by `num_envs=` and
-            keywords, a vector environment in any autoreset mode, or a single environment.
-        num_envs: How many, at least 1. None: as many as there are, or as a spec says, else 1.
-        seed: For the first reset: environment i gets `seed + i`.
-        vectorization_mode: "sync" steps Gymnasium's environments one by one, "async" each in a
-            process of its own, "vector_entry_point" is what an id registers as such. None: native
-            where an id has a native implementation and there are no wrappers, else "sync", or the
-            vector entry point where an id has nothing else.
-        wrappers: Functions, or classes, that take a single environment and give one; applied to
-            each, the first one first.
-        autoreset_mode: Of the environments made here. None: SAME_STEP, but for those that have
-            their own: vector environments and their classes, specs, vector entry points.
-        **kwargs: Passed to what makes the environments.
+        env: An id or an `EnvSpec`, as for `gymnasium.make_vec`; an environment class, or a function
+            that returns an environment; a class of vector environments, called with `num_envs` and
+            `kwargs`; an existing environment; or a vector environment in any autoreset mode.
+        num_envs: Number of environments, at least 1. Default: the number of the existing
+            environment or the spec, else 1.
+        seed: Seed of the first reset; environment i gets `seed + i`. Default: a random seed.
+        vectorization_mode: "sync" steps Gymnasium environments one after another, and "async" steps
+            each in its own process. "vector_entry_point" creates the registered vector
+            environment. Default: the native implementation if the id has one and there are no
+            wrappers, else "sync", or "vector_entry_point" if only this exists.
+        wrappers: Functions or classes that take and return a single environment. They are applied
+            to each environment, from the first to the last.
+        autoreset_mode: Autoreset mode of environments that this function creates. Default:
+            SAME_STEP, or the mode of the vector environment, its class, its entry point or the
+            spec.
+        **kwargs: Keyword arguments of the environment, its class or its function.
+
+    Returns:
+        `VecEnv` for native environments, else `GymVecEnv`. An `env` of these classes is returned
+        itself, unless a seed is passed for a `GymVecEnv`.
 
     Raises:
-        ValueError: Unknown id (near ones are named) or mode, a wrong number, one that is not the
-            environment's.
-        MemoryError: So many environments do not fit into memory.
-        TypeError: `env` is none of the above or not as Gymnasium's API has it, or keywords for an
-            existing environment. Errors of `env` itself and of wrappers pass unchanged.
+        ArgumentError: The id or a mode is unknown, a number is out of range, or an argument
+            contradicts the environment or the spec.
+        ArgumentTypeError: `env` has none of the types above or does not follow Gymnasium's API, a
+            wrapper is not valid, or keywords are passed with an existing environment.
+        ModuleNotFoundError: The module before the colon of the id does not exist.
+        OutOfMemoryError: The environments need more memory than is free.
+
+    Errors of the environment's own code and of wrappers pass unchanged.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
@@ -263,10 +275,8 @@ def make_vec(
     <GymVecEnv, SyncVectorEnv(CartPole-v1, num_envs=2)>
     """
     mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
-    checked_mode, checked_wrappers = (
-        _check_vectorization_mode(vectorization_mode),
-        _check_wrappers(wrappers),
-    )
+    checked_mode = _check_vectorization_mode(vectorization_mode)
+    checked_wrappers = _check_wrappers(wrappers)
     return make_from_factory(
         EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed
     )
@@ -275,10 +285,10 @@ def make_vec(
 def make_from_factory(
     env_factory: EnvFactory, num_envs: int | None, seed: int | None
 ) -> VecEnv | GymVecEnv:
-    """Make environments as `make_vec` does; those that it makes itself have the recipe."""
+    """Create environments as `make_vec` does, and store the factory in new environments."""
     if num_envs is not None:
-        num_envs = check_int("num_envs", num_envs, 1, fix="say how many to make")
-        # Gymnasium would make environments until the memory is full.
+        num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
+        # Gymnasium would create environments until the memory is full.
         check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
     seed = None if seed is None else check_seed(seed)
     env = env_factory.env
@@ -289,17 +299,17 @@ def make_from_factory(
         }
         _check_no_kwargs({name: x for name, x in (options | env_factory.kwargs).items() if x})
         if num_envs not in (None, env.num_envs):
-            expected = f"{env.num_envs}, as {env} has so many"
+            expected = f"{env.num_envs}, the number of environments in {env}"
             raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
         check_autoreset_mode(env, env_factory.autoreset_mode)
         return _to_rollout_env(env, seed)
     if isinstance(env, gym.Env):
         _check_no_kwargs(env_factory.kwargs)
-        fix = "pass its class or a function that makes it"
+        fix = "pass its class or a function that returns a new environment"
         if num_envs not in (None, 1):
             raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
         if env_factory.vectorization_mode == "async":
-            expected = "no process for an environment already made"
+            expected = "'sync' or None for an existing environment"
             raise ArgumentError("vectorization_mode", expected, "'async'", fix)
         return _from_function(replace(env_factory, env=lambda: env), 1, seed)
     if isinstance(env, str | EnvSpec):
@@ -311,19 +321,19 @@ def make_from_factory(
     else:
         raise ArgumentTypeError(
             "env",
-            "an id, a gymnasium.Env, a vector environment or a function that makes one",
+            "an id, an EnvSpec, an environment, or a class or function of environments",
             type(env).__name__,
-            FIX if hasattr(env, "step") else "see gymnasium.make",
+            FIX if hasattr(env, "step") else "pass an id as to gymnasium.make",
         )
     vars(envs)["recipe"] = env_factory
     return envs
 
 
 def _check_vectorization_mode(value: object) -> Mode | None:
-    """What a name, or a member of Gymnasium's `VectorizeMode`, says."""
+    """Return the name of a vectorization mode; Gymnasium's `VectorizeMode` is accepted, too."""
     name = getattr(value, "value", value)
-    known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
-    if name is not None and not known:
+    is_known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
+    if name is not None and not is_known:
         raise ArgumentError(
             "vectorization_mode",
             "'sync', 'async', 'vector_entry_point' or None",
@@ -334,11 +344,11 @@ def _check_vectorization_mode(value: object) -> Mode | None:
 
 
 def _check_wrappers(wrappers: Any) -> Sequence[EnvWrapper]:
-    wrong = isinstance(wrappers, str) or not isinstance(wrappers, Sequence)
-    if wrong or not all(callable(wrapper) for wrapper in wrappers):
+    is_list = isinstance(wrappers, Sequence) and not isinstance(wrappers, str)
+    if not is_list or not all(callable(wrapper) for wrapper in wrappers):
         raise ArgumentTypeError(
             "wrappers",
-            "a list of functions from an environment to an environment",
+            "a list of functions that take and return an environment",
             repr(wrappers),
             "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
@@ -346,21 +356,22 @@ def _check_wrappers(wrappers: Any) -> Sequence[EnvWrapper]:
 
 
 def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:
-    """Add a check that a wrapper returns an environment; name it in errors of Gymnasium."""
+    """Return the wrapper with a check of its result; errors of Gymnasium name the wrapper."""
     name = getattr(wrapper, "__name__", None) or repr(wrapper)
 
     def wrap(env: Single) -> Single:
         try:
             wrapped: object = wrapper(env)
         except gym.error.Error as error:
-            expected, fix = f"{name} to wrap {env}", "correct it, or leave it out"
+            expected = f"an environment from {name}({env})"
+            fix = "correct or remove the wrapper"
             raise ArgumentError("wrappers", expected, one_line(error), fix) from error
         if not isinstance(wrapped, gym.Env):
             raise ArgumentTypeError(
                 "wrappers",
-                f"{name} to return a gymnasium.Env",
+                f"a gymnasium.Env from {name}",
                 f"a {type(wrapped).__name__}",
-                "return the environment from it",
+                "return the wrapped environment",
             )
         return wrapped
 
@@ -372,9 +383,9 @@ def _check_no_kwargs(kwargs: dict[str, Any]) -> None:
     if kwargs:
         raise ArgumentTypeError(
             str(next(iter(kwargs))),
-            "no keywords for an environment already made",
+            "no keyword arguments for an existing environment",
             str(kwargs),
-            "pass them where it is made",
+            "pass keyword arguments to the constructor of the environment",
         )
 
 
@@ -389,7 +400,7 @@ def _to_rollout_env(env: VectorEnv[Any, Any, Any], seed: int | None) -> VecEnv |
 def _to_rollout_env_or_close(
     env: VectorEnv[Any, Any, Any], seed: int | None, resets: AutoresetMode | None
 ) -> VecEnv | GymVecEnv:
-    """Return `_to_rollout_env(env)`; if that raises, end the processes of `env`."""
+    """Check the mode, and return `_to_rollout_env(env)`; close `env` if that raises."""
     try:
         check_autoreset_mode(env, resets)
         return _to_rollout_env(env, seed)
@@ -399,10 +410,10 @@ def _to_rollout_env_or_close(
 
 
 def _leave_interrupts(parent: int) -> EnvWrapper:
-    """Return a wrapper that ignores Ctrl-C in worker processes, which the parent ends."""
+    """Return a wrapper that ignores Ctrl-C in worker processes; the parent terminates workers."""
 
     def wrapper(env: Single) -> Single:
-        # Gymnasium makes one environment in the parent, too, to see its spaces.
+        # Gymnasium also creates an environment in the parent process to read its spaces.
         if os.getpid() != parent:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return env
@@ -411,13 +422,13 @@ def _leave_interrupts(parent: int) -> EnvWrapper:
 
 
 def _from_function(env_factory: EnvFactory, num_envs: int, seed: int | None) -> VecEnv | GymVecEnv:
-    """Make environments of a function that makes a single one."""
+    """Create environments with a function or class of single environments."""
     if env_factory.vectorization_mode == "vector_entry_point":
         raise ArgumentError(
             "vectorization_mode",
-            "'sync' or 'async' for a function that makes single environments",
+            "'sync' or 'async' for a function of single environments",
             "'vector_entry_point'",
-            "make that one and pass it",
+            "create the vector environment, and pass it as env",
         )
     wrappers = _all_wrappers(env_factory)
 
@@ -438,7 +449,7 @@ def _from_function(env_factory: EnvFactory, num_envs: int, seed: int | None) -> 
 
 
 def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
-    """Return the wrappers of single environments, those of worker processes included."""
+    """Return the wrappers of single environments, including the ones for worker processes."""
     wrappers = [_add_result_check(wrapper) for wrapper in env_factory.wrappers]
     if env_factory.vectorization_mode != "async":
         return wrappers
@@ -448,13 +459,15 @@ def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
 def _from_vector_class(
     env_factory: EnvFactory, num_envs: int, seed: int | None
 ) -> VecEnv | GymVecEnv:
-    """Make vector environments of a class, as `gymnasium.make_vec` calls vector entry points."""
-    mode, wrappers = env_factory.vectorization_mode, env_factory.wrappers
+    """Call a vector environment class as `gymnasium.make_vec` calls vector entry points."""
+    mode = env_factory.vectorization_mode
+    wrappers = env_factory.wrappers
     expected = "for a class of vector environments"
     if mode not in (None, "vector_entry_point"):
         raise ArgumentError("vectorization_mode", f"None {expected}", repr(mode), "leave it out")
     if wrappers:
-        raise ArgumentError("wrappers", f"none {expected}", repr(wrappers), "wrap what it makes")
+        fix = "wrap the vector environment"
+        raise ArgumentError("wrappers", f"no wrappers {expected}", repr(wrappers), fix)
     resets = env_factory.autoreset_mode
     arguments: dict[str, Any] = {"num_envs": num_envs}
     if issubclass(env_factory.env, VecEnv):
@@ -465,11 +478,11 @@ def _from_vector_class(
 
 
 def _check_spec_value(name: str, spec_value: T, value: T | None) -> T:
-    """What a spec says, which what is passed may repeat."""
+    """Return a value of a spec after a check that an argument does not contradict the value."""
     if value is not None and value != spec_value:
         raise ArgumentError(
             name,
-            f"{spec_value!r}, as the spec says",
+            f"{spec_value!r}, the value in the spec",
             repr(value),
             "leave it out, or change the spec's kwargs",
         )
@@ -477,16 +490,18 @@ def _check_spec_value(name: str, spec_value: T, value: T | None) -> T:
 
 
 def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> VecEnv | GymVecEnv:
-    """What is registered under an id, or described as if it were."""
-    env, resets = env_factory.env, env_factory.autoreset_mode
+    """Create the environments of an id or a spec."""
+    env = env_factory.env
+    resets = env_factory.autoreset_mode
     vector_kwargs: dict[str, Any] = {}
     if isinstance(env, EnvSpec):
-        # Gymnasium notes there what vector environments were made of.
+        # Gymnasium stores the arguments of vector environments in the keywords of their specs.
         kwargs = {**env.kwargs, **env_factory.kwargs}
         if (spec_num_envs := kwargs.pop("num_envs", None)) is not None:
             spec_num_envs = check_int("num_envs", spec_num_envs, 1, fix="correct the spec's kwargs")
             count = _check_spec_value("num_envs", spec_num_envs, count)
-        mode, wrappers = env_factory.vectorization_mode, env_factory.wrappers
+        mode = env_factory.vectorization_mode
+        wrappers = env_factory.wrappers
         mode = _check_spec_value(
             "vectorization_mode",
             _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)),
@@ -499,11 +514,12 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
         env_factory = replace(
             env_factory, vectorization_mode=mode, wrappers=wrappers, kwargs=kwargs
         )
-    num_envs, mode = count or 1, env_factory.vectorization_mode
+    num_envs = count or 1
+    mode = env_factory.vectorization_mode
     native = find_native(env)
     if native is not None and not env_factory.wrappers and not vector_kwargs:
-        entry = isinstance(env, EnvSpec) and mode == "vector_entry_point"
-        if mode is None or (entry and "env_id" in env_factory.kwargs):
+        is_vector_spec = isinstance(env, EnvSpec) and mode == "vector_entry_point"
+        if mode is None or (is_vector_spec and "env_id" in env_factory.kwargs):
             arguments = native.arguments(env_factory.kwargs, resets or AutoresetMode.SAME_STEP)
             with rename_arguments({"n": "num_envs"}):
                 vector = VecEnv(num_envs, seed, native.name, **arguments)

@@ -1,4 +1,4 @@
-"""Action masks: which actions environments allow where they stand."""
+"""Action masks: flags of the actions that environments allow."""
 
 import inspect
 import math
@@ -22,10 +22,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def mask_width(space: gym.Space[Any]) -> int:
-    """How many flags a mask has: one for each value of each component of the action.
-
-    Raises:
-        ValueError: As `mask_counts`.
+    """Return the number of flags in a mask: one for each value of each action component.
 
     >>> mask_width(spaces.Discrete(4)), mask_width(spaces.MultiDiscrete([2, 3]))
     (4, 5)
@@ -34,12 +31,9 @@ def mask_width(space: gym.Space[Any]) -> int:
 
 
 def mask_counts(space: gym.Space[Any]) -> list[int]:
-    """How the flags of a mask are split: so many for each component of the action.
+    """Return the number of flags for each component of the action.
 
-    Components of MultiBinary have two, for 0 and for 1, as in sb3-contrib's MaskablePPO.
-
-    Raises:
-        ValueError: The space is none of Discrete, MultiDiscrete and MultiBinary.
+    Components of MultiBinary have two flags, for 0 and 1, as in sb3-contrib's MaskablePPO.
 
     >>> mask_counts(spaces.Discrete(4)), mask_counts(spaces.MultiDiscrete([[2], [3]]))
     ([4], [2, 3])
@@ -57,39 +51,31 @@ def mask_counts(space: gym.Space[Any]) -> list[int]:
         "action_masks",
         "a Discrete, MultiDiscrete or MultiBinary action space",
         str(space),
-        "set action_masks=False, or give no masks",
+        "set action_masks=False, or pass no masks",
     )
 
 
 def check_any_allowed(masks: Flags, space: gym.Space[Any]) -> None:
-    """Refuses masks (num_envs, n) by which an environment allows nothing.
-
-    Raises:
-        ValueError: The environment is named.
-    """
+    """Check that masks (num_envs, n) allow an action in each environment."""
     for part in _parts(masks, space):
-        nothing = ~part.any(axis=1)
-        if nothing.any():
+        is_empty = ~part.any(axis=1)
+        if is_empty.any():
             raise ArgumentError(
                 "action_mask",
                 "an action that is allowed",
                 "none",
-                "end the episode where nothing is left to do",
-                env=int(nothing.argmax()),
+                "end the episode when no action is possible",
+                env=int(is_empty.argmax()),
             )
 
 
 def _parts(masks: Flags, space: gym.Space[Any]) -> list[Flags]:
-    """The flags (n, k) of each component of the action."""
+    """Return the flags (n, k) of each component of the action."""
     return np.split(masks, np.cumsum(mask_counts(space))[:-1], axis=1)
 
 
 def read_action_masks(env: Any) -> Flags | None:
-    """What environments ready for rollouts allow where they stand; None if they do not say.
-
-    Raises:
-        ValueError: As `rlox.envs._masks.MaskSource.read`.
-    """
+    """Return the action masks for the current observations; None without mask support."""
     if getattr(env, "has_action_masks", None) or getattr(env, "action_mask_support", False):
         masks: Flags = env.action_masks()
         return masks
@@ -99,42 +85,47 @@ def read_action_masks(env: Any) -> Flags | None:
 def random_allowed(
     space: gym.Space[Any], rng: np.random.Generator, masks: Flags
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Uniform ones of the allowed actions, (n, ...) counted from 0, and their log-probabilities.
+    """Sample allowed actions uniformly.
 
-    >>> said, log_probs = random_allowed(
+    Returns:
+        Actions (n, ...), int64 and counted from 0, and their log-probabilities (n,), float32.
+
+    >>> actions, log_probs = random_allowed(
     ...     spaces.Discrete(3), np.random.default_rng(0), np.eye(3, dtype=bool)
     ... )
-    >>> said.tolist(), log_probs.tolist()
+    >>> actions.tolist(), log_probs.tolist()
     ([0, 1, 2], [0.0, 0.0, 0.0])
     """
-    chosen, log_probs = [], np.zeros(len(masks))
+    components = []
+    log_probs = np.zeros(len(masks))
     for part in _parts(masks, space):
         allowed = part.sum(1)
-        # The first place at which more are allowed than the number drawn.
-        chosen.append((part.cumsum(1) > rng.integers(allowed)[:, None]).argmax(1))
+        # Index of allowed action number `rng.integers(allowed)`.
+        components.append((part.cumsum(1) > rng.integers(allowed)[:, None]).argmax(1))
         log_probs -= np.log(allowed)
-    rows = np.stack(chosen, 1).reshape(len(masks), *(space.shape or ()))
-    return rows.astype(np.int64), log_probs.astype(np.float32)
+    actions = np.stack(components, 1).reshape(len(masks), *(space.shape or ()))
+    return actions.astype(np.int64), log_probs.astype(np.float32)
 
 
 def mask_parameter(function: Any) -> inspect.Parameter | None:
-    """Where a function takes masks: as `mask`, `action_mask` or `action_masks`.
+    """Return the parameter `mask`, `action_mask` or `action_masks` of a function, or None.
 
     >>> mask_parameter(lambda obs, mask=None: 0).name, mask_parameter(lambda obs: 0)
     ('mask', None)
     """
     try:
-        known: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some of C have none
+        parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some C functions have no signature
         return None
     names = ("mask", "action_mask", "action_masks")
-    return next((known[name] for name in names if name in known), None)
+    return next((parameters[name] for name in names if name in parameters), None)
 
 
 def adapt_to_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
-    """A function of observations, called with masks where it takes them.
+    """Return a function of observations and masks that calls `function`.
 
-    Where there are none, its own default stays; None stands for one that it lacks.
+    `function` gets masks only if it has a parameter for masks. If there are none, `function` uses
+    the parameter's default, or gets None if the parameter has no default.
     """
     parameter = mask_parameter(function)
 
@@ -147,35 +138,31 @@ def adapt_to_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
 
 
 def missing_masks_error(env: object) -> ValueError:
-    """Says that environments do not tell what is allowed."""
+    """Return the error for environments without action masks."""
     return ArgumentError(
         "action_masks",
-        "environments that say which actions are allowed",
+        "environments with action masks",
         str(env),
         "set action_masks=False",
     )
 
 
 def check_has_action_masks(env: "VecEnv") -> None:
-    """Refuse native environments without action masks.
-
-    Raises:
-        ValueError: They have none.
-    """
+    """Check that native environments have action masks."""
     if not env.has_action_masks:
         raise ArgumentError(
             "action_masks",
-            "environments that say which actions are allowed",
-            f"{env}, in which all are (has_action_masks is False)",
-            "ask for none, or have a wrapper say it in infos['action_mask'] and make them by "
-            "rlox.make_vec(..., wrappers=[...])",
+            "environments with action masks",
+            f"{env} without (has_action_masks is False)",
+            "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets "
+            "infos['action_mask']",
         )
 
 
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
-    """Return the infos of native environments with action masks, int8 flags as Gymnasium's Taxi.
+    """Return infos with the action masks of native environments, int8 as in Gymnasium's Taxi.
 
-    Rows of `cut`, whose episodes were truncated and not reset, have the masks of the last states.
+    Rows in `cut`, of truncated episodes that are not reset yet, have the masks of the last states.
     """
     masks = native.action_masks()
     if cut is not None and cut.any():
@@ -184,7 +171,7 @@ def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, A
 
 
 def final_mask_infos(native: NativeVectorEnv, cut: Flags) -> dict[str, Any]:
-    """Return the `final_info` of native environments: masks of truncated episodes' last states."""
+    """Return `final_info` of native environments: masks of the last states of episodes in `cut`."""
     if not cut.any():
         return {}
     masks = native.final_action_masks() & cut[:, None]
@@ -192,11 +179,7 @@ def final_mask_infos(native: NativeVectorEnv, cut: Flags) -> dict[str, Any]:
 
 
 def as_flags(argument: str, expected: str, values: npt.ArrayLike, env: int | None = None) -> Flags:
-    """What is given, as an array of bools.
-
-    Raises:
-        TypeError: No flags.
-        ValueError: Rows of different lengths, or numbers other than 0 and 1.
+    """Convert flags to an array of bool.
 
     >>> as_flags("mask", "flags of shape (1, 2)", [[1, 0]])
     array([[ True, False]])
@@ -204,7 +187,7 @@ def as_flags(argument: str, expected: str, values: npt.ArrayLike, env: int | Non
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        got = f"what NumPy makes no array of ({error})"
+        got = f"values that NumPy cannot convert ({error})"
         hint = "pass a flag for each action"
         raise ArgumentError(argument, expected, got, hint, env=env) from error
     hint = "pass True or False for each action"
@@ -213,18 +196,13 @@ def as_flags(argument: str, expected: str, values: npt.ArrayLike, env: int | Non
         raise ArgumentTypeError(argument, expected, got, hint, env=env)
     flags = array.astype(np.bool_)
     if (array != flags).any():
-        other = array[array != flags].flat[0]
-        raise ArgumentError(argument, expected, str(other), hint, env=env)
+        number = array[array != flags].flat[0]
+        raise ArgumentError(argument, expected, str(number), hint, env=env)
     return flags
 
 
 def as_masks(values: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
-    """Masks for `n` observations, (n, width), from what a user passes.
-
-    Raises:
-        TypeError: No flags.
-        ValueError: Another shape, or nothing is allowed.
-    """
+    """Convert a user's masks for `n` observations to bool (n, width)."""
     shape = (n, mask_width(space))
     expected = f"flags of shape {shape}"
     masks = as_flags("action_masks", expected, values)
@@ -238,7 +216,7 @@ def as_masks(values: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
             "action_masks",
             "an action (of each component) that is allowed in each row",
             "none",
-            "allow one",
+            "allow an action in each row",
             row=int(allowed.argmin()),
         )
     return masks
@@ -248,56 +226,60 @@ Infos = dict[str, Any]
 
 
 class MaskSource:
-    """Where environments say what they allow, and whether they ever did.
+    """Reader of the action masks of a vector environment.
 
-    In `infos["action_mask"]`, as Gymnasium's Taxi has it, else by a method `action_masks`: of the
-    vector environments, (num_envs, k), or of each single one, (k,). Those that gave infos before
-    and give none now allow everything, except in the last state of an episode (`read_final`).
+    Environments report masks in `infos["action_mask"]`, as Gymnasium's Taxi does. The alternative
+    is a method `action_masks` of the vector environment, which returns (num_envs, k), or of each
+    single environment, which returns (k,). An environment whose infos lack a mask allows every
+    action, except in the last state of an episode (`read_final`).
 
     Args:
-        env: The environments.
+        env: The vector environment.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
-        self.has_reported = False  # whether infos ever said something
+        self.has_reported = False  # whether infos have ever had a mask
         self._method_resolved = self._warned = False
         self._method: Callable[[], Any] | None = None
 
     def note(self, infos: Infos) -> Infos:
-        """Remembers whether what `reset` or `step` gave says something of masks."""
+        """Record whether the infos of `reset` or `step` have masks, and return the infos."""
         self.has_reported = self.has_reported or _has_mask(infos)
         return infos
 
     def has_masks(self, infos: Infos) -> bool:
-        """Whether the environments say, or ever said, what is allowed."""
+        """Return whether the environments report masks now, or have reported masks before."""
         self.note(infos)
         return self.has_reported or self._resolve_method() is not None
 
     def _resolve_method(self) -> Callable[[], Any] | None:
-        """The method, looked for once."""
+        """Return the method `action_masks`, or None; the search runs once."""
         if not self._method_resolved:
-            self._method, self._method_resolved = _find_masks_method(self.env), True
+            self._method = _find_masks_method(self.env)
+            self._method_resolved = True
         return self._method
 
     def read(self, infos: Infos, ended: Flags) -> Flags:
-        """What is allowed after a reset or step, (num_envs, k) bool.
+        """Return the action masks after a reset or step, bool (num_envs, k).
 
         Args:
-            infos: What `reset` or `step` gave.
-            ended: (num_envs,): whose episode is over; about to be reset, they allow everything.
+            infos: The infos of `reset` or `step`.
+            ended: bool (num_envs,), the episode is over and the next step only resets. These
+                environments allow every action.
 
         Raises:
-            ValueError: They never said anything, or say something of another shape, or allow no
-                action.
+            ArgumentError: The environments have never reported masks, a mask has another shape or
+                another number than 0 and 1, or an environment allows no action.
+            ArgumentTypeError: A mask holds no flags.
         """
         space = self.env.single_action_space
         if not self.has_masks(infos):
             raise ArgumentError(
                 "action_masks",
-                "environments that give infos['action_mask'] or have a method action_masks()",
+                "environments with infos['action_mask'] or a method action_masks()",
                 f"{self.env} without",
-                "add one, or set action_masks=False",
+                "add masks, or set action_masks=False",
             )
         masks, reported = self._read_masks(infos, self._resolve_method(), np.ones_like(ended))
         masks[ended | ~reported] = True
@@ -308,17 +290,20 @@ class MaskSource:
         """Return the action masks of the last states of episodes that a step ended.
 
         Args:
-            infos: The infos that `step` returned.
-            ended: (num_envs,) bool: the environments to read.
-            same_step: The environments have been reset already (SAME_STEP mode): the masks are in
-                `infos["final_info"]`. Otherwise `infos` and the method describe the last states.
+            infos: The infos of `step`.
+            ended: bool (num_envs,), the environments to read.
+            same_step: Whether the step has reset the environments (SAME_STEP mode). If so, the
+                masks are in `infos["final_info"]`; else in `infos` or from the method.
 
         Returns:
-            (num_envs, k) bool. Rows without an allowed action: not in `ended`, or not reported.
-            The first such report that is missing is warned of.
+            bool (num_envs, k). Rows outside `ended` and rows without a reported mask are all False.
 
         Raises:
-            ValueError: A mask has another shape or holds no flags.
+            ArgumentError: A mask has another shape, or another number than 0 and 1.
+            ArgumentTypeError: A mask holds no flags.
+
+        Warns:
+            UserWarning: An environment in `ended` reports no allowed action. Only the first warns.
         """
         method = None if same_step else self._resolve_method()
         final = infos.get("final_info") if same_step else infos
@@ -327,31 +312,34 @@ class MaskSource:
         if unknown.any() and not self._warned:
             self._warned = True
             i = int(unknown.argmax())
-            envs = getattr(self.env.unwrapped, "envs", None)  # AsyncVectorEnv has none here
+            envs = getattr(self.env.unwrapped, "envs", None)  # AsyncVectorEnv has no `envs`
             name = self.env if envs is None else envs[i].unwrapped
             warn_at_most(
                 "action_mask: expected a mask with an allowed action for the last state of a "
                 f"truncated episode, got none from environment {i} ({name}); return "
                 "infos['action_mask'] also from the step that ends an episode, or terminate the "
-                "episode if no action is left. Minibatches leave out transitions without this mask"
+                "episode if no action is possible. Minibatches leave out transitions without this "
+                "mask"
             )
         return masks
 
     def _read_masks(
         self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags
     ) -> tuple[Flags, Flags]:
-        """Return masks (num_envs, k) of `wanted` environments, and which of them report one."""
-        reported, masks = np.zeros_like(wanted), None
+        """Return the masks (num_envs, k) of `wanted` environments, and which of them report one."""
+        reported = np.zeros_like(wanted)
+        masks = None
         if _has_mask(infos):
             masks = infos["action_mask"]
             reported = np.asarray(infos.get("_action_mask", np.ones_like(wanted)))
         elif method is not None:
-            masks, reported = method(), np.ones_like(wanted)
+            masks = method()
+            reported = np.ones_like(wanted)
         return _stack_masks(masks, reported & wanted, mask_width(self.env.single_action_space))
 
 
 def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
-    """Infos of a reset of some, with what was said before of the masks of the others."""
+    """Return the infos of a partial reset, with the earlier masks of the other environments."""
     if not _has_mask(before):
         return infos
     masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
@@ -366,16 +354,16 @@ def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
 
 
 def _has_mask(infos: Infos) -> bool:
-    """Whether there is a mask in infos; None is none."""
+    """Return whether the infos have a mask that is not None."""
     masks = infos.get("action_mask")
     return masks is not None and any(mask is not None for mask in masks)
 
 
 def _find_masks_method(env: Any) -> Callable[[], Any] | None:
-    """The method `action_masks` of vector environments, or a call of those of the single ones."""
+    """Return `action_masks` of the vector environment, or a call of this method of each env."""
     inner = env.unwrapped
     while True:
-        # Those of rlox have it also where they have no masks; natives say so in infos.
+        # rlox's classes have the method even without masks; native environments use infos.
         if not hasattr(env, "action_mask_support") and getattr(env, "has_action_masks", True):
             method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):
@@ -387,26 +375,28 @@ def _find_masks_method(env: Any) -> Callable[[], Any] | None:
 
 
 def all_have(env: Any, name: str) -> bool:
-    """Whether each single one of vector environments, unwrapped, has something of this name."""
+    """Return whether each environment of an unwrapped vector environment has an attribute."""
     try:
-        # Asking a worker process for what it has not would end it.
+        # A worker process would exit if it were asked for a missing attribute.
         return all(env.call("has_wrapper_attr", name))
     except (AttributeError, NotImplementedError, TypeError):
         return False
 
 
 def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags]:
-    """Return masks (n, width), False in other rows than those of `said`, and the rows with a mask.
+    """Return masks (n, width), which are False outside `selected`, and the rows with a mask.
 
-    An environment's own is an array or a list, or one for each component of MultiDiscrete.
+    The mask of an environment is an array, or a sequence of arrays for the action components.
     """
-    masks, n, reported = np.zeros((len(selected), width), np.bool_), len(selected), selected.copy()
+    n = len(selected)
+    masks = np.zeros((n, width), np.bool_)
+    reported = selected.copy()
     if selected.any() and len(values) != n:
         raise ArgumentError(
             "action_mask",
             f"shape {(n, width)}, a row for each environment",
             f"{len(values)} rows",
-            "return such a mask from the environment",
+            "return a mask of this shape from the environment",
         )
     for i in np.flatnonzero(selected):
         if values[i] is None:
@@ -419,8 +409,8 @@ def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags
                 "action_mask",
                 f"shape {(n, width)}, a flag for each action",
                 str((n, *flags.shape)),
-                "return such a mask from the environment",
+                "return a mask of this shape from the environment",
             )
-        # Other numbers, logarithms for one, would pass for flags, and forbid what they allow.
+        # Other numbers, such as log-probabilities, would be mistaken for flags.
         masks[i] = as_flags("action_mask", "flags, each 0 or 1", flags, env=int(i))
     return masks, reported

@@ -1,4 +1,4 @@
-"""Checks of what a step of a rollout stores, before environments move."""
+"""Interface of environments for rollouts, and checks of the arguments of its methods."""
 
 from typing import Any, Protocol
 
@@ -14,34 +14,40 @@ from rlox._validation import check_int
 
 
 class RolloutEnv(Protocol):
-    """What rollouts need of N environments: `VecEnv` and `GymVecEnv` have it."""
+    """Interface of N environments for rollouts, implemented by `VecEnv` and `GymVecEnv`."""
 
     @property
     def num_envs(self) -> int:
-        """How many environments there are."""
+        """Number of environments."""
 
     @property
     def single_observation_space(self) -> gym.Space[Any]:
-        """The observation space of one environment."""
+        """Observation space of one environment."""
 
     @property
     def single_action_space(self) -> gym.Space[Any]:
-        """The action space of one environment."""
+        """Action space of one environment."""
 
     @property
     def action_stream(self) -> np.random.Generator:
-        """The stream that uniformly random actions come from."""
+        """Random generator of uniformly random actions."""
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
-        """Puts the first observations of a rollout into `buffer.obs[0]`.
+        """Write the first observations of a rollout into `buffer.obs[0]`.
 
-        The first time, or where a seed is given, they come from a reset, else from where the
-        environments stand. With a normaliser they are normalised (and counted, after a reset).
+        The call resets the environments if they have not been reset before or a seed is passed.
+        Otherwise, the rollout starts from the current observations.
+
+        Args:
+            buffer: A buffer for these environments.
+            normalizer: Normalizes the observations. The observations of a reset also update its
+                statistics. Default: no normalization.
+            seed: Seed of the reset; environment i gets `seed + i`. Default: no new seed.
 
         Raises:
-            ValueError: A buffer made for other environments.
+            ArgumentError: The buffer or the normalizer does not fit the environments.
         """
 
     def step_rollout(
@@ -53,32 +59,37 @@ class RolloutEnv(Protocol):
         values: npt.ArrayLike,
         normalizer: Normalizer | None = None,
     ) -> None:
-        """Stores row `t` of what a policy said, steps with its actions, stores what came back.
+        """Step the environments, and store the transition in row `t` of a buffer.
 
-        In NEXT_STEP mode, an environment whose episode ended in the row before ignores its action
-        and only resets: `buffer.valid` is False there. In DISABLED mode, environments whose
-        episodes end are reset at once, so that the rollout is that of SAME_STEP.
+        In NEXT_STEP mode, an environment ignores its action and only resets after the end of an
+        episode; `buffer.valid` is False in this row. In DISABLED mode, environments are reset as
+        soon as their episode ends, so rollouts are the same as in SAME_STEP mode.
 
         Args:
-            buffer: Made for these environments; `begin_rollout` was called with it.
-            t: 0, 1, ... in order.
-            actions: (N, ...). Box actions are stored as they are and clipped to the bounds for the
-                environment; Discrete ones count from 0, the space's start is added.
-            log_probs: float32 (N,).
-            values: float32 (N,).
-            normalizer: Normalises the observations and rewards that are stored.
+            buffer: The buffer of the last `begin_rollout`.
+            t: Index of the step: 0, 1, ... in order.
+            actions: (N, ...). Box actions are stored unchanged, and clipped to the bounds for the
+                environment. Discrete actions count from 0; the space's start is added.
+            log_probs: float32 (N,), log-probabilities of the actions.
+            values: float32 (N,), value estimates of the observations.
+            normalizer: Normalizes the stored observations and rewards. Default: no normalization.
 
         Raises:
-            ValueError: Not the next `t`, wrong shapes, actions out of range or not finite.
-            TypeError: Actions of another kind.
+            ArgumentError: `t` is not the next step, a shape is wrong, or an action is out of range.
+            ArgumentTypeError: An array has a wrong dtype.
+            NonFiniteError: An array has a NaN or an infinity.
         """
 
     def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Returns (sums of raw rewards) and lengths of the episodes ended since the last call."""
+        """Return the episodes that ended since the last call.
+
+        Returns:
+            Sums of raw rewards, float64, and lengths in steps, int64.
+        """
 
 
 def check_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
-    """Check that a buffer and a normaliser were made for such environments."""
+    """Check the types of a buffer and a normalizer, and that they fit the environments."""
     if not isinstance(buffer, RolloutBuffer):
         fix = "pass rlox.RolloutBuffer(n_steps, num_envs, obs_shape)"
         raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, fix)
@@ -89,46 +100,47 @@ def check_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any)
             type(normalizer).__name__,
             "pass rlox.Normalizer(...) or None",
         )
-    acts, n = env.single_action_space, buffer.num_envs
-    there = [(n, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
-    wanted = [(env.num_envs, *shape) for shape in (layout.shape, acts.shape or ())]
-    kinds = str(buffer.actions.dtype), _spaces.action_dtype(acts)
-    if there != wanted or kinds[0] != kinds[1]:
+    action_space = env.single_action_space
+    shapes = [(buffer.num_envs, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
+    env_shapes = [(env.num_envs, *shape) for shape in (layout.shape, action_space.shape or ())]
+    dtype = str(buffer.actions.dtype)
+    env_dtype = _spaces.action_dtype(action_space)
+    if shapes != env_shapes or dtype != env_dtype:
         raise ArgumentError(
             "buffer",
-            f"rows of observations and {kinds[1]} actions of shapes {wanted}",
-            f"{there} and {kinds[0]}",
-            "make one for this environment",
+            f"rows of observations and {env_dtype} actions of shapes {env_shapes}",
+            f"shapes {shapes} and {dtype} actions",
+            "create a buffer for this environment",
         )
-    holds = buffer.obs.dtype
-    if layout.dtype.kind == "f" != holds.kind:
+    obs_dtype = buffer.obs.dtype
+    if layout.dtype.kind == "f" != obs_dtype.kind:
         raise ArgumentError(
             "buffer",
             f"rows for {layout.dtype} observations",
-            str(holds),
-            f"make one with obs_dtype={str(layout.dtype)!r}",
+            f"rows of dtype {obs_dtype}",
+            f"create a buffer with obs_dtype={str(layout.dtype)!r}",
         )
     shape = (env.num_envs, layout.shape)
     if normalizer is not None and (normalizer.num_envs, normalizer.obs_shape) != shape:
         raise ArgumentError(
             "normalizer",
-            f"one for {shape[0]} environments with observations of shape {shape[1]}",
-            f"one for {normalizer.num_envs} with {normalizer.obs_shape}",
-            "make another",
+            f"{shape[0]} environments with observations of shape {shape[1]}",
+            f"{normalizer.num_envs} environments with shape {normalizer.obs_shape}",
+            "create a normalizer for this environment",
         )
 
 
 def to_float_array(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
-    """Return an array with one number for each environment.
+    """Convert values to a float32 array with one number for each environment.
 
     >>> to_float_array("values", [1, 0.5], num_envs=2)
     array([1. , 0.5], dtype=float32)
     """
     try:
         array = np.asarray(values)
-        if array.dtype.kind not in "biufO":  # before a cast that warns of complex numbers
+        if array.dtype.kind not in "biufO":  # the cast below only warns about complex numbers
             raise _not_real(name, values)
-        with np.errstate(over="ignore"):  # who takes no infinities says so
+        with np.errstate(over="ignore"):  # callers reject infinities
             converted = array.astype(np.float32, copy=False)
     except (TypeError, ValueError) as error:
         raise _not_real(name, values) from error
@@ -144,11 +156,10 @@ def _not_real(name: str, values: object) -> ArgumentTypeError:
 
 
 def check_step_index(buffer: RolloutBuffer, t: Any) -> int:
-    """Check that step `t` is the next one of the rollout, and return it as a plain int."""
-    fix = "call begin_rollout before a rollout and step with t = 0, 1, ..."
+    """Check that `t` is the next step of the rollout, and return `t` as a plain int."""
+    fix = "call begin_rollout before a rollout, then step_rollout with t = 0, 1, ..."
     plain = check_int("t", t, 0, fix=fix)
     if plain != buffer.next_step or plain == buffer.n_steps:
-        raise ArgumentError(
-            "t", f"the next of {buffer.n_steps} steps, {buffer.next_step}", str(t), fix
-        )
+        expected = f"the next step {buffer.next_step} of a rollout of {buffer.n_steps} steps"
+        raise ArgumentError("t", expected, str(t), fix)
     return plain

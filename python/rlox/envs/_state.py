@@ -1,4 +1,4 @@
-"""Worker processes of Gymnasium's asynchronous environments."""
+"""State of Gymnasium environments for exact resume, and their worker processes."""
 
 import importlib
 from collections import deque
@@ -35,7 +35,7 @@ def make_close_kwargs(env: VectorEnv[Any, Any, Any], forced: bool) -> dict[str, 
     if not forced and all(process.is_alive() for process in env.processes):
         return {}
     terminate(env)
-    # `close` would wait for the answers to a call under way.
+    # Otherwise `close` would wait for the results of an interrupted call.
     env._state = AsyncState.DEFAULT
     return {"terminate": True}
 
@@ -49,7 +49,7 @@ def call_each(env: AsyncVectorEnv, name: str, arguments: list[Any]) -> list[Any]
 
 
 Single = gym.Env[Any, Any]
-# Attributes that hold the state of Gymnasium's classes; `a.b` is attribute b of attribute a.
+# State attributes of Gymnasium's classes; `a.b` is attribute b of attribute a.
 _ENVS: dict[str, tuple[str, ...]] = {
     "AcrobotEnv": ("state",),
     "CartPoleEnv": ("state", "steps_beyond_terminated"),
@@ -81,8 +81,8 @@ _WRAPPERS: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-# Results of the last MuJoCo step, from positions one substep older than the state: rewards use them
-# before the next step computes them again.
+# Results of the last MuJoCo step, for positions one substep older than the state. Rewards read them
+# before the next step recomputes them.
 _COMPUTED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat"),
     *("site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cinert", "cdof", "crb"),
@@ -94,7 +94,7 @@ _COMPUTED = (
 
 
 def get_state(env: Single) -> Arrays | str:
-    """Return the state of an environment, or why there is no snapshot.
+    """Return the state of an environment, or the reason why the state cannot be saved.
 
     >>> env = gym.make("CartPole-v1")
     >>> _ = env.reset(seed=0)
@@ -120,7 +120,7 @@ def get_state(env: Single) -> Arrays | str:
 
 
 def set_state(env: Single, arrays: Any) -> str | None:
-    """Restore a snapshot of an equal environment; return why that failed, or None."""
+    """Restore the state of an equal environment; return the reason if that fails, else None."""
     try:
         saved = from_arrays(arrays)
         if not isinstance(saved["stream"], np.random.Generator):
@@ -134,7 +134,7 @@ def set_state(env: Single, arrays: Any) -> str | None:
 
 
 def layers(env: Single) -> list[str]:
-    """Return the class names of an environment's wrappers, from the outermost, and its own.
+    """Return the class names of an environment and its wrappers, from the outermost.
 
     >>> layers(gym.make("CartPole-v1"))
     ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker', 'CartPoleEnv']
@@ -150,7 +150,7 @@ def _layers(env: Single) -> Iterator[Single]:
 
 
 def _attributes(layer: Single) -> tuple[str, ...] | None:
-    """Return the attributes that hold the state, for a class of Gymnasium."""
+    """Return the state attributes of a class of Gymnasium, or None if they are unknown."""
     module, name = type(layer).__module__, type(layer).__name__
     if module.startswith("gymnasium.wrappers."):
         return _WRAPPERS.get(name)
@@ -158,7 +158,7 @@ def _attributes(layer: Single) -> tuple[str, ...] | None:
 
 
 def _is_mujoco(layer: Single) -> bool:
-    # A subclass outside Gymnasium may have more state.
+    # Subclasses outside of Gymnasium may have additional state.
     is_gymnasium_class = type(layer).__module__.startswith("gymnasium.envs.mujoco.")
     return is_gymnasium_class and type(getattr(layer, "data", None)).__name__ == "MjData"
 
@@ -179,7 +179,7 @@ def _set_layer_state(layer: Any, state: Any) -> None:
         for name in names:
             _set_path(layer, name, state[name])
         for name in ("checked_reset", "checked_step", "checked_data_reuse"):
-            if name in vars(layer):  # PassiveEnvChecker compares with earlier results
+            if name in vars(layer):  # PassiveEnvChecker would compare with earlier results
                 setattr(layer, name, True)
     elif _is_mujoco(layer):
         _set_physics(layer, state)
@@ -190,31 +190,31 @@ def _set_layer_state(layer: Any, state: Any) -> None:
 def _set_path(layer: Any, path: str, value: Any) -> None:
     parents, _, name = path.rpartition(".")
     owner = attrgetter(parents)(layer) if parents else layer
-    before = getattr(owner, name, None)  # some attributes exist only after a reset
-    if isinstance(before, deque):
-        value = deque(value, before.maxlen)
+    old_value = getattr(owner, name, None)  # some attributes exist only after a reset
+    if isinstance(old_value, deque):
+        value = deque(value, old_value.maxlen)
     setattr(owner, name, value)
 
 
 def _get_physics(env: Any) -> dict[str, Any]:
     mujoco: Any = importlib.import_module("mujoco")
-    kind = mujoco.mjtState.mjSTATE_INTEGRATION
-    state = np.empty(mujoco.mj_stateSize(env.model, kind))
-    mujoco.mj_getState(env.model, env.data, state, kind)
+    state_type = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.empty(mujoco.mj_stateSize(env.model, state_type))
+    mujoco.mj_getState(env.model, env.data, state, state_type)
     computed = {n: np.array(getattr(env.data, n)) for n in _COMPUTED if hasattr(env.data, n)}
     return {"state": state, "computed": computed}
 
 
 def _set_physics(env: Any, saved: dict[str, Any]) -> None:
     mujoco: Any = importlib.import_module("mujoco")
-    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    state_type = mujoco.mjtState.mjSTATE_INTEGRATION
     state = saved["state"]
-    if np.shape(state) != (mujoco.mj_stateSize(env.model, kind),):
-        raise ValueError("the state of another model, or of another version of MuJoCo")
-    mujoco.mj_setState(env.model, env.data, state, kind)
+    if np.shape(state) != (mujoco.mj_stateSize(env.model, state_type),):
+        raise ValueError("the state is of another model or another version of MuJoCo")
+    mujoco.mj_setState(env.model, env.data, state, state_type)
     mujoco.mj_forward(env.model, env.data)
     # mj_forward changes the warm start of the solver.
-    mujoco.mj_setState(env.model, env.data, state, kind)
+    mujoco.mj_setState(env.model, env.data, state, state_type)
     for name, array in saved["computed"].items():
         if name in _COMPUTED and getattr(env.data, name).shape == array.shape:
             getattr(env.data, name)[...] = array
@@ -226,14 +226,14 @@ _FIX = "pass the result of get_state()"
 
 
 def get_state_if_supported(env: RolloutEnv) -> Arrays:
-    """Return the state of environments; empty if they have none or are closed."""
+    """Return the state of environments; empty if they are closed or do not support states."""
     with suppress(ClosedError):
         return dict(env.get_state()) if getattr(env, "supports_state", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
     return {}
 
 
 def get_unrestorable_reason(env: RolloutEnv) -> str:
-    """Return why `get_state_if_supported` is empty."""
+    """Return the reason why `get_state_if_supported` returned an empty dict."""
     if getattr(env, "closed", False):
         return "the environments are closed"
     reason = getattr(env, "unrestorable_reason", None)
@@ -241,13 +241,16 @@ def get_unrestorable_reason(env: RolloutEnv) -> str:
 
 
 def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
-    """Restore the result of `get_state_if_supported`; return whether environments support that.
+    """Restore the result of `get_state_if_supported`.
+
+    Returns:
+        Whether the state was restored.
 
     Raises:
-        ValueError: The arrays are damaged; nothing has changed then.
+        ArgumentError: The arrays are damaged. The environments are not changed.
     """
-    foreign = hasattr(env, "unrestorable_reason")
-    if not arrays or not hasattr(env, "set_state") or (TREE in arrays) != foreign:
+    is_gym_vec_env = hasattr(env, "unrestorable_reason")
+    if not arrays or not hasattr(env, "set_state") or (TREE in arrays) != is_gym_vec_env:
         return False
     try:
         return env.set_state(arrays) is not False
@@ -256,7 +259,7 @@ def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
 
 
 def get_env_state(env: "GymVecEnv") -> Arrays:
-    """Return the state of environments; if it is empty, `env.unrestorable_reason` is the reason."""
+    """Return the state of environments; if it is empty, `env.unrestorable_reason` is set."""
     inner: Any = env.env
     env.unrestorable_reason = _unsupported(env)
     if env.unrestorable_reason:
@@ -284,13 +287,14 @@ def get_env_state(env: "GymVecEnv") -> Arrays:
 
 
 def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
-    """Restore the result of `get_env_state`, or change nothing.
+    """Restore the result of `get_env_state`.
 
     Returns:
-        False if the environments are of other classes; `env.unrestorable_reason` has the reason.
+        False if the environments have other classes or their state cannot be restored. Then
+        `env.unrestorable_reason` has the reason.
 
     Raises:
-        ValueError: The arrays are damaged.
+        ArgumentError: The arrays are damaged. The environments are not changed.
     """
     inner: Any = env.env
     state = from_arrays(arrays)
@@ -298,7 +302,7 @@ def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
         raise ArgumentError("state", _EXPECTED, "other data", _FIX)
     env.unrestorable_reason = _unsupported(env)
     if env.unrestorable_reason is None and state["layers"] != _all_layers(inner):
-        env.unrestorable_reason = "these are other environments than those that were saved"
+        env.unrestorable_reason = "the state is of other environments"
     if env.unrestorable_reason:
         return False
     if wrong := _mismatch(env, state):
@@ -307,8 +311,8 @@ def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
     if reason := _set_each_state(inner, state["snapshots"]):
         if before:
             _set_each_state(inner, from_arrays(before)["snapshots"])
-        got = f"one that cannot be restored ({reason})"
-        raise ArgumentError("state", _EXPECTED, got, "pass the same environments")
+        got = f"a state that cannot be restored ({reason})"
+        raise ArgumentError("state", _EXPECTED, got, "restore the state of the same environments")
     env._obs = state["rows"]
     env._ended = state["ended"]
     env._returns = state["returns"]
@@ -324,7 +328,7 @@ def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
 
 
 def _mismatch(env: "GymVecEnv", state: dict[str, Any]) -> str | None:
-    """Return the name of the first entry with another type, shape or dtype than expected."""
+    """Return the name of the first entry with a wrong type, shape or dtype, or None."""
     n = env.num_envs
     expected: dict[str, tuple[tuple[int, ...], Any]] = {
         "rows": ((n, *env.layout.shape), env.layout.dtype),
@@ -348,16 +352,16 @@ def _mismatch(env: "GymVecEnv", state: dict[str, Any]) -> str | None:
 
 
 def _unsupported(env: "GymVecEnv") -> str | None:
-    """Return why the state of vector environments can be neither saved nor restored."""
+    """Return the reason why a vector environment's state cannot be saved, or None."""
     inner: Any = env.env
     if type(inner) is SyncVectorEnv:
         return None
     if type(inner) is not AsyncVectorEnv:
         return f"the state of a {type(inner).__name__} cannot be saved"
     if env._mode is not AutoresetMode.SAME_STEP:
-        return f"in autoreset mode {env._mode.name} only worker processes know the state"
+        return f"in autoreset mode {env._mode.name}, only worker processes have the state"
     if not all(inner.call("has_wrapper_attr", "rlox_get_state")):
-        return "the state of asynchronous environments that rlox has not made cannot be saved"
+        return "the state of worker processes that rlox.make_vec did not start cannot be saved"
     return None
 
 
@@ -369,7 +373,7 @@ def _all_layers(inner: Any) -> list[list[str]]:
 
 
 def _set_each_state(inner: Any, snapshots: list[Arrays]) -> str | None:
-    """Restore each single environment; return why one of them failed."""
+    """Restore each single environment; return the reason of the first failure, or None."""
     if type(inner) is AsyncVectorEnv:
         reasons = call_each(inner, "rlox_set_state", snapshots)
     else:

@@ -1,4 +1,4 @@
-"""`GymVecEnv`: any Gymnasium vector environment, made ready for rollouts."""
+"""`GymVecEnv`: adapter that makes any Gymnasium vector environment usable for rollouts."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -39,28 +39,30 @@ else:  # not subscriptable before Gymnasium 1.4
 
 
 class GymVecEnv(Wrapper):
-    """A Gymnasium vector environment with what rollouts need.
+    """Wrapper that adds the methods of `RolloutEnv` to a Gymnasium vector environment.
 
-    Observations are of any space that `rlox._layout.Layout` holds; actions are Discrete,
-    MultiDiscrete, MultiBinary or Box. `begin_rollout`, `step_rollout` and `pop_episodes` are
-    those of `RolloutEnv`; `reset`, `step`, `render` and `close` are the wrapped environment's.
-    Threads take turns: a call waits for those of others to end, that of `close` included.
+    Observation spaces are Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple; action spaces
+    are Discrete, MultiDiscrete, MultiBinary and Box. The wrapper checks actions and results of the
+    wrapped environment. Methods can be called from several threads: a call waits until the calls of
+    other threads have returned.
 
     Args:
-        env: In the autoreset mode that `metadata["autoreset_mode"]` names. Without one it is taken
-            to be in NEXT_STEP mode, with a warning, as Gymnasium's own wrappers do. In DISABLED
-            mode it must reset by `options["reset_mask"]`.
-        seed: For the first reset, environment i gets `seed + i`; None lets the environment choose.
+        env: The vector environment. `env.metadata["autoreset_mode"]` defines its mode; without
+            this entry, NEXT_STEP is assumed with a warning, as in Gymnasium's wrappers. In
+            DISABLED mode, the environment must support `options["reset_mask"]` in `reset`.
+        seed: Seed of the first reset; environment i gets `seed + i`. Default: the environment
+            chooses seeds.
 
     Raises:
-        TypeError: Not a vector environment, or spaces other than those above.
-        ValueError: The metadata names no autoreset mode of Gymnasium's.
+        ArgumentTypeError: A space is not supported.
+        ArgumentError: `env` lacks an attribute of vector environments, or the metadata contains an
+            unknown autoreset mode.
 
     Example:
         >>> import gymnasium as gym
         >>> same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        >>> made = gym.make_vec("Acrobot-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
-        >>> env = GymVecEnv(made, seed=0)
+        >>> envs = gym.make_vec("Acrobot-v1", 2, vectorization_mode="sync", vector_kwargs=same_step)
+        >>> env = GymVecEnv(envs, seed=0)
         >>> buffer = RolloutBuffer(8, 2, (6,))
         >>> env.begin_rollout(buffer)
         >>> env.step_rollout(buffer, 0, actions=[0, 2], log_probs=[0.0, 0.0], values=[0.0, 0.0])
@@ -85,63 +87,85 @@ class GymVecEnv(Wrapper):
         self._closed = False
         self._masks = MaskSource(env)
         self._checks: list[CheckedEnv] = []
-        # Whose episode is over and not reset yet: what NEXT_STEP environments do by themselves.
+        # Environments that wait for a reset; in NEXT_STEP mode, their next step resets them.
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
-        self.unrestorable_reason: str | None = None  # why the last `get_state` gave nothing
+        self.unrestorable_reason: str | None = None  # why the last `get_state` returned nothing
 
     @property
     def action_stream(self) -> np.random.Generator:
-        """The stream that uniformly random actions come from; the last seed given decides it."""
+        """Random generator of uniformly random actions, seeded by the last seed."""
         return self._seeds.action_stream
 
     @synchronized
     def reset(
         self, *, seed: _rng.Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """The wrapped environment's `reset`; the episodes it cuts are not counted.
+        """Reset the wrapped environment; `pop_episodes` does not report interrupted episodes.
+
+        Args:
+            seed: An int s seeds environment i with s + i. A sequence has a seed or None for each
+                environment. Default: the environment chooses.
+            options: Options of the wrapped environment. "reset_mask", bool (num_envs,), selects the
+                environments to reset. The dict is not changed.
 
         Raises:
-            TypeError, ValueError: Seeds or `options["reset_mask"]` that `VecEnv.reset` refuses.
+            ArgumentError, ArgumentTypeError: A seed or "reset_mask" is not valid, as in
+                `VecEnv.reset`, or an observation does not match its space.
+            NonFiniteError, ClosedError, RuntimeError: See `step`.
         """
         self._check_open()
-        each = _rng.seed_each(seed, self.num_envs)
-        sent = each.start if isinstance(each, range) else each
-        masked, _ = split_options(options, self.num_envs)
-        # Gymnasium's take the mask out of the dict they get.
-        options_copy = None if options is None else dict(options)
-        results = self._guarded(self._with_checks, self.env.reset, seed=sent, options=options_copy)
+        seeds = _rng.seed_each(seed, self.num_envs)
+        env_seed = seeds.start if isinstance(seeds, range) else seeds
+        mask, _ = split_options(options, self.num_envs)
+        # Gymnasium's environments remove the mask from the dict.
+        env_options = None if options is None else dict(options)
+        results = self._guarded(
+            self._with_checks, self.env.reset, seed=env_seed, options=env_options
+        )
         obs, infos = check_results(self, "reset", results)
         self._seeds.record(seed)
         self._obs = self._pack_obs(obs)
-        reset = slice(None) if masked is None else masked
+        reset = slice(None) if mask is None else mask
         new_infos = self._masks.note(infos_to_dict(self.env, infos))
-        self._infos = (
-            new_infos if masked is None else merge_mask_infos(self._infos, new_infos, masked)
-        )
-        self._returns[reset], self._lengths[reset], self._ended[reset] = 0.0, 0, False
+        self._infos = new_infos if mask is None else merge_mask_infos(self._infos, new_infos, mask)
+        self._returns[reset] = 0.0
+        self._lengths[reset] = 0
+        self._ended[reset] = False
         return obs, infos
 
     @synchronized
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """The wrapped environment's `step`.
+        """Step the wrapped environment.
+
+        Args:
+            actions: Actions (num_envs, ...) of the action space. All are checked before the
+                environments step.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos of the wrapped environment.
 
         Raises:
-            rlox.ClosedError: After `close`, from within a call, or in a process that was forked
-                from the one that made the environment.
-            TypeError: Actions of another kind; nothing has moved then.
-            ValueError: A call before the first reset; actions of another shape, out of range or not
-                finite, before anything has moved; observations or rewards that are not finite, with
-                the environment and step; one that does not reset as its autoreset mode says.
-            RuntimeError: A worker process of an asynchronous environment has died. What one raises
-                is raised here.
+            ArgumentError: The environments have not been reset, actions have a wrong shape or are
+                out of range, observations do not match their space, or the environment does not
+                follow its autoreset mode.
+            ArgumentTypeError: Actions have a wrong dtype, or infos are not dicts.
+            NonFiniteError: An action, an observation or a reward is NaN or infinite.
+            ClosedError: The environment is closed, is called from its own `step` or `reset`, or
+                was created before this process was forked.
+            RuntimeError: A worker process of an asynchronous environment has died.
+
+        Errors of the environment's own code pass unchanged.
         """
         self._check_open()
         if self._obs is None:
             raise ArgumentError(
-                "step", "environments that have been reset", "a call before", "reset first"
+                "step",
+                "environments that have been reset",
+                "a call before reset",
+                "call reset first",
             )
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
@@ -153,29 +177,30 @@ class GymVecEnv(Wrapper):
         self._steps += 1
         self._obs = self._pack_obs(obs)
         self._infos = self._masks.note(infos_to_dict(self.env, infos))
-        gained = self._require_finite("rewards", np.asarray(rewards, np.float64))
+        checked_rewards = self._require_finite("rewards", np.asarray(rewards, np.float64))
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
-            check_resets(self.env, self._ended, gained, done, self._steps)
-        # A step that only resets is none of the episode's, whatever wrappers make of its reward.
-        self._returns += np.where(self._ended, 0.0, gained)
+            check_resets(self.env, self._ended, checked_rewards, done, self._steps)
+        # A step that only resets belongs to no episode, even if wrappers change its reward.
+        self._returns += np.where(self._ended, 0.0, checked_rewards)
         self._lengths += ~self._ended
         if done.any():
             self._finished.append((self._returns[done], self._lengths[done]))
-            self._returns[done], self._lengths[done] = 0.0, 0
+            self._returns[done] = 0.0
+            self._lengths[done] = 0
         if self._mode is not AutoresetMode.SAME_STEP:
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
     def _with_checks(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a vector environment whose environments' results are checked."""
+        """Call a method of the vector environment with checks of each environment's results."""
         inner: Any = self.unwrapped
         if not isinstance(inner, SyncVectorEnv):
             return call(*args, **kwargs)
         envs = inner.envs
         if [check.env for check in self._checks] != envs:
             self._checks = [CheckedEnv(env, i) for i, env in enumerate(envs)]
-        # Only for the call: environments stay accessible to the caller as they are.
+        # Only during the call, so that users see their own environments in `envs`.
         inner.envs = [*self._checks]
         try:
             return call(*args, **kwargs)
@@ -184,10 +209,10 @@ class GymVecEnv(Wrapper):
 
     @property
     def action_mask_support(self) -> bool:
-        """Whether the environments say, or ever said, which actions are allowed.
+        """Whether the environments report action masks now, or have reported masks before.
 
         Raises:
-            rlox.ClosedError, RuntimeError: As `step`.
+            ClosedError, RuntimeError: See `step`.
         """
         with self._guard:
             self._check_open()
@@ -195,11 +220,16 @@ class GymVecEnv(Wrapper):
 
     @synchronized
     def action_masks(self) -> Flags:
-        """Which actions are allowed where the environments stand, (num_envs, n); see `MaskSource`.
+        """Return the action masks for the current observations, bool (num_envs, n).
+
+        The masks come from `infos["action_mask"]` or a method `action_masks` of the environments.
+        Environments that only reset in the next step allow every action.
 
         Raises:
-            ValueError: The environments never said, or allow none.
-            rlox.ClosedError, RuntimeError: As `step`.
+            ArgumentError: The environments have never reported masks, a mask is not valid, or an
+                environment allows no action.
+            ArgumentTypeError: A mask holds no flags.
+            ClosedError, RuntimeError: See `step`.
         """
         self._check_open()
         masks: Flags = self._guarded(self._masks.read, self._infos, self._ended)
@@ -209,18 +239,21 @@ class GymVecEnv(Wrapper):
     def final_action_masks(self, ended: Flags) -> Flags:
         """Return the action masks of the last states of episodes that the last step ended.
 
-        In other modes than SAME_STEP, call this before the environments are reset.
+        In other modes than SAME_STEP, call this method before the environments are reset.
 
         Args:
-            ended: (num_envs,) bool: the environments to read.
+            ended: bool (num_envs,), the environments to read.
 
         Returns:
-            (num_envs, n) bool. Rows without an allowed action: not in `ended`, or not reported by
-            the environment; the first missing report of a run is warned of.
+            bool (num_envs, n). Rows outside `ended` and rows without a reported mask are all False.
 
         Raises:
-            ValueError: A mask has another shape or holds no flags.
-            rlox.ClosedError, RuntimeError: As `step`.
+            ArgumentError: A mask has another shape, or another number than 0 and 1.
+            ArgumentTypeError: A mask holds no flags.
+            ClosedError, RuntimeError: See `step`.
+
+        Warns:
+            UserWarning: An environment in `ended` reports no allowed action. Only the first warns.
         """
         self._check_open()
         same_step = self._mode is AutoresetMode.SAME_STEP
@@ -229,11 +262,11 @@ class GymVecEnv(Wrapper):
 
     @property
     def steps(self) -> int:
-        """Steps that each environment made, which errors tell."""
+        """Number of steps of each environment, which errors report."""
         return self._steps
 
     def _current(self) -> Array:
-        """Where the environments stand."""
+        """Return the current observations."""
         assert self._obs is not None
         return self._obs
 
@@ -243,14 +276,19 @@ class GymVecEnv(Wrapper):
 
     @synchronized
     def render(self) -> Any:
-        """What the wrapped environment draws."""
+        """Return the frames of the wrapped environment."""
         self._check_open()
         return self._guarded(self.env.render)
 
     def close(self, **kwargs: Any) -> None:
-        """Closes the wrapped environment; after a failure, workers are ended without waiting.
+        """Close the wrapped environment after calls of other threads have returned.
 
-        A call in another thread ends first, with `terminate=True` because its workers have ended.
+        If an earlier call failed, worker processes are terminated. In a forked child process, the
+        environment is only marked as closed.
+
+        Args:
+            **kwargs: Arguments of the wrapped environment's `close`. `terminate=True` terminates
+                worker processes at once, which also ends calls of other threads.
         """
         inner = self.unwrapped
         if self._guard.inherited:
@@ -260,12 +298,12 @@ class GymVecEnv(Wrapper):
             _state.terminate(inner)
         with self._guard:
             self._closed = True
-            # A signal handler may close in the middle of a step.
+            # A signal handler may call `close` in the middle of a step.
             forced = kwargs.get("terminate") or self._failed or self._guard.in_call
             self.env.close(**kwargs | _state.make_close_kwargs(inner, forced))
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped environment, and note whether it failed."""
+        """Call the wrapped environment, and record whether the call failed."""
         if self._guard.in_call:
             raise ClosedError(
                 "env", None, "was called again from inside its own step() or reset()", None
@@ -276,11 +314,11 @@ class GymVecEnv(Wrapper):
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):
-                raise ClosedError("env", "an open one", "one closed in a call", None) from error
+                raise ClosedError("env", None, "was closed during the call", None) from error
             if isinstance(error, EOFError | ConnectionError):
                 raise RuntimeError(
-                    f"env: expected living worker processes, got one that died at step "
-                    f"{self._steps + 1}; look at its output, and whether memory ran out"
+                    "env: expected running worker processes, got a worker that died at step "
+                    f"{self._steps + 1}; read the worker's output, and check the free memory"
                 ) from error
             if isinstance(error, LookupError | TypeError | ValueError):
                 check_observations(self.unwrapped)
@@ -292,7 +330,7 @@ class GymVecEnv(Wrapper):
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
-        """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        """Write the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         check_storage(self, self.layout, buffer, normalizer)
         check_normalizer(buffer, normalizer)
         is_new = self._obs is None or seed is not None
@@ -313,23 +351,24 @@ class GymVecEnv(Wrapper):
         values: npt.ArrayLike,
         normalizer: Normalizer | None = None,
     ) -> None:
-        """Stores row `t`, steps, stores what came back; see `RolloutEnv`.
+        """Step the environments, and store the transition in row `t`; see `RolloutEnv`.
 
         Raises:
-            ValueError: Also for observations or rewards that are not finite, for a truncated
-                episode without its final observation, and for environments that do not reset as
-                their autoreset mode says.
-            RuntimeError: As `step`.
+            ArgumentError: An argument does not fit the rollout, a truncated episode has no final
+                observation, or the environment does not follow its autoreset mode.
+            ArgumentTypeError: An array has a wrong dtype.
+            NonFiniteError: An argument, an observation or a reward is NaN or infinite.
+            ClosedError, RuntimeError: See `step`.
         """
         n = self.num_envs
         actions = _spaces.check_action_shape(self.single_action_space, actions, n)
-        sent = _spaces.to_env_actions(self.single_action_space, actions, n)
+        env_actions = _spaces.to_env_actions(self.single_action_space, actions, n)
         check_storage(self, self.layout, buffer, normalizer)
         t = check_step_index(buffer, t)
         log_probs = self._require_finite("log_probs", to_float_array("log_probs", log_probs, n))
         values = self._require_finite("values", to_float_array("values", values, n))
         check_step(buffer, t, actions, log_probs, values, normalizer)
-        _, rewards, terminated, truncated, _ = self.step(sent)
+        _, rewards, terminated, truncated, _ = self.step(env_actions)
         obs = self._current()
         final_obs = None
         if self._mode is AutoresetMode.SAME_STEP:
@@ -353,28 +392,28 @@ class GymVecEnv(Wrapper):
         )
 
     def _restart(self, before: Array) -> Array:
-        """Starts new episodes where one is over; the observations after it."""
+        """Reset the environments whose episode is over, and return all observations."""
         mask = self._ended.copy()
         self.reset(options={"reset_mask": mask})
         after = self._current()
         if not np.array_equal(after[~mask], before[~mask]):
             raise ArgumentError(
                 "env",
-                "that in autoreset mode DISABLED, reset(options={'reset_mask': mask}) resets the "
-                "chosen environments and leaves the rest",
-                "other observations of the rest",
-                "make it with another autoreset mode",
+                "a reset of the environments in options['reset_mask'] only (autoreset mode "
+                "DISABLED)",
+                "changed observations of other environments",
+                "create the environment with another autoreset mode",
             )
         return after
 
     def _final_obs(self, obs: Array, cut: Flags) -> Array:
-        """The true last observations in the rows of `cut`."""
+        """Return an array with the final observations of episodes in the rows of `cut`."""
         final_obs = np.zeros_like(obs)
         write_final_obs(final_obs, self.layout, self._infos, cut, self._steps)
         return self._require_finite("final_obs", final_obs)
 
     def _pack_obs(self, obs: Any) -> Array:
-        """Observations as rollouts hold them."""
+        """Check observations, and pack them into rows of a rollout buffer."""
         for leaf, part in self.layout.iter_leaves(obs):
             self._require_finite(leaf.name, np.asarray(part))
         try:
@@ -384,13 +423,13 @@ class GymVecEnv(Wrapper):
             raise
 
     def _require_finite(self, name: str, array: Array) -> Array:
-        # Rewards may be normalised before they become float32.
+        # Rewards may be normalized before the conversion to float32.
         check_finite_env_array(name, array, self._steps, wide=name == "rewards")
         return array
 
     @synchronized
     def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Returns and lengths of the episodes that ended since the last call; see `RolloutEnv`."""
+        """Return the episodes that ended since the last call; see `RolloutEnv`."""
         finished = self._finished
         self._finished = []
         returns, lengths = zip(*finished, strict=True) if finished else ((), ())
@@ -399,11 +438,26 @@ class GymVecEnv(Wrapper):
 
     @synchronized
     def get_state(self) -> dict[str, Array]:
-        """What the environments remember, see `rlox.envs._state`; empty if they cannot tell."""
+        """Return the state of the environments for an exact resume.
+
+        Returns:
+            Arrays for `set_state`. Empty if the state cannot be saved; `unrestorable_reason` then
+            has the reason.
+
+        Raises:
+            ClosedError: See `step`.
+        """
         self._check_open()
         return _state.get_env_state(self)
 
     @synchronized
     def set_state(self, state: dict[str, Array]) -> bool:
-        """Goes back to what `get_state` gave, see `rlox.envs._state`; False for that of others."""
+        """Restore the state from `get_state` of equal environments.
+
+        Returns:
+            Whether the state was restored; `unrestorable_reason` has the reason if not.
+
+        Raises:
+            ArgumentError: The arrays are damaged.
+        """
         return _state.set_env_state(self, state)

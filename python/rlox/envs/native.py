@@ -1,6 +1,6 @@
-"""The native environments as Gymnasium's registry knows them: `rlox/CartPole-v1` and so on.
+"""Native environments in Gymnasium's registry, such as `rlox/CartPole-v1`.
 
-Importing `rlox` registers them, for `gymnasium.make` as well as `gymnasium.make_vec`:
+Importing `rlox` registers the ids for `gymnasium.make` and `gymnasium.make_vec`:
 
 >>> import gymnasium as gym
 >>> gym.make("rlox/CartPole-v1").reset(seed=42)[0]
@@ -43,17 +43,19 @@ Obs = npt.NDArray[np.float32]
 
 
 class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
-    """One native environment as a `gymnasium.Env`; `gymnasium.make` adds the time limit.
+    """Single native environment; `gymnasium.make` adds the time limit.
 
-    All its randomness comes from `np_random`, as in Gymnasium's environment of the same id.
+    All random numbers come from `np_random`, as in Gymnasium's environment of the same id.
 
     Args:
-        env_id: A native id, such as "CartPole-v1", or one that `rlox.register_env` gave.
-        render_mode: None, "human" or "rgb_array" (needs pygame; not for registered ones).
-        **env_kwargs: The environment's own arguments.
+        env_id: A native id such as "CartPole-v1", or an id from `rlox.register_env`.
+        render_mode: None, "human" or "rgb_array". Rendering needs pygame, and is not available for
+            environments from `rlox.register_env`. Default: None.
+        **env_kwargs: Arguments of the environment, as for `VecEnv`.
 
     Raises:
-        ValueError: Unknown id, mode or argument.
+        ArgumentError: The id, the mode or an argument is unknown, or a number is out of range.
+        ArgumentTypeError: An argument has a wrong type.
 
     >>> env = NativeEnv("Pendulum-v1", g=9.81)
     >>> obs, info = env.reset(seed=1)
@@ -79,17 +81,17 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         self.metadata = {"render_modes": modes, "render_fps": frames_per_second(env_id)}
         self.render_mode = render_mode
         self._renderer = None if render_mode is None else Renderer(env_id, render_mode)
-        # Of rlox's own environments only a noisy Acrobot draws when it is stepped.
+        # Of rlox's own environments, only Acrobot with torque noise draws numbers in `step`.
         noisy = env_kwargs.get("torque_noise_max", 0.0) > 0.0
         self._steps_draw = noisy or env_id in PLUGINS
         self._freeze(env_kwargs)
 
     @property
     def state(self) -> npt.NDArray[Any] | None:
-        """Gymnasium's `state`, as a read-only array; None before the first reset.
+        """Gymnasium's `state` as a read-only array; None before the first reset.
 
-        A state that is set continues the episode, also one that is over. States of other dtypes
-        than Gymnasium's are converted to float64.
+        After an assignment, the episode continues from the new state, even if it was over. States
+        with other dtypes than Gymnasium's are converted to float64.
 
         >>> env = NativeEnv("CartPole-v1")
         >>> env.state = [0.0, 0.0, 0.1, 0.0]
@@ -107,7 +109,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
     def state(self, value: npt.ArrayLike) -> None:
         check_has_state(self._native.env_id)
         state = to_native_state(self._native.env_id, value)
-        zero, streams = np.zeros(1), self._native.rng_states()
+        zero = np.zeros(1)
+        streams = self._native.rng_states()
         episode = {"episode_returns": zero, "episode_steps": zero.astype(int), "finished": zero}
         self._native.set_state({"states": state[None], "streams": streams, **episode})
         self._has_reset = True
@@ -115,9 +118,10 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
     def set_wrapper_attr(self, name: str, value: object, *, force: bool = True) -> bool:
         """Set an attribute; wrappers call this method for names that they do not have.
 
+        Without this method, Gymnasium would set the attribute on the outermost wrapper.
+
         Raises:
-            AttributeError: The name is unknown, or a constant's. Without this method, the outermost
-                wrapper would get an attribute that nobody reads.
+            AttributeError: The name is unknown, or the attribute is a constant.
         """
         setattr(self, name, value)
         return True
@@ -132,12 +136,19 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Starts an episode; `options` are the environment's own numbers.
+        """Start an episode.
 
-        An environment that masks actions says in `info["action_mask"]` which are allowed.
+        Args:
+            seed: Seed of `np_random`. Default: `np_random` continues.
+            options: Options of the environment, as for `VecEnv.reset`.
+
+        Returns:
+            The observation, float32 (d,), and the info. If the environment has action masks,
+            `info["action_mask"]` is int8 (k,).
 
         Raises:
-            ValueError: A seed below 0, unknown or senseless options. Nothing has changed then.
+            ArgumentError: The seed is negative, or an option is unknown or out of range. The
+                environment is not changed.
         """
         seed = None if seed is None else check_seed(seed)
         before = self._np_random, self._np_random_seed
@@ -155,11 +166,12 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         return obs[0], self._infos()
 
     def step(self, action: npt.ArrayLike) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Takes one step.
+        """Step the environment.
 
         Raises:
-            ValueError: An action outside the space, or an episode that is over or was never begun.
-            TypeError: An action of another kind.
+            ArgumentError: The action is outside of the space, or the episode is over or has not
+                started.
+            ArgumentTypeError: The action has a wrong dtype.
         """
         shape = self.action_space.shape
         if np.shape(action) != shape:
@@ -182,14 +194,14 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
         return {"action_mask": mask_infos(self._native, cut)["action_mask"][0]}
 
     def render(self) -> npt.NDArray[np.uint8] | None:
-        """A frame (height, width, 3) uint8 by Gymnasium's renderer; None in "human" mode."""
+        """Return a frame, uint8 (height, width, 3); None in "human" mode or without a mode."""
         if self._renderer is None:
-            gym.logger.warn("render() needs a render mode: make the environment with 'rgb_array'.")
+            gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
         return self._renderer.draw(self._native.states()[0])
 
     def close(self) -> None:
-        """Frees the environment; later calls raise `rlox.ClosedError`. Closing twice is allowed."""
+        """Free the environment. Later calls raise `ClosedError`, but `close` can be repeated."""
         self._native.close()
         if self._renderer is not None:
             self._renderer.close()
@@ -202,38 +214,39 @@ def make_native_vec(
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     **kwargs: Any,
 ) -> VecEnv:
-    """What `gymnasium.make_vec` calls: a `VecEnv` with Gymnasium's default autoreset mode.
+    """Create a `VecEnv` with Gymnasium's default autoreset mode, for `gymnasium.make_vec`.
 
     >>> make_native_vec(2, env_id="CartPole-v1").metadata["autoreset_mode"].name
     'NEXT_STEP'
     """
-    num_envs = check_int("num_envs", num_envs, 1, fix="say how many to make")
+    num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
     with rename_arguments({"n": "num_envs"}):
         return VecEnv(num_envs, None, env_id, autoreset_mode=autoreset_mode, **kwargs)
 
 
 def register_env(plugin: object) -> str:
-    """Makes an environment of another extension module a native one.
+    """Register an environment of another extension module as a native environment.
 
-    Its id is from then on one for `VecEnv`, `make_vec`, trainers, `gymnasium.make` and
-    `gymnasium.make_vec`. Usually the module registers itself when it is imported, so that
-    "module:id" imports and makes it.
+    Afterwards, `VecEnv`, `make_vec`, trainers, `gymnasium.make` and `gymnasium.make_vec` accept
+    the id. Usually a module calls this function when it is imported, so that "module:id" is enough
+    to import the module and to create the environment.
 
     Args:
-        plugin: A capsule that holds an `EnvPlugin` of the Rust crate `rlox-core`. Its environment
-            can be made without arguments of its own.
+        plugin: A capsule with an `EnvPlugin` of the Rust crate `rlox-core`. Its environment must
+            have a default for every argument.
 
     Returns:
-        The id, which its `EnvSpec` says.
+        The id in the `EnvSpec` of the environment.
 
     Raises:
-        TypeError: Anything else, or a module compiled against another rlox-core.
-        ValueError: An id that is another environment's already, or that Gymnasium does not take.
+        ArgumentTypeError: `plugin` is not such a capsule, or its module was compiled against
+            another version of `rlox-core`.
+        ArgumentError: The id has a prefix, is not in Gymnasium's format, or belongs to another
+            environment.
     """
     if type(plugin).__name__ != "PyCapsule":
-        raise ArgumentTypeError(
-            "plugin", "a capsule of an EnvPlugin", repr(plugin), "see docs/environments.md"
-        )
+        fix = "pass the capsule that docs/environments.md describes"
+        raise ArgumentTypeError("plugin", "a capsule of an EnvPlugin", repr(plugin), fix)
     probe = NativeVectorEnv(plugin, 1)
     spec = probe.spec()
     probe.close()
@@ -246,8 +259,8 @@ def register_env(plugin: object) -> str:
     if not is_known and (env_id in native_ids() or env_id in gym.registry):
         raise ArgumentError(
             "plugin",
-            "an id of its own",
-            f"{env_id!r}, which is another environment's",
+            "an id that no other environment has",
+            repr(env_id),
             "rename it in its EnvSpec",
         )
     if is_known:
@@ -257,7 +270,7 @@ def register_env(plugin: object) -> str:
     except gym.error.Error as error:
         raise ArgumentError(
             "plugin",
-            "an id as Gymnasium writes them, such as 'Name-v0'",
+            "an id in Gymnasium's format, such as 'Name-v0'",
             f"{env_id!r} ({error})",
             "rename it in its EnvSpec",
         ) from error
@@ -276,12 +289,13 @@ def _register(registered_id: str, env_id: str, **spec_kwargs: Any) -> None:
 
 
 def register() -> None:
-    """Registers `rlox/ID` for every native id that is not registered yet."""
+    """Register `rlox/ID` in Gymnasium for every native id that is not registered yet."""
     for env_id in env_ids():
         if f"rlox/{env_id}" in gym.registry:
             continue
         original = gym.spec(env_id)
-        steps, threshold = original.max_episode_steps, original.reward_threshold
+        steps = original.max_episode_steps
+        threshold = original.reward_threshold
         _register(f"rlox/{env_id}", env_id, max_episode_steps=steps, reward_threshold=threshold)
 
 

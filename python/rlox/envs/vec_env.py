@@ -1,4 +1,4 @@
-"""`VecEnv`: the native vector environments, by the rules of `gymnasium.vector.VectorEnv`."""
+"""`VecEnv`: native vector environments with the interface of `gymnasium.vector.VectorEnv`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,25 +33,28 @@ Flags = npt.NDArray[np.bool_]
 
 
 class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
-    """`n` native environments stepped together; environment i draws from the seed `seed + i`.
+    """Vector of `n` native environments that step together.
 
-    `env_id` is a native id, with or without the prefix `rlox/`: the same seeds and actions give the
-    trajectories of Gymnasium's environment of that id. Others are what `rlox.register_env` gave.
+    With the same seeds and actions, trajectories are equal to those of Gymnasium's environment of
+    the same id. After `close`, methods that need the environments raise `ClosedError`.
 
     Args:
-        n: How many environments, at least 1.
-        seed: For the first reset; None takes entropy from the operating system.
-        env_id: Such as "CartPole-v1".
-        autoreset_mode: When a finished environment starts anew.
-        max_episode_steps: None for the id's own time limit, -1 for none.
-        render_mode: None or "rgb_array".
-        **env_kwargs: The environment's own: `dt`, `nips`, `torque_noise_max` (Acrobot),
+        n: Number of environments, at least 1. Default: 1.
+        seed: Seed of the first reset; environment i gets `seed + i`. Default: a seed from the
+            operating system.
+        env_id: A native id with or without the prefix `rlox/`, or an id from `rlox.register_env`.
+            Default: "CartPole-v1".
+        autoreset_mode: When finished environments are reset: a member, value or name of
+            `AutoresetMode`. Default: SAME_STEP.
+        max_episode_steps: Time limit; -1 for none. Default: the time limit of the id.
+        render_mode: None or "rgb_array". Default: None.
+        **env_kwargs: Arguments of the environment: `dt`, `nips`, `torque_noise_max` (Acrobot),
             `sutton_barto_reward` (CartPole), `goal_velocity` (both MountainCars), `g` (Pendulum).
 
     Raises:
-        TypeError, ValueError: Unknown id or argument (near ones are named) or mode; a wrong number.
-        MemoryError: `n` environments do not fit into memory; the size asked for is named.
-        rlox.ClosedError: From whatever needs the environments, after `close`.
+        ArgumentError: The id, the mode or an argument is unknown, or a number is out of range.
+        ArgumentTypeError: An argument has a wrong type.
+        OutOfMemoryError: The environments need more memory than is free.
 
     Example:
         >>> env = VecEnv(n=2, seed=0, env_id="CartPole-v1")
@@ -77,9 +80,10 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         render_mode: str | None = None,
         **env_kwargs: float,
     ) -> None:
-        mode, name = as_autoreset_mode(autoreset_mode), native_id(env_id)
+        mode = as_autoreset_mode(autoreset_mode)
+        name = native_id(env_id)
         check_render_mode(render_mode, render_modes(name))
-        n = check_int("n", n, 1, fix="say how many to make")
+        n = check_int("n", n, 1, fix="pass the number of environments")
         limit = max_episode_steps
         native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
         self._native = native
@@ -90,13 +94,16 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
             **env_kwargs,
         }
         if type(self).step_into is VecEnv.step_into:
-            # The native method itself, so that nothing runs between the caller and Rust.
+            # The native method itself saves the time of a Python call.
             self.__dict__["step_into"] = native.step_into
-        self._same_step = mode is AutoresetMode.SAME_STEP  # asking the metadata takes longer
-        self._seeds, self._has_reset = _rng.SeedTracker(seed, n), False
+        self._same_step = mode is AutoresetMode.SAME_STEP  # faster than a look into the metadata
+        self._seeds = _rng.SeedTracker(seed, n)
+        self._has_reset = False
         spec = native.spec()
-        self.has_action_masks, self.supports_state = spec["has_action_masks"], spec["restorable"]
-        self.num_envs, self.render_mode = native.num_envs, render_mode
+        self.has_action_masks = spec["has_action_masks"]
+        self.supports_state = spec["restorable"]
+        self.num_envs = native.num_envs
+        self.render_mode = render_mode
         self.single_observation_space = _spaces.from_native(spec["observation"])
         self.single_action_space = _spaces.from_native(spec["action"])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -109,27 +116,28 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     def reset(
         self, *, seed: Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
-        """Starts episodes in all environments, or where `options["reset_mask"]` is true.
+        """Start episodes in all environments, or only where `options["reset_mask"]` is True.
 
         Args:
-            seed: An int s seeds environment i with s + i; a sequence has one seed (None: go on) for
-                each environment; None lets all streams go on.
-            options: "reset_mask", bool (n,), and the environment's own numbers: "x_init", "y_init"
-                (Pendulum), "low", "high" (all others). The dict is not changed.
+            seed: An int s seeds environment i with s + i. A sequence has a seed or None for each
+                environment. Random streams without a seed continue. Default: no seeds.
+            options: "reset_mask", bool (n,), and numbers for the environment: "x_init" and "y_init"
+                (Pendulum), or "low" and "high" (all others). The dict is not changed.
 
         Returns:
-            The observations of all environments, float32 (n, d), and infos, as `step` has them.
+            The observations of all environments, float32 (n, d), and infos as in `step`.
 
         Raises:
-            TypeError: "reset_mask" is not a NumPy array of bools.
-            ValueError: A "reset_mask" of another shape or without any True, a wrong number of
-                seeds, unknown or senseless options. Nothing has changed then.
+            ArgumentError: A seed is negative, the number of seeds is wrong, "reset_mask" has
+                another shape or no True, or an option is unknown or out of range. The environments
+                are not changed.
+            ArgumentTypeError: A seed is not an int, or "reset_mask" is not a NumPy array of bool.
 
         >>> env = VecEnv(n=2)
         >>> bool((env.reset(seed=7)[0] == env.reset(seed=[7, 8])[0]).all())
         True
         """
-        _rng.seed_each(seed, self.num_envs)  # checks it, in Gymnasium's words
+        _rng.seed_each(seed, self.num_envs)  # only a check
         mask, numbers = split_options(options, self.num_envs)
         obs = self._native.reset(seed, mask, numbers)
         self._has_reset = True
@@ -139,24 +147,27 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     def step(
         self, actions: npt.ArrayLike
     ) -> tuple[Obs, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
-        """Steps all environments; every array returned is fresh.
+        """Step all environments, and return new arrays.
 
         Args:
-            actions: One per environment, anything `np.asarray` takes: integers (n,) for Discrete,
-                real numbers (n, k) for Box, used as float32.
+            actions: Array-like with an action per environment: integers (n,) for Discrete, real
+                numbers (n, k) for Box, which are converted to float32.
 
         Returns:
             obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,) and
-            infos. Where an episode ended in SAME_STEP mode, `infos["final_obs"]`, an object array,
-            has the true last observation (None elsewhere), with the mask "_final_obs". Where
-            actions are masked, `infos["action_mask"]`, int8 (n, k), says what is allowed at `obs`,
-            and `infos["final_info"]["action_mask"]` what was at the last observations of truncated
-            episodes (SAME_STEP mode).
+            infos. In SAME_STEP mode, if an episode ended, `infos["final_obs"]` is an object array
+            of the final observations, None for other environments; "_final_obs" is its mask. With
+            action masks, `infos["action_mask"]`, int8 (n, k), is the mask for `obs`. In SAME_STEP
+            mode, `infos["final_info"]["action_mask"]` has the masks of the last observations of
+            truncated episodes.
 
         Raises:
-            ValueError: Actions of another shape, out of range or not finite; a step before the
-                first reset, or of a finished environment in DISABLED mode.
-            TypeError: Actions of another kind. After either, nothing has moved.
+            ArgumentError: Actions have a wrong shape or are out of range, the environments have not
+                been reset, or, in DISABLED mode, an episode is over.
+            ArgumentTypeError: Actions have a wrong dtype.
+            NonFiniteError: An action has a NaN or an infinity.
+
+        After an error, the environments are not changed.
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
         infos: dict[str, Any] = {}
@@ -178,19 +189,21 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         truncated: Flags,
         final_obs: Obs | None = None,
     ) -> None:
-        """Steps all environments and writes into the caller's arrays; nothing is allocated.
+        """Step all environments, and write the results into C-contiguous, writeable arrays.
 
         Args:
-            actions: As for `step`.
-            obs: float32 (n, d). All arrays are C-contiguous and writeable.
+            actions: Actions, as for `step`.
+            obs: float32 (n, d).
             rewards: float64 (n,).
             terminated: bool (n,).
             truncated: bool (n,).
-            final_obs: float32 (n, d). Written in SAME_STEP mode, only where an episode ended.
+            final_obs: float32 (n, d). In SAME_STEP mode, rows of ended episodes are written.
+                Default: final observations are dropped.
 
         Raises:
-            TypeError: An array of another dtype.
-            ValueError: An array of another shape, and what `step` raises. Nothing has moved then.
+            ArgumentTypeError: An array has a wrong dtype.
+            ArgumentError: An array has a wrong shape, is not contiguous or is read-only; also the
+                errors of `step`. The environments are not changed.
 
         >>> env = VecEnv(n=2, seed=0)
         >>> obs, rewards = env.reset_all(), np.empty(2)
@@ -201,16 +214,17 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         self._native.step_into(actions, obs, rewards, terminated, truncated, final_obs)
 
     def action_masks(self, out: Flags | None = None) -> Flags:
-        """Which actions are allowed at the observations returned last, bool (n, k).
+        """Return the action masks for the last observations, bool (n, k).
 
-        Environments whose episode is over, in other modes than SAME_STEP, allow all.
+        In other modes than SAME_STEP, environments whose episode is over allow every action.
 
         Args:
-            out: Where to write them, C-contiguous; None: a fresh array.
+            out: C-contiguous array for the result. Default: a new array.
 
         Raises:
-            TypeError: `out` is of another dtype.
-            ValueError: They have no masks (not `has_action_masks`), or allow none; another shape.
+            ArgumentTypeError: `out` has a wrong dtype.
+            ArgumentError: `has_action_masks` is False, an environment allows no action, or `out`
+                has a wrong shape.
         """
         check_has_action_masks(self)
         masks = self._native.action_masks(out)
@@ -221,19 +235,19 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         """Return the action masks of the last states of episodes that the last step truncated.
 
         Args:
-            ended: (n,) bool: the environments to read, each truncated and not terminated.
+            ended: bool (n,), the environments to read. Each is truncated and not terminated.
 
         Returns:
-            (n, k) bool; no allowed action in rows outside `ended`.
+            bool (n, k). Rows outside `ended` are all False.
 
         Raises:
-            ValueError: The environments have no masks (not `has_action_masks`).
+            ArgumentError: `has_action_masks` is False.
         """
         check_has_action_masks(self)
         return self._native.final_action_masks() & ended[:, None]
 
     def reset_all(self, seed: Seed = None) -> Obs:
-        """Starts an episode in every environment; the observations, float32 (n, d).
+        """Start an episode in every environment, and return the observations, float32 (n, d).
 
         >>> VecEnv(n=3, env_id="Pendulum-v1").reset_all(seed=1).shape
         (3, 3)
@@ -241,12 +255,12 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         return self.reset(seed=seed)[0]
 
     def step_all(self, actions: npt.ArrayLike) -> dict[str, Any]:
-        """`step`, as a dict.
+        """Step all environments, and return the results as a dict.
 
         Returns:
-            obs float32 (n, d), rewards float64 (n,), terminated and truncated bool (n,), and
-            terminal_obs: a list with the true last observation, float32 (d,), where an episode
-            ended in this step, None elsewhere.
+            obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,), and
+            terminal_obs, a list. An entry of this list is the final observation, float32 (d,), of
+            an episode that ended in this step, or None.
 
         >>> env = VecEnv(n=2, seed=0)
         >>> _ = env.reset_all()
@@ -258,35 +272,40 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     def collect_n_steps(
         self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
-        """Makes `n` steps from where the environments stand (the first time: from a reset).
+        """Make `n` steps from the current states; reset the environments first if necessary.
 
         Args:
-            n: How many steps, at least 1.
-            policy: From observations (N, d), and masks if it has a parameter `action_masks`, to
-                actions as `step` takes them. None: random ones, by the last seed given.
+            n: Number of steps, at least 1.
+            policy: Function of observations (N, d), and of masks if it has a parameter
+                `action_masks`, that returns actions as for `step`. Default: uniformly random
+                actions, seeded by the last seed.
 
         Returns:
-            Time-major arrays: obs (n, N, d), the observations acted on; actions (n, N, ...);
-            rewards, terminated, truncated, valid (n, N), False where NEXT_STEP only resets;
-            last_obs (N, d); final_index int64 (k,): the rows t * N + i that ended an episode;
-            final_obs (k, d): their last observations; action_masks (n, N, m), if there are any.
+            Time-major arrays: obs (n, N, d), the observations before the actions; actions
+            (n, N, ...); rewards, terminated and truncated (n, N); valid (n, N), False for steps in
+            NEXT_STEP mode that only reset; last_obs (N, d); final_index int64 (k,), rows t * N + i
+            of steps that ended an episode; final_obs (k, d), the final observations of these
+            episodes; action_masks (n, N, m), if the environments have masks.
 
         Raises:
-            ValueError: DISABLED mode (NEXT_STEP, unless `supports_state`), `n` below 1; as `step`.
-            TypeError, MemoryError: `n` or `policy` of another kind; no room for so many steps.
+            ArgumentError: `n` is below 1, the mode is DISABLED, or the mode is NEXT_STEP and
+                `supports_state` is False; also the errors of `step`.
+            ArgumentTypeError: `n` is not an int, or `policy` is not callable.
+            OutOfMemoryError: The arrays need more memory than is free.
 
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        n = check_collection(mode := self.metadata["autoreset_mode"], n, policy)
+        mode = self.metadata["autoreset_mode"]
+        n = check_collection(mode, n, policy)
         _ = self._has_reset or self.reset_all()
-        mode_and_source = mode, self.action_stream if policy is None else policy
-        return collect_steps(self._native, self.single_action_space, n, *mode_and_source)
+        source = self.action_stream if policy is None else policy
+        return collect_steps(self._native, self.single_action_space, n, mode, source)
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
-        """Puts the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        """Write the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
         _rng.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
         self._has_reset = True
@@ -301,13 +320,14 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         values: npt.ArrayLike,
         normalizer: Normalizer | None = None,
     ) -> None:
-        """Stores row `t`, steps, stores what came back; see `RolloutEnv.step_rollout`."""
+        """Step the environments, and store the transition in row `t`; see `RolloutEnv`."""
         self._native.step_rollout(buffer, t, actions, log_probs, values, normalizer)
 
     def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Returns (sums of raw rewards) and lengths of the episodes that ended since the last call.
+        """Return the episodes that ended since the last call, at most the newest 16,384.
 
-        In the order they ended; the newest 16,384 if there were more.
+        Returns:
+            Sums of raw rewards, float64, and lengths in steps, int64, in the order of the ends.
 
         >>> VecEnv(n=2).pop_episodes()
         (array([], dtype=float64), array([], dtype=int64))
@@ -316,18 +336,18 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
 
     @property
     def dropped_episodes(self) -> int:
-        """How many more had ended than the last `pop_episodes` could tell of."""
+        """Number of older episodes that the last `pop_episodes` did not return."""
         return self._native.episodes_dropped
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
-        """What the environments remember, for `set_state` of an equal VecEnv.
+        """Return the state of the environments, for `set_state` of an equal `VecEnv`.
 
         Returns:
             states float64 (n, k), episode_returns float64 (n,), episode_steps int64 (n,), finished
-            bool (n,), streams int64 (n, 6): each environment's random stream.
+            bool (n,), and streams int64 (n, 6), the states of the random streams.
 
         Raises:
-            ValueError: Before the first reset, or of environments that are not `supports_state`.
+            ArgumentError: The environments have not been reset, or `supports_state` is False.
 
         >>> env, copy = VecEnv(n=2, seed=0), VecEnv(n=2)
         >>> _ = env.reset_all(), env.step_all([0, 1])
@@ -338,49 +358,52 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         return self._native.get_state()
 
     def set_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Puts the environments where `get_state` found them; they go on from there.
+        """Restore the state from `get_state`.
 
         Raises:
-            ValueError: An array is missing, of another shape, or makes no sense. Nothing has
-                changed then.
+            ArgumentError: An array is missing, has a wrong shape or has an invalid value. The
+                environments are not changed.
+            ArgumentTypeError: `state` is not a dict, or an array has a wrong dtype.
+            NonFiniteError: A state or a return is NaN or infinite.
         """
         self._native.set_state(state)
         self._has_reset = True
 
     @property
     def action_stream(self) -> np.random.Generator:
-        """The stream that uniformly random actions come from; the last seed given decides it."""
+        """Random generator of uniformly random actions, seeded by the last seed."""
         return self._seeds.action_stream
 
     @property  # type: ignore[misc]  # read-only, as SyncVectorEnv
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # and one each
-        """Each environment's random stream where it stands, as NumPy generators (copies)."""
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Copies of the random streams of all environments, as NumPy generators."""
         return tuple(map(_rng.to_numpy, self._native.rng_states()))
 
     @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # one each
-        """The seed each stream was last given; -1 for entropy from the operating system."""
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Last seed of each environment; -1 for a seed from the operating system."""
         return tuple(-1 if seed is None else seed for seed in self._seeds.seeds)
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
-        """A frame (height, width, 3) uint8 of every environment, by Gymnasium's renderer.
+        """Return a frame, uint8 (height, width, 3), of every environment; None without a mode.
 
         Raises:
-            ValueError: Before the first reset.
-            gymnasium.error.DependencyNotInstalled: pygame is missing.
+            ArgumentError: The environments have not been reset.
+            ClosedError: The environments are closed.
+            gymnasium.error.DependencyNotInstalled: pygame is not installed.
         """
         if self._native.closed:
             raise ClosedError("VecEnv", "an open object", "a closed one", "make a new one")
         if self.render_mode is None:
-            gym.logger.warn("render() needs a render mode: make the VecEnv with 'rgb_array'.")
+            gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
         states = self._native.states()
         self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
         return self._renderer.draw_all(states)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Frees the environments; what `close` calls, once."""
-        # Gymnasium before 1.4 closes also what could not be made.
+        """Free the environments; Gymnasium's `close` calls this method once."""
+        # Gymnasium before 1.4 also closes environments whose constructor failed.
         if hasattr(self, "_native"):
             self._native.close()
         if self._renderer is not None:
