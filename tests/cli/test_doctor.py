@@ -51,7 +51,12 @@ RESET_ALL = package.VecEnv.reset_all
     ("target", "value", "problem", "count"),
     [
         ("torch.get_num_threads", lambda: 9999, "torch threads: expected at most", 1),
-        ("rlox.cli.doctor.metadata.version", lambda name: "0.0.1", "rlox: expected extension module", 1),
+        (
+            "rlox.cli.doctor.metadata.version",
+            lambda name: "0.0.1",
+            "rlox: expected extension module",
+            1,
+        ),
         (
             "rlox.VecEnv.reset_all",
             lambda self, seed: RESET_ALL(self, seed) + 1,

@@ -139,7 +139,7 @@ ERRORS = [
     (SWEEP + "--space key.yaml", 2, ["hi:", "space, gamma", "did you mean 'high'?"]),
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
-    ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
+    ("presets ppp", 2, ["ALGORITHM: expected an algorithm with presets", "did you mean 'ppo'?"]),
     ("presets ppo CartPole", 2, ["env_id: expected one that has a preset", "'CartPole-v1'"]),
     ("envs CartPole-v1", 2, ["Unrecognized options: CartPole-v1"]),
 ]

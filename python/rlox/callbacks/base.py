@@ -88,13 +88,7 @@ def _describe(callback: Any) -> str:
 
 
 def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> Path:
-    """Return `path`, or the folder `name` in the run folder if `path` is None.
-
-    Args:
-        trainer: Trainer of the run.
-        path: Folder that the user chose, or None.
-        name: Name of the folder in the run folder.
-        what: Description of the files, for the error.
+    """Return `path`, or the folder `name` in the run folder; errors name the files with `what`.
 
     Raises:
         ArgumentError: `path` is None, and the run has no folder.

@@ -49,12 +49,12 @@ class RunOptions:
     loggers: tuple[str, ...] = option(
         "any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
     )
-    eval_every: int | None = option("evaluate every N steps, and keep the best checkpoint", None, "N")
-    eval_episodes: int | None = option("episodes per evaluation; default 10", None, "N")
-    stop_at_reward: float | None = option("stop when an evaluation reaches this mean return", None, "X")
+    eval_every: int | None = option("evaluate every N steps, and save the best", None, "N")
+    eval_episodes: int | None = option("episodes per evaluation; default: 10", None, "N")
+    stop_at_reward: float | None = option("stop at this mean return of evaluations", None, "X")
     patience: int | None = option("stop after N steps without a better mean return", None, "N")
     checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N")
-    keep_last: int | None = option("number of checkpoints to keep; default 3", None, "N")
+    keep_last: int | None = option("number of checkpoints to keep; default: 3", None, "N")
     video_every: int | None = option("record an episode every N steps", None, "N")
     timing: bool = option("log the shares of the run time per kind of work", False)
 
@@ -89,7 +89,7 @@ class _StartOptions:
     env: str | None = argument(
         "Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None
     )
-    config: str | None = option("YAML file, or config.json of a run; flags take precedence", None, "FILE")
+    config: str | None = option("YAML file or config.json; flags take precedence", None, "FILE")
     seed: int | None = option("seed of all random numbers; default: drawn and printed", None, "N")
     seeds: str | None = option("several runs, one per seed, such as 0-9 or 0,3,7", None, "0-9")
     total_timesteps: int | None = option("total steps of all environments", None, "N")
@@ -189,9 +189,7 @@ def _parse_with_settings(
         "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned),
     }
     flat = [(name, Annotated[cls, tyro.conf.OmitArgPrefixes]) for name, cls in groups.items()]
-    description = (
-        f"{command.capitalize()} {algorithm}. Settings default to the preset of ENV, if there is one."
-    )
+    description = f"{command.capitalize()} {algorithm}. Settings default to the preset of ENV."
     parsed = _run_tyro(make_dataclass("Groups", flat), description, f"{command} {algorithm}", argv)
     return parsed.run, parsed.settings
 
@@ -274,9 +272,11 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     if "action_noise" not in flags and not numbers:
         return settings
     noise = base.get("action_noise")
-    known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
-    before = known.pop("kind", "none")
-    kind = flags.get("action_noise", before)
+    base_numbers = (
+        dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
+    )
+    base_kind = base_numbers.pop("kind", "none")
+    kind = flags.get("action_noise", base_kind)
     names = [item.name for item in fields(KINDS[kind]) if item.init] if kind in KINDS else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
@@ -286,7 +286,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
         )
     if kind not in KINDS:
         return {**settings, "action_noise": None}
-    noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
+    noise = KINDS[kind](**{**(base_numbers if kind == base_kind else {}), **numbers})
     return {**settings, "action_noise": noise}
 
 
@@ -294,12 +294,13 @@ def _pop_options(
     name: str, argv: Sequence[str], *, dotted: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Remove `--NAME VALUE` or `--NAME.KEY VALUE`; return values by key, and other arguments."""
-    values, rest, remaining = dict[str, str](), list[str](), iter(argv)
-    for word in remaining:
-        start, equal, value = word.partition("=")
+    values, rest = dict[str, str](), list[str]()
+    remaining = iter(argv)
+    for argument_text in remaining:
+        start, equal, value = argument_text.partition("=")
         flag, _, key = start.partition(".")
         if flag.replace("_", "-") != f"--{name}" or bool(key) != dotted:
-            rest.append(word)
+            rest.append(argument_text)
             continue
         value = value if equal else next(remaining, "--")
         if value.startswith("--"):
@@ -371,7 +372,7 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
 def _plain_names(content: dict[Any, Any], where: str) -> dict[str, Any]:
     names = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(names) < len(content):
-        raise UsageError(f"{where}: expected each key once, got a key with - and with _; remove one")
+        raise UsageError(f"{where}: expected each key once, got a key with - and _; remove one")
     return names
 
 

@@ -135,14 +135,12 @@ def train_many(
         Result of each run, in the order of the variants and, within a variant, of the seeds.
 
     Raises:
-        ArgumentError: An argument is out of range. This and the next four are raised before
-            training.
-        ArgumentTypeError: An argument has a wrong type or cannot be pickled, or is unknown.
+        ArgumentError: An argument is out of range.
+        ArgumentTypeError: An argument has a wrong type, is unknown or cannot be pickled.
         ModuleNotFoundError: A package of the environment, backend or a logger is not installed.
         MemoryError: A trainer does not fit into memory.
-        OSError: `runs_dir` cannot be used.
-        rlox.experiments.many.RunsFailedError: Some runs failed after training began; the other
-            runs finished. The error has the results and the errors of all runs.
+        rlox.experiments.many.RunsFailedError: Some runs failed, and the others finished. The
+            errors above are raised before training.
 
     >>> results = train_many("ppo", "CartPole-v1", seeds=[1, 2], total_timesteps=512, runs_dir=None)
     >>> [result["timesteps"] for result in results]

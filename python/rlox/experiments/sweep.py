@@ -39,10 +39,8 @@ class Plan:
         total_timesteps: Environment steps per trial.
         eval_every: Environment steps between two evaluations.
         eval_episodes: Episodes per evaluation.
-        seed: Seed of the first trial; trial i uses `seed + i`. None: the seed of the study, or a
-            random one.
-        startup_trials: Number of trials with random settings; also the number of trials before
-            pruning begins.
+        seed: Seed of trial 0; trial i uses `seed + i`. None: the stored or a random seed.
+        startup_trials: Number of trials with random settings, before pruning begins.
         prune: Whether to end a trial whose best evaluation is below the median of the others.
         backend: Backend of the trainers.
         env_kwargs: Arguments of the environment.

@@ -55,7 +55,7 @@ class IntervalLogger:
 
     The first row, the last row, and rows with a metric that the preceding row lacks are written as
     well. A resumed run writes the same rows as an uninterrupted one, except for the last row of
-    each call of `train`. Subclasses implement `write`; their other methods call those of the base.
+    each call of `train`. Subclasses implement `write`; overrides of other methods call the base.
 
     Args:
         every: Environment steps between two rows; 1: all rows.
