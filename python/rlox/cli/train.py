@@ -156,7 +156,10 @@ def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         options = {x.name: saved[x.name] for x in fields(RunOptions) if x.name in saved}
     except (ValueError, TypeError) as error:
         raise ArgumentError(
-            str(file), "the options of a run", f"other ({error})", "remove it, pass options"
+            str(file),
+            "the options of a run",
+            f"other content ({error})",
+            "remove the file and pass options",
         ) from error
     for name, needed in NEEDS.items():
         if {**options, **flags}.get(needed) is None:

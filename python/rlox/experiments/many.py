@@ -104,8 +104,8 @@ def train_many(
 
     Each run equals the same run trained alone, except for measured times. Native learners train in
     threads of this process. PyTorch has one generator and one number of threads per process, so
-    torch learners train in worker processes. Call `train_many` below
-    `if __name__ == "__main__":` then, as Python's `multiprocessing` requires. Each process uses the
+    torch learners train in worker processes. A script then calls `train_many` below
+    `if __name__ == "__main__":`, as Python's `multiprocessing` requires. Each process uses the
     number of cores divided by `workers` as torch threads, which affects rounding for large
     networks.
 
