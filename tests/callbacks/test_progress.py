@@ -146,4 +146,4 @@ def test_progress_without_a_terminal_is_lines(capfd, every, lines):
     found = output.err.splitlines()
     assert len(found) == lines
     assert found[-1].startswith("64/64 steps, return")
-    assert found[-1].endswith("steps/s, 0 s left")
+    assert found[-1].endswith("steps/s, 0 s remaining")

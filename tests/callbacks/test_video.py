@@ -113,6 +113,6 @@ def test_missing_folder_or_environment_is_reported_at_the_start(
 def test_a_video_that_cannot_be_written_ends_no_run(moviepy, tmp_path):
     (tmp_path / "taken").write_text("a file")
     trainer = small(runs_dir=tmp_path)
-    with pytest.warns(UserWarning, match="no video after 64 steps"):
+    with pytest.warns(UserWarning, match="the video after 64 steps was not written"):
         trainer.train(64, callbacks=[VideoRecordingCallback(64, path=tmp_path / "taken")])
     assert trainer.timesteps == 64

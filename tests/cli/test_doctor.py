@@ -51,13 +51,18 @@ RESET_ALL = package.VecEnv.reset_all
     ("target", "value", "problem", "count"),
     [
         ("torch.get_num_threads", lambda: 9999, "torch threads: expected at most", 1),
-        ("rlox.cli.doctor.metadata.version", lambda name: "0.0.1", "rlox: expected extension", 1),
+        (
+            "rlox.cli.doctor.metadata.version",
+            lambda name: "0.0.1",
+            "rlox: expected extension module",
+            1,
+        ),
         (
             "rlox.VecEnv.reset_all",
             lambda self, seed: RESET_ALL(self, seed) + 1,
             *(": expected Gymnasium's observations", 5),
         ),
-        ("torch", None, "torch: expected to import it", 1),
+        ("torch", None, "torch: expected an importable package", 1),
         ("OMP_NUM_THREADS", "9999", "OMP_NUM_THREADS: expected at most", 1),
         ("runs", "a file", "runs_dir: expected a folder", 1),
     ],

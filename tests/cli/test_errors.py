@@ -20,7 +20,7 @@ ERRORS = [
     # Commands.
     ("", 2, ["usage: rlox COMMAND"]),
     ("trian", 2, ["expected a command", "'trian'", "did you mean 'train'?"]),
-    ("--seed 1 train", 2, ["expected a command before any flag", "'--seed'"]),
+    ("--seed 1 train", 2, ["expected a command before any option", "'--seed'"]),
     # Algorithm, environment and number of steps.
     ("train", 2, ["ALGORITHM: expected an algorithm", "none", "rlox train ppo CartPole-v1"]),
     ("train ppp CartPole-v1", 2, ["ALGORITHM: expected", "ppp", "did you mean 'ppo'?"]),
@@ -51,7 +51,7 @@ ERRORS = [
     (TRAIN + "--backend native --device cuda", 2, ["device: expected 'cpu'"]),
     (TRAIN + "--seed -1", 2, ["seed: expected None or", "-1"]),
     (TRAIN + "--seed 1 --seeds 0-1", 2, ["--seeds: expected no --seed"]),
-    (TRAIN + "--seeds 1,1", 2, ["seeds: expected each once"]),
+    (TRAIN + "--seeds 1,1", 2, ["seeds: expected each seed once"]),
     (TRAIN + "--seeds 3-1", 2, ["--seeds: expected", "'3-1'"]),
     (TRAIN + "--runs-dir taken/runs", 2, ["runs_dir: expected a folder"]),
     # Callbacks and loggers.
@@ -93,7 +93,7 @@ ERRORS = [
     ("train --config steps.yaml", 2, ["total_timesteps: expected an integer", "pass 100000"]),
     ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
     ("train --config seeds.yaml", 2, ["--seeds: expected no --seed"]),
-    ("train --config number.yaml", 2, ["ENV: expected an environment's id", "3"]),
+    ("train --config number.yaml", 2, ["ENV: expected the id of an environment", "3"]),
     ("train --config own.yaml", 2, ["--config, custom_policy: expected", "train it in Python"]),
     ("train --config kwargs.yaml", 2, ["--config, env_kwargs: expected keys and values", "3"]),
     # Runs.
@@ -128,7 +128,7 @@ ERRORS = [
     (SWEEP + "--config every.yaml", 2, ["eval_every: expected", "'8'"]),
     (SWEEP + "--eval-every 512", 2, ["eval_every: expected at most total_timesteps", "512"]),
     (SWEEP + "--config num_envs.yaml", 2, ["num_envs: expected", "'8'"]),
-    (SWEEP + "--storage none/a.db", 1, ["storage: expected an SQLite file"]),
+    (SWEEP + "--storage none/a.db", 1, ["storage: expected a writable SQLite file"]),
     (SWEEP + "--space absent.yaml", 2, ["--space: expected a YAML file", "'absent.yaml'"]),
     (SWEEP + "--space half.yaml", 2, ["space, gamma: expected low and high"]),
     (SWEEP + "--space log.yaml", 2, ["space, gamma: expected low above 0"]),
@@ -139,7 +139,7 @@ ERRORS = [
     (SWEEP + "--space key.yaml", 2, ["hi:", "space, gamma", "did you mean 'high'?"]),
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
-    ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
+    ("presets ppp", 2, ["ALGORITHM: expected an algorithm with presets", "did you mean 'ppo'?"]),
     ("presets ppo CartPole", 2, ["env_id: expected one that has a preset", "'CartPole-v1'"]),
     ("envs CartPole-v1", 2, ["Unrecognized options: CartPole-v1"]),
 ]

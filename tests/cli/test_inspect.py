@@ -67,7 +67,7 @@ def test_missing_screen_is_reported_with_the_other_mode(rlox, trained, monkeypat
     monkeypatch.setattr("gymnasium.make", fail)
     result = rlox("enjoy", trained)
     assert result.code == 1
-    assert result.err.startswith("rlox: --render-mode: expected rgb_array without a screen")
+    assert result.err.startswith("rlox: --render-mode: expected rgb_array on a machine without")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_runs_that_differ_in_their_seed_are_one_line(rlox, runs, tmp_path):
 
 def test_plot_of_one_run_lies_in_its_folder_and_names_decide_formats(rlox, runs, copied, tmp_path):
     result = rlox("plot", runs / "b", "--x", "time", "--smooth", "2")
-    lines = ["ppo CartPole-v1 native", f"drawn into {runs / 'b'}/curve.png"]
+    lines = ["ppo CartPole-v1 native", f"image {runs / 'b'}/curve.png"]
     assert result.out.splitlines() == lines
     assert (runs / "b" / "curve.png").exists()
     assert rlox("plot", runs, "--out", "a.svg", "--title", "Ours").code == 0

@@ -50,8 +50,8 @@ def test_error_is_one_line_without_control_characters_and_traceback_is_optional(
 
 
 def test_errors_with_short_texts_are_reported_with_their_type():
-    assert describe_error(KeyError("x")) == "KeyError: 'x'; --traceback shows where"
-    assert describe_error(ValueError()) == "ValueError: ; --traceback shows where"
+    assert describe_error(KeyError("x")) == "KeyError: 'x'; add --traceback to see where"
+    assert describe_error(ValueError()) == "ValueError: ; add --traceback to see where"
 
 
 def test_keyboard_interrupt_exits_with_130(rlox, monkeypatch):

@@ -137,7 +137,7 @@ def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
     result = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
     assert result.code == 1
-    assert "score: expected a trial with one, got 2 without" in result.err
+    assert "score: expected a trial with a score, got 2 trials without" in result.err
     assert "gamma: expected a finite number in [0, 1], got " in result.err
 
 

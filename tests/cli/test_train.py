@@ -55,7 +55,7 @@ def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
     run = rlox(*(word for word in TRAIN if word != "--no-progress"), "--backend", "native")
     lines = run.out.splitlines()
     assert lines[0] == "ppo CartPole-v1, seed 1, native"
-    assert lines[1].startswith("64 steps, this time in ")
+    assert lines[1].startswith("64 steps in total; this call took ")
     assert lines[3].startswith("run folder runs/CartPole-v1/ppo/")
     assert run.err.startswith("64/64 steps, return ")
 
@@ -201,11 +201,11 @@ def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path)
 @pytest.mark.parametrize(
     ("words", "steps", "report"),
     [
-        ("--eval-episodes 1 --stop-at-reward 1", 32, "ended by EvalCallback: mean reward "),
+        ("--eval-episodes 1 --stop-at-reward 1", 32, "stopped by EvalCallback: mean reward "),
         (
             "--eval-episodes 2 --patience 96 --learning-rate 0",
             128,
-            "ended by EarlyStoppingCallback",
+            "stopped by EarlyStoppingCallback",
         ),
     ],
     ids=["reward", "patience"],

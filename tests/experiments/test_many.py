@@ -149,7 +149,7 @@ def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
         ({"algorithm": "pppo"}, ArgumentError, "did you mean 'ppo'"),
         ({"seeds": 10}, ArgumentTypeError, "pass range(10)"),
         ({"seeds": []}, ArgumentError, "pass range"),
-        ({"seeds": [1, 1]}, ArgumentError, "leave one out"),
+        ({"seeds": [1, 1]}, ArgumentError, "remove one"),
         ({"seeds": [1, -1]}, ArgumentError, "pass range"),
         ({"seeds": [0.5]}, ArgumentTypeError, "pass range"),
         ({"seed": 1}, ArgumentTypeError, "pass seeds="),

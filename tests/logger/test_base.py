@@ -26,7 +26,7 @@ def failing(method):
 )
 def test_logger_that_raises_warns_once_and_is_not_called_again(method, calls):
     broken, fine = failing(method), NotingLogger()
-    words = rf"NotingLogger\.{method} failed \(OSError: mine\); training goes on without"
+    words = rf"NotingLogger\.{method} failed \(OSError: mine\); training continues without"
     with pytest.warns(UserWarning, match=words) as warned:
         result = small().train(64, loggers=[broken, fine])
     assert len(warned) == 1

@@ -1,6 +1,6 @@
-"""What happens around the iterations of a run: `trainer.train(callbacks=[...])`.
+"""Callbacks of training runs: `trainer.train(callbacks=[...])`.
 
-All frequencies are in environment steps, all environments together.
+Frequencies count the environment steps of all environments together.
 """
 
 from rlox._timing import EveryNSteps

@@ -1,4 +1,4 @@
-"""`Callback`: what happens around the iterations of a training run."""
+"""Functions as callbacks, and helpers of callbacks that write files."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +14,22 @@ if TYPE_CHECKING:
 
 
 class FunctionCallback(Callback):
-    """A plain function `f(trainer, metrics)`, called after each iteration."""
+    """Callback that calls a function after each iteration.
+
+    Args:
+        function: Called with the trainer and the metrics of the iteration, which it may extend.
+
+    Raises:
+        ArgumentTypeError: `function` cannot be called with two positional arguments.
+    """
 
     def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
         if not callable(function):
             raise ArgumentTypeError(
-                "function", "a function of (trainer, metrics)", _named(function), "pass a function"
+                "function",
+                "a function of (trainer, metrics)",
+                _describe(function),
+                "pass a function",
             )
         try:
             inspect.signature(function).bind(None, {})
@@ -27,23 +37,24 @@ class FunctionCallback(Callback):
             raise ArgumentTypeError(
                 "callbacks",
                 "a function of (trainer, metrics)",
-                f"{_named(function)} that cannot be called so ({error})",
-                "give it these two arguments",
+                f"{_describe(function)} with another signature ({error})",
+                "give the function these two parameters",
             ) from error
-        except ValueError:  # some of C have no signature
+        except ValueError:  # some functions written in C have no signature
             pass
         self._function = function
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Calls it."""
+        """Call the function."""
         self._function(trainer, metrics)
 
 
 def as_callback(callback: Any) -> Callback:
-    """A callback as it is, or a function as one.
+    """Return a callback unchanged, or a function as a `FunctionCallback`.
 
     Raises:
-        TypeError: It is neither; a class is none, its objects are.
+        ArgumentTypeError: `callback` is a class, or neither a `Callback` nor a function of
+            `(trainer, metrics)`.
     """
     if isinstance(callback, Callback):
         return callback
@@ -52,55 +63,55 @@ def as_callback(callback: Any) -> Callback:
     raise ArgumentTypeError(
         "callbacks",
         "a list of rlox.callbacks.Callback objects or functions of (trainer, metrics)",
-        _named(callback),
-        "derive it from Callback, and pass an object of it",
+        _describe(callback),
+        "pass an object of a class derived from Callback",
     )
 
 
 def as_callbacks(callbacks: Any) -> list[Callback]:
-    """Each as `as_callback`.
+    """Return a list of callbacks from callbacks and functions; see `as_callback`.
 
     Raises:
-        TypeError: One is no callback, or they are no sequence.
+        ArgumentTypeError: `callbacks` is not iterable, or an item is not a callback.
     """
     if not isinstance(callbacks, Iterable):
         raise ArgumentTypeError(
-            "callbacks", "a list", _named(callbacks), "put it into square brackets"
+            "callbacks", "a list", _describe(callbacks), "wrap the callback in square brackets"
         )
     return [as_callback(callback) for callback in callbacks]
 
 
-def _named(callback: Any) -> str:
+def _describe(callback: Any) -> str:
     if isinstance(callback, type):
         return f"the class {callback.__name__}"
     return type(callback).__name__
 
 
 def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> Path:
-    """Where files lie: at `path`, or in the run folder, under `name`.
+    """Return `path`, or the folder `name` in the run folder; errors name the files with `what`.
 
     Raises:
-        ValueError: There is neither.
+        ArgumentError: `path` is None, and the run has no folder.
     """
     if path is not None:
         return path
     if trainer.run is None:
         raise ArgumentError(
             "path",
-            f"where {what} shall lie, as there is no run folder",
+            f"a folder for {what}, as the run has no folder",
             "None",
-            "pass path=, or a runs_dir to the trainer",
+            "pass path=..., or runs_dir=... to the trainer",
         )
     return trainer.run.path / name
 
 
 @contextmanager
 def warn_on_write_error(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
-    """Lets a run go on where there is no room for a file; a warning says so."""
+    """Warn of an OSError or a MemoryError of the block, so that training continues."""
     try:
         yield
     except (OSError, MemoryError) as error:
         warn(
-            f"no {what} after {trainer.timesteps:,} steps ({error}); the run goes on, and tries "
-            f"again in {every:,}"
+            f"the {what} after {trainer.timesteps:,} steps was not written ({error}); training "
+            f"continues, and the callback runs again at the next multiple of {every:,} steps"
         )

@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes on."""
+"""Checkpoints during a run, and removal of old ones."""
 
 import json
 import math
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 
 class CheckpointCallback(Callback):
-    """Saves the trainer every so many environment steps: `checkpoints/step-000100000/`.
+    """Callback that saves a checkpoint every `every` environment steps.
 
-    `rlox resume RUN` and `Trainer.load(RUN)` go on from the newest one. Where one cannot be written
-    for want of room, that is warned of, and the run goes on.
+    Checkpoints are folders with names such as `checkpoints/step-000100000`. `rlox resume RUN` and
+    `Trainer.load(RUN)` continue from the newest one.
 
     Args:
-        every: Environment steps between two, all environments together.
-        keep_last: How many of the newest are kept; None: all.
-        best: A metric; the checkpoint at whose time its last value was highest is kept, too. None:
-            none is.
-        replay: Whether a replay buffer, which may be large, is in them.
-        path: The folder they lie in; None: `checkpoints` in the run folder.
+        every: Environment steps between two checkpoints, summed over all environments.
+        keep_last: Number of newest checkpoints to keep; None: all.
+        best: Name of a metric. The checkpoint with the highest value of this metric is kept in
+            addition to the newest ones; None: no such checkpoint.
+        replay: Whether checkpoints include the replay buffer, which may be large.
+        path: Folder of the checkpoints; None: `checkpoints` in the run folder.
 
     Raises:
-        TypeError, ValueError: An argument of another kind or out of range. At the start of
-            training: there is neither a run folder nor a path, or checkpoints of more steps lie
-            there.
+        ArgumentError: An argument is out of range. At the start of training: the run has no folder
+            and `path` is None, or the folder has a checkpoint of more environment steps.
+        ArgumentTypeError: An argument has a wrong type.
 
     Warns:
-        UserWarning: No row had the metric `best` when the first checkpoint was saved, or, of one
-            that evaluations give, when training ended.
+        UserWarning: A checkpoint could not be written. Or no row had the metric `best` by the end
+            of training, or, for metrics other than `eval/...`, by the first checkpoint.
 
     >>> CheckpointCallback(every=100_000, keep_last=2, best="rollout/ep_rew_mean").keep_last
     2
@@ -67,7 +67,7 @@ class CheckpointCallback(Callback):
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
         self._every = EveryNSteps(every)
-        fix = "pass how many to keep, or None for all"
+        fix = "pass the number of checkpoints to keep, or None for all"
         self.keep_last = (
             None if keep_last is None else check_int("keep_last", keep_last, 1, fix=fix)
         )
@@ -76,42 +76,42 @@ class CheckpointCallback(Callback):
         self._path = check_path("path", path)
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None
-        self._score: float | None = None  # the metric's last value
+        self._score: float | None = None  # last value of the metric `best`
         self._warned = False
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Finds out where to write, and clears away what a killed process left half written."""
+        """Choose the folder, and remove incomplete checkpoints of a killed process."""
         self._folder = folder_for(trainer, self._path, FOLDER, "checkpoints")
-        if (there := list_step_checkpoints(self._folder)) and read_timesteps(
-            there[-1]
+        if (checkpoints := list_step_checkpoints(self._folder)) and read_timesteps(
+            checkpoints[-1]
         ) > trainer.timesteps:
             raise ArgumentError(
                 "path",
-                f"a folder without checkpoints of more steps than {trainer.timesteps:,}, which "
-                "would count as newer",
-                str(there[-1]),
+                f"a folder without checkpoints of more than {trainer.timesteps:,} steps",
+                str(checkpoints[-1]),
                 "pass another folder as path",
             )
         remove_leftovers(self._folder)
         self._every.start(trainer.timesteps)
         if self._trainer() is not trainer:
-            self._trainer, self._score = weakref.ref(trainer), None
+            self._trainer = weakref.ref(trainer)
+            self._score = None
         self._warned = False
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Remembers the score."""
+        """Read the metric `best`."""
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
 
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Saves where it is time to, and removes what is not kept."""
+        """Save a checkpoint if one is due, and remove old checkpoints."""
         folder = self._folder
         if folder is None or not self._every.ready(trainer.timesteps):
             return
         name = step_name(trainer.timesteps)
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
-            if not self.best.startswith("eval/"):  # which may come later
+            if not self.best.startswith("eval/"):  # the first evaluation may follow later
                 self._warn_without(metrics)
         with warn_on_write_error(trainer, "checkpoint", self._every.steps):
             trainer.save(folder / name, replay=self._replay)
@@ -121,39 +121,39 @@ class CheckpointCallback(Callback):
             prune(folder, name, self.keep_last, self.best is not None)
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Warns of a metric that never came."""
+        """Warn if no row had the metric `best`."""
         self._warn_without({})
 
     def _warn_without(self, metrics: dict[str, float]) -> None:
         if self.best is None or self._score is not None or self._warned:
             return
         self._warned = True
-        fix = hint(self.best, metrics) if metrics else "an EvalCallback gives eval/mean_reward"
+        fix = hint(self.best, metrics) if metrics else "add an EvalCallback for eval/mean_reward"
         warn(
-            f"best: expected a metric that rows have, got {self.best!r}, which none had; no "
-            f"checkpoint is known to be the best; {fix}"
+            f"best: expected a metric of the logged rows, got {self.best!r}; checkpoints are saved "
+            f"without a score; {fix}"
         )
 
     def state(self) -> dict[str, float | None]:
-        """The last score."""
+        """Return the last value of the metric."""
         return {"score": self._score}
 
     def load_state(self, state: dict[str, float | None]) -> None:
-        """Goes on with it."""
+        """Restore the last value of the metric."""
         self._score = state["score"]
 
 
 def note_latest(folder: Path, name: str) -> None:
-    """Has `latest` name a checkpoint.
+    """Write the name of a checkpoint to the file `latest`.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     write_file(folder / LATEST, f"{name}\n".encode())
 
 
 def read_scores(folder: Path) -> dict[str, float]:
-    """How good checkpoints are, by name; nothing where that is not known."""
+    """Return the scores of checkpoints by name; an empty dict if the file cannot be read."""
     with suppress(*_DAMAGED):
         saved = json.loads((folder / SCORES).read_text(encoding="utf-8"))
         return {str(name): float(score) for name, score in saved.items()}
@@ -161,10 +161,10 @@ def read_scores(folder: Path) -> dict[str, float]:
 
 
 def note_score(folder: Path, name: str, score: float) -> None:
-    """Notes how good a checkpoint is, and forgets those that are gone.
+    """Store the score of a checkpoint, and drop the scores of removed checkpoints.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     scores = read_scores(folder)
     if math.isfinite(score):
@@ -173,42 +173,42 @@ def note_score(folder: Path, name: str, score: float) -> None:
 
 
 def _write_scores(folder: Path, scores: dict[str, float]) -> None:
-    there = {name: score for name, score in scores.items() if (folder / name).exists()}
-    write_file(folder / SCORES, f"{json.dumps(there, indent=2)}\n".encode())
+    existing = {name: score for name, score in scores.items() if (folder / name).exists()}
+    write_file(folder / SCORES, f"{json.dumps(existing, indent=2)}\n".encode())
 
 
 def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) -> None:
-    """Removes the oldest checkpoints of steps.
+    """Remove the oldest checkpoints named after their step.
 
     Args:
-        folder: Theirs.
-        written: The name of the one written last, which stays.
-        keep_last: How many of the newest stay; None: all.
-        keep_best: Whether the one with the highest score stays beside them.
+        folder: Folder of the checkpoints.
+        written: Name of the checkpoint that was written last; never removed.
+        keep_last: Number of newest checkpoints to keep; None: all.
+        keep_best: Whether to keep the checkpoint with the highest score as well.
     """
-    there = list_step_checkpoints(folder)
+    checkpoints = list_step_checkpoints(folder)
     if keep_last is None:
         return
-    known = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
-    best = max(known, key=lambda name: known[name], default=None) if keep_best else None
-    for path in there[: max(len(there) - keep_last, 0)]:
+    scores = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
+    best = max(scores, key=lambda name: scores[name], default=None) if keep_best else None
+    for path in checkpoints[: max(len(checkpoints) - keep_last, 0)]:
         if path.name not in (best, written):
-            # Under another name first: what is half removed is no checkpoint.
-            going = path.with_name(f".{path.name}.going")
-            shutil.rmtree(going, ignore_errors=True)
+            # Renamed first, so that a partly removed folder does not look like a checkpoint.
+            removed = path.with_name(f".{path.name}.going")
+            shutil.rmtree(removed, ignore_errors=True)
             with suppress(OSError):
-                os.replace(path, going)
-                shutil.rmtree(going, ignore_errors=True)
+                os.replace(path, removed)
+                shutil.rmtree(removed, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process left half written or half removed; nothing whole is lost."""
+    """Remove partly written or partly removed checkpoints of a killed process."""
     if not folder.is_dir():
         return
     with locked(folder):
         for path in folder.glob(".*.previous"):
-            with suppress(OSError):  # that one was replaced by
+            with suppress(OSError):  # fails if the replacement is complete
                 path.rename(folder / path.name[1:].removesuffix(".previous"))
-        for ending in ("partial", "going", "previous"):
-            for path in folder.glob(f".*.{ending}"):
+        for suffix in ("partial", "going", "previous"):
+            for path in folder.glob(f".*.{suffix}"):
                 shutil.rmtree(path, ignore_errors=True)

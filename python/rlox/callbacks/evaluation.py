@@ -1,4 +1,4 @@
-"""Scores while a run goes on."""
+"""Evaluation during a run."""
 
 import math
 import os
@@ -23,27 +23,34 @@ if TYPE_CHECKING:
 
 
 class EvalCallback(Callback):
-    """Plays full episodes in environments of its own, every so many environment steps.
+    """Callback that evaluates the policy over full episodes every `every` environment steps.
 
-    The row gets `eval/mean_reward`, `eval/std_reward` and `eval/mean_ep_length`. Each time the same
-    episodes are played, so scores can be compared, and training goes on as without; they are others
-    than those of `Trainer.evaluate`, by whose score the best can be judged. Where there is
-    a run folder, the trainer with the best mean reward is in its `checkpoints/best`, without a
-    replay buffer; a run that is resumed remembers how good that one was.
+    Rows get `eval/mean_reward`, `eval/std_reward` and `eval/mean_ep_length`. Evaluations have their
+    own environments and random streams, so training is the same as without them. Each evaluation
+    plays the same episodes, so scores are comparable. `Trainer.evaluate` plays other episodes by
+    default, so its score of the best checkpoint is not biased by the selection.
+
+    The trainer with the highest mean reward is saved as `checkpoints/best` in the run folder,
+    without the replay buffer. A resumed run continues with the best mean reward so far.
 
     Args:
-        every: Environment steps of training between two evaluations, all environments together.
-        n_episodes: How many are played.
-        reward_threshold: A mean reward at which the run ends; None: it does not.
-        deterministic: Greedy actions rather than samples.
-        env: Another environment, an id or a function; None: the one trained on.
-        save_best: Whether the best is saved; None: where there is a run folder or a path.
-        path: The folder it lies in; None: `checkpoints` in the run folder.
+        every: Training steps between two evaluations, summed over all environments.
+        n_episodes: Number of episodes per evaluation.
+        reward_threshold: Mean reward that ends the run; None: no threshold.
+        deterministic: Whether to take greedy actions instead of samples.
+        env: Environment to evaluate in, as an id, an `EnvSpec` or a function; None: the training
+            environment.
+        save_best: Whether to save the best trainer; None: if there is a run folder or `path`.
+        path: Folder of the checkpoint `best`; None: `checkpoints` in the run folder.
 
     Raises:
-        TypeError, ValueError: An argument of another kind or out of range. At the start of
-            training: the trainer was given environments already made, so `env` is needed; the best
-            shall be saved, and there is neither a run folder nor a path.
+        ArgumentError: An argument is out of range, or `path` is set with `save_best=False`. At the
+            start of training: `env` is None and the trainer was created from existing
+            environments, or `save_best` is True without a run folder and `path`.
+        ArgumentTypeError: An argument has a wrong type.
+
+    Warns:
+        UserWarning: The checkpoint could not be written.
 
     >>> from rlox.trainers import PPOTrainer
     >>> callback = EvalCallback(every=1_000, n_episodes=5)
@@ -64,7 +71,7 @@ class EvalCallback(Callback):
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
         self._every = EveryNSteps(every)
-        self._n = check_int("n_episodes", n_episodes, 1, fix="ask for one or more")
+        self._n = check_int("n_episodes", n_episodes, 1, fix="pass one or more")
         threshold = reward_threshold
         if threshold is not None:
             threshold = check_float("reward_threshold", threshold, fix="pass a number, or None")
@@ -76,29 +83,35 @@ class EvalCallback(Callback):
         self._path = check_path("path", path)
         if save_best is False and self._path is not None:
             raise ArgumentError(
-                "path", "None beside save_best=False", repr(os.fspath(self._path)), "leave one out"
+                "path",
+                "None with save_best=False",
+                repr(os.fspath(self._path)),
+                "remove one of the two arguments",
             )
         self._folder: Path | None = None
         self._trainer: Callable[[], Any] = lambda: None
         self.best_mean_reward = -math.inf
+        """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
-        self.last: Any = None  # what `Trainer.evaluate` gave last
+        self.last: Any = None
+        """Result of the last evaluation; None before the first one."""
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Counts from here, and looks how good the best of the run was."""
+        """Start counting steps, and read the score of the saved checkpoint."""
         get_env_maker(trainer, self._env)
         self._every.start(trainer.timesteps)
         if self._trainer() is not trainer:
-            self._trainer, self.best_mean_reward = weakref.ref(trainer), -math.inf
+            self._trainer = weakref.ref(trainer)
+            self.best_mean_reward = -math.inf
         self._folder = None
-        there = self._path is not None or trainer.run is not None
-        if self._save or (self._save is None and there):
-            self._folder = folder_for(trainer, self._path, FOLDER, "the best")
+        has_folder = self._path is not None or trainer.run is not None
+        if self._save or (self._save is None and has_folder):
+            self._folder = folder_for(trainer, self._path, FOLDER, "the best checkpoint")
             saved_score = read_scores(self._folder).get(BEST, -math.inf)
             self.best_mean_reward = max(self.best_mean_reward, saved_score)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Evaluates where it is time to."""
+        """Evaluate if an evaluation is due, and stop the run at the threshold."""
         if not self._every.ready(trainer.timesteps):
             return
         seed = evaluation_seed(trainer.seed, training=True)
@@ -111,7 +124,8 @@ class EvalCallback(Callback):
         metrics["eval/std_reward"] = score["std_reward"]
         metrics["eval/mean_ep_length"] = float(np.mean(score["lengths"]))
         if mean > self.best_mean_reward:
-            self.best_mean_reward, self._better = mean, True
+            self.best_mean_reward = mean
+            self._better = True
         if self.reward_threshold is not None and mean >= self.reward_threshold:
             trainer.stop(
                 f"EvalCallback: mean reward {mean:.6g} reached reward_threshold "
@@ -119,17 +133,17 @@ class EvalCallback(Callback):
             )
 
     def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Saves the best so far."""
+        """Save the trainer if the last evaluation was the best so far."""
         better, self._better = self._better, False
         if better and self._folder is not None:
-            with warn_on_write_error(trainer, "checkpoint of the best", self._every.steps):
+            with warn_on_write_error(trainer, "best checkpoint", self._every.steps):
                 trainer.save(self._folder / BEST, replay=False)
                 note_score(self._folder, BEST, self.best_mean_reward)
 
     def state(self) -> dict[str, float]:
-        """How good the best was."""
+        """Return the best mean reward."""
         return {"best_mean_reward": self.best_mean_reward}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Goes on from there."""
+        """Restore the best mean reward."""
         self.best_mean_reward = state["best_mean_reward"]

@@ -1,4 +1,4 @@
-"""The progress bar. Needs rich, the extra `rlox[progress]`."""
+"""Progress bar, and shares of the run time per kind of work."""
 
 import time
 from typing import TYPE_CHECKING
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Steps done, mean return, steps per second and time left, on stderr.
+    """Callback that shows steps, mean return, steps per second and remaining time on stderr.
 
-    Where stderr is no terminal, a plain line now and then. Needs rich, the extra `rlox[progress]`.
+    If stderr is not a terminal, plain lines are printed instead of a bar. Needs the extra
+    `rlox[progress]`.
 
     Args:
         every: Seconds between plain lines.
 
     Raises:
-        TypeError, ValueError: `every` is no finite number of at least 0.
+        ArgumentError: `every` is negative or not finite.
+        ArgumentTypeError: `every` is not a number.
         ModuleNotFoundError: rich is not installed.
     """
 
@@ -41,8 +43,9 @@ class ProgressBar(Callback):
         )
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Shows the bar."""
-        self._start, self._last_line_time = trainer.timesteps, time.monotonic()
+        """Show the bar."""
+        self._start = trainer.timesteps
+        self._last_line_time = time.monotonic()
         if self._console.is_terminal:
             self._task = self._bar.add_task(
                 f"{trainer.learner.algorithm} {trainer.env_name}",
@@ -53,38 +56,43 @@ class ProgressBar(Callback):
             self._bar.start()
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Moves it on."""
-        mean, fps = metrics["rollout/ep_rew_mean"], metrics["time/fps"]
+        """Update the bar, or print a line if one is due."""
+        mean = metrics["rollout/ep_rew_mean"]
+        fps = metrics["time/fps"]
         done = trainer.timesteps - self._start
         if self._console.is_terminal:
             self._bar.update(self._task, completed=done, mean=mean, fps=fps)
             return
-        now, finished = time.monotonic(), trainer.timesteps >= trainer.target_timesteps
+        now = time.monotonic()
+        finished = trainer.timesteps >= trainer.target_timesteps
         if now - self._last_line_time >= self._every or finished:
             self._last_line_time = now
             remaining_seconds = (trainer.target_timesteps - trainer.timesteps) / max(fps, 1e-9)
             line = f"{trainer.timesteps:,}/{trainer.target_timesteps:,} steps, return {mean:.1f}, "
-            self._console.out(line + f"{fps:,.0f} steps/s, {max(remaining_seconds, 0):.0f} s left")
+            self._console.out(
+                line + f"{fps:,.0f} steps/s, {max(remaining_seconds, 0):.0f} s remaining"
+            )
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Leaves the bar as it is and gives the terminal back."""
+        """Stop updating the bar, which stays visible."""
         if self._console.is_terminal:
             self._bar.stop()
 
 
 class TimingCallback(Callback):
-    """Adds the shares of the time since the start of `train` that went into each kind of work.
+    """Callback that logs the shares of the run time per kind of work.
 
-    The row gets `timing/env_step`, `timing/inference`, `timing/gae_compute`,
-    `timing/gradient_update`, `timing/buffer` and `timing/other`, each in [0, 1];
-    together they are the whole. `rlox._timing` says what each is.
+    Rows get `timing/env_step`, `timing/inference`, `timing/gae_compute`, `timing/gradient_update`,
+    `timing/buffer` and `timing/other`. Each share is in [0, 1] and counts from the start of
+    `train`; the shares of a row add up to 1.
 
     Args:
-        every: Environment steps between two such rows, all environments together; the row after the
-            last step is one, too.
+        every: Environment steps between two rows with shares, summed over all environments. The
+            row after the last step has shares as well.
 
     Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: `every` is not an integer.
 
     >>> from rlox.trainers import PPOTrainer
     >>> timing = TimingCallback()
@@ -94,40 +102,41 @@ class TimingCallback(Callback):
     """
 
     def __init__(self, every: int = 10_000) -> None:
-        self._every, self._target = EveryNSteps(every), 0
+        self._every = EveryNSteps(every)
+        self._target = 0
         self._before = dict.fromkeys(PHASES, 0.0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        """In each phase, of the last call of `train`."""
+        """Seconds in each phase during the last call of `train`."""
         self.wall_clock = 0.0
-        """Seconds of that call."""
+        """Sum of `seconds`."""
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the wall clock, by phase."""
+        """Share of each phase in `wall_clock`, in [0, 1]."""
         total = self.wall_clock or 1.0
         return {name: seconds / total for name, seconds in self.seconds.items()}
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Counts from here."""
+        """Start the clock."""
         self._every.start(trainer.timesteps)
         self._target = trainer.target_timesteps
         _timing.start()
         self._before = _timing.read()
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Adds the shares where it is time to."""
+        """Add the shares to the row if they are due."""
         timesteps = trainer.timesteps
         if self._every.ready(timesteps) or timesteps >= self._target:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Notes what the whole call came to."""
+        """Read the clock a last time, and stop it."""
         self._read()
         _timing.stop()
 
     def _read(self) -> None:
         now = _timing.read()
         self.seconds = {name: now[name] - self._before[name] for name in PHASES}
-        # The clock is always in a phase: another would only tell what came between the two.
+        # The clock is always in one phase, so the sum is the time that passed.
         self.wall_clock = sum(self.seconds.values())

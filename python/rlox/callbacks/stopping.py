@@ -1,4 +1,4 @@
-"""Ending a run that does not get better."""
+"""Early stopping of runs that no longer improve."""
 
 import math
 import weakref
@@ -13,20 +13,22 @@ if TYPE_CHECKING:
 
 
 class EarlyStoppingCallback(Callback):
-    """Ends the run when a metric has not improved for so many environment steps.
+    """Callback that ends the run when a metric has not improved for `patience` environment steps.
 
-    Another trainer begins with nothing remembered; the same one goes on with its best value.
+    With the same trainer, the best value carries over to the next call of `train`. With another
+    trainer, the callback starts again without a best value.
 
     Args:
-        metric: Its name in the row; "eval/mean_reward" where an `EvalCallback` comes before. Rows
-            without it, or with NaN, count as no improvement.
-        patience: Environment steps without an improvement that end the run.
-        min_delta: What counts as an improvement on the best value is more than this.
-        mode: "max" where higher is better, "min" where lower is.
+        metric: Name of a metric of the rows, for example "eval/mean_reward" after an
+            `EvalCallback`. A row without the metric, or with NaN, is no improvement.
+        patience: Environment steps without an improvement after which the run ends.
+        min_delta: A value is an improvement if it is better than the best value by more than this.
+        mode: "max" if higher values are better, "min" if lower values are.
 
     Raises:
-        TypeError, ValueError: An argument of another kind or out of range. In training: no row had
-            the metric within `patience` steps.
+        ArgumentError: An argument is out of range. During training: no row had the metric when
+            `patience` steps had passed.
+        ArgumentTypeError: An argument has a wrong type.
 
     >>> callback = EarlyStoppingCallback(patience=50_000, min_delta=1.0)
     >>> callback.best
@@ -42,33 +44,36 @@ class EarlyStoppingCallback(Callback):
     ) -> None:
         self.metric = check_str("metric", metric)
         self.patience = check_int("patience", patience, 1, fix="pass a number of environment steps")
-        self.min_delta = check_float("min_delta", min_delta, 0, fix="pass 0 or more")
+        self.min_delta = check_float("min_delta", min_delta, 0, fix="pass a number of at least 0")
         self._sign = 1.0 if check_str("mode", mode, ("max", "min")) == "max" else -1.0
         self._forget()
         self._trainer: weakref.ref[Trainer] | None = None
 
     def _forget(self) -> None:
         self.best = -self._sign * math.inf
-        self._has_metric, self._since = False, 0
+        """Best value so far; -inf or inf before the first one."""
+        self._has_metric = False
+        self._since = 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Counts from here; the best value of before stays, if it was this trainer's."""
+        """Start counting steps; reset the best value for another trainer."""
         if self._trainer is None or self._trainer() is not trainer:
             self._forget()
         self._trainer = weakref.ref(trainer)
         self._since = trainer.timesteps
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Looks at the metric, and stops the run where it is time to."""
+        """Compare the metric with the best value, and stop the run if `patience` is exceeded."""
         value = metrics.get(self.metric, math.nan)
         self._has_metric = self._has_metric or self.metric in metrics
         if self._sign * (value - self.best) > self.min_delta:  # False for NaN
-            self.best, self._since = value, trainer.timesteps
+            self.best = value
+            self._since = trainer.timesteps
         elif trainer.timesteps - self._since >= self.patience:
             if not self._has_metric:
                 raise ArgumentError(
                     "metric",
-                    f"one that a row has within {self.patience:,} steps",
+                    f"a metric that a row has within {self.patience:,} steps",
                     repr(self.metric),
                     hint(self.metric, metrics),
                 )
@@ -78,10 +83,11 @@ class EarlyStoppingCallback(Callback):
             )
 
     def state(self) -> dict[str, float]:
-        """The best value, at which step it came, and whether any did."""
+        """Return the best value, the start of the patience, and whether a row had the metric."""
         return {"best": self.best, "since": self._since, "seen": self._has_metric}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Goes on from there."""
-        self.best, self._since = state["best"], int(state["since"])
+        """Restore the values that `state` returned."""
+        self.best = state["best"]
+        self._since = int(state["since"])
         self._has_metric = bool(state["seen"])

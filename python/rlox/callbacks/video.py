@@ -1,4 +1,4 @@
-"""Pictures of what a policy does while it learns. Needs `rlox[video]`."""
+"""Videos of the policy during a run. Needs the extra `rlox[video]`."""
 
 import inspect
 import os
@@ -34,30 +34,37 @@ _OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")
 
 
 class VideoRecordingCallback(Callback):
-    """Records an episode every so many environment steps: `videos/step-000100000.mp4`.
+    """Callback that records an episode every `every` environment steps.
 
-    It is played in an environment of its own and drawn by Gymnasium's `RecordVideo`; training goes
-    on as without. Each time the episode begins alike.
+    Videos have names such as `videos/step-000100000.mp4`. The episode is played in a separate
+    environment and recorded by Gymnasium's `RecordVideo`, so training is the same as without the
+    callback. Each episode starts from the same seed.
 
     Args:
-        every: Environment steps of training between two, all environments together.
+        every: Training steps between two videos, summed over all environments.
         format: "mp4" or "gif".
-        deterministic: Greedy actions rather than samples.
-        max_frames: The episode ends there at the latest.
-        env: Another environment, an id or a function that takes `render_mode`; None: the one
-            trained on.
-        path: The folder they lie in; None: `videos` in the run folder.
+        deterministic: Whether to take greedy actions instead of samples.
+        max_frames: Maximum number of steps of the episode.
+        env: Environment to record, as an id, an `EnvSpec` or a function that takes `render_mode`;
+            None: the training environment.
+        path: Folder of the videos; None: `videos` in the run folder.
 
     Raises:
-        TypeError, ValueError: An argument of another kind or out of range. At the start of
-            training: environments already made, so `env` is needed; neither run folder nor path.
-        ModuleNotFoundError: MoviePy is not installed; pygame is missed by the environment itself.
+        ArgumentError: An argument is out of range. At the start of training: `env` is None and the
+            trainer was created from existing environments, or the run has no folder and `path` is
+            None.
+        ArgumentTypeError: An argument has a wrong type. At the start of training: the function
+            that makes the environment does not take `render_mode`.
+        ModuleNotFoundError: MoviePy is not installed.
+
+    Warns:
+        UserWarning: A video could not be written.
     """
 
     def __init__(
         self,
         every: int,
-        format: str = "mp4",  # noqa: A002  # what everybody calls it
+        format: str = "mp4",  # noqa: A002  # the usual name of this argument
         deterministic: bool = True,
         max_frames: int = 1_000,
         env: "Maker | None" = None,
@@ -72,26 +79,26 @@ class VideoRecordingCallback(Callback):
         self._folder = Path()
         load_extra("moviepy", "video", "VideoRecordingCallback")
         self.last: Path | None = None
-        """The newest video."""
+        """Path of the newest video; None before the first one."""
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Finds out where to write, and what to play."""
+        """Choose the folder, and check that the environment can be rendered."""
         maker = get_env_maker(trainer, self._env)
         _make_rendering_env(maker, trainer.env_kwargs if self._env is None else {}).close()
         self._folder = folder_for(trainer, self._path, "videos", "videos")
         self._every.start(trainer.timesteps)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Records where it is time to."""
+        """Record an episode if a video is due."""
         if not self._every.ready(trainer.timesteps):
             return
         if not trainer.interrupt_requested():
             with warn_on_write_error(trainer, "video", self._every.steps):
-                there = self._record(trainer, self._folder, step_name(trainer.timesteps))
-                self.last = there or self.last
+                video = self._record(trainer, self._folder, step_name(trainer.timesteps))
+                self.last = video or self.last
 
     def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path | None:
-        """Plays and writes; a file comes to its place when it is whole, None if Ctrl-C came."""
+        """Record an episode; return the path of the file, or None if Ctrl-C ended the episode."""
         maker = get_env_maker(trainer, self._env)
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -100,7 +107,7 @@ class VideoRecordingCallback(Callback):
 
         def recorded(**keywords: Any) -> gym.Env[Any, Any]:
             env = _make_rendering_env(maker, keywords)
-            # Lengths count what comes after the first frame.
+            # `video_length` does not count the frame of the reset.
             return _Recorder(env, str(partial), self.format, max_frames=self._frames)
 
         try:
@@ -117,19 +124,19 @@ class VideoRecordingCallback(Callback):
             if trainer.interrupt_requested():
                 return None
             (written,) = partial.glob(f"*.{self.format}")
-            there = folder / f"{name}.{self.format}"
-            os.replace(written, there)
+            video = folder / f"{name}.{self.format}"
+            os.replace(written, video)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return there
+        return video
 
 
 def _make_rendering_env(maker: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Return an environment that renders images."""
-    if isinstance(maker, EnvSpec):  # which may be that of many, made at once
+    if isinstance(maker, EnvSpec):  # may have arguments of a vector environment
         kwargs = {name: value for name, value in maker.kwargs.items() if name not in _OF_MANY}
-        most = kwargs.pop("max_episode_steps", maker.max_episode_steps)
-        maker = replace(maker, kwargs=kwargs, max_episode_steps=most)
+        limit = kwargs.pop("max_episode_steps", maker.max_episode_steps)
+        maker = replace(maker, kwargs=kwargs, max_episode_steps=limit)
     if isinstance(maker, str | EnvSpec):
         kwargs = {name: value for name, value in keywords.items() if name not in _OF_MANY}
         return gym.make(maker, render_mode="rgb_array", **kwargs)
@@ -137,8 +144,8 @@ def _make_rendering_env(maker: Any, keywords: Mapping[str, Any]) -> gym.Env[Any,
         raise ArgumentTypeError(
             "env",
             "an id, or a function that takes render_mode",
-            f"{getattr(maker, '__name__', type(maker).__name__)}, which does not",
-            "pass one that does as env=",
+            f"{getattr(maker, '__name__', type(maker).__name__)} without this parameter",
+            "pass such a function or an id as env=",
         )
     env: gym.Env[Any, Any] = maker(render_mode="rgb_array", **keywords)
     return env
@@ -154,7 +161,7 @@ def _takes_keyword(function: Any, name: str) -> bool:
 
 
 class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
-    """Gymnasium's recorder of the first episode, which can write GIFs, too."""
+    """Gymnasium's recorder, for the first episode, with GIF as a second format."""
 
     def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str, *, max_frames: int) -> None:
         super().__init__(
@@ -167,7 +174,7 @@ class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
         self._kind = kind
 
     def stop_recording(self) -> None:
-        """Writes the frames."""
+        """Write the frames to the file."""
         if self._kind == "gif" and self.recorded_frames:
             name = os.path.join(self.video_folder, f"{self._video_name}.gif")
             clips = load_extra("moviepy", "video", "VideoRecordingCallback")
@@ -175,4 +182,4 @@ class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
             clip.write_gif(name, logger=None)
             self.recorded_frames, self.recording, self._video_name = [], False, None
         else:
-            super().stop_recording()  # type: ignore[no-untyped-call]  # Gymnasium has no types there
+            super().stop_recording()  # type: ignore[no-untyped-call]  # not typed in Gymnasium

@@ -22,30 +22,30 @@ from rlox._validation import hint
 
 __all__ = ["main"]
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
-# The function that runs a command takes the words after its name and returns the exit code.
+# Functions of the commands. They take the arguments after the name, and return the exit code.
 COMMANDS = {
     "train": ("train:train", "train an algorithm on an environment: rlox train ppo CartPole-v1"),
     "resume": ("train:resume", "continue a stopped run, or add steps to a finished one"),
-    "eval": ("inspect:evaluate", "score a trained policy over full episodes"),
+    "eval": ("inspect:evaluate", "evaluate a trained policy over full episodes"),
     "enjoy": ("inspect:enjoy", "watch a trained policy"),
-    "sweep": ("sweep:sweep", "search for good settings, many trials side by side"),
+    "sweep": ("sweep:sweep", "search for good settings with many trials"),
     "export": ("inspect:export", "write a trained policy as torch, safetensors or ONNX"),
     "plot": ("inspect:plot", "draw the learning curves of one or many runs"),
     "presets": ("inspect:presets", "list and show tuned settings"),
     "envs": ("inspect:envs", "list the native environments and their spaces"),
     "worker": ("worker:worker", "collect rollouts for trainers on other machines"),
-    "doctor": ("doctor:doctor", "check the installation and name the fix of each problem"),
+    "doctor": ("doctor:doctor", "check the installation and suggest fixes"),
 }
-# Errors whose text is complete without the name of the type.
+# Errors whose text needs no type name.
 _EXPLAINED = (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, gym.error.Error)
 
 
 class UsageError(Exception):
-    """Wrong command line, or wrong file that the command line names."""
+    """The command line, or a file named on it, is wrong."""
 
 
 class RunError(Exception):
-    """An error after training began, so that no option is to blame; the error is its cause."""
+    """Training failed after it began, so no option is wrong; the error is the cause."""
 
 
 class StdoutClosedError(Exception):
@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; results go to stdout, messages to stderr.
 
     Args:
-        argv: The words after `rlox`; None: those of the process.
+        argv: Arguments after `rlox`; None: the arguments of the process.
 
     Returns:
-        The exit code. 0: done; 1: failed; 2: wrong command line; 130: Ctrl-C.
+        Exit code. 0: success; 1: error; 2: wrong command line; 130: Ctrl-C.
 
     >>> main(["--version"])
     rlox ...
@@ -95,24 +95,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_usage_error(error: Exception, argv: Sequence[str]) -> bool:
-    """Return whether an error is about the command line, or about an option or a setting."""
+    """Return whether an error concerns the command line, an option or a setting."""
     if not isinstance(error, ArgumentError | ArgumentTypeError):
         return isinstance(error, UsageError)
     from rlox.cli._args import option_names
 
     options = (word.partition("=")[0] for word in argv if word.startswith("--"))
     names = {option[2:].replace("-", "_") for option in options}
-    if argv[:1] in (["train"], ["sweep"], ["presets"]):  # others read files that rlox wrote
+    if argv[:1] in (["train"], ["sweep"], ["presets"]):  # other commands only read files of rlox
         names |= option_names()
     return error.argument in names
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one line about an error, with its type if the text alone is not enough."""
+    """Return a line that describes an error, with its type if the text needs it."""
     text = printable(str(error))
     if isinstance(error, _EXPLAINED) and text:
         return text
-    return f"{type(error).__name__}: {text}; --traceback shows where"
+    return f"{type(error).__name__}: {text}; add --traceback to see where"
 
 
 def printable(text: str) -> str:
@@ -126,7 +126,7 @@ def printable(text: str) -> str:
 
 
 def echo(text: str, *, to: TextIO | None = None) -> None:
-    """Write a line to stdout or to another stream, escaping what its encoding does not have."""
+    """Write a line to stdout or another stream; escape characters that its encoding lacks."""
     stream = sys.stdout if to is None else to
     encoding = stream.encoding or "utf-8"
     try:
@@ -154,7 +154,7 @@ def _finite(content: Any) -> Any:
 
 
 def columns(rows: Iterable[Sequence[str]]) -> str:
-    """Return rows of words with aligned columns.
+    """Return rows of text with aligned columns.
 
     >>> print(columns([("a", "1"), ("long", "2")]))
     a     1
@@ -175,7 +175,7 @@ def _run(argv: list[str]) -> int:
         echo(f"rlox {__version__}")
         return DONE
     if name not in COMMANDS:
-        expected = "command before any flag" if name.startswith("-") else "command"
+        expected = "command before any option" if name.startswith("-") else "command"
         raise UsageError(f"expected a {expected}, got {name!r}; {hint(name, COMMANDS)}")
     code: int = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")(argv[1:])
     return code
@@ -190,9 +190,9 @@ def _overview() -> str:
             "",
             *commands,
             "",
-            "rlox COMMAND --help lists the options of a command. Every command takes --traceback,",
-            "which shows where an error was raised. rlox --version prints the version.",
-            "Exit codes: 0 done, 1 error, 2 wrong command line, 130 Ctrl-C.",
+            "rlox COMMAND --help lists the options of a command. With --traceback, every command",
+            "shows where an error was raised. rlox --version prints the version.",
+            "Exit codes: 0 success, 1 error, 2 wrong command line, 130 Ctrl-C.",
         )
     )
 

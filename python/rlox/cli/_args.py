@@ -1,4 +1,4 @@
-"""Options of the commands: dataclasses that the command line, YAML files and run folders fill."""
+"""Options of the commands, as dataclasses filled from flags, YAML files and run folders."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from rlox.noise import KINDS
 from rlox.presets import preset
 
 T = TypeVar("T")
-_typed_dict: Any = TypedDict  # which type checkers call only with names
-# Keys of a run's `config.json` that describe the run and decide nothing.
+_typed_dict: Any = TypedDict  # type checkers accept only calls with literal names
+# Keys of a run's `config.json` that only describe the run.
 _DESCRIPTION = ("sources", "spaces", "versions", "custom_policy", "custom_features")
 _LARGEST = 1 << 20  # bytes of a config file
 _NOISE_HELP = {
@@ -37,26 +37,26 @@ def option(text: str, default: Any = MISSING, metavar: str | None = None) -> Any
 
 
 def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
-    """Declare a field of an options dataclass that the command line gives by its place."""
+    """Declare a positional argument as a field of an options dataclass."""
     metadata = {"text": text, "metavar": metavar, "positional": True}
     return field(default=default, metadata=metadata)
 
 
 @dataclass
 class RunOptions:
-    """Callbacks and loggers of a run; frequencies are steps of all environments together."""
+    """Options for callbacks and loggers; frequencies count steps of all environments."""
 
     loggers: tuple[str, ...] = option(
-        "console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
+        "any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
     )
-    eval_every: int | None = option("evaluate every N steps, and keep the best", None, "N")
-    eval_episodes: int | None = option("episodes of an evaluation; else 10", None, "N")
-    stop_at_reward: float | None = option("stop at this mean return of an evaluation", None, "X")
+    eval_every: int | None = option("evaluate every N steps, and save the best", None, "N")
+    eval_episodes: int | None = option("episodes per evaluation; default: 10", None, "N")
+    stop_at_reward: float | None = option("stop at this mean return of evaluations", None, "X")
     patience: int | None = option("stop after N steps without a better mean return", None, "N")
     checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N")
-    keep_last: int | None = option("number of checkpoints to keep; else 3", None, "N")
+    keep_last: int | None = option("number of checkpoints to keep; default: 3", None, "N")
     video_every: int | None = option("record an episode every N steps", None, "N")
-    timing: bool = option("log where the time goes", False)
+    timing: bool = option("log the shares of the run time per kind of work", False)
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -67,12 +67,12 @@ class RunOptions:
         for name, needed in NEEDS.items():
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise UsageError(
-                    f"{to_flag(name)}: expected {to_flag(needed)} too, got none; add "
+                    f"{to_flag(name)}: expected {to_flag(needed)} as well, got none; add "
                     f"{to_flag(needed)} 10_000"
                 )
 
 
-# Options that have no effect without another one.
+# Options, and the option without which they have no effect.
 NEEDS = {
     "eval_episodes": "eval_every",
     "stop_at_reward": "eval_every",
@@ -87,26 +87,26 @@ _POSITIVE = (
 @dataclass
 class _StartOptions:
     env: str | None = argument(
-        "Id of the environment; --env-kwargs.NAME VALUE are its arguments", "ENV", None
+        "Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None
     )
-    config: str | None = option("YAML file, or a run's config.json; flags win", None, "FILE")
-    seed: int | None = option("seed of everything random; else drawn and reported", None, "N")
-    seeds: str | None = option("one run per seed, side by side; or 0,3,7", None, "0-9")
-    total_timesteps: int | None = option("steps of all environments together", None, "N")
-    backend: Backend = option("computes the networks", "auto")  # noqa: RUF009
-    runs_dir: str | None = option("folder of run folders, or None", "runs", "DIR")
+    config: str | None = option("YAML file or config.json; flags take precedence", None, "FILE")
+    seed: int | None = option("seed of all random numbers; default: drawn and printed", None, "N")
+    seeds: str | None = option("several runs, one per seed, such as 0-9 or 0,3,7", None, "0-9")
+    total_timesteps: int | None = option("total steps of all environments", None, "N")
+    backend: Backend = option("implementation of the networks", "auto")  # noqa: RUF009
+    runs_dir: str | None = option("folder for the run folders; None: write no files", "runs", "DIR")
     progress: bool = option("show progress on stderr", True)
     json: bool = option("print the result as JSON", False)
 
 
 @dataclass
 class TrainOptions(RunOptions, _StartOptions):
-    """Train an algorithm on an environment; rlox train ALGORITHM --help lists its settings."""
+    """Train an algorithm; rlox train ALGORITHM --help lists the settings."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Merged command line and config file of `train` and `sweep`."""
+    """Command line and config file of `train` or `sweep`, merged."""
 
     algorithm: str
     options: Any
@@ -115,11 +115,11 @@ class Experiment:
 
 
 def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str]) -> Experiment:
-    """Parse `ALGORITHM ENV [OPTIONS]` and the file that `--config` names; flags win.
+    """Parse `ALGORITHM ENV [OPTIONS]` and the file of `--config`; flags take precedence.
 
     Raises:
-        UsageError: An option, the file or one of its keys is wrong; the option is named.
-        SystemExit: 0 after help; 2 after a wrong option, which tyro reports.
+        UsageError: An option, the file or a key of the file is wrong.
+        SystemExit: With 0 after help, or with 2 after an option that tyro rejects.
     """
     files, argv = _pop_options("config", argv)
     kwargs, argv = _pop_options("env-kwargs", argv, dotted=True)
@@ -143,11 +143,11 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
     env = options.get("env")
     if not isinstance(env, str):
         example = f"rlox {command} {algorithm} CartPole-v1"
-        raise UsageError(f"ENV: expected an environment's id, got {env}; {example}")
+        raise UsageError(f"ENV: expected the id of an environment, got {env}; {example}")
     if ":" in env and "env" not in flags:
         raise UsageError(
-            f"--config, env: expected an id without a module, got {env!r}; pass {env!r} as ENV if "
-            "you trust the module, which is imported"
+            f"--config, env: expected an id without a module, got {env!r}; if you trust the "
+            f"module, which would be imported, pass {env!r} as ENV"
         )
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
     env_kwargs = _mapping(config, "env_kwargs")
@@ -156,21 +156,22 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
 
 
 def option_names() -> set[str]:
-    """Return the names of options, settings and numbers of noise, which files can have, too."""
-    kinds: list[Any] = [TrainOptions, *(spec.config for spec in ALGORITHMS.values())]
-    return {"env_id", "env_kwargs", *_NOISE_HELP, *(x.name for kind in kinds for x in fields(kind))}
+    """Return the names of options, settings and noise parameters."""
+    classes: list[Any] = [TrainOptions, *(spec.config for spec in ALGORITHMS.values())]
+    names = (item.name for cls in classes for item in fields(cls))
+    return {"env_id", "env_kwargs", *_NOISE_HELP, *names}
 
 
 def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
-    """Parse the words after a command into an options dataclass."""
+    """Parse the arguments of a command into an options dataclass."""
     required = any(item.default is MISSING for item in fields(options_type))  # type: ignore[arg-type]
-    if not argv and not required:  # which needs no parser
+    if not argv and not required:  # works without tyro
         return options_type()
     return options_type(**parse_flags(options_type, command, argv))
 
 
 def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Parse the words after a command; return only the options that they set."""
+    """Parse the arguments of a command; return only the options that are set."""
     found: dict[str, Any] = _run_tyro(
         _make_flags(options_type), options_type.__doc__, command, argv
     )
@@ -180,17 +181,15 @@ def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> d
 def _parse_with_settings(
     options_type: type[Any], command: str, algorithm: str, env: Any, argv: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parse options and an algorithm's settings; help shows the values of the env's preset."""
+    """Parse options and settings; the help shows the settings of the preset for `env`."""
     tyro = _load_tyro()
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
     groups = {
         "run": _make_flags(options_type),
         "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned),
     }
-    flat = [(name, Annotated[kind, tyro.conf.OmitArgPrefixes]) for name, kind in groups.items()]
-    description = (
-        f"{command.capitalize()} {algorithm}. Settings default to rl-zoo3's for ENV, if any."
-    )
+    flat = [(name, Annotated[cls, tyro.conf.OmitArgPrefixes]) for name, cls in groups.items()]
+    description = f"{command.capitalize()} {algorithm}. Settings default to the preset of ENV."
     parsed = _run_tyro(make_dataclass("Groups", flat), description, f"{command} {algorithm}", argv)
     return parsed.run, parsed.settings
 
@@ -205,12 +204,12 @@ def _run_tyro(cls: Any, description: str | None, command: str, argv: Sequence[st
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False
     if {"-h", "--help"} & {*argv}:
-        argv = ["--help"]  # else the help omits options that stand before
+        argv = ["--help"]  # otherwise the help omits options that are set before --help
     return tyro.cli(cls, prog=f"rlox {command}", args=argv)
 
 
 def _make_flags(options_type: type[Any]) -> Any:
-    """Return a TypedDict of options: the parser leaves out those that are not given."""
+    """Return a TypedDict of options, from which the parser omits options that are not set."""
     from typing_extensions import Required
 
     types, flags = get_type_hints(options_type), dict[str, Any]()
@@ -222,7 +221,7 @@ def _make_flags(options_type: type[Any]) -> Any:
 
 
 def _make_setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
-    """Return a TypedDict of an algorithm's settings, with the values of a preset in the help."""
+    """Return a TypedDict of settings, with the values of a preset in the help."""
     types, texts, flags = get_type_hints(config_type), setting_docs(config_type), dict[str, Any]()
     for item in fields(config_type):
         name, value = item.name, tuned.get(item.name, item.default)
@@ -267,38 +266,41 @@ def _make_flag(
 
 
 def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of flags; `action_noise` changes the noise of file or preset."""
+    """Return the settings of flags; noise flags change the noise of the file or preset."""
     settings = {name: x for name, x in flags.items() if not name.startswith("action_noise")}
     numbers = {name[13:]: x for name, x in flags.items() if name.startswith("action_noise.")}
     if "action_noise" not in flags and not numbers:
         return settings
     noise = base.get("action_noise")
-    known = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
-    before = known.pop("kind", "none")
-    kind = flags.get("action_noise", before)
+    base_numbers = (
+        dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
+    )
+    base_kind = base_numbers.pop("kind", "none")
+    kind = flags.get("action_noise", base_kind)
     names = [item.name for item in fields(KINDS[kind]) if item.init] if kind in KINDS else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
-            f"--action-noise.{unknown[0]}: expected a number of {kind} noise "
-            f"({', '.join(names) or 'no numbers'}), got {unknown[0]}; choose --action-noise "
+            f"--action-noise.{unknown[0]}: expected a parameter of {kind} noise "
+            f"({', '.join(names) or 'no parameters'}), got {unknown[0]}; set --action-noise "
             f"{' or '.join(KINDS)}"
         )
     if kind not in KINDS:
         return {**settings, "action_noise": None}
-    noise = KINDS[kind](**{**(known if kind == before else {}), **numbers})
+    noise = KINDS[kind](**{**(base_numbers if kind == base_kind else {}), **numbers})
     return {**settings, "action_noise": noise}
 
 
 def _pop_options(
     name: str, argv: Sequence[str], *, dotted: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """Remove `--NAME VALUE`, or `--NAME.KEY VALUE`; return values by key, and the rest."""
-    values, rest, remaining = dict[str, str](), list[str](), iter(argv)
-    for word in remaining:
-        start, equal, value = word.partition("=")
+    """Remove `--NAME VALUE` or `--NAME.KEY VALUE`; return values by key, and other arguments."""
+    values, rest = dict[str, str](), list[str]()
+    remaining = iter(argv)
+    for argument_text in remaining:
+        start, equal, value = argument_text.partition("=")
         flag, _, key = start.partition(".")
         if flag.replace("_", "-") != f"--{name}" or bool(key) != dotted:
-            rest.append(word)
+            rest.append(argument_text)
             continue
         value = value if equal else next(remaining, "--")
         if value.startswith("--"):
@@ -310,17 +312,17 @@ def _pop_options(
 def _split(
     config: Mapping[str, Any], options_type: type[Any], algorithm: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a config file into options and settings, which may be at its top too."""
+    """Split a config file into options and settings, which may be at the top level as well."""
     for name in ("custom_policy", "custom_features"):
         if config.get(name):
             raise UsageError(
-                f"--config, {name}: expected a run with built-in networks, as files hold no code, "
-                "got one with networks in Python; train it in Python"
+                f"--config, {name}: expected a run with built-in networks, got a run with networks "
+                "defined in Python, which files cannot hold; train it in Python"
             )
     options = {item.name for item in fields(options_type)} - {"config"}
     known = [item.name for item in fields(ALGORITHMS[algorithm].config)]
-    apart = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
-    top = {name: value for name, value in config.items() if name not in apart}
+    excluded = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
+    top = {name: value for name, value in config.items() if name not in excluded}
     inner = _mapping(config, "settings")
     try:
         check_keywords(top, [*known, *options], algorithm)
@@ -329,8 +331,8 @@ def _split(
         raise UsageError(f"--config: {error}") from error
     if twice := sorted(top.keys() & inner.keys()):
         raise UsageError(
-            f"--config: expected {twice[0]!r} once, got it at the top and under settings; remove "
-            "one"
+            f"--config: expected {twice[0]!r} once, got it at the top level and under settings; "
+            "remove one of them"
         )
     settings = {name: value for name, value in top.items() if name not in options}
     return {name: top[name] for name in top.keys() & options}, {**settings, **inner}
@@ -346,17 +348,17 @@ def _mapping(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
-    """Return the keys and values of a YAML or JSON file, with _ for - in the keys at its top.
+    """Return the content of a YAML or JSON file, with "_" for "-" in the top-level keys.
 
     Raises:
-        UsageError: The file cannot be read, or holds something else; `flag` is named.
+        UsageError: The file cannot be read, or does not hold keys and values.
     """
     file = Path(path)
     try:
         data = read_small(file, _LARGEST)
     except (OSError, ValueError) as error:
-        near = [x.name for x in file.parent.glob("*") if x.suffix in (".yaml", ".yml")]
-        fix = hint(file.name, sorted(near)) if near else "pass the path of a file"
+        names = [x.name for x in file.parent.glob("*") if x.suffix in (".yaml", ".yml")]
+        fix = hint(file.name, sorted(names)) if names else "pass the path of a file"
         raise UsageError(f"{flag}: expected a YAML file, got {path!r} ({error}); {fix}") from error
     content = read_yaml(data, f"{flag} {path}")
     if not isinstance(content, dict | None):
@@ -370,7 +372,7 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
 def _plain_names(content: dict[Any, Any], where: str) -> dict[str, Any]:
     names = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(names) < len(content):
-        raise UsageError(f"{where}: expected each key once, got one with - and with _; remove one")
+        raise UsageError(f"{where}: expected each key once, got a key with - and _; remove one")
     return names
 
 
@@ -378,7 +380,7 @@ def read_yaml(data: str | bytes, where: str) -> Any:
     """Return the content of YAML; see `rlox._files.parse_yaml`.
 
     Raises:
-        UsageError: The data are not such YAML; `where` and the line are named.
+        UsageError: The data are not YAML; the text names `where` and the line.
     """
     try:
         return parse_yaml(where, data)
@@ -387,5 +389,5 @@ def read_yaml(data: str | bytes, where: str) -> Any:
 
 
 def to_flag(name: str) -> str:
-    """Return the flag of an option: --keep-last for keep_last."""
+    """Return the flag of an option, such as --keep-last for keep_last."""
     return "--" + name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`rlox doctor`: the installation, the CPUs of this process, and the fix of each problem."""
+"""`rlox doctor`: report on the installation and the usable CPUs, with fixes for problems."""
 
 import importlib
 import os
@@ -26,14 +26,15 @@ _VARIABLES = ("RLOX_NUM_THREADS", "RLOX_SIMD", *_LIBRARY_THREADS)
 
 @dataclass
 class DoctorOptions:
-    """Print versions, features, instruction sets and threads; exit with 1 if there is a problem."""
+    """Print versions, extras, instruction sets and threads; exit with 1 if there are problems."""
 
     json: bool = option("print the report as JSON", False)
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """Examine the installation, and print the report."""
-    options, problems = parse(DoctorOptions, "doctor", argv), list(find_problems())
+    """Check the installation, and print the report."""
+    options = parse(DoctorOptions, "doctor", argv)
+    problems = list(find_problems())
     report: dict[str, Any] = {
         "versions": {**versions(), "platform": platform.platform(terse=True)},
         "backends": [*rlox._rlox.network_backends(), *(["torch"] if _installed("torch") else [])],
@@ -67,7 +68,7 @@ def _print(report: dict[str, Any], problems: list[str]) -> None:
 
 
 def missing_packages() -> dict[str, list[str]]:
-    """Return the packages that each extra lacks; an empty dict if rlox is not installed."""
+    """Return the missing packages of each extra; an empty dict if rlox is not installed."""
     extras: dict[str, list[str]] = {}
     for line in metadata.requires("rlox") or [] if _installed("rlox") else []:
         if (match := _EXTRA.match(line)) and match[2] not in ("dev", "lint", "test"):
@@ -84,15 +85,15 @@ def _installed(package: str) -> bool:
 
 
 def find_problems() -> Iterator[str]:
-    """Yield each problem with its fix."""
+    """Yield a text per problem, with its fix."""
     if _installed("rlox") and (version := metadata.version("rlox")) != rlox.__version__:
-        yield f"rlox: expected extension {version}, got {rlox.__version__}; reinstall rlox"
+        yield f"rlox: expected extension module {version}, got {rlox.__version__}; reinstall rlox"
     counts = {name: os.environ.get(name, "") for name in _LIBRARY_THREADS}
     if _installed("torch"):
         try:
             counts["torch threads"] = str(importlib.import_module("torch").get_num_threads())
-        except Exception as error:  # for example of a library that is missing
-            yield f"torch: expected to import it, got {error!r}; reinstall torch"
+        except Exception as error:  # for example a missing shared library
+            yield f"torch: expected an importable package, got {error!r}; reinstall torch"
     for name, count in counts.items():
         if count.isdigit() and int(count) > threads():
             fix = f"set OMP_NUM_THREADS={threads()}"
@@ -103,11 +104,12 @@ def find_problems() -> Iterator[str]:
         yield str(error)
     for env_id in rlox._rlox.env_ids():
         if not _equals_gymnasium(env_id):
-            yield f"{env_id}: expected Gymnasium's observations, got others; report it with --json"
+            fix = "report this with the output of rlox doctor --json"
+            yield f"{env_id}: expected Gymnasium's observations, got different ones; {fix}"
 
 
 def _equals_gymnasium(env_id: str) -> bool:
-    """Return whether the first steps of a native environment equal Gymnasium's."""
+    """Return whether the first observations of a native environment equal Gymnasium's."""
     with closing(rlox.VecEnv(1, 0, env_id)) as native, closing(gym.make(env_id)) as env:
         obs, (expected, _) = native.reset_all(seed=0)[0], env.reset(seed=0)
         env.action_space.seed(0)

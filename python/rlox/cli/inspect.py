@@ -1,4 +1,4 @@
-"""Commands on saved runs and lists: `rlox eval`, `enjoy`, `export`, `plot`, `presets`, `envs`."""
+"""Commands that read saved runs, presets and environments; see `rlox --help`."""
 
 import io
 import json
@@ -36,25 +36,29 @@ _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".on
 
 
 def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) -> Trainer:
-    """Load the trainer of a run folder or checkpoint, whatever its algorithm.
+    """Load the trainer of a run folder or checkpoint of any algorithm.
 
     Args:
-        path: Run folder, or checkpoint.
+        path: Run folder or checkpoint.
         fallback_env: Id of the environment if the checkpoint has none.
-        **options: Arguments of `Trainer.load`; None: as saved.
+        **options: Arguments of `Trainer.load`; None: the saved value.
+
+    Raises:
+        ArgumentError: The checkpoint is of an unknown algorithm.
+        FileNotFoundError: `path` has no checkpoint.
     """
     folders = (Path(path), Path(path) / "checkpoint")
     manifests = (_read_json(folder / MANIFEST) for folder in folders)
     algorithm = next(
         (manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None
     )
-    if algorithm not in ALGORITHMS:  # older runs, and damaged files, which reading reports
+    if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
         algorithm = read_checkpoint(path).manifest.get("algorithm")
     if algorithm not in ALGORITHMS:
         raise ArgumentError(
             str(path),
             f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
-            f"one of {algorithm!r}",
+            f"a checkpoint of {algorithm!r}",
             "pass a run or checkpoint of rlox train",
         )
     arguments = {name: value for name, value in options.items() if value is not None}
@@ -68,9 +72,10 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
-    """Return the run folder of a path, or None if the checkpoint lies in no run of the trainer's.
+    """Return the run folder of a path, or None if the path is not in a run of the trainer.
 
-    Other programs' folders may have a `config.json`, too; a run's has the algorithm and the seed.
+    The config of the folder must have the algorithm and the seed of the trainer, as folders of
+    other programs may have a `config.json` as well.
     """
     folder = Path(path).resolve()
     if folder.name == "checkpoint":
@@ -85,7 +90,7 @@ def run_folder(path: str, trainer: Trainer) -> Path | None:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON file of keys and values; otherwise an empty dict."""
+    """Return the content of a JSON file; an empty dict if the file holds no object."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -95,21 +100,21 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 @dataclass
 class EvalOptions:
-    """Play full episodes in Gymnasium's own environment, and print their score."""
+    """Evaluate a trained policy over full episodes, in Gymnasium's own environment."""
 
-    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    run: str = argument("Run folder or checkpoint.", "RUN")
     episodes: int = option("number of full episodes", 30)
-    seed: int | None = option("seed of the episodes; else derived from the run's", None)
-    stochastic: bool = option("sample actions instead of taking the most likely ones", False)
-    env: str | None = option("id of another environment than the one trained on", None)
-    backend: str | None = option("computes the networks; else the saved one", None)
+    seed: int | None = option("seed of the episodes; default: derived from the run", None)
+    stochastic: bool = option("sample actions instead of taking greedy ones", False)
+    env: str | None = option("id of the environment; default: the training environment", None)
+    backend: str | None = option("implementation of the networks; default: as saved", None)
     json: bool = option("print the score, returns and lengths as JSON", False)
 
 
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a trained policy, and print its score."""
     options = parse(EvalOptions, "eval", argv)
-    episodes = check_int("episodes", options.episodes, 1, fix="ask for one or more")
+    episodes = check_int("episodes", options.episodes, 1, fix="pass one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
         result = trainer.evaluate(
             episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
@@ -129,19 +134,19 @@ def evaluate(argv: Sequence[str]) -> int:
 
 @dataclass
 class EnjoyOptions:
-    """Watch a trained policy play in Gymnasium's own environment."""
+    """Watch a trained policy in Gymnasium's own environment."""
 
-    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    run: str = argument("Run folder or checkpoint.", "RUN")
     episodes: int = option("number of full episodes", 3)
-    render_mode: Literal["human", "rgb_array"] = option("a window, or frames only", "human")
-    seed: int | None = option("seed of the episodes; else derived from the run's", None)
-    stochastic: bool = option("sample actions instead of taking the most likely ones", False)
-    env: str | None = option("id of another environment than the one trained on", None)
+    render_mode: Literal["human", "rgb_array"] = option("window, or frames only", "human")
+    seed: int | None = option("seed of the episodes; default: derived from the run", None)
+    stochastic: bool = option("sample actions instead of taking greedy ones", False)
+    env: str | None = option("id of the environment; default: the training environment", None)
     json: bool = option("print returns, lengths and the number of frames as JSON", False)
 
 
 class _Rendered(gym.Wrapper[Any, Any, Any, Any]):
-    """Render every step if the environment does not do so itself, and count the frames."""
+    """Wrapper that renders every step and counts the frames; human mode renders by itself."""
 
     frames = 0
 
@@ -185,7 +190,7 @@ def enjoy(argv: Sequence[str]) -> int:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":
                 raise ArgumentError(
                     "--render-mode",
-                    "rgb_array without a screen",
+                    "rgb_array on a machine without a screen",
                     f"human ({error})",
                     "add --render-mode rgb_array",
                 ) from error
@@ -200,12 +205,12 @@ def enjoy(argv: Sequence[str]) -> int:
 
 @dataclass
 class ExportOptions:
-    """Write a trained policy as a file for other programs; the file holds numbers, no code."""
+    """Write a trained policy as a file for other programs; the file contains no code."""
 
-    run: str = argument("Run folder, or a checkpoint.", "RUN")
+    run: str = argument("Run folder or checkpoint.", "RUN")
     out: str = option("file to write or replace", metavar="FILE")
-    format: Literal["torch", "safetensors", "onnx"] | None = option("else by the end of out", None)
-    json: bool = option("print what was written as JSON", False)
+    format: Literal["torch", "safetensors", "onnx"] | None = option("default: by suffix", None)
+    json: bool = option("print file, format and size as JSON", False)
 
 
 def export(argv: Sequence[str]) -> int:
@@ -213,32 +218,32 @@ def export(argv: Sequence[str]) -> int:
     options = parse(ExportOptions, "export", argv)
     out = Path(options.out)
     format_of_name = _FORMATS.get(out.suffix)
-    kind = options.format or format_of_name
-    if kind is None:
+    file_format = options.format or format_of_name
+    if file_format is None:
         raise UsageError(
-            f"--format: expected torch, safetensors or onnx, as {options.out!r} ends with none of "
-            f"{', '.join(_FORMATS)}, got none; add --format onnx"
+            f"--format: expected torch, safetensors or onnx, as {options.out!r} has none of the "
+            f"suffixes {', '.join(_FORMATS)}, got none; add --format onnx"
         )
-    if format_of_name not in (None, kind):
+    if format_of_name not in (None, file_format):
         raise UsageError(
-            f"--out: expected the name of a {kind} file, got {options.out!r}; pass another name, "
-            "or leave --format out"
+            f"--out: expected the name of a {file_format} file, got {options.out!r}; pass another "
+            "name, or omit --format"
         )
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise UsageError(
             f"--out: expected a file in an existing folder, got {options.out!r}; pass another path"
         )
     policy = load(options.run)
-    if kind == "torch":
+    if file_format == "torch":
         _save_torch(policy, out)
     else:
-        save = exporting.save_onnx if kind == "onnx" else exporting.save_safetensors
+        save = exporting.save_onnx if file_format == "onnx" else exporting.save_safetensors
         save(policy, options.out)
     size = out.stat().st_size
     if options.json:
-        echo_json({"file": options.out, "format": kind, "bytes": size})
+        echo_json({"file": options.out, "format": file_format, "bytes": size})
     else:
-        echo(f"{policy.algorithm} {policy.env} as {kind}, {size:,} bytes, in {options.out}")
+        echo(f"{policy.algorithm} {policy.env} as {file_format}, {size:,} bytes, in {options.out}")
     return 0
 
 
@@ -254,23 +259,23 @@ def _save_torch(policy: Policy, path: Path) -> None:
 
 @dataclass
 class PlotOptions:
-    """Draw a metric of runs; runs that differ only in their seed become a line with a band."""
+    """Plot a metric of runs; runs that differ only in their seed become a line with a band."""
 
-    runs: tuple[str, ...] = argument("Run folders, or folders above them.", "RUN...", ())
+    runs: tuple[str, ...] = argument("Run folders, or parent folders of runs.", "RUN...", ())
     metric: str = option("column of metrics.csv", METRIC)
     x: Literal["steps", "time"] = option("environment steps, or seconds of training", "steps")
-    smooth: int = option("average this number of rows", 1)
+    smooth: int = option("number of rows of the moving average", 1)
     bands: bool = option("draw runs that differ only in their seed as one line", True)
-    out: str | None = option("image (.png, .svg, .pdf); else curve.png in the run", None)
+    out: str | None = option("image; default: curve.png in the run, or curves.png", None)
     title: str = option("title above the plot", "")
-    json: bool = option("print what was drawn as JSON", False)
+    json: bool = option("print image, lines and runs as JSON", False)
 
 
 def plot(argv: Sequence[str]) -> int:
-    """Draw learning curves, and print the path of the image."""
+    """Plot learning curves, and print the path of the image."""
     options = parse(PlotOptions, "plot", argv)
     if not options.runs:
-        raise UsageError("RUN...: expected at least one run folder, got none; rlox plot runs")
+        raise UsageError("RUN...: expected at least one run folder, got none; try rlox plot runs")
     smooth = check_int("smooth", options.smooth, 1, fix="pass the number of rows")
     folders = list(dict.fromkeys(run for path in options.runs for run in _run_folders(Path(path))))
     default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
@@ -289,7 +294,7 @@ def plot(argv: Sequence[str]) -> int:
         return 0
     for line in lines:
         echo(line)
-    echo(f"drawn into {out}")
+    echo(f"image {out}")
     return 0
 
 
@@ -298,34 +303,34 @@ def _run_folders(folder: Path) -> list[Path]:
     if (folder / "metrics.csv").is_file():
         return [folder]
     found = (file.parent for file in folder.rglob("metrics.csv"))
-    below = sorted(run for run in found if run.name != DIAGNOSIS)  # a copy of its run's rows
-    if not below:
+    runs = sorted(run for run in found if run.name != DIAGNOSIS)  # a diagnosis copies the rows
+    if not runs:
         raise FileNotFoundError(
-            f"RUN: expected a run folder or one above, got {str(folder)!r} without metrics.csv; "
-            "pass a folder that rlox train wrote"
+            f"RUN: expected a run folder or a parent of run folders, got {str(folder)!r} without "
+            "metrics.csv; pass a folder that rlox train wrote"
         )
-    return below
+    return runs
 
 
 @dataclass
 class PresetsOptions:
-    """List rl-zoo3's tuned settings, which trainers use by default, or show those for ENV.
+    """List rl-zoo3's tuned settings, which trainers use by default, or show the ones for ENV.
 
     The output for ENV is a YAML file for rlox train --config.
     """
 
-    algorithm: str | None = argument("Show only its environments.", "ALGORITHM", None)
-    env: str | None = argument("Show the settings for this one.", "ENV", None)
+    algorithm: str | None = argument("List only presets of this algorithm.", "ALGORITHM", None)
+    env: str | None = argument("Show the settings for this environment.", "ENV", None)
     json: bool = option("print JSON", False)
 
 
 def presets(argv: Sequence[str]) -> int:
-    """List presets, or show one."""
+    """List presets, or show a preset."""
     options = parse(PresetsOptions, "presets", argv)
     algorithm, names = options.algorithm, tuned.names()
     if algorithm not in (None, *names):
         raise UsageError(
-            f"ALGORITHM: expected one that has presets, got {algorithm!r}; "
+            f"ALGORITHM: expected an algorithm with presets, got {algorithm!r}; "
             f"{hint(str(algorithm), names)}"
         )
     if algorithm is None or options.env is None:
@@ -345,7 +350,7 @@ def presets(argv: Sequence[str]) -> int:
 
 @dataclass
 class EnvsOptions:
-    """List the native environments. Trainers take every id that Gymnasium knows, too."""
+    """List the native environments. Trainers also take every id that Gymnasium knows."""
 
     json: bool = option("print the list as JSON", False)
 
@@ -378,7 +383,7 @@ def _describe_env(env_id: str) -> dict[str, Any]:
 
 
 def _short(space: gym.Space[Any]) -> str:
-    """Return the shape of a Box, and its bounds if all numbers share them."""
+    """Return a short text for a space; bounds of a Box only if they are equal for all numbers."""
     if not isinstance(space, gym.spaces.Box):
         return str(space)
     low, high = space.low.min(), space.high.max()

@@ -1,4 +1,4 @@
-"""`rlox sweep ALGORITHM ENV`: many trials, and the best settings as a file for `rlox train`."""
+"""`rlox sweep`: search for settings, and print the best as a config file for `rlox train`."""
 
 import json
 import logging
@@ -20,31 +20,31 @@ from rlox.presets import preset
 
 @dataclass
 class SweepOptions:
-    """Search for good settings. Settings that are given are the same in all trials."""
+    """Search for good settings. Settings set here are the same in all trials."""
 
     env: str | None = argument(
-        "Id of the environment; --env-kwargs.NAME VALUE are its arguments", "ENV", None
+        "Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None
     )
-    config: str | None = option("YAML file of what all trials have in common", None, "FILE")
-    space: str | None = option("YAML file of what to search; else by the algorithm", None, "FILE")
-    trials: int = option("number of trials, earlier ones included", 20)
-    jobs: int = option("trials at once, in processes", 1)
+    config: str | None = option("YAML file of the options and common settings", None, "FILE")
+    space: str | None = option("YAML file of the search space; default: by algorithm", None, "FILE")
+    trials: int = option("total number of trials, earlier ones included", 20)
+    jobs: int = option("number of trials at a time, in processes", 1)
     total_timesteps: int | None = option("steps of each trial", None, "N")
-    eval_every: int | None = option("steps between evaluations; else a tenth of all", None, "N")
-    eval_episodes: int = option("episodes of each evaluation", 10)
+    eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N")
+    eval_episodes: int = option("episodes per evaluation", 10)
     prune: bool = option("end trials below the median of the others", True)
-    startup_trials: int = option("random trials that are not pruned", 5)
+    startup_trials: int = option("number of random trials before pruning begins", 5)
     storage: str = option("SQLite file of the trials", "sweep.db")
-    study: str | None = option("name in the storage; else ALGORITHM-ENV", None, "NAME")
-    seed: int | None = option("seed of the first trial; the others count on", None, "N")
-    backend: Backend = option("computes the networks", "auto")  # noqa: RUF009
-    runs_dir: str | None = option("folder of run folders, or None", "runs", "DIR")
+    study: str | None = option("name in the storage; default: ALGORITHM-ENV", None, "NAME")
+    seed: int | None = option("seed of the first trial; trial i uses seed + i", None, "N")
+    backend: Backend = option("implementation of the networks", "auto")  # noqa: RUF009
+    runs_dir: str | None = option("folder for the run folders; None: write no files", "runs", "DIR")
     progress: bool = option("report each trial on stderr", True)
     json: bool = option("print all trials as JSON", False)
 
 
 def sweep(argv: Sequence[str]) -> int:
-    """Search, and print the best settings."""
+    """Run the trials, and print the best settings."""
     experiment = parse_experiment(SweepOptions, "sweep", argv)
     options = experiment.options
     # If Ctrl-C interrupts a query, SQLAlchemy logs a traceback and raises the interrupt.
@@ -54,8 +54,8 @@ def sweep(argv: Sequence[str]) -> int:
         study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
     except KeyboardInterrupt:
         n_trials = len(study.finished_trials())
-        done = f"interrupted after {n_trials} trials, which {options.storage} keeps"
-        echo(f"{done}; the same command continues", to=sys.stderr)
+        interrupted = f"interrupted after {n_trials} trials, which are stored in {options.storage}"
+        echo(f"{interrupted}; the same command continues the sweep", to=sys.stderr)
         raise
     return _report(study, as_json=options.json)
 
@@ -64,7 +64,7 @@ def _plan(experiment: Experiment) -> Plan:
     options, algorithm, fixed = experiment.options, experiment.algorithm, experiment.settings
     if options.total_timesteps is None:
         raise UsageError(
-            "--total-timesteps: expected the steps of each trial, got none; add "
+            "--total-timesteps: expected the number of steps of each trial, got none; add "
             "--total-timesteps 100_000"
         )
     check_int("trials", options.trials, 1)
@@ -117,8 +117,8 @@ def _report(study: Sweep, *, as_json: bool) -> int:
         errors = [x.user_attrs["error"] for x in trials if "error" in x.user_attrs]
         raise ArgumentError(
             "score",
-            "a trial with one",
-            f"{len(trials)} without (the last failed with {(errors[-1] if errors else 'nothing')})",
+            "a trial with a score",
+            f"{len(trials)} trials without (last error: {(errors[-1] if errors else 'none')})",
             "change the space or the settings, and pass another --study",
         )
     config = study.config(best)

@@ -1,4 +1,4 @@
-"""`rlox train` and `rlox resume`."""
+"""`rlox train` and `rlox resume`: train a run, several seeds, or continue a run."""
 
 import json
 import math
@@ -47,30 +47,30 @@ from rlox.logger.base import Logger, as_loggers
 from rlox.scores import score
 from rlox.trainers import Trainer
 
-OPTIONS_FILE = "run_options.json"  # of a run folder
+OPTIONS_FILE = "run_options.json"  # in the run folder
 _MOST_SEEDS = 100_000
 
 
 @dataclass
 class _ResumeOptions:
-    run: str = argument("Run folder, or a checkpoint.", "RUN")
-    total_timesteps: int | None = option("steps from here; else those that are missing", None, "N")
-    env: str | None = option("id of the environment, instead of the saved one", None, "ENV")
-    backend: str | None = option("computes the networks; else the saved one", None, "NAME")
-    device: str | None = option("device of the networks; else the saved one", None, "NAME")
-    actors: str | None = option("grpc://host:port for example; else as saved", None, "PLACE")
-    runs_dir: str = option("folder for a checkpoint that lies in no run", "runs", "DIR")
+    run: str = argument("Run folder or checkpoint.", "RUN")
+    total_timesteps: int | None = option("further steps; default: the missing ones", None, "N")
+    env: str | None = option("id of the environment; default: as saved", None, "ENV")
+    backend: str | None = option("implementation of the networks; default: as saved", None, "NAME")
+    device: str | None = option("device of the networks; default: as saved", None, "NAME")
+    actors: str | None = option("such as grpc://host:port; default: as saved", None, "PLACE")
+    runs_dir: str = option("folder of a new run if RUN is not in a run folder", "runs", "DIR")
     progress: bool = option("show progress on stderr", True)
     json: bool = option("print the result as JSON", False)
 
 
 @dataclass
 class ResumeOptions(RunOptions, _ResumeOptions):
-    """Continue a run to its end, or for more steps, with its callbacks and loggers."""
+    """Continue a run to its end, or for more steps, with its saved callbacks and loggers."""
 
 
 def train(argv: Sequence[str]) -> int:
-    """Train one run, or one for each of several seeds."""
+    """Train a run, or a run for each of several seeds."""
     experiment = parse_experiment(TrainOptions, "train", argv)
     options = experiment.options
     if options.total_timesteps is None:
@@ -104,10 +104,10 @@ def resume(argv: Sequence[str]) -> int:
             raise ArgumentError(
                 "RUN",
                 "a run that was stopped",
-                f"one that made all its {trainer.timesteps:,} steps",
-                "add --total-timesteps 100_000 for more",
+                f"a run that finished its {trainer.timesteps:,} steps",
+                "add --total-timesteps 100_000 for more steps",
             )
-        # Both raise before the folder changes.
+        # Errors of the options must be raised before the folder changes.
         callbacks = make_callbacks(options)
         loggers = as_loggers(options.loggers, folder=True)
         if folder is not None:
@@ -138,7 +138,7 @@ def make_callbacks(options: RunOptions) -> list[Callback]:
 
 
 class SaveOptions(Callback):
-    """Write the callbacks and loggers of a run into its folder, for `rlox resume`."""
+    """Callback that writes the options of a run to its folder, for `rlox resume`."""
 
     def __init__(self, options: RunOptions) -> None:
         self._options = {item.name: getattr(options, item.name) for item in fields(RunOptions)}
@@ -150,13 +150,16 @@ class SaveOptions(Callback):
 
 
 def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what SaveOptions wrote, without options that have no effect beside these flags."""
+    """Read the saved options, without options that have no effect with these flags."""
     try:
         saved = json.loads(file.read_bytes()) if file.exists() else {}
         options = {x.name: saved[x.name] for x in fields(RunOptions) if x.name in saved}
     except (ValueError, TypeError) as error:
         raise ArgumentError(
-            str(file), "the options of a run", f"other ({error})", "remove it, and pass options"
+            str(file),
+            "the options of a run",
+            f"other content ({error})",
+            "remove the file and pass options",
         ) from error
     for name, needed in NEEDS.items():
         if {**options, **flags}.get(needed) is None:
@@ -192,24 +195,24 @@ def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
         return
     echo("{algorithm} {env}, seed {seed}, {backend}".format(**info))
     echo(
-        f"{result['timesteps']:,} steps, this time in {result['seconds']:.1f} s at "
+        f"{result['timesteps']:,} steps in total; this call took {result['seconds']:.1f} s, with "
         f"{result['sps']:,.0f} steps/s"
     )
     if episodes := result["episodes"]:
         last = f"the last {min(episodes, 100)} of {episodes:,} episodes"
-        echo(f"mean return {result['mean_reward']:.2f} of {last}")
+        echo(f"mean return {result['mean_reward']:.2f} over {last}")
     else:
-        echo("no episode has finished yet")
+        echo("no finished episode")
     if (folder := result["run_dir"]) is not None:
         echo(f"run folder {folder}")
     if result["interrupted"]:
         echo("interrupted" + (f"; continue with: rlox resume {folder}" if folder else ""))
     elif result["stopped_by"] is not None:
-        echo(f"ended by {result['stopped_by']}")
+        echo(f"stopped by {result['stopped_by']}")
 
 
 def parse_seeds(value: Any) -> list[int]:
-    """Return seeds from numbers and ranges with both ends, or from a list of integers.
+    """Return seeds from a list, an integer, or a text of numbers and inclusive ranges.
 
     >>> parse_seeds("0-3,7"), parse_seeds([4, 5])
     ([0, 1, 2, 3, 7], [4, 5])
@@ -229,9 +232,9 @@ def parse_seeds(value: Any) -> list[int]:
 
 
 def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int:
-    """Train a run for each seed side by side, and report each run and their score."""
+    """Train a run for each seed, and report each run and the score of all runs."""
     if options.seed is not None:
-        raise UsageError("--seeds: expected no --seed beside it, got both; leave one of them out")
+        raise UsageError("--seeds: expected no --seed with --seeds, got both; remove one of them")
     seeds = parse_seeds(options.seeds)
     arguments |= {"callbacks": partial(make_callbacks, options), "loggers": list(options.loggers)}
     if options.progress or not options.json:
@@ -285,5 +288,5 @@ def _report_seeds(
         low, high = total["iqm_interval"]
         echo(
             f"mean return {total['mean']:.2f} +- {total['std']:.2f}, interquartile mean "
-            f"{total['iqm']:.2f} [{low:.2f}, {high:.2f}] of {len(means)} runs' last 100 episodes"
+            f"{total['iqm']:.2f} [{low:.2f}, {high:.2f}] of {len(means)} runs (last 100 episodes)"
         )

@@ -1,4 +1,4 @@
-"""`rlox worker`: environments and rollouts for trainers on other machines."""
+"""`rlox worker`: serve environments and rollouts to trainers on other machines."""
 
 import sys
 from collections.abc import Sequence
@@ -13,26 +13,26 @@ from rlox.distributed.remote import load_extension
 class WorkerOptions:
     """Step environments and collect rollouts for trainers on other machines.
 
-    The worker prints its address, and serves until SIGTERM or Ctrl-C.
+    The worker prints its address, and runs until SIGTERM or Ctrl-C.
     """
 
-    bind: str = option("address; other than loopback needs TLS and a token", "127.0.0.1:0")
-    tls_cert: str | None = option("file of the certificate chain, PEM", None)
-    tls_key: str | None = option("file of its private key, PEM", None)
-    token_file: str | None = option("token of the clients; else RLOX_WORKER_TOKEN", None)
+    bind: str = option("address; all but loopback require TLS and a token", "127.0.0.1:0")
+    tls_cert: str | None = option("PEM file of the certificate chain", None)
+    tls_key: str | None = option("PEM file of the private key", None)
+    token_file: str | None = option("file of the token; default: RLOX_WORKER_TOKEN", None)
     metrics: str | None = option("loopback address of /metrics for Prometheus", None)
-    max_sessions: int = option("sessions at a time, each with a thread", 8)
-    max_connections: int = option("connections at a time", 64)
-    max_envs: int = option("environments of a session", 4096)
-    max_message_bytes: int = option("of a message, in both directions", 4 << 20)
-    credits: int = option("unanswered requests of a session", 4)
+    max_sessions: int = option("maximum number of sessions at a time", 8)
+    max_connections: int = option("maximum number of connections at a time", 64)
+    max_envs: int = option("maximum number of environments per session", 4096)
+    max_message_bytes: int = option("maximum size of a message in either direction", 4 << 20)
+    credits: int = option("maximum number of unanswered requests per session", 4)
 
 
 def worker(argv: Sequence[str]) -> int:
-    """Serve sessions.
+    """Serve sessions until SIGTERM or Ctrl-C.
 
     Raises:
-        UsageError: A wrong option, or an address that must not be served.
+        UsageError: An option is wrong, or the address needs TLS and a token.
         OSError: A file cannot be read, or the address is in use.
     """
     options = vars(parse(WorkerOptions, "worker", argv))

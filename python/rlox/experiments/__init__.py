@@ -1,4 +1,4 @@
-"""Several runs: seeds of one setting, and searches for settings."""
+"""Training of several runs: many seeds or settings, and hyperparameter searches."""
 
 from rlox.experiments.many import train_many
 from rlox.experiments.space import Choices, Range, Space, default_space

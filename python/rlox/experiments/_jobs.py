@@ -1,4 +1,4 @@
-"""Runs of `train_many` and sweeps, side by side in threads or in worker processes."""
+"""Concurrent runs of `train_many` and of sweeps, in threads or in worker processes."""
 
 import math
 import queue
@@ -17,7 +17,7 @@ from rlox.callbacks.evaluation import EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import Trainer
 
-# Seconds that threads have to end. Python aborts if a thread is still in C++ at its exit.
+# Seconds to wait for threads. Python aborts if a thread still runs native code at exit.
 _GRACE = 5.0
 # Seconds between two checks for signals.
 _POLL = 0.5
@@ -28,13 +28,13 @@ RunOutcomes = Generator[tuple[int, RunOutcome], None, None]
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One run: the arguments of its trainer and of `Trainer.train`."""
+    """Arguments of the trainer of one run and of `Trainer.train`."""
 
     trainer_class: type[Trainer]
     env: Any
     seed: int
     total_timesteps: int
-    arguments: dict[str, Any] = field(default_factory=dict)  # of the trainer, settings included
+    arguments: dict[str, Any] = field(default_factory=dict)  # of the trainer, including settings
     callbacks: Callable[[], Sequence[Any]] | None = None
     loggers: tuple[str, ...] = ()
 
@@ -43,7 +43,7 @@ class TrainJob:
         return self.trainer_class(self.env, self.seed, **self.arguments)
 
     def run(self, report: Report | None = None) -> TrainResult:
-        """Train."""
+        """Train the run, and return its result."""
         callbacks = () if self.callbacks is None else self.callbacks()
         with self.make_trainer() as trainer:
             return trainer.train(self.total_timesteps, callbacks=callbacks, loggers=self.loggers)
@@ -75,7 +75,7 @@ class TrialJob(TrainJob):
     eval_episodes: int = 1
 
     def run(self, report: Report | None = None) -> Any:
-        """Train, and return a `TrialResult`. `report(score)` returns whether to prune the trial."""
+        """Train, and return a `TrialResult`; `report(score)` returns whether to prune."""
         trainer: Trainer | None = None
         assert report is not None
         reporter = _ReportScores(report, self.eval_every)
@@ -99,7 +99,7 @@ class TrialJob(TrainJob):
 
 
 class _ReportScores(Callback):
-    """Report each evaluation, and end the run if the answer says so."""
+    """Callback that reports each evaluation, and ends the run if the trial is pruned."""
 
     def __init__(self, report: Report, every: int) -> None:
         self._report, self._every = report, every
@@ -123,12 +123,12 @@ def _run_dir(trainer: Trainer | None) -> str | None:
 
 
 def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
-    """Run jobs in worker processes that share the cores; yield each number and outcome.
+    """Run jobs in worker processes; yield the index and the outcome of each job as it ends.
 
     Args:
-        jobs: What pickle takes.
-        workers: Number of processes.
-        scope: Stops the runs.
+        jobs: Picklable jobs.
+        workers: Number of processes. Each gets an equal share of the usable CPUs.
+        scope: Scope whose stop ends the runs.
     """
     pending = list(enumerate(jobs))[::-1]
     pool = Pool(workers, max(1, threads() // workers))
@@ -139,11 +139,11 @@ def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptSco
                 pool.submit(job, index)
             if pool.free == workers:
                 return
-            yield from ((number, outcome) for number, _, outcome, _ in pool.wait())
+            yield from ((index, outcome) for index, _, outcome, _ in pool.wait())
 
 
 def run_in_threads(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
-    """Run jobs in threads of this process; yield each number and outcome."""
+    """Run jobs in threads; yield the index and the outcome of each job as it ends."""
     finished: queue.Queue[tuple[int, RunOutcome] | None] = queue.Queue()
     pending = list(enumerate(jobs))[::-1]
 
@@ -158,13 +158,13 @@ def run_in_threads(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope
                 try:
                     with scope.active():
                         outcome = job.run()
-                except BaseException as error:  # other runs go on
+                except BaseException as error:  # other runs continue
                     outcome = error
                 finished.put((index, outcome))
         finally:
             finished.put(None)
 
-    # Daemons: a run that cannot be stopped does not keep the program from its end.
+    # Daemon threads do not keep the program alive if a run cannot be stopped.
     pool = [threading.Thread(target=work, name=f"rlox-{n}", daemon=True) for n in range(workers)]
     for thread in pool:
         thread.start()
@@ -172,7 +172,7 @@ def run_in_threads(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope
     try:
         while running:
             try:
-                # A signal just before a wait without a limit would be handled only after the wait.
+                # Without a timeout, a signal just before the wait is handled only after the wait.
                 item = finished.get(timeout=_POLL)
             except queue.Empty:
                 continue

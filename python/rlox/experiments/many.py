@@ -1,4 +1,4 @@
-"""Many runs side by side: seeds, settings, or both, each equal to the same run done alone."""
+"""Concurrent training of many seeds and settings."""
 
 import os
 import pickle
@@ -36,14 +36,19 @@ ResultCallback = Callable[[int, RunOutcome], object]
 
 
 class RunsFailedError(RuntimeError):
-    """Some of many runs failed; the message names their seeds and why."""
+    """Some runs of `train_many` failed; the text names their seeds and errors.
+
+    Attributes:
+        results: Results in the order of the runs; None for failed runs.
+        errors: Errors of the failed runs, by the index of the run.
+    """
 
     def __init__(
         self, message: str, results: list[TrainResult | None], errors: dict[int, BaseException]
     ) -> None:
         super().__init__(message)
-        self.results = results  # in the order of the runs; None for those that failed
-        self.errors = errors  # of those, by their place among the runs
+        self.results = results
+        self.errors = errors
 
     def __reduce__(self) -> Any:
         return type(self), (str(self), self.results, self.errors)
@@ -51,15 +56,15 @@ class RunsFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Runs:
-    """Checked runs of `train_many`."""
+    """Runs of `train_many` with checked arguments."""
 
     jobs: list[TrainJob]
     workers: int
-    runner: Runner  # runs the jobs side by side
+    runner: Runner  # runs the jobs concurrently
     scope: InterruptScope = field(default_factory=InterruptScope)
 
     def train(self, on_result: ResultCallback | None = None) -> list[TrainResult]:
-        """Train as `train_many` does."""
+        """Train the runs; see `train_many`."""
         outcomes: dict[int, RunOutcome] = {}
         running = closing(self.runner(self.jobs, self.workers, self.scope))
         with stop_on_interrupt(self.scope.stop), running as finished:
@@ -95,45 +100,47 @@ def train_many(
     on_result: ResultCallback | None = None,
     **common: Any,
 ) -> list[TrainResult]:
-    """Trains an algorithm with many seeds, settings or both, side by side over the cores.
+    """Train an algorithm with many seeds, many settings or both, several runs at a time.
 
-    Each run is equal to the one that its trainer does alone, whatever the others do and however
-    many there are at once, but for what a clock says. Native learners train in threads of this
-    process. Torch has one generator and one number of threads for a whole process, so its learners
-    train in processes of their own; a program that starts them does so below
-    `if __name__ == "__main__":`, as Python's `multiprocessing` asks. Where torch takes several
-    threads, for large networks, their number is the cores over the workers, and decides rounding.
+    Each run equals the same run trained alone, except for measured times. Native learners train in
+    threads of this process. PyTorch has one generator and one number of threads per process, so
+    torch learners train in worker processes. A script then calls `train_many` below
+    `if __name__ == "__main__":`, as Python's `multiprocessing` requires. Each process uses the
+    number of cores divided by `workers` as torch threads, which affects rounding for large
+    networks.
 
-    Ctrl-C ends all runs as it ends `Trainer.train`: each saves its checkpoint and summary, and the
-    results are returned, with `interrupted` where steps are missing; runs that had not begun have
-    no folder and 0 steps. A second one raises `KeyboardInterrupt`.
+    Ctrl-C ends all runs. Each run saves its checkpoint and summary, and the results are returned,
+    with `interrupted` set where steps are missing. Runs that had not started have no folder and 0
+    steps. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        algorithm: "ppo", "a2c", "impala", "dqn", "sac", "td3", or a trainer's class.
-        env: As for the trainer, but for environments already made, which cannot be shared.
-        seeds: One run for each, no two the same.
-        total_timesteps: Of each run, as `Trainer.train` has it.
-        settings: Fields of the algorithm's config, a dict for each variant: every variant runs with
-            every seed, the first one's seeds first. None: one variant, that of `common`.
-        workers: How many train at once; None, and at most: as many as there are cores.
-        processes: Whether each worker is a process, which pays for native learners on machines with
-            many cores; what is passed must then be what pickle takes. None: where torch trains.
-        runs_dir: Where each run makes its folder; None: nothing is written.
-        backend: As for the trainer.
-        callbacks: Makes the callbacks of a run; called for each, in the thread or process that
-            trains it, and once before, to see that it does.
-        loggers: Names, as for `Trainer.train`; each run has loggers of its own.
-        on_result: Called with the index of each run that has ended and its result or error.
-        **common: What all trainers are made with: settings, `env_kwargs`, `policy` and others.
+        algorithm: "ppo", "a2c", "impala", "dqn", "sac", "td3", or a trainer class.
+        env: Environment as for the trainer, but not an existing environment.
+        seeds: Seeds without repetition; one run each.
+        total_timesteps: Environment steps per run, summed over its environments.
+        settings: Variants, each a dict of fields of the algorithm's config. Every variant runs with
+            every seed. None: one variant, with the settings in `common`.
+        workers: Number of runs at a time, at most the number of usable CPUs; None: all of them.
+        processes: Whether workers are processes; arguments must be picklable then. None: only if
+            a run uses the torch backend.
+        runs_dir: Folder of the run folders; None: nothing is written.
+        backend: Backend as for the trainer.
+        callbacks: Function that returns the callbacks of one run. The function is called for each
+            run in its thread or process, and once before training as a check.
+        loggers: Names of loggers; each run creates its own.
+        on_result: Called with the index of each finished run and its result or error.
+        **common: Arguments of all trainers, such as settings, `env_kwargs` and `policy`.
 
     Returns:
-        A result for each run, in the order of the settings and their seeds.
+        Result of each run, in the order of the variants and, within a variant, of the seeds.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError, OSError: An argument is wrong, or
-            no trainer takes it, before anything is trained.
-        rlox.experiments.many.RunsFailedError: Runs failed; the others have ended as if they had
-            not. It names the seeds and what was wrong, and has the other runs' `results`.
+        ArgumentError: An argument is out of range.
+        ArgumentTypeError: An argument has a wrong type, is unknown or cannot be pickled.
+        ModuleNotFoundError: A package of the environment, backend or a logger is not installed.
+        MemoryError: A trainer does not fit into memory.
+        rlox.experiments.many.RunsFailedError: Some runs failed, and the others finished. The
+            errors above are raised before training.
 
     >>> results = train_many("ppo", "CartPole-v1", seeds=[1, 2], total_timesteps=512, runs_dir=None)
     >>> [result["timesteps"] for result in results]
@@ -155,7 +162,10 @@ def train_many(
     )
     if on_result is not None and not callable(on_result):
         raise ArgumentTypeError(
-            "on_result", "a function or None", short_repr(on_result), "pass print"
+            "on_result",
+            "a function of (index, result) or None",
+            short_repr(on_result),
+            "pass print",
         )
     return checked.train(on_result)
 
@@ -176,15 +186,16 @@ def make_runs(
 ) -> Runs:
     """Check the arguments of `train_many` and return its runs.
 
-    Args:
-        runner: What runs the jobs side by side; None: threads or processes.
+    `runner` runs the jobs concurrently; None: in threads or in worker processes.
     """
     trainer_class = _trainer_class(algorithm)
     steps = check_int("total_timesteps", total_timesteps, 1)
     seeds = _check_seeds(seeds)
     variants = _check_variants(settings, common)
     count = (
-        threads() if workers is None else check_int("workers", workers, 1, fix="pass None for all")
+        threads()
+        if workers is None
+        else check_int("workers", workers, 1, fix="pass None for all CPUs")
     )
     if processes is not None:
         processes = check_bool("processes", processes)
@@ -209,9 +220,9 @@ def make_runs(
 
 
 def not_started() -> TrainResult:
-    """Return the result of a run that an interrupt kept from starting."""
+    """Return the result of a run that an interrupt prevented from starting."""
     nan = float("nan")
-    nothing: TrainResult = {
+    result: TrainResult = {
         "mean_reward": nan,
         "mean_length": nan,
         "episodes": 0,
@@ -223,31 +234,31 @@ def not_started() -> TrainResult:
         "run_dir": None,
         "checkpoint_warning": None,
     }
-    return nothing
+    return result
 
 
 def _trainer_class(algorithm: Any) -> type[Trainer]:
-    """Return the trainer class of an algorithm, by its name or as it is."""
+    """Return the trainer class of an algorithm from its name or the class itself."""
     if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
         return algorithm
     if isinstance(algorithm, str):
         if algorithm.lower() in ALGORITHMS:
             return ALGORITHMS[algorithm.lower()].load_trainer()
         raise ArgumentError(
-            "algorithm", "a trainer's name", repr(algorithm), hint(algorithm, ALGORITHMS)
+            "algorithm", "the name of an algorithm", repr(algorithm), hint(algorithm, ALGORITHMS)
         )
     raise ArgumentTypeError(
         "algorithm",
-        f"a name ({', '.join(ALGORITHMS)}) or a trainer's class",
+        f"a name ({', '.join(ALGORITHMS)}) or a trainer class",
         short_repr(algorithm),
         "pass 'ppo'",
     )
 
 
 def _check_seeds(seeds: Any) -> list[int]:
-    """Return seeds as plain integers, each once."""
+    """Return seeds as plain integers without repetition."""
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
-        raise ArgumentTypeError("seeds", "integers", short_repr(seeds), "pass range(10)")
+        raise ArgumentTypeError("seeds", "a list of integers", short_repr(seeds), "pass range(10)")
     checked: list[int] = []
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
@@ -257,19 +268,17 @@ def _check_seeds(seeds: Any) -> list[int]:
                 "seeds", "integers of at least 0", short_repr(seed), "pass range(10)"
             )
         if int(seed) in checked:
-            raise ArgumentError("seeds", "each once", f"{seed} twice", "leave one out")
+            raise ArgumentError("seeds", "each seed once", f"{seed} twice", "remove one of them")
         checked.append(int(seed))
     if not checked:
-        raise ArgumentError("seeds", "at least one", "none", "pass range(10)")
+        raise ArgumentError("seeds", "at least one seed", "none", "pass range(10)")
     return checked
 
 
 def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the dicts of `settings`, which have no seed, env, backend or folder."""
+    """Return the variants, checked for arguments that only `train_many` takes."""
     if "seed" in common:
-        raise ArgumentTypeError(
-            "seed", "the seeds of all runs", f"one, {short_repr(common['seed'])}", "pass seeds="
-        )
+        raise ArgumentTypeError("seed", "no argument", short_repr(common["seed"]), "pass seeds=...")
     if settings is None:
         return [{}]
     if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
@@ -277,7 +286,7 @@ def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, 
             "settings", "a list of dicts", short_repr(settings), "pass [{'gamma': 0.98}]"
         )
     if not settings:
-        raise ArgumentError("settings", "at least one dict", "none", "pass None for one run")
+        raise ArgumentError("settings", "at least one dict", "none", "pass None for one variant")
     for index, variant in enumerate(settings):
         if not isinstance(variant, Mapping) or not all(isinstance(n, str) for n in variant):
             raise ArgumentTypeError(
@@ -293,18 +302,18 @@ def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, 
                     name,
                     "a setting of the algorithm",
                     "an argument of all runs",
-                    f"pass {('seeds' if name == 'seed' else name)} to train_many",
+                    f"pass {('seeds' if name == 'seed' else name)}=... to train_many",
                     section=f"settings[{index}]",
                 )
     return [dict(variant) for variant in settings]
 
 
 def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> None:
-    """Check what runs share: makers of environments and callbacks, and names of loggers."""
+    """Check the arguments that all runs share: env, callbacks and loggers."""
     if isinstance(env, VectorEnv | gym.Env):
         raise ArgumentError(
             "env",
-            "an id, a spec or a function that makes an environment, as each run has its own",
+            "an id, a spec or a function that creates an environment for each run",
             short_repr(env),
             "pass lambda: ...",
         )
@@ -312,16 +321,19 @@ def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> No
         if not callable(callbacks):
             raise ArgumentTypeError(
                 "callbacks",
-                "a function that makes a run's callbacks",
+                "a function that returns the callbacks of a run",
                 short_repr(callbacks),
                 "pass lambda: [EvalCallback(10_000)]",
             )
         as_callbacks(callbacks())
     names = [loggers] if isinstance(loggers, str) else loggers
     if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
-        other = next(name for name in names if not isinstance(name, str))
+        instance = next(name for name in names if not isinstance(name, str))
         raise ArgumentTypeError(
-            "loggers", "names, as each run has its own", short_repr(other), "pass 'jsonl'"
+            "loggers",
+            "names, as each run creates its own loggers",
+            short_repr(instance),
+            "pass 'jsonl'",
         )
     as_loggers(loggers, folder=folder)
 
@@ -333,16 +345,15 @@ def _check_picklable(job: TrainJob, section: str | None) -> None:
     except Exception as error:
         raise ArgumentTypeError(
             "processes",
-            "an env, callbacks and settings that processes can be sent, which are functions of a "
-            "module's own",
-            f"some that cannot ({error})",
-            "name them with def at the top of a module",
+            "an env, callbacks and settings that can be pickled",
+            f"arguments that cannot be pickled ({error})",
+            "define functions and classes at the top level of a module",
             section=section,
         ) from error
 
 
 def _backend_of(job: TrainJob, section: str | None) -> str:
-    """Return the backend of a job's trainer, and raise what the trainer refuses."""
+    """Return the backend of a job's trainer; errors name the variant as their section."""
     try:
         with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
@@ -352,12 +363,12 @@ def _backend_of(job: TrainJob, section: str | None) -> str:
 
 
 def _describe_failures(jobs: Sequence[TrainJob], errors: Mapping[int, BaseException]) -> str:
-    several = len({job.seed for job in jobs}) < len(jobs)
+    has_variants = len({job.seed for job in jobs}) < len(jobs)
     failures = []
     for index, error in errors.items():
-        run = f"run {index}, " if several else ""
+        run = f"run {index}, " if has_variants else ""
         failures.append(f"{run}seed {jobs[index].seed}: {one_line(error)}")
     return (
-        f"{len(errors)} of {len(jobs)} runs failed ({'; '.join(failures)}); `results` of this "
-        "error has the others"
+        f"{len(errors)} of {len(jobs)} runs failed ({'; '.join(failures)}); the attribute "
+        "`results` has the results of the others"
     )

@@ -1,4 +1,4 @@
-"""What a sweep searches: a range or choices for each setting."""
+"""Search spaces of sweeps: a range or a list of choices per setting."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,12 @@ _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included; integers where both are.
+    """Range of numbers from `low` to `high`, both included; integers if both bounds are.
+
+    Attributes:
+        low: Lower bound.
+        high: Upper bound.
+        log: Whether values are sampled uniformly in the logarithmic domain.
 
     >>> Range(1e-5, 1e-2, log=True).is_integer
     False
@@ -23,27 +28,27 @@ class Range:
 
     low: float
     high: float
-    log: bool = False  # as likely between 1 and 10 as between 10 and 100
+    log: bool = False
 
     @property
     def is_integer(self) -> bool:
-        """Whether only integers are in it."""
+        """Whether the range contains only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, name: str, trial: Any) -> Any:
-        """The value that an Optuna trial tries."""
+        """Return the value that an Optuna trial suggests."""
         suggest = trial.suggest_int if self.is_integer else trial.suggest_float
         return suggest(name, self.low, self.high, log=self.log)
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, in no order."""
+    """Unordered values to choose from."""
 
     values: tuple[Any, ...]
 
     def suggest(self, name: str, trial: Any) -> Any:
-        """The value that an Optuna trial tries; lists and mappings are JSON to Optuna."""
+        """Return the value that an Optuna trial suggests; Optuna stores lists and dicts as JSON."""
         labels = {_label(value): value for value in self.values}
         return labels[trial.suggest_categorical(name, list(labels))]
 
@@ -52,21 +57,24 @@ Space = dict[str, Range | Choices]
 
 
 def _label(value: Any) -> Any:
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return value if plain else json.dumps(value)
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return value if is_plain else json.dumps(value)
 
 
 def as_space(content: Any, algorithm: str, config_type: type[Any]) -> Space:
-    """A space from what a file says: `name: {low, high, log}` or `name: [value, ...]`.
+    """Return a search space from the content of a YAML file.
+
+    Entries have the form `name: {low, high, log}`, `name: [value, ...]` or
+    `name: {choices: [value, ...]}`.
 
     Args:
-        given: The file's content.
-        algorithm: For messages.
-        config_type: Whose fields can be searched.
+        content: Content of the file.
+        algorithm: Name of the algorithm, for error texts.
+        config_type: Config class whose fields can be searched.
 
     Raises:
-        TypeError: An unknown setting, or something that is no range and no choices.
-        ValueError: Bounds that are none, or no choice.
+        ArgumentError: A range has wrong bounds, or a list is empty or repeats a value.
+        ArgumentTypeError: A setting is unknown, or an entry is neither a range nor a list.
 
     >>> from rlox.configs import PPOConfig
     >>> as_space({"gamma": {"low": 0.9, "high": 1}, "n_steps": [8, 16]}, "ppo", PPOConfig)
@@ -75,13 +83,13 @@ def as_space(content: Any, algorithm: str, config_type: type[Any]) -> Space:
     if not isinstance(content, Mapping) or not content:
         raise ArgumentTypeError(
             "space",
-            "settings and what to search",
+            "settings with ranges or choices",
             short_repr(content),
-            f"write learning_rate: {_RANGE}",
+            f"write for example learning_rate: {_RANGE}",
         )
     content = {str(name).replace("-", "_"): entry for name, entry in content.items()}
     check_keywords(content, [field.name for field in fields(config_type)], f"{algorithm}'s space")
-    return {name: _read_setting(f"space, {name}", about) for name, about in content.items()}
+    return {name: _read_setting(f"space, {name}", entry) for name, entry in content.items()}
 
 
 def _read_setting(name: str, entry: Any) -> Range | Choices:
@@ -100,10 +108,10 @@ def _read_choices(name: str, values: Any) -> Choices:
             name,
             f"a range such as {_RANGE}, or a list of choices",
             short_repr(values),
-            "write one of them",
+            "write a range or a list",
         )
     if not values or len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
-        raise ArgumentError(name, "choices, each once", str(values), "list what to try")
+        raise ArgumentError(name, "choices, each once", str(values), "list different values")
     return Choices(tuple(values))
 
 
@@ -118,9 +126,9 @@ def _read_range(name: str, entry: Mapping[str, Any]) -> Range:
     ]
     log = check_bool(f"{name}, log", entry.get("log", False))
     if not bounds[0] < bounds[1]:
-        raise ArgumentError(name, "low below high", f"{low} and {high}", "exchange them")
+        raise ArgumentError(name, "low below high", f"{low} and {high}", "swap the bounds")
     if log and bounds[0] <= 0:
-        raise ArgumentError(name, "low above 0 beside log", str(low), "raise it")
+        raise ArgumentError(name, "low above 0 with log", str(low), "raise low")
     if isinstance(low, int) and isinstance(high, int):
         return Range(low, high, log)
     return Range(bounds[0], bounds[1], log)
@@ -172,12 +180,16 @@ TD3: Space = {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))}
 
 
 def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = None) -> Space:
-    """What is searched where nothing else is said.
+    """Return the default search space of an algorithm.
 
     Args:
-        algorithm: Whose settings.
-        num_envs: How many environments a trial steps.
-        eval_every: Steps between evaluations, which rollouts shall not exceed; None: any.
+        algorithm: Name of the algorithm.
+        num_envs: Number of environments of a trial.
+        eval_every: Steps between evaluations. Choices of `n_steps` whose rollouts are longer are
+            dropped; None: no limit.
+
+    Raises:
+        ArgumentError: The algorithm is unknown.
 
     >>> default_space("ppo")["learning_rate"]
     Range(low=1e-05, high=0.003, log=True)

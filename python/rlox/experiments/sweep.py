@@ -1,4 +1,4 @@
-"""A sweep: trials that Optuna asks for and processes train, kept in a file."""
+"""Hyperparameter searches with Optuna; worker processes train the trials."""
 
 import hashlib
 import json
@@ -30,7 +30,27 @@ _PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
 @dataclass(frozen=True)
 class Plan:
-    """What every trial of a sweep has in common; a study is of one plan."""
+    """Arguments that all trials of a sweep share; a study belongs to one plan.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        env: Id of the environment.
+        space: Range or choices of each setting to search.
+        total_timesteps: Environment steps per trial.
+        eval_every: Environment steps between two evaluations.
+        eval_episodes: Episodes per evaluation.
+        seed: Seed of trial 0; trial i uses `seed + i`. None: the stored or a random seed.
+        startup_trials: Number of trials with random settings, before pruning begins.
+        prune: Whether to end a trial whose best evaluation is below the median of the others.
+        backend: Backend of the trainers.
+        env_kwargs: Arguments of the environment.
+        settings: Settings that are the same in all trials.
+
+    Raises:
+        ArgumentError: A number is out of range, `eval_every` exceeds `total_timesteps`, or the
+            space is empty.
+        ArgumentTypeError: A number has a wrong type.
+    """
 
     algorithm: str
     env: str
@@ -38,12 +58,12 @@ class Plan:
     total_timesteps: int
     eval_every: int
     eval_episodes: int = 10
-    seed: int | None = None  # of the first trial, others count on; None: any, or the study's
-    startup_trials: int = 5  # with random settings, and not pruned
-    prune: bool = True  # end a trial whose evaluation is below the median of the others
+    seed: int | None = None
+    startup_trials: int = 5
+    prune: bool = True
     backend: str = "auto"
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)  # the same in all trials
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("total_timesteps", "eval_every", "eval_episodes"):
@@ -60,10 +80,10 @@ class Plan:
                 "lower it",
             )
         if not self.space:
-            raise ArgumentError("space", "settings to search", "none", "fix fewer of them")
+            raise ArgumentError("space", "settings to search", "none", "fix fewer settings")
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON holds of it, beside the seed."""
+        """Return the plan without its seed, as JSON values."""
         space = {name: asdict(item) for name, item in self.space.items()}
         data: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": space}))
         del data["seed"]
@@ -79,7 +99,7 @@ class Plan:
         return {**settings, "batch_size": rollout} if size > rollout else settings
 
     def make_job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
-        """Return the run of a trial."""
+        """Return the job of a trial."""
         arguments = {"backend": self.backend, "runs_dir": runs_dir, "env_kwargs": self.env_kwargs}
         return TrialJob(
             ALGORITHMS[self.algorithm].load_trainer(),
@@ -93,21 +113,22 @@ class Plan:
 
 
 class Sweep:
-    """A study of a plan, in a file of Optuna's; one that is there already goes on.
+    """Optuna study of a plan; an existing study in the storage is continued.
 
-    With one job, what is tried depends on nothing but the plan and its seed, also where the sweep
-    was interrupted and went on.
+    With one job at a time, the settings that are tried depend only on the plan and its seed, even
+    if the sweep was interrupted and continued.
 
     Args:
-        plan: What trials have in common.
-        storage: The SQLite file, or a URL as SQLAlchemy has them; None: in memory.
-        name: Of the study; None: the algorithm and the environment.
-        runs_dir: Where run folders are made; None: nowhere.
+        plan: Arguments that all trials share.
+        storage: SQLite file, or URL for SQLAlchemy; None: in memory.
+        name: Name of the study; None: "ALGORITHM-ENV".
+        runs_dir: Folder of the run folders; None: no run folders.
 
     Raises:
+        ArgumentError: An argument is out of range, or the stored study has another plan.
+        ArgumentTypeError: An argument has a wrong type, or a setting of the plan is unknown.
         ModuleNotFoundError: Optuna is not installed.
-        TypeError, ValueError: What no trainer of the plan would take; a study of another plan.
-        OSError: The file cannot be written.
+        OSError: The storage cannot be opened.
     """
 
     def __init__(
@@ -123,7 +144,8 @@ class Sweep:
             raise ArgumentTypeError(
                 "plan", "a rlox.experiments.sweep.Plan", short_repr(plan), "pass Plan(...)"
             )
-        self.plan, folder = plan, check_path("runs_dir", runs_dir)
+        self.plan = plan
+        folder = check_path("runs_dir", runs_dir)
         check_path("storage", storage)
         self._runs_dir = None if folder is None else os.fspath(folder)
         plan.make_job(0, {}, self._runs_dir).make_trainer().close()
@@ -146,8 +168,9 @@ class Sweep:
         return self._optuna.pruners.MedianPruner(first, n_warmup_steps=evaluations // 3)
 
     def _check_plan(self) -> int:
-        """Keeps the plan in the study, or compares it with that which is there; gives the seed."""
-        saved_plan, seed = self.study.user_attrs.get(_PLAN), self.plan.seed
+        """Store the plan in the study, or compare it with the stored one; return the seed."""
+        saved_plan = self.study.user_attrs.get(_PLAN)
+        seed = self.plan.seed
         if saved_plan is None:
             seed = secrets.randbelow(2**31) if seed is None else seed
             self.study.set_user_attr(_PLAN, {**self.plan.to_dict(), "seed": seed})
@@ -157,48 +180,50 @@ class Sweep:
             if saved_plan.get(name) != value:
                 raise ArgumentError(
                     name,
-                    f"{saved_plan.get(name)}, as study {self.name!r} in {self._storage} has it",
+                    f"{saved_plan.get(name)}, the value of study {self.name!r} in {self._storage}",
                     str(value),
-                    "pass that, or another --study",
+                    "pass the stored value, or another --study",
                 )
         return int(new_plan["seed"])
 
     def finished_trials(self) -> list[Any]:
-        """Optuna's trials that have ended, but for those that Ctrl-C ended."""
+        """Return the Optuna trials that have ended, except interrupted ones."""
         trials = self.study.get_trials(deepcopy=False)
         ended = (trial for trial in trials if trial.state.is_finished())
-        # Those that failed on their own say of what.
+        # A failed trial without an error was interrupted.
         return [
             trial for trial in ended if trial.state.name != "FAIL" or trial.user_attrs.get(_ERROR)
         ]
 
     def best_trial(self) -> Any:
-        """Optuna's trial with the best score; None where none has one."""
+        """Return the Optuna trial with the best score, or None if no trial has a score."""
         scored = [trial for trial in self.finished_trials() if trial.state.name == "COMPLETE"]
         return max(scored, key=lambda trial: trial.value, default=None)
 
     def run(
         self, trials: int, jobs: int = 1, on_result: Callable[[Any], object] | None = None
     ) -> None:
-        """Trains until the study has so many trials. One that fails is one of them.
+        """Train until the study has `trials` finished trials, failed ones included.
 
         Args:
-            trials: All together, those of before included.
-            jobs: How many at once, in processes of their own.
-            tell: Called with each of Optuna's trials that has ended.
+            trials: Total number of trials, earlier ones included.
+            jobs: Number of trials at a time, each in a worker process.
+            on_result: Called with each Optuna trial that has ended.
 
         Raises:
-            BlockingIOError: Another sweep trains the study now.
-            KeyboardInterrupt: Ctrl-C; trials that were going on are repeated by the next call.
+            ArgumentError: A number is below 1.
+            ArgumentTypeError: A number is not an integer.
+            BlockingIOError: Another sweep is training the study.
+            KeyboardInterrupt: Ctrl-C ended the sweep. The next call repeats unfinished trials.
         """
-        check_int("trials", trials, 1, fix="pass how many the study shall have")
-        jobs = check_int("jobs", jobs, 1, fix="pass how many at once")
+        check_int("trials", trials, 1, fix="pass the total number of trials")
+        jobs = check_int("jobs", jobs, 1, fix="pass the number of trials at a time")
         with _lock_study(self._storage, self.name):
-            self.seed = self._check_plan()  # nobody else began another one meanwhile
+            self.seed = self._check_plan()  # another process may have stored a plan since
             self._search(trials, jobs, on_result)
 
     def _search(self, trials: int, jobs: int, on_result: Callable[[Any], object] | None) -> None:
-        self._abandon()  # what a process left that was killed
+        self._abandon()  # trials of a killed process
         done = self.finished_trials()
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}
@@ -225,13 +250,13 @@ class Sweep:
                 raise
 
     def _abandon(self) -> None:
-        """Ends trials that nobody trains, wherever Ctrl-C or an error came; they are no results."""
+        """Mark running trials as failed without an error, so that they are repeated."""
         states = self._optuna.trial.TrialState
         for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
             self.study.tell(trial.number, state=states.FAIL)
 
     def _begin(self, pool: Pool, index: int) -> None:
-        # A stream of its own for each trial, so that a sweep that goes on tries the same.
+        # One stream per trial, so that a continued sweep tries the same settings.
         state = np.random.SeedSequence((self.seed, index)).generate_state(1)
         self.study.sampler = self._optuna.samplers.TPESampler(
             n_startup_trials=self.plan.startup_trials, seed=int(state[0])
@@ -258,7 +283,7 @@ class Sweep:
             self.study.tell(trial, result.score)
 
     def config(self, trial: Any) -> dict[str, Any]:
-        """What repeats a trial, as `rlox train --config` takes it."""
+        """Return the config that repeats a trial, for `rlox train --config`."""
         plan = self.plan
         config: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
         config |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
@@ -271,8 +296,8 @@ class Sweep:
 
 @contextmanager
 def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
-    """Lock a study of an SQLite file against other sweeps, by a file beside it."""
-    # Closing the SQLite file here would release locks that SQLite has on it.
+    """Lock a study of an SQLite file against other sweeps, with a lock file next to it."""
+    # A lock on the SQLite file itself would release SQLite's own locks when it is closed.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
     with ExitStack() as stack:
@@ -285,22 +310,22 @@ def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[
             except BlockingIOError as error:
                 raise BlockingIOError(
                     error.errno,
-                    f"storage: expected a study that no other sweep trains now, got {study!r}, "
-                    "which one does; wait for its end, or pass another --study",
+                    f"study {study!r} is being trained by another sweep; wait until it ends, or "
+                    "pass another --study",
                     where,
                 ) from error
         yield
 
 
 def _url(file: Path) -> str:
-    """The URL of an SQLite file of any name, "?" in it included, in all versions of SQLAlchemy."""
+    """Return the URL of an SQLite file, whose name may contain "?"."""
     cls = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
     uri = file.absolute().as_uri()
     return str(cls.create("sqlite", database=uri, query={"uri": "true"}))
 
 
 def _open_storage(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
-    """Open the storage of Optuna."""
+    """Open the storage of the study."""
     if storage is None:
         return None
     where = os.fspath(storage)
@@ -309,6 +334,6 @@ def _open_storage(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
         return optuna.storages.RDBStorage(url)
     except Exception as error:
         raise OSError(
-            f"storage: expected an SQLite file that can be written, got {where!r} "
+            f"storage: expected a writable SQLite file, got {where!r} "
             f"({one_line(error)}); pass another path"
         ) from error

@@ -1,7 +1,7 @@
-"""Where metrics go: the run folder, the console, files, and services.
+"""Loggers of metrics: run folder, console, files and tracking services.
 
-`trainer.train(loggers=("console", "tensorboard"))` takes them by name or as objects; those that
-need a package of their own say so when they are made.
+`trainer.train(loggers=("console", "tensorboard"))` takes names and objects. A logger whose package
+is not installed raises ModuleNotFoundError when it is created.
 """
 
 from rlox.logger.base import NAMES, IntervalLogger, Logger, Loggers, as_loggers

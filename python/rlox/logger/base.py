@@ -1,4 +1,4 @@
-"""`Logger`: what hears of a run's metrics, and what keeps its errors from the run."""
+"""`Logger` interface, base class, and isolation of training from errors of loggers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rlox._training.results import TrainResult
     from rlox.trainers import Trainer
 
-# Environment steps between two rows.
+# Default number of environment steps between two rows.
 EVERY = 1_000
-# What learners say in each row begins so.
+# Prefixes of the metrics that are in every row.
 _EACH = ("rollout/", "train/", "time/")
-# The loggers that have names: where they are. "csv" is the run folder's own.
+# Classes of the loggers by name. The run folder always writes "csv" itself.
 NAMES = {
     "console": "rlox.logger.files:ConsoleLogger",
     "csv": "",
@@ -29,38 +29,40 @@ NAMES = {
 
 @runtime_checkable
 class Logger(Protocol):
-    """What is told of a run: any class with these methods is one.
+    """Interface of loggers; any object with these methods is a logger.
 
-    What they raise is warned of once; the run goes on without that logger.
+    If a method raises, one warning is given, and training continues without the logger.
     """
 
     def start(self, trainer: "Trainer") -> None:
-        """Before the first iteration, and before callbacks start; `trainer.run` is there."""
+        """Start logging, before the first iteration and before callbacks start."""
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """A row, after each iteration, with what callbacks added.
+        """Log a row, after each iteration and after callbacks added their metrics.
 
         Args:
-            metrics: By Stable-Baselines3's names; some are NaN, and some come now and then.
-            timesteps: Environment steps learned from so far.
+            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in
+                every row.
+            timesteps: Environment steps so far.
         """
 
     def finish(self, result: "TrainResult | None") -> None:
-        """After the run, and after callbacks ended: what it came to, None after an error."""
+        """End logging, after callbacks ended; `result` is None after an error."""
 
 
 class IntervalLogger:
-    """A logger that leaves out rows: it writes after each multiple of `every` steps.
+    """Base class of loggers that write a row after each multiple of `every` steps.
 
-    The first row, those with a metric that the one before did not have, and the last are written,
-    too. Rows do not depend on whether a run was killed and resumed, but for the last of each call.
-    Derive from it and write `write`; whoever overrides the rest, calls it.
+    The first row, the last row, and rows with a metric that the preceding row lacks are written as
+    well. A resumed run writes the same rows as an uninterrupted one, except for the last row of
+    each call of `train`. Subclasses implement `write`; overrides of other methods call the base.
 
     Args:
         every: Environment steps between two rows; 1: all rows.
 
     Raises:
-        TypeError, ValueError: It is no integer of at least 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: `every` is not an integer.
     """
 
     def __init__(self, every: int = EVERY) -> None:
@@ -69,68 +71,74 @@ class IntervalLogger:
         self._pending_row: tuple[dict[str, float], int] | None = None
 
     def start(self, trainer: "Trainer") -> None:
-        """Counts from here."""
-        # A run that goes on had first rows before; what came now and then is not known.
-        self._known_metrics, self._pending_row = None if trainer.timesteps else frozenset(), None
+        """Start counting steps."""
+        # The metrics of the row before a resumed run are unknown.
+        self._known_metrics = None if trainer.timesteps else frozenset()
+        self._pending_row = None
         self._interval.start(trainer.timesteps)
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Writes a row, or leaves it out."""
+        """Write the row if it is due."""
         known_metrics = self._known_metrics
         if known_metrics is None:
             known_metrics = frozenset(name for name in metrics if name.startswith(_EACH))
-        new = not metrics.keys() <= known_metrics
+        has_new_metric = not metrics.keys() <= known_metrics
         self._known_metrics = frozenset(metrics)
-        if self._interval.ready(timesteps) or new:
+        if self._interval.ready(timesteps) or has_new_metric:
             self._pending_row = None
             self.write(metrics, timesteps)
         else:
             self._pending_row = dict(metrics), timesteps
 
     def finish(self, result: "TrainResult | None") -> None:
-        """Writes the last row, if it was left out."""
+        """Write the last row if it has not been written."""
         if self._pending_row is not None:
-            (metrics, timesteps), self._pending_row = self._pending_row, None
+            metrics, timesteps = self._pending_row
+            self._pending_row = None
             self.write(metrics, timesteps)
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Writes a row."""
+        """Write a row."""
         raise NotImplementedError
 
 
 def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
-    """Loggers as they are, and those that are named.
+    """Return loggers from names and objects.
 
     Args:
         loggers: Names, or objects with the methods of `Logger`.
-        folder: Whether the run has a folder, into which some write.
+        folder: Whether the run has a folder.
+
+    Returns:
+        Loggers without "csv", which the run folder writes itself.
 
     Raises:
-        TypeError: One is none, or they are no list.
-        ValueError: An unknown name, or one that comes twice; one that needs a folder, and there is
-            none.
-        ModuleNotFoundError: The package of one is not installed; the extra is named.
+        ArgumentError: A name is unknown or repeated, or a logger without a path has no run folder
+            to write to.
+        ArgumentTypeError: `loggers` is not a list, or an item is neither a name nor a logger.
+        ModuleNotFoundError: The package of a logger is not installed; the text names the extra.
 
     >>> [type(logger).__name__ for logger in as_loggers(["console", "csv"], folder=True)]
     ['ConsoleLogger']
     """
     if not isinstance(loggers, Iterable) or isinstance(loggers, str | bytes | Mapping):
         raise ArgumentTypeError(
-            "loggers", "a list of names and objects", repr(loggers), "put it into brackets"
+            "loggers", "a list of names and objects", repr(loggers), "wrap the logger in brackets"
         )
     items = [*loggers]
     if (name := find_duplicate(items)) is not None:
         raise ArgumentError(
             "loggers",
             "each name once",
-            f"{name!r} twice, which would write each row twice",
-            "leave one out",
+            f"{name!r} twice",
+            "remove one of them",
         )
-    return [one for logger in items if (one := _as_logger(logger, folder)) is not None]
+    instances = (_as_logger(logger, folder) for logger in items)
+    return [logger for logger in instances if logger is not None]
 
 
 def find_duplicate(loggers: Iterable[Any]) -> str | None:
-    """The first name that comes a second time; None where each comes once.
+    """Return the first name that is repeated, or None.
 
     >>> find_duplicate(["csv", "jsonl", "csv"])
     'csv'
@@ -150,68 +158,68 @@ def _as_logger(logger: Any, folder: bool) -> Logger | None:
             raise ArgumentError("loggers", "names of loggers", repr(logger), hint(logger, NAMES))
         if logger != "csv":
             module, _, name = NAMES[logger].partition(":")
-            kind: Callable[[], Logger] = getattr(import_module(module), name)
-            instance = kind()
+            logger_class: Callable[[], Logger] = getattr(import_module(module), name)
+            instance = logger_class()
     elif isinstance(logger, type) or not isinstance(logger, Logger):
         is_class = isinstance(logger, type)
-        got = f"the class {logger.__name__}" if is_class else f"a {_type(logger)}"
+        got = f"the class {logger.__name__}" if is_class else f"a {_type_name(logger)}"
         raise ArgumentTypeError(
             "loggers",
             f"names ({', '.join(NAMES)}) or objects with start, log and finish",
             str(got),
-            "pass an object of it" if is_class else "see rlox.logger.Logger",
+            "pass an object of the class" if is_class else "implement rlox.logger.Logger",
         )
-    needs = instance is None or getattr(instance, "path", "") is None
-    if needs and not folder:
-        whose = logger if instance is None else _type(instance)
+    needs_folder = instance is None or getattr(instance, "path", "") is None
+    if needs_folder and not folder:
+        writer = logger if instance is None else _type_name(instance)
         raise ArgumentError(
             "loggers",
-            f"a run folder for {whose} to write into",
+            f"a run folder for {writer}",
             "runs_dir=None",
-            "pass a runs_dir, or a logger with a path of its own",
+            "pass runs_dir=..., or a logger with a path",
         )
     return instance
 
 
-def _type(thing: object) -> str:
-    return type(thing).__name__
+def _type_name(value: object) -> str:
+    return type(value).__name__
 
 
 class Loggers:
-    """Tells several loggers; one that raises is warned of, once, and left out from then on.
+    """Group of loggers. A logger that raises causes one warning and is not called again.
 
     Args:
-        loggers: Each with the methods of `Logger`.
+        loggers: Loggers, in the order of the calls.
     """
 
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self._running = list(loggers)
 
     def start(self, trainer: "Trainer") -> None:
-        """Starts all."""
+        """Start all loggers."""
         self._call_all("start", trainer)
 
     def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Gives a row to all."""
+        """Pass a row to all loggers."""
         if self._running:
             self._call_all("log", metrics, timesteps)
 
     def finish(self, result: "TrainResult | None") -> None:
-        """Ends all."""
+        """End all loggers."""
         self._call_all("finish", result)
 
     def _call_all(self, method: str, *args: Any) -> None:
-        self._running = [one for one in self._running if _call(one, method, args)]
+        self._running = [logger for logger in self._running if _call(logger, method, args)]
 
 
 def _call(logger: Logger, method: str, args: tuple[Any, ...]) -> bool:
-    """Calls a method of a logger; whether it did not fail, which is warned of."""
+    """Call a method of a logger; return whether it succeeded, and warn if it did not."""
     try:
         getattr(logger, method)(*args)
     except Exception as error:
         warn_at_most(
-            f"{_type(logger)}.{method} failed ({_type(error)}: {error}); training goes on without "
-            "this logger"
+            f"{_type_name(logger)}.{method} failed ({_type_name(error)}: {error}); training "
+            "continues without this logger"
         )
         return False
     return True

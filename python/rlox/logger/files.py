@@ -1,4 +1,4 @@
-"""A table of metrics on stdout, now and then."""
+"""Loggers that write to the console, to CSV files and to JSON lines."""
 
 import csv
 import errno
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 class ConsoleLogger(IntervalLogger):
-    """Writes the metrics of an iteration as a table.
+    """Logger that prints rows as tables.
 
     Args:
-        every: Environment steps between two tables, at least.
-        stream: Where it is written to; None: stdout.
+        every: Environment steps between two tables; 1: all rows.
+        stream: Stream to write to; None: stdout.
 
     Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: `every` is not an integer.
     """
 
     def __init__(self, every: int = 10_000, stream: TextIO | None = None) -> None:
@@ -39,14 +40,14 @@ class ConsoleLogger(IntervalLogger):
         self._stream = stream
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Writes a table."""
+        """Write a table."""
         stream = sys.stdout if self._stream is None else self._stream
         stream.write(format_table(metrics) + "\n")
         stream.flush()
 
 
 def format_table(metrics: Mapping[str, float]) -> str:
-    """Metrics as lines of text, without those that are NaN.
+    """Return metrics as the lines of a table, without NaN.
 
     >>> metrics = {"time/fps": 1000.0, "train/loss": 0.5, "time/total_timesteps": 25600}
     >>> print(format_table(metrics), end="")
@@ -62,7 +63,7 @@ def format_table(metrics: Mapping[str, float]) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Whole numbers as they are, others by four digits."""
+    """Return integers in full, and other numbers with four significant digits."""
     is_integer = float(value).is_integer() and abs(value) < 1e15
     return str(int(value)) if is_integer else f"{value:.4g}"
 
@@ -198,14 +199,16 @@ class CSVLogger:
 
 
 class JSONLinesLogger(IntervalLogger):
-    """Writes a line of strict JSON for each row; NaN, which JSON does not have, is null.
+    """Logger that writes a line of strict JSON per row; NaN and infinity become null.
 
     Args:
-        path: Of the file; None: `metrics.jsonl` in the run folder. Lines go after those in it.
-        every: Environment steps between two lines, at least; 1: all rows.
+        path: Path of the file; None: `metrics.jsonl` in the run folder. New lines are appended to
+            an existing file.
+        every: Environment steps between two lines; 1: all rows.
 
     Raises:
-        TypeError, ValueError: An argument of another kind, or `every` below 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: An argument has a wrong type.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, every: int = EVERY) -> None:
@@ -213,27 +216,27 @@ class JSONLinesLogger(IntervalLogger):
         self.path = check_path("path", path)
 
     def start(self, trainer: "Trainer") -> None:
-        """Looks where to write."""
+        """Choose the file, and create its folder."""
         super().start(trainer)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path or run_folder_path(trainer, "metrics.jsonl")
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Writes a line, at once."""
+        """Append a line to the file."""
         row = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
         line = json.dumps(row, allow_nan=False) + "\n"
-        # Opened each time: nothing stays open, and a line is there when it is written.
+        # Opened for each line, so that no handle stays open and no line is buffered.
         with open(self._file, "a", encoding="utf-8") as file:
             file.write(line)
 
 
 def run_folder_path(trainer: "Trainer", name: str) -> Path:
-    """A path in the run folder.
+    """Return the path of a file in the run folder.
 
     Raises:
-        ValueError: There is none.
+        ArgumentError: The run has no folder.
     """
     if trainer.run is None:
-        raise ArgumentError("path", "one, as there is no run folder", "None", "pass a path")
+        raise ArgumentError("path", "a path, as the run has no folder", "None", "pass a path")
     return trainer.run.path / name

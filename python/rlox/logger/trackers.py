@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard's events. Needs `rlox[tensorboard]`, not torch."""
+"""Loggers for TensorBoard, Weights & Biases and MLflow; each needs the extra of its name."""
 
 import math
 import os
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 
 class TensorBoardLogger(IntervalLogger):
-    """Writes scalars over environment steps, for `tensorboard --logdir runs`.
+    """Logger that writes TensorBoard scalars over environment steps, without torch.
+
+    Show them with `tensorboard --logdir runs`.
 
     Args:
-        path: The folder of the events; None: `tensorboard` in the run folder.
-        every: Environment steps between two rows, at least; 1: all rows.
+        path: Folder of the event files; None: `tensorboard` in the run folder.
+        every: Environment steps between two rows; 1: all rows.
 
     Raises:
-        TypeError, ValueError: An argument of another kind, or `every` below 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: An argument has a wrong type.
         ModuleNotFoundError: tensorboard is not installed.
     """
 
@@ -39,18 +42,18 @@ class TensorBoardLogger(IntervalLogger):
         )
 
     def start(self, trainer: "Trainer") -> None:
-        """Opens a file of events; those of steps that a resumed run makes again are forgotten."""
+        """Open an event file; TensorBoard drops older events of steps that are repeated."""
         super().start(trainer)
         folder = self.path or run_folder_path(trainer, "tensorboard")
         self._writer = self._writers.EventFileWriter(str(folder))
-        if self.path is None and trainer.timesteps:  # another folder may have other runs
-            first = trainer.timesteps + 1
-            event = self._events.Event(step=first, wall_time=time.time())
-            event.session_log.status = 1  # START, at which TensorBoard drops this step and later
+        if self.path is None and trainer.timesteps:  # other folders may hold several runs
+            first_step = trainer.timesteps + 1
+            event = self._events.Event(step=first_step, wall_time=time.time())
+            event.session_log.status = 1  # START: TensorBoard drops events from this step on
             self._writer.add_event(event)
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Writes scalars; NaN, which no curve shows, is left out."""
+        """Write scalars, without NaN."""
         event = self._events.Event(step=timesteps, wall_time=time.time())
         for name, value in metrics.items():
             if not math.isnan(value):
@@ -58,24 +61,27 @@ class TensorBoardLogger(IntervalLogger):
         self._writer.add_event(event)
 
     def finish(self, result: "TrainResult | None") -> None:
-        """Writes what waits, and closes the file."""
+        """Write the pending rows, and close the file."""
         super().finish(result)
         self._writer.close()
 
 
 class WandbLogger(IntervalLogger):
-    """Logs a run to Weights & Biases, over the metric `time/total_timesteps`.
+    """Logger for Weights & Biases, with `time/total_timesteps` as the step.
+
+    If the trainer has a run folder, files are written there, and the run has the name of the
+    folder. The id of the run is stored in the folder, so that a resumed run continues it.
 
     Args:
-        project: Where the run goes.
-        every: Environment steps between two rows, at least; 1: all rows.
-        **init: For `wandb.init`: `mode="offline"` writes to the disk alone, as the environment
-            variable `WANDB_MODE=offline` has it, and `wandb sync` uploads it later. Files lie in
-            the run folder, where there is one; the run has its name, and keeps its id there, with
-            which it goes on when it is resumed.
+        project: Name of the project.
+        every: Environment steps between two rows; 1: all rows.
+        **init: Arguments of `wandb.init`, which override those of the logger. `mode="offline"`
+            writes to the disk only, like the environment variable `WANDB_MODE=offline`; upload the
+            run with `wandb sync`.
 
     Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: `every` is not an integer.
         ModuleNotFoundError: wandb is not installed.
     """
 
@@ -85,15 +91,15 @@ class WandbLogger(IntervalLogger):
         self._init = {"project": project, **init}
 
     def start(self, trainer: "Trainer") -> None:
-        """Begins a run, with the settings as its config."""
+        """Start or resume the run, with the description of the trainer as its config."""
         from rlox._training.resume import describe
 
         super().start(trainer)
         run_kwargs: dict[str, Any] = {}
         if trainer.run is not None:
             run_kwargs = {"dir": str(trainer.run.path), "name": trainer.run.path.name}
-            if (known := trainer.run.read_service_id("wandb")) is not None:
-                run_kwargs |= {"id": known, "resume": "allow"}
+            if (run_id := trainer.run.read_service_id("wandb")) is not None:
+                run_kwargs |= {"id": run_id, "resume": "allow"}
         init_kwargs = {
             "group": f"{trainer.env_name}-{trainer.spec.name}",
             "config": describe(trainer),
@@ -104,12 +110,12 @@ class WandbLogger(IntervalLogger):
         self._run.define_metric("*", step_metric="time/total_timesteps")
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Logs a row."""
+        """Log a row, without NaN."""
         values = {name: x for name, x in metrics.items() if not math.isnan(x)}
         self._run.log({**values, "time/total_timesteps": timesteps})
 
     def finish(self, result: "TrainResult | None") -> None:
-        """Ends the run, failed after an error, with what it came to as its summary."""
+        """End the run with the result as its summary; mark the run as failed after an error."""
         super().finish(result)
         if result is not None:
             numbers = {n: x for n, x in result.items() if isinstance(x, int | float)}
@@ -118,25 +124,26 @@ class WandbLogger(IntervalLogger):
 
 
 STEPS = "time/total_timesteps"
-# MLflow refuses longer values of parameters.
+# Maximum length of a parameter value in MLflow.
 _LONGEST = 6000
 
 
 class MLflowLogger(IntervalLogger):
-    """Logs a run to MLflow, by a client of its own: no run is made the active one.
+    """Logger for MLflow with its own client; the active run of MLflow does not change.
 
-    Its id is kept in the run folder, and a run that is resumed goes on under it.
+    The id of the run is stored in the run folder, so that a resumed run continues it.
 
     Args:
-        tracking_uri: Where runs are kept; None: the environment variable `MLFLOW_TRACKING_URI`,
-            else the SQLite file `mlflow.db` above all run folders, which
-            `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db` shows; without run folders it
-            is made in the working directory.
-        experiment: Its name; made if it is not there.
-        every: Environment steps between two rows, at least; 1: all rows.
+        tracking_uri: Address of the tracking store. None: the environment variable
+            `MLFLOW_TRACKING_URI`, else the SQLite file `mlflow.db` in `runs_dir`, or in the working
+            directory without a run folder. Show the file with
+            `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`.
+        experiment: Name of the experiment, which is created if it does not exist.
+        every: Environment steps between two rows; 1: all rows.
 
     Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
+        ArgumentError: `every` is below 1.
+        ArgumentTypeError: `every` is not an integer.
         ModuleNotFoundError: mlflow is not installed.
     """
 
@@ -144,14 +151,15 @@ class MLflowLogger(IntervalLogger):
         self, tracking_uri: str | None = None, experiment: str = "rlox", every: int = EVERY
     ) -> None:
         super().__init__(every)
-        self._uri, self._experiment = tracking_uri, experiment
+        self._uri = tracking_uri
+        self._experiment = experiment
         self._last_logged_step = -math.inf
         self._mlflow = load_extra("mlflow", "mlflow", "MLflowLogger")
 
     def start(self, trainer: "Trainer") -> None:
-        """Begins a run, with the settings as its parameters, or goes on with that of the folder."""
+        """Create a run with the settings as parameters, or continue the run of the folder."""
         super().start(trainer)
-        # <root>/<env>/<algorithm>/<time>-<seed>
+        # A run folder is <root>/<env>/<algorithm>/<time>-<seed>.
         root = Path() if trainer.run is None else trainer.run.path.parents[2]
         default_uri = f"sqlite:///{(root / 'mlflow.db').resolve()}"
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
@@ -173,22 +181,20 @@ class MLflowLogger(IntervalLogger):
             trainer.run.write_service_id("mlflow", self._id)
         self._client.log_batch(self._id, params=self._make_parameters(trainer))
 
-    def _resume_run(self, known: str | None) -> bool:
-        """Goes on with a run that was begun before; False if it is not kept there."""
-        if known is None:
+    def _resume_run(self, run_id: str | None) -> bool:
+        """Continue an earlier run; return False if the store does not have the run."""
+        if run_id is None:
             return False
         try:
-            there = self._client.get_run(known).info.lifecycle_stage == "active"
+            exists = self._client.get_run(run_id).info.lifecycle_stage == "active"
         except self._mlflow.exceptions.MlflowException:
-            there = False
-        if not there:
+            exists = False
+        if not exists:
             return False
-        self._client.update_run(known, status="RUNNING")
-        history = self._client.get_metric_history(known, STEPS)
-        self._id, self._last_logged_step = (
-            known,
-            max((one.step for one in history), default=-math.inf),
-        )
+        self._client.update_run(run_id, status="RUNNING")
+        history = self._client.get_metric_history(run_id, STEPS)
+        self._id = run_id
+        self._last_logged_step = max((metric.step for metric in history), default=-math.inf)
         return True
 
     def _make_parameters(self, trainer: "Trainer") -> list[Any]:
@@ -203,16 +209,17 @@ class MLflowLogger(IntervalLogger):
         ]
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Logs a row, but none of steps that are there and were made again: nothing is removed."""
+        """Log a row, unless the store has a row of this step or of a later one."""
         if timesteps <= self._last_logged_step:
             return
-        now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
+        now = int(time.time() * 1000)  # milliseconds
+        metric = self._mlflow.entities.Metric
         values = {name: x for name, x in metrics.items() if not math.isnan(x)}
         rows = [metric(name, float(x), now, timesteps) for name, x in values.items()]
         self._client.log_batch(self._id, metrics=rows)
 
     def finish(self, result: "TrainResult | None") -> None:
-        """Ends the run: finished, killed by Ctrl-C or a `stop` without a reason, or failed."""
+        """End the run as FAILED after an error, KILLED if it was interrupted, else FINISHED."""
         super().finish(result)
         status = "FAILED" if result is None else "KILLED" if result["interrupted"] else "FINISHED"
         self._client.set_terminated(self._id, status)
