@@ -152,7 +152,11 @@ def train_many(
     stops all runs.
 
     Args:
-        algorithm, env, seeds, total_timesteps, on_result: As for `rlox.train_many`.
+        algorithm: Name of the algorithm, or class of a trainer.
+        env: As for `rlox.train_many`.
+        seeds: Seeds, one run per seed.
+        total_timesteps: Steps of each run.
+        on_result: As for `rlox.train_many`.
         **common: As for `rlox.train_many`, without `workers` and `processes`.
 
     Returns:
