@@ -16,7 +16,7 @@ from rlox.distributed import PeerError
 
 T = TypeVar("T")
 F64 = npt.NDArray[np.float64]
-# Commands of rank 0. A barrier compares them to detect ranks that make different calls.
+# Commands of rank 0. Barriers compare commands to detect ranks that make different calls.
 COMMANDS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 
 

@@ -147,7 +147,7 @@ def merge_statistics(base: Arrays, rows: F64) -> Arrays:
 
 
 def merge_episodes(states: Sequence[Mapping[str, Any]]) -> EpisodeStatistics:
-    """Return the newest 100 episodes, with equally many episodes of each rank if possible.
+    """Merge episode statistics; ranks contribute equally to the last 100 episodes if possible.
 
     >>> first, second = EpisodeStatistics(), EpisodeStatistics()
     >>> first.add(np.array([1.0, 2.0]), np.array([1, 2]))

@@ -45,7 +45,7 @@ class ActorProcesses:
     """
 
     def __init__(self, config: Any) -> None:
-        self._threads = max(1, threads() // (config.num_actors + 1))  # 1 share for the learner
+        self._threads = max(1, threads() // (config.num_actors + 1))  # actors and the learner
         self._workers: list[ActorProcess] = []
 
     def start(self, plan: WorkerPlan) -> ActorProcess:

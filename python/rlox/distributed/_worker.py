@@ -39,7 +39,7 @@ class RolloutWorker:
         except BaseException:
             self.close()
             raise
-        self._learner.env_initialized = True  # the plan's seed is set already
+        self._learner.env_initialized = True  # `env` was created with the plan's seed
 
     def stop(self) -> None:
         """Make `collect` in another thread return after the current step."""

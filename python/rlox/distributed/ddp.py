@@ -105,7 +105,8 @@ class ProcessGroup:
                 f"torchrun did not start this process: {' and '.join(missing)} not set; start it "
                 "with: torchrun --nproc-per-node 2 train.py"
             )
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
         self.device: str | None = None  # GPU of this process
         self.trainers: list[DDPTrainer] = []
         self.ranks: Ranks

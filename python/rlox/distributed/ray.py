@@ -167,7 +167,7 @@ def train_many(
         ArgumentTypeError: `workers` or `processes` is passed; also as for `rlox.train_many`.
 
     Example:
-        >>> from rlox.distributed import ray# doctest: +SKIP
+        >>> from rlox.distributed import ray  # doctest: +SKIP
         >>> results = ray.train_many("ppo", "CartPole-v1", range(10), 100_000)  # doctest: +SKIP
     """
     for name in ("workers", "processes"):

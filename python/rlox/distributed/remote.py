@@ -126,7 +126,7 @@ class RemoteVecEnv(VecEnv):
         snapshot_every: int = 64,
         **kwargs: Any,
     ) -> None:
-        reach = make_connection_options(
+        options = make_connection_options(
             token,
             tls_ca,
             tls_domain,
@@ -159,7 +159,7 @@ class RemoteVecEnv(VecEnv):
                 autoreset_mode=mode,
                 max_episode_steps=limit,
                 kwargs=kwargs,
-                reach=reach,
+                reach=options,
             )
             return native
 

@@ -294,7 +294,8 @@ class Model:
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
         values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
-        self.verbose, self._first = _verbosity(values["verbose"]), 0
+        self.verbose = _verbosity(values["verbose"])
+        self._first = 0
         self.tensorboard_log = log_folder(values["tensorboard_log"])
         check_environment(env)
         check_policy(policy)
@@ -468,7 +469,8 @@ class Model:
             check_environment(env)
         target_device = None if device == "auto" else device_name(device)
         model = cls.__new__(cls)
-        model.verbose, model.tensorboard_log = _verbosity(verbose), log_folder(tensorboard_log)
+        model.verbose = _verbosity(verbose)
+        model.tensorboard_log = log_folder(tensorboard_log)
         try:
             trainer = cls.trainer_type.load(path, env=env, device=target_device, runs_dir=None)
         except NoEnvironmentError:
