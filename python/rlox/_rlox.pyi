@@ -700,11 +700,11 @@ class NativeVectorEnv:
     def set_rng_states(self, states: npt.ArrayLike) -> None: ...
 
 def network_backends() -> list[str]:
-    """The backends of networks that this library was built with."""
+    """Return the names of the network backends that this library was built with."""
 
 @final
 class NativeActors:
-    """Threads that fill rollouts while a learner learns; `rlox.learners._actors` makes it."""
+    """Threads that fill rollouts while a learner learns, created by `rlox.learners._actors`."""
 
     def __new__(
         cls,
@@ -803,7 +803,7 @@ class NativePolicy:
 
 @final
 class NativeAgent:
-    """Off-policy algorithm with its networks and buffer, for `rlox.learners.native_off_policy`."""
+    """Off-policy algorithm with networks and buffer, for `rlox.learners.native_off_policy`."""
 
     @property
     def stopping(self) -> bool: ...

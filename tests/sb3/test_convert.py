@@ -208,7 +208,7 @@ MISH = "<class 'torch.nn.modules.activation.Mish'>"
     ("key", "value", "error", "argument", "got"),
     [
         ("policy_class", FOREIGN, ArgumentError, "data", FOREIGN["__module__"]),
-        ("clip_range", None, ArgumentError, "data", "none of them"),  # which no algorithm lacks
+        ("clip_range", None, ArgumentError, "data", "no settings"),
         ("policy_kwargs", {"activation_fn": MISH}, ArgumentError, "activation_fn", "'Mish'"),
         ("policy_kwargs", {"use_expln": True}, ArgumentError, "policy_kwargs", "True"),
         (
@@ -259,11 +259,11 @@ def test_other_networks_are_rejected(change, is_damaged, tmp_path):
     ("name", "keywords", "error", "hint"),
     [
         ("ppo_discrete", {"vecnormalize": STATISTICS}, ArgumentError, "of this environment"),
-        ("ppo_normalized", {"gamma": 0.5}, ArgumentError, "normalize in a wrapper"),
+        ("ppo_normalized", {"gamma": 0.5}, ArgumentError, "normalize in an environment wrapper"),
         ("ppo_normalized", {"vecnormalize": "none.pkl"}, FileNotFoundError, "VecNormalize.save"),
-        ("ppo_discrete", {"env": "Acrobot-v1"}, ArgumentError, "that it was trained in"),
-        ("sac", {"env": "MountainCarContinuous-v0"}, ArgumentError, "that it was trained in"),
-        ("sac", {"env": rescaled}, ArgumentError, "that it was trained in"),
+        ("ppo_discrete", {"env": "Acrobot-v1"}, ArgumentError, "the model was trained"),
+        ("sac", {"env": "MountainCarContinuous-v0"}, ArgumentError, "the model was trained"),
+        ("sac", {"env": rescaled}, ArgumentError, "the model was trained"),
     ],
 )
 def test_other_spaces_and_statistics_are_rejected(name, keywords, error, hint, tmp_path):
@@ -288,7 +288,7 @@ def test_command_reports_its_result(tmp_path, capsys):
         convert(FIXTURES / "dqn.zip", tmp_path / "out", env="CartPole-v1")
     assert main([*args, "--trust"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("dqn for the native backend")
+    assert output.startswith(f"wrote {tmp_path / 'out'}: dqn for the native backend")
     assert "train_freq" in output
     assert (tmp_path / "out/manifest.json").exists()
     with pytest.raises(SystemExit) as ended:

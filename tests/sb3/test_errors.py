@@ -56,7 +56,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: PPO("MlpPolicy", CARTPOLE, *range(40)), ArgumentTypeError, "PPO", "by name"),
     (
         lambda: PPO("MlpPolicy", CARTPOLE, 1e-3, learning_rate=1e-3),
-        *(ArgumentTypeError, "learning_rate", "leave one"),
+        *(ArgumentTypeError, "learning_rate", "remove one"),
     ),
     # Environments and policies.
     (lambda: PPO("MlpPolicy", None), ArgumentTypeError, "env", "pass an id"),
@@ -80,7 +80,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: ppo(learning_rate="lin_0.1"), ArgumentError, "learning_rate", "lambda"),
     (lambda: ppo(learning_rate=None), ArgumentTypeError, "learning_rate", "pass a number"),
     (lambda: ppo(device=3), ArgumentError, "device", "'cpu'"),
-    (lambda: ppo(rollout_buffer_class=dict), ArgumentError, "rollout_buffer_class", "leave it out"),
+    (lambda: ppo(rollout_buffer_class=dict), ArgumentError, "rollout_buffer_class", "remove it"),
     (lambda: ppo(clip_range=-1.0), ArgumentError, "clip_range", "pass at least 0"),
     (lambda: ppo(clip_range_vf=-1.0), ArgumentError, "clip_range_vf", "pass at least 0"),
     (lambda: A2C("MlpPolicy", CARTPOLE, rms_prop_eps=-1.0), ArgumentError, "rms_prop_eps"),
@@ -100,10 +100,10 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: NormalActionNoise("a", 0.1), ArgumentTypeError, "mean", "pass a number"),
     (lambda: td3(action_noise=NOISE), ArgumentError, "action_noise", "rlox.noise"),
     # policy_kwargs.
-    (lambda: kwargs(net_arch={"pi": [8]}), ArgumentError, "net_arch", "policy of your own"),
+    (lambda: kwargs(net_arch={"pi": [8]}), ArgumentError, "net_arch", "custom policy"),
     (
         lambda: kwargs(net_arch={"pi": [8], "vf": [9]}),
-        *(ArgumentError, "net_arch", "policy of your own"),
+        *(ArgumentError, "net_arch", "custom policy"),
     ),
     (lambda: kwargs(net_arch=["many"]), ArgumentError, "net_arch", "(64, 64)"),
     (lambda: dqn(policy_kwargs={"ortho_init": True}), ArgumentTypeError, "ortho_init"),
@@ -123,11 +123,11 @@ NOISE = theirs("VectorizedActionNoise", "noise")
         lambda: kwargs(optimizer_kwargs={"eps": 1.0}),
         ArgumentError,
         "policy_kwargs",
-        "leave them out",
+        "remove optimizer_kwargs",
     ),
     (
         lambda: SAC("MlpPolicy", PENDULUM, policy_kwargs={"n_critics": 3}),
-        *(ArgumentError, "policy_kwargs", "policy of your own"),
+        *(ArgumentError, "policy_kwargs", "custom policy"),
     ),
     (lambda: ppo(policy_kwargs={3: 4}), ArgumentTypeError, "3"),
     (lambda: kwargs(net_arc=[8]), ArgumentTypeError, "net_arc", "did you mean 'net_arch'"),

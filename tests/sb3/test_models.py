@@ -305,7 +305,7 @@ def test_another_checkpoint_at_the_path_is_rejected_by_set_env(tmp_path):
     model.save(tmp_path / "m")
     loaded = PPO.load(tmp_path / "m")
     model.learn(32).save(tmp_path / "m")
-    with refuses(ArgumentError, "path", got=f"another one at {tmp_path / 'm'}"):
+    with refuses(ArgumentError, "path", got=f"a different checkpoint at {tmp_path / 'm'}"):
         loaded.set_env(double_rewards())
 
 

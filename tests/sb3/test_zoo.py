@@ -114,9 +114,9 @@ IMPORT = "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\""
     ("text", "error", "argument", "hint"),
     [
         (FOREIGN, ArgumentError, "path", "YAML"),
-        (IMPORT, ArgumentError, "policy_kwargs", "write it in these"),
+        (IMPORT, ArgumentError, "policy_kwargs", "remove other syntax"),
         *(
-            (f'policy_kwargs: "{x}"', ArgumentError, "policy_kwargs", "write it in these")
+            (f'policy_kwargs: "{x}"', ArgumentError, "policy_kwargs", "remove other syntax")
             for x in ("dict(net_arch=[2**9])", "dict(**other)", "(lambda: 1)()")
         ),
         ('policy_kwargs: "dict(activation_fn=nn.Mish)"', ArgumentError, "activation_fn", "classes"),
@@ -153,7 +153,7 @@ def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "error", "argument", "hint"),
     [
-        ("ppo.yml", "CartPole-v1: {}", ArgumentError, "env_id", "that the file has"),
+        ("ppo.yml", "CartPole-v1: {}", ArgumentError, "env_id", "that the file contains"),
         ("ppo.yml", None, FileNotFoundError, "ppo.yml", ""),
         ("qrdqn.yml", "", ArgumentError, "algorithm", "'dqn'"),
         ("ppo.yml", "- 1", ArgumentError, "path", "correct"),

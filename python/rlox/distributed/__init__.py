@@ -1,5 +1,5 @@
-"""More than one process: `ddp` has several learn as one under torchrun, `ray` is a cluster."""
+"""Training in several processes: `ddp` (torchrun), `ray` (Ray) and `remote` (gRPC workers)."""
 
 
 class PeerError(RuntimeError):
-    """Another process of the group failed, died, did not answer, or made another call."""
+    """Another process of the group failed, exited, timed out or made a different call."""

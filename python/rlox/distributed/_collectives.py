@@ -1,4 +1,4 @@
-"""Collective operations of the processes that torchrun started."""
+"""Collective operations between the processes of a torchrun group."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,22 +16,22 @@ from rlox.distributed import PeerError
 
 T = TypeVar("T")
 F64 = npt.NDArray[np.float64]
-# Commands of rank 0; all other calls are made on every rank alike.
+# Commands of rank 0. Barriers compare commands to detect ranks that make different calls.
 COMMANDS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 
 
 class Ranks:
-    """Process group of torch. Rank 0 gives commands, and the other ranks follow.
+    """Torch process group in which rank 0 sends commands to the other ranks.
 
-    Learners keep their parameters in one vector. Each step of an optimiser therefore needs one
-    all-reduce; `DistributedDataParallel` would wrap every forward pass instead.
+    Learners keep their parameters in one vector, so each optimizer step needs one all-reduce.
+    `DistributedDataParallel` would wrap every forward pass instead.
 
     Args:
-        timeout: Seconds that a rank waits for another one.
-        nccl: Whether gradients go over NCCL. Everything else goes over gloo.
+        timeout: Seconds that a rank waits for another rank.
+        nccl: Whether gradients use NCCL. All other messages use gloo.
 
     Raises:
-        RuntimeError: The processes cannot be connected, or not in time.
+        RuntimeError: The processes cannot connect within `timeout` seconds.
     """
 
     def __init__(self, timeout: float, nccl: bool) -> None:
@@ -41,39 +41,39 @@ class Ranks:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.is_main_rank = self.rank == 0
-        self.failure = ""  # why collective operations fail from now on
-        # Sends rank 0 the state of a trainer, by its number and whether with the replay buffer.
+        self.failure = ""  # reason why all later collective operations fail
+        # Arguments: index of the trainer, and whether the state includes the replay buffer.
         self.send_state: Callable[[int, bool], None] = lambda trainer, replay: None
 
     def close(self) -> None:
-        """Close the connections; ranks that wait for this one raise `PeerError`."""
+        """Close the connections; ranks that wait for this rank raise `PeerError`."""
         dist.destroy_process_group()
 
     def fail(self, error: BaseException) -> None:
-        """Record an error of this rank, whose later calls raise `PeerError`."""
+        """Record an error of this rank; later collective operations raise `PeerError`."""
         self.failure = self.failure or f"rank {self.rank} failed with {one_line(error)[:200]}"
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
         if self.failure:
-            raise PeerError(f"the process group has failed ({self.failure}); make another one")
+            raise PeerError(f"the process group has failed ({self.failure}); create a new group")
         try:
             yield
         except RuntimeError as error:
             self.failure = one_line(error)[:200]
             raise PeerError(
-                "another rank failed, died, or did not answer in time; look at the output of the "
-                f"other ranks ({self.failure})"
+                f"another rank failed, exited or timed out ({self.failure}); see the output of "
+                "the other ranks"
             ) from error
 
     def all_reduce(self, gradient: Tensor) -> Tensor:
-        """Replace a gradient by the sum over all ranks, the same bits on each of them."""
+        """Replace a gradient by its sum over all ranks, which is bitwise equal on every rank."""
         with self._communicating():
             dist.all_reduce(gradient, group=self._gradients)
         return gradient
 
     def all_gather(self, numbers: Iterable[float]) -> F64:
-        """Return the numbers of all ranks, (size, n)."""
+        """Return the numbers of all ranks, shape (size, n)."""
         local = torch.tensor([*numbers], dtype=torch.float64)
         rows = [torch.empty_like(local) for _ in range(self.size)]
         with self._communicating():
@@ -81,14 +81,14 @@ class Ranks:
         return torch.stack(rows).numpy()
 
     def all_gather_objects(self, value: T) -> list[T]:
-        """Return the values of all ranks."""
+        """Return the values of all ranks, in rank order."""
         values: list[Any] = [None] * self.size
         with self._communicating():
             dist.all_gather_object(values, value)
         return values
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the values of all ranks on rank 0, and nothing on the others."""
+        """Return the values of all ranks on rank 0, and an empty list on the other ranks."""
         values: list[Any] = [None] * self.size if self.is_main_rank else []
         with self._communicating():
             dist.gather_object(value, values if self.is_main_rank else None)
@@ -103,7 +103,7 @@ class Ranks:
 
     @torch.no_grad()
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by those of rank 0."""
+        """Replace tensors in place by the tensors of rank 0."""
         local_tensors = [*tensors]
         copies = (
             [x.detach().to("cpu", copy=True) for x in local_tensors] if self.is_main_rank else []
@@ -115,28 +115,28 @@ class Ranks:
         """Check that every rank has the same values; called on all ranks.
 
         Raises:
-            ValueError: A value differs; every rank raises the same error.
+            ArgumentError: A value differs between ranks. Every rank raises the same error.
         """
         rows = self.all_gather_objects({name: str(x) for name, x in values.items()})
         for name in dict.fromkeys(name for row in rows for name in row):
             found = [row.get(name) for row in rows]
             if len(set(found)) > 1:
                 got = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(found))
-                raise ArgumentError(name, "the same on every rank", str(got), hint)
+                raise ArgumentError(name, "the same value on every rank", str(got), hint)
 
     def send_command(self, name: str, trainer: int = 0, value: float = 0.0) -> None:
-        """Tell the other ranks what comes next; called on rank 0."""
+        """Send a command to the other ranks; called on rank 0."""
         message = torch.tensor([COMMANDS.index(name), trainer, value], dtype=torch.float64)
         with self._communicating():
             dist.broadcast(message, 0)
 
     def recv_command(self, *names: str) -> tuple[str, float]:
-        """Return the next command and its number; called on other ranks than 0.
+        """Return the next command of `names` and its value; called on every rank except 0.
 
-        Until then the rank sends rank 0 the states that a checkpoint takes.
+        Until then, the rank answers "state" commands and ignores "save" commands.
 
         Raises:
-            PeerError: The command is none of `names`: ranks make different calls.
+            PeerError: Rank 0 sent another command: the ranks make different calls.
         """
         while True:
             message = torch.zeros(3, dtype=torch.float64)
@@ -150,20 +150,20 @@ class Ranks:
                 self.send_state(int(trainer), bool(value))
             elif name != "save":
                 raise PeerError(
-                    f"expected the same calls on every rank, got {name!r} on rank 0 and "
-                    f"{' or '.join(map(repr, names))} on rank {self.rank}; call train, load and "
-                    "what makes trainers on all ranks"
+                    f"ranks make different calls: {name!r} on rank 0, "
+                    f"{' or '.join(map(repr, names))} on rank {self.rank}; call group.trainer, "
+                    "group.load and train on every rank"
                 )
 
     def barrier(self, name: str) -> None:
         """Wait until all ranks make the same call.
 
         Raises:
-            PeerError: A rank fails or makes another call, or does not come in time.
+            PeerError: A rank fails, makes a different call or times out.
         """
         if self.is_main_rank:
             self.send_command(name)
         else:
             self.recv_command(name)
         with self._communicating():
-            dist.monitored_barrier(wait_all_ranks=True)  # rank 0 names those that do not come
+            dist.monitored_barrier(wait_all_ranks=True)  # the error lists all missing ranks

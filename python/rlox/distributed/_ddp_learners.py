@@ -1,9 +1,8 @@
-"""PPO, A2C and SAC on torch as one of several processes that learn the same weights.
+"""Torch learners (PPO, A2C, SAC) for one rank of a process group.
 
-Each process is a learner with its share of the settings and with environments, replay buffer and
-random streams of its own. Where an algorithm takes the mean over a minibatch, the gradient is
-averaged over the ranks. Advantages are normalised over all ranks, statistics are merged, and all
-ranks stop at the same place.
+Each rank has its share of the settings and its own environments, replay buffer and random streams.
+Gradients of minibatch means are averaged over the ranks. Advantages are normalized over all ranks,
+normalizer statistics are merged, and all ranks stop at the same point.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,12 +26,12 @@ from rlox.envs._autoreset import get_autoreset_mode
 _EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
 if TYPE_CHECKING:
     from rlox.learners.base import BaseLearner as _Learner
-else:  # the learner class brings the base
+else:  # the learner class provides the base
     _Learner = object
 
 
 class DDPMixin(_Learner):
-    """Makes a torch learner one rank of a group; stands before the learner among the bases.
+    """Mixin for one rank of a group; precedes the learner class in the list of bases.
 
     Args:
         env: Environments of this rank.
@@ -41,15 +40,15 @@ class DDPMixin(_Learner):
         policy, features_extractor: As for the learner.
 
     Raises:
-        ValueError: Environments in autoreset mode NEXT_STEP, in which ranks would have different
-            numbers of transitions; environments or networks that differ between ranks.
+        ArgumentError: Several ranks use autoreset mode NEXT_STEP, in which their numbers of
+            transitions would differ; or spaces or networks differ between ranks.
     """
 
     optimizer: Any
     optimizers: Any
     built_in: bool
-    module_names: tuple[str, ...] = ("policy",)  # attributes whose tensors all ranks share
-    may_cut_rollouts = True  # whether a rank may end its own steps before the others do
+    module_names: tuple[str, ...] = ("policy",)  # modules whose tensors are equal on all ranks
+    may_cut_rollouts = True  # whether a rank may stop collecting before the other ranks
 
     def __init__(
         self, env: Any, config: Any, seed: int, policy: Any = None, features_extractor: Any = None
@@ -60,15 +59,15 @@ class DDPMixin(_Learner):
         if mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
             raise ArgumentError(
                 "env",
-                "environments in autoreset mode SAME_STEP or DISABLED where several processes "
-                "learn together",
+                "environments with autoreset mode SAME_STEP or DISABLED for training in several "
+                "processes",
                 "NEXT_STEP",
-                "make them with autoreset_mode='SameStep'",
+                "create them with autoreset_mode='SameStep'",
             )
-        self._local_stop_requested = False  # by this rank
-        self.stop_agreed = False  # known on all ranks
+        self._local_stop_requested = False  # this rank requests a stop
+        self.stop_agreed = False  # all ranks know that a rank requests a stop
         self._may_stop_alone = self.ranks.is_main_rank
-        self.run_ended = False  # by rank 0
+        self.run_ended = False  # rank 0 has ended the run
         self._base = _types.Arrays()  # normalizer state after the last merge
         local_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
         super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
@@ -81,14 +80,14 @@ class DDPMixin(_Learner):
             "action space": _spaces.to_json(self.env.single_action_space),
             "policy": shapes,
         }
-        hint = "make the same environments and policy on every rank"
+        hint = "use the same environments and policy on every rank"
         self.ranks.check_consistent(values, hint)
         self._broadcast_weights()
 
-    # Ranks that ended a loop at different places would wait for each other until the timeout.
+    # Ranks that leave a loop at different points would wait for each other until the timeout.
     @property
     def stop_requested(self) -> bool:
-        """Whether to return early; within common work, only if all ranks know."""
+        """Whether to return early; during collective work, only if all ranks know."""
         return self.stop_agreed or (self._may_stop_alone and self._local_stop_requested)
 
     @stop_requested.setter
@@ -97,9 +96,14 @@ class DDPMixin(_Learner):
         self.stop_agreed = self.stop_agreed and value
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Run one iteration of all ranks; empty if rank 0 ended the run. See `Learner`.
+        """Run one iteration on all ranks.
 
-        Metrics are the means over ranks; those of episodes are of the last 100 of all ranks.
+        Args:
+            progress: As for `Learner.iterate`. The value of rank 0 is used on all ranks.
+
+        Returns:
+            Means of the metrics over all ranks; empty after a stop or if rank 0 ended the run.
+            Episode metrics cover the last 100 episodes of all ranks.
 
         Raises:
             PeerError: Another rank failed.
@@ -123,7 +127,7 @@ class DDPMixin(_Learner):
             self._may_stop_alone = ranks.is_main_rank
 
     def collect(self, *args: Any) -> Any:
-        """Collect with this rank's environments; then agree whether to go on, merge statistics."""
+        """Collect with this rank's environments, then agree on a stop and merge statistics."""
         self._may_stop_alone = self.may_cut_rollouts
         try:
             collected = super().collect(*args)  # type: ignore[misc]  # the learner's
@@ -142,7 +146,7 @@ class DDPMixin(_Learner):
         return collected and not self.stop_agreed if self.may_cut_rollouts else collected
 
     def state(self, replay: bool = True) -> learners.LearnerState:
-        """Return the state of the run on rank 0, which asks the others; their own on the others."""
+        """Return the state of all ranks on rank 0, and of this rank alone on the other ranks."""
         with self._use_local_episodes():
             local_state = super().state(replay)
         ranks = self.ranks
@@ -155,12 +159,12 @@ class DDPMixin(_Learner):
         return _ddp_state.merge_states([local_state, *others])
 
     def send_state(self, replay: bool) -> None:
-        """Send rank 0 what this rank has of its own."""
+        """Send the state of this rank to rank 0, without networks and optimizer."""
         local_state = replace(self.state(replay), networks={}, optimizer={})
         self.ranks.gather_objects(local_state)
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state of all ranks, on each of them; see `Learner`."""
+        """Restore a state of all ranks; called on every rank. See `Learner.load_state`."""
         learners.check_state(state)
         episodes = learners.EpisodeStatistics()
         episodes.load_state(state.counters.get("episodes", {}))
@@ -173,7 +177,7 @@ class DDPMixin(_Learner):
 
     @contextmanager
     def _use_local_episodes(self) -> Iterator[None]:
-        """Make `episodes` those of this rank within the context; they are all ranks' otherwise."""
+        """Restrict `episodes`, which covers all ranks, to this rank within the context."""
         merged, self.episodes = self.episodes, self._local_episodes
         try:
             yield
@@ -181,7 +185,7 @@ class DDPMixin(_Learner):
             self.episodes = merged
 
     def _broadcast_weights(self) -> None:
-        """Take rank 0's parameters and buffers, and note the statistics that all begin with."""
+        """Copy the parameters and buffers of rank 0, and set the base of the next merge."""
         self.ranks.broadcast_tensors(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
 
@@ -190,17 +194,17 @@ class DDPMixin(_Learner):
         return chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules)
 
     def _average(self, gradient: Tensor) -> Tensor:
-        """Return the mean gradient of all ranks, and learn whether a rank wants to stop."""
+        """Return the mean gradient over all ranks; set `stop_agreed` if a rank stops."""
         stop_flag = gradient.new_full((1,), float(self._local_stop_requested))
         total = self.ranks.all_reduce(torch.cat((gradient, stop_flag)))
         self.stop_agreed = self.stop_agreed or bool(total[-1] > 0)
         return total[:-1].div_(self.world_size)
 
     def _merge_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of all ranks. If one rank has none, no rank has."""
+        """Return the merged metrics of all ranks. Either all ranks have metrics or none has."""
         rows = self.ranks.all_gather_objects((metrics, self._local_episodes.state()))
         self.episodes = _ddp_state.merge_episodes([episodes for _, episodes in rows])
-        if not self.built_in:  # forward passes may change buffers, as batch norms do
+        if not self.built_in:  # forward passes may change buffers, such as batch norm statistics
             modules = [getattr(self, name) for name in self.module_names]
             self.ranks.broadcast_tensors(x for module in modules for x in module.buffers())
         if not metrics:
@@ -219,7 +223,7 @@ class DDPMixin(_Learner):
 
 
 class _OnPolicy(DDPMixin):
-    """Losses with advantages normalised over the minibatches of all ranks."""
+    """On-policy learner that normalizes advantages over the minibatches of all ranks."""
 
     loss: Any
 
@@ -241,7 +245,7 @@ class _OnPolicy(DDPMixin):
         return normalized
 
     def _standardize(self, numbers: Tensor) -> Tensor:
-        """Subtract the mean of all ranks' numbers and divide by their deviation."""
+        """Subtract the mean over all ranks and divide by the standard deviation."""
         var, mean = torch.var_mean(numbers.double(), correction=0)
         rows = self.ranks.all_gather([mean.item(), var.item(), float(len(numbers))])
         parts = [(row[:1], row[1:2], float(row[2])) for row in rows]
@@ -253,20 +257,20 @@ class _OnPolicy(DDPMixin):
 
 
 class PPO(_OnPolicy, ppo.PPO):
-    """PPO as one of several processes."""
+    """PPO learner of one rank."""
 
     def divergence(self, log_ratio: Tensor) -> float:
-        """Return the mean over ranks, so that `target_kl` ends the updates of all."""
+        """Return the mean over all ranks, so that `target_kl` stops all ranks."""
         return float(self.ranks.all_gather([super().divergence(log_ratio)]).mean())
 
 
 class A2C(_OnPolicy, a2c.A2C):
-    """A2C as one of several processes."""
+    """A2C learner of one rank."""
 
 
 class SAC(DDPMixin, sac.SAC):
-    """SAC as one of several processes, each with a replay buffer of its own."""
+    """SAC learner of one rank, with a replay buffer of its own."""
 
     module_names = ("modules",)
-    # Steps count as soon as they are in the buffer: all ranks make as many.
+    # Steps count once they are in the buffer, so every rank must complete the same number.
     may_cut_rollouts = False

@@ -1,4 +1,4 @@
-"""Shares of one run: settings, seeds, states and statistics of each rank, and their merges."""
+"""Split settings, seeds and states of a run into shares of the ranks, and merge the shares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +15,13 @@ from rlox.learners import EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
 Moments = tuple[F64, F64, float]  # mean, population variance, count
-# A spawn key of the seed that nothing else uses: learners use the first ones, evaluations the last.
+# Spawn key of the ranks. Learners use the first keys of a seed, and evaluations the last keys.
 _RANKS = 2**32 - 3
 _STATISTICS = ("obs", "return")
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Return the seed of a rank's learner: the run's own for rank 0, else a child of that.
+    """Return the seed of a rank's learner: the run's seed for rank 0, else a derived seed.
 
     >>> rank_seed(7, 0), rank_seed(7, 1) == rank_seed(7, 1) != rank_seed(7, 2)
     (7, True)
@@ -35,19 +35,19 @@ def rank_seed(seed: int, rank: int) -> int:
 def shard_config(
     config: Any, size: int, *, has_local_envs: bool, device: str | None
 ) -> tuple[Any, Any]:
-    """Return the settings of all ranks together, and those of each rank.
+    """Return the settings of the whole run, and the settings of each rank.
 
-    Environments, minibatches, replay buffer and random steps are divided by the number of ranks. If
-    minibatches are counted by transitions, each rank counts the transitions of all ranks.
+    `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are divided by the number of
+    ranks. Updates per transition (`utd_ratio`) are multiplied by the number of ranks.
 
     Args:
-        config: The settings.
+        config: Settings of the run.
         size: Number of ranks.
-        own_envs: Whether `num_envs` counts environments that the rank has made itself.
-        device: Device of networks that are on a GPU; None: the CPU.
+        has_local_envs: Whether `num_envs` counts the environments of this rank only.
+        device: GPU that replaces the device "cuda"; None keeps the device.
 
     Raises:
-        ValueError: A number cannot be divided.
+        ArgumentError: A number is not a multiple of `size`, or `async_collect` is True.
 
     >>> from rlox.configs import PPOConfig
     >>> settings = PPOConfig(num_envs=4, n_steps=8, batch_size=16)
@@ -58,7 +58,7 @@ def shard_config(
         config = replace(config, device=device)
     if getattr(config, "async_collect", False):
         raise ArgumentError(
-            "async_collect", "False where several processes learn together", "True", "leave it out"
+            "async_collect", "False for training in several processes", "True", "pass False"
         )
     if has_local_envs:
         config = replace(config, num_envs=config.num_envs * size)
@@ -69,9 +69,9 @@ def shard_config(
             near = max(total - total % size, size)
             raise ArgumentError(
                 name,
-                f"a multiple of the {size} processes that share it",
+                f"a multiple of {size}, the number of processes",
                 str(total),
-                f"pass {near}, or start another number of processes",
+                f"pass {near}, or change the number of processes",
             )
         changes |= {name: total // size} if total else {}
     if hasattr(config, "buffer_size"):
@@ -84,7 +84,7 @@ def shard_config(
 
 
 def merge_moments(first: Moments, *others: Moments) -> Moments:
-    """Return mean, population variance and count of several streams (Chan et al. 1979).
+    """Return the mean, population variance and count of several streams (Chan et al. 1979).
 
     >>> first, second = (np.array([1.0]), np.array([0.0]), 1), (np.array([4.0]), np.array([1.0]), 2)
     >>> merge_moments(first, second)
@@ -103,7 +103,7 @@ def merge_moments(first: Moments, *others: Moments) -> Moments:
 
 
 def moments_since(base: Moments, now: Moments) -> Moments:
-    """Return the moments of what a stream saw after `base`: the inverse of `merge_moments`."""
+    """Return the moments of the values added after `base`: the inverse of `merge_moments`."""
     mean, var, count = base
     now_mean, now_var, now_count = now
     new = now_count - count
@@ -119,16 +119,16 @@ def _moments(state: Mapping[str, npt.NDArray[Any]], name: str) -> Moments:
 
 
 def flatten_statistics(state: Arrays) -> F64:
-    """Return the statistics of a normalizer state as one row of numbers."""
+    """Return the statistics of a normalizer state as one vector."""
     return np.concatenate([np.r_[_moments(state, name)] for name in _STATISTICS])
 
 
 def merge_statistics(base: Arrays, rows: F64) -> Arrays:
-    """Return the statistics of a process that had seen the data of all ranks.
+    """Return the statistics of a normalizer that has processed the data of all ranks.
 
     Args:
-        base: The normalizer state that all ranks went on from.
-        rows: The statistics of each rank now, as `flatten_statistics` returns them.
+        base: Normalizer state after the previous merge, equal on all ranks.
+        rows: Current statistics of the ranks, shape (size, n), from `flatten_statistics`.
     """
     merged: dict[str, Any] = {}
     begin = 0
@@ -147,18 +147,18 @@ def merge_statistics(base: Arrays, rows: F64) -> Arrays:
 
 
 def merge_episodes(states: Sequence[Mapping[str, Any]]) -> EpisodeStatistics:
-    """Return the episodes of all ranks; the last ones are as many of each rank.
+    """Merge episode statistics; ranks contribute equally to the last 100 episodes if possible.
 
-    >>> one, two = EpisodeStatistics(), EpisodeStatistics()
-    >>> one.add(np.array([1.0, 2.0]), np.array([1, 2]))
-    >>> two.add(np.array([3.0]), np.array([3]))
-    >>> merged = merge_episodes([one.state(), two.state()])
+    >>> first, second = EpisodeStatistics(), EpisodeStatistics()
+    >>> first.add(np.array([1.0, 2.0]), np.array([1, 2]))
+    >>> second.add(np.array([3.0]), np.array([3]))
+    >>> merged = merge_episodes([first.state(), second.state()])
     >>> merged.count, [*merged.returns]
     (3, [1.0, 2.0, 3.0])
     """
     newest = [[*zip(x["returns"], x["lengths"], strict=True)][::-1] for x in states]
-    rounds = zip_longest(*newest)
-    last = [one for each in rounds for one in each[::-1] if one is not None][:100][::-1]
+    by_age = zip_longest(*newest)
+    last = [episode for row in by_age for episode in row[::-1] if episode is not None][:100][::-1]
     merged = EpisodeStatistics(count=sum(x["count"] for x in states))
     merged.returns.extend(r for r, _ in last)
     merged.lengths.extend(n for _, n in last)
@@ -166,10 +166,10 @@ def merge_episodes(states: Sequence[Mapping[str, Any]]) -> EpisodeStatistics:
 
 
 def merge_states(ranks: list[LearnerState]) -> LearnerState:
-    """Return the state of the run; its `ranks` are what each rank has of its own.
+    """Return the state of the run, with the states of all ranks in `ranks`.
 
-    Parameters, environments and replay buffer are those of rank 0. Counts, running returns and
-    noise are those of all ranks, so that the checkpoint predicts as any other.
+    Networks, environments and replay buffer are those of rank 0. Counts, episodes, running returns
+    and noise are merged, so that inference reads the checkpoint like any other.
     """
     first = ranks[0]
     normalizer: Arrays = dict(first.normalizer)
@@ -198,15 +198,15 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
 
 
 def degraded_state(local_state: LearnerState, size: int, reason: str) -> LearnerState:
-    """Return the state of a run of which only rank 0 is there: no environments, no replay buffer.
+    """Return the state of a run of which only rank 0 remains: no environments, no replay buffer.
 
     Args:
-        own: State of rank 0.
+        local_state: State of rank 0.
         size: Number of ranks.
-        reason: What happened to the others.
+        reason: Reason why the states of the other ranks are missing.
     """
     first = replace(local_state, environment={}, replay=None, unrestorable_reason=reason)
-    if local_state.normalizer:  # episodes begin anew
+    if local_state.normalizer:  # a resumed run starts new episodes, whose returns are 0
         zeros = np.zeros_like(local_state.normalizer["returns"])
         first = replace(first, normalizer={**local_state.normalizer, "returns": zeros})
     ranks = [first]
@@ -222,7 +222,7 @@ def degraded_state(local_state: LearnerState, size: int, reason: str) -> Learner
 
 
 def shard_state(state: LearnerState, rank: int) -> LearnerState:
-    """Return the state of one rank from what `merge_states` returned."""
+    """Return the state of one rank from a state of `merge_states`."""
     local_state = state.ranks[rank]
     normalizer = dict(state.normalizer)
     if normalizer:

@@ -1,4 +1,4 @@
-"""Actors in worker processes, for environments and policies in Python, which need its lock."""
+"""Actors in worker processes, for environments and policies that need Python's GIL."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from rlox._types import Arrays
 from rlox.distributed._worker import CollectTask
 from rlox.learners._actors import WorkerPlan
 
-# Seconds that a process has to end: the process may be in the middle of a step.
+# Seconds that a process has to finish its current step before it is killed.
 _GRACE = 2.0
 
 
@@ -21,27 +21,31 @@ class ActorProcess:
         self._version: int | None = None
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
-        """Ask for a rollout with the weights of a version, which are sent once."""
+        """Request a rollout; the weights of a version are sent once."""
         self.process.send((seed, None if version == self._version else weights))
         self._version = version
 
     def poll(self, seconds: float) -> bool:
-        """Wait for an answer; return whether there is one."""
+        """Wait at most `seconds` for an answer, and return whether it has arrived."""
         return self.process.connection.poll(seconds)
 
     def receive(self) -> Any:
-        """Return the answer; raise what the environments or the policy raised."""
+        """Return the answer, or raise the error of the environments or the policy."""
         is_result, value = self.process.receive()
-        if is_result:  # the task runs until an error ends it
+        if is_result:  # only an error ends the task
             raise value
         return value
 
 
 class ActorProcesses:
-    """Worker processes of the actors of a learner with these settings."""
+    """Worker processes of a learner's actors.
+
+    Args:
+        config: Settings of the learner.
+    """
 
     def __init__(self, config: Any) -> None:
-        self._threads = max(1, threads() // (config.num_actors + 1))  # the learner has one, too
+        self._threads = max(1, threads() // (config.num_actors + 1))  # actors and the learner
         self._workers: list[ActorProcess] = []
 
     def start(self, plan: WorkerPlan) -> ActorProcess:
@@ -50,5 +54,5 @@ class ActorProcesses:
         return self._workers[-1]
 
     def end(self) -> None:
-        """Close the environments, and end all workers."""
+        """Close the environments and end all workers."""
         end_all([worker.process for worker in self._workers], _GRACE)

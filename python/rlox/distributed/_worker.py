@@ -1,4 +1,4 @@
-"""`RolloutWorker`: environments and a policy that collect rollouts for a learner elsewhere."""
+"""Rollout collection for a learner in another process."""
 
 import os
 import threading
@@ -14,19 +14,19 @@ from rlox._rlox import write_rollout
 from rlox._types import Arrays
 from rlox.learners._actors import RolloutMessage, WorkerPlan
 
-# Seconds that a step may take after the actor was told to stop.
+# Seconds after a stop request until a process that is still in a step exits.
 _GRACE = 10.0
 
 
 class RolloutWorker:
-    """Environments and a policy; `collect` fills rollouts with them.
+    """Environments and a policy that collect rollouts for a learner in another process.
 
     Args:
-        plan: What to make.
+        plan: Environments, settings and learner class of the worker.
 
     Raises:
-        ValueError: The environments have other spaces than the learner's.
-            Environments and policy raise errors of their own.
+        ArgumentError: The spaces of the environments differ from those of the learner.
+        Exception: The environments or the policy raise an error.
     """
 
     def __init__(self, plan: WorkerPlan) -> None:
@@ -39,10 +39,10 @@ class RolloutWorker:
         except BaseException:
             self.close()
             raise
-        self._learner.env_initialized = True  # with the seed of the plan
+        self._learner.env_initialized = True  # `env` was created with the plan's seed
 
     def stop(self) -> None:
-        """End a `collect` in another thread after its step."""
+        """Make `collect` in another thread return after the current step."""
         self._learner.stop_requested = True
 
     def collect(
@@ -51,9 +51,9 @@ class RolloutWorker:
         """Return a rollout whose random numbers come from `seed`; None if `stop` was called.
 
         Args:
-            seed: Below 2**64.
-            weights: Weights of the policy by name; None: those of the call before.
-            normalizer: Statistics to go on from; None: the collector's own.
+            seed: Seed, in [0, 2**64).
+            weights: Weights of the policy by name; None: the weights of the previous call.
+            normalizer: Statistics to start from; None: the statistics of this worker.
         """
         learner, env = self._learner, self._env
         if weights is not None:
@@ -61,7 +61,7 @@ class RolloutWorker:
         self._load(normalizer)
         if not learner.collect_for_remote(seed):
             return None
-        learner.timesteps += learner.buffer.n_transitions  # errors name the step
+        learner.timesteps += learner.buffer.n_transitions  # errors report this count
         returns, lengths = env.pop_episodes()
         statistics = {} if learner.normalizer is None else dict(learner.normalizer.state())
         dropped = getattr(env, "dropped_episodes", 0)
@@ -78,14 +78,13 @@ class RolloutWorker:
 
 def _check_spaces(env: Any, expected: tuple[Any, Any]) -> None:
     actual = env.single_observation_space, env.single_action_space
-    for name, space, other in zip(("observation", "action"), expected, actual, strict=True):
-        if space != other:
+    for name, space, found in zip(("observation", "action"), expected, actual, strict=True):
+        if space != found:
             raise ArgumentError(
                 "env",
-                f"the {name} space of the learner's environments, {space}, where an actor makes "
-                "its own",
-                str(other),
-                "have env make the same everywhere",
+                f"the learner's {name} space {space} in the environments of each actor",
+                str(found),
+                "create the same environments in every process",
             )
 
 
@@ -93,10 +92,10 @@ def _check_spaces(env: Any, expected: tuple[Any, Any]) -> None:
 class CollectTask:
     """Task of a worker process that collects rollouts until the learner's process ends it."""
 
-    plan: CloudpickleWrapper  # of a `WorkerPlan`
+    plan: CloudpickleWrapper  # contains a `WorkerPlan`
 
     def run(self, report: Callable[[Any], Any]) -> None:
-        """Report None when ready, then a rollout for each answer, which is (seed, weights)."""
+        """Report None when ready, then a rollout for each request (seed, weights)."""
         worker = RolloutWorker(self.plan.fn)  # type: ignore[arg-type]  # a plan, see `pickled`
 
         def stop() -> None:

@@ -1,4 +1,4 @@
-"""PPO, A2C and SAC on several processes that learn the same weights, started by torchrun.
+"""Distributed data-parallel PPO, A2C and SAC in processes that torchrun starts.
 
     # train.py, started by: torchrun --nproc-per-node 2 train.py
     from rlox.distributed import ddp
@@ -9,9 +9,8 @@
         trainer.save("trained")
 
 Every process runs the whole script, steps its share of the environments and learns from its share
-of each minibatch. Gradients are averaged, so that all processes have the same weights, which are
-those of one process that had done everything, except for the random numbers. Gradients go over
-gloo, on GPUs over NCCL.
+of each minibatch. Gradients are averaged, so all processes have the same weights. Except for the
+random numbers, the updates are those of a single process. Gradients use NCCL on GPUs, else gloo.
 """
 
 import hashlib
@@ -48,32 +47,33 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerError", "ProcessGroup", "group"]
 _LEARNERS = "rlox.distributed._ddp_learners:"
-_SAME = "pass the same on every rank"
+_SAME = "pass the same value on every rank"
 _current: list["ProcessGroup"] = []
 
 
 def group(
     backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
 ) -> "ProcessGroup":
-    """Return the group of the processes that torchrun started, a context manager.
+    """Return the group of the processes that torchrun started, as a context manager.
 
-    If a process fails or dies, the others raise `PeerError` at their next common step. At the end
-    all processes wait for each other, and the trainers are closed.
+    If a process fails or exits, the others raise `PeerError` at their next collective operation.
+    Leaving the context waits for all processes and closes the trainers.
 
     Args:
-        backend: What gradients go over. None: NCCL if each process has a GPU, else gloo.
-        timeout: Seconds that a process waits for another one, at least as long as what rank 0 does
-            alone, evaluations for instance.
+        backend: Backend for gradients. None: NCCL if each process has a GPU, else gloo.
+        timeout: Seconds that a process waits for another process, in [1, 1e6]. Must exceed the
+            time that rank 0 works alone, for example in evaluations.
 
     Raises:
-        RuntimeError: torchrun did not start this process, or the process is in a group already.
-        ValueError: Another backend, or NCCL without a GPU for each process; other versions of rlox
-            or torch on other ranks.
-        ModuleNotFoundError: PyTorch is not installed.
+        RuntimeError: torchrun did not start this process. On entering the context: the process is
+            already in a group, or the processes cannot connect.
+        ArgumentError: `backend` or `timeout` is invalid. On entering the context: NCCL lacks a GPU
+            for each process, or the versions of rlox or torch differ between ranks.
+        ModuleNotFoundError: PyTorch is not installed (on entering the context).
 
     >>> group()
     Traceback (most recent call last):
-    RuntimeError: group: expected to be started by torchrun, ...
+    RuntimeError: torchrun did not start this process: ...
     """
     return ProcessGroup(backend, timeout)
 
@@ -82,18 +82,18 @@ def current_group() -> "ProcessGroup":
     """Return the group that this process is in.
 
     Raises:
-        RuntimeError: The process is in none.
+        RuntimeError: The process is in no group.
     """
     if not _current:
         raise RuntimeError(
-            "group: expected to be within `with ddp.group() as group:`, got no group; make "
-            "trainers by group.trainer there"
+            "this process is in no group; create trainers with group.trainer inside "
+            "`with ddp.group() as group:`"
         )
     return _current[-1]
 
 
 class ProcessGroup:
-    """Processes that torchrun started, as a context manager; see `rlox.distributed.ddp.group`."""
+    """Group of the processes that torchrun started, created by `rlox.distributed.ddp.group`."""
 
     def __init__(
         self, backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
@@ -102,17 +102,18 @@ class ProcessGroup:
         self._timeout = check_float("timeout", timeout, 1, 1e6)
         if missing := [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]:
             raise RuntimeError(
-                f"group: expected to be started by torchrun, got no {' and no '.join(missing)} in "
-                "the environment; start it with: torchrun --nproc-per-node 2 train.py"
+                f"torchrun did not start this process: {' and '.join(missing)} not set; start it "
+                "with: torchrun --nproc-per-node 2 train.py"
             )
-        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.device: str | None = None  # a GPU of this process's own
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
+        self.device: str | None = None  # GPU of this process
         self.trainers: list[DDPTrainer] = []
         self.ranks: Ranks
         self._handles_sigterm = False
 
     def __enter__(self) -> "Self":
-        check_torch("processes average gradients in it")
+        check_torch("the processes average gradients with PyTorch")
         import torch
         import torch.distributed as dist
 
@@ -120,17 +121,17 @@ class ProcessGroup:
 
         if _current or dist.is_initialized():
             raise RuntimeError(
-                "group: expected the only process group of this process, got one beside another; "
-                "leave that first"
+                "this process is already in a process group; leave that group before you enter "
+                "another one"
             )
         local, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         usable = torch.cuda.is_available() and dist.is_nccl_available() and local < gpus
         if self._backend == "nccl" and not usable:
             raise ArgumentError(
                 "backend",
-                "'gloo' without a GPU for each process",
-                f"'nccl' with {gpus}, as process {local} of this machine",
-                "leave it out, or start fewer",
+                "'gloo', or 'nccl' with a GPU for each process",
+                f"'nccl' with {gpus} GPUs for local rank {local}",
+                "pass None, or start fewer processes",
             )
         if usable and self._backend != "gloo":
             self.device = f"cuda:{local}"
@@ -142,7 +143,8 @@ class ProcessGroup:
         local_versions = {name: x for name, x in versions().items() if name in ("rlox", "torch")}
         local_versions["backend"] = "gloo" if self.device is None else "nccl"
         try:
-            self.ranks.check_consistent(local_versions, "start the same on every machine")
+            hint = "use the same versions and backend on every machine"
+            self.ranks.check_consistent(local_versions, hint)
         except BaseException:
             self.ranks.close()
             raise
@@ -151,7 +153,7 @@ class ProcessGroup:
         return self
 
     def _stop_on_sigterm(self) -> None:
-        """Stop training in order on SIGTERM, which torchrun sends if another process has failed."""
+        """Stop training early on SIGTERM, which torchrun sends if another process has failed."""
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
@@ -179,25 +181,26 @@ class ProcessGroup:
             self.ranks.close()
 
     def trainer(self, algorithm: str, env: EnvLike, **kwargs: Any) -> "DDPTrainer":
-        """Return a trainer that all ranks have together; call it on each of them alike.
+        """Return a trainer that runs on all ranks; call this method on every rank.
 
-        Settings are those of all ranks: `num_envs` and `batch_size` are shared out, as are
-        `buffer_size` (rounded down), `learning_starts` (rounded up) and minibatches counted by
-        transitions. All other settings, `n_steps` among them, are each process's.
+        `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are totals over all ranks.
+        Each rank gets an equal share, with `buffer_size` rounded down and `learning_starts` rounded
+        up. Updates per transition count the transitions of all ranks. All other settings, such as
+        `n_steps`, apply to each rank.
 
         Args:
             algorithm: "ppo", "a2c" or "sac".
-            env: As for `rlox.trainers.PPOTrainer`. Environments already made are this process's.
-            **kwargs: What the algorithm's trainer takes: `seed`, `policy`, `runs_dir`, settings.
-                Rank 0's seed counts. Networks are on a GPU of this process's where there is one,
-                unless `device` says otherwise.
+            env: As for `rlox.trainers.PPOTrainer`. Existing environments belong to this rank.
+            **kwargs: Arguments of the algorithm's trainer: `seed`, `policy`, `runs_dir`, settings.
+                All ranks use the seed of rank 0. The default of `device` is this rank's GPU, if the
+                rank has one.
 
         Raises:
-            TypeError: As the algorithm's trainer does.
-            ValueError: As that does; another algorithm or backend; settings, spaces or networks
-                that are not the same on every rank; settings that cannot be shared out evenly;
-                environments in autoreset mode NEXT_STEP.
-            PeerError: Another rank failed, or makes other calls.
+            ArgumentTypeError: As for the algorithm's trainer.
+            ArgumentError: As for the algorithm's trainer; also if the algorithm or `backend` is not
+                supported, arguments, spaces or networks differ between ranks, a setting is not a
+                multiple of the number of ranks, or the autoreset mode is NEXT_STEP.
+            PeerError: Another rank failed or made a different call.
         """
         trainer_class = _load_trainer(algorithm)
         if self.device is not None and "device" not in kwargs:
@@ -206,33 +209,33 @@ class ProcessGroup:
         return trainer_class(env, **kwargs)
 
     def load(self, path: str | os.PathLike[str], **kwargs: Any) -> "DDPTrainer":
-        """Return the trainer that as many processes saved; call it on each of them alike.
+        """Return the trainer of a checkpoint of all ranks; call this method on every rank.
 
-        Each rank reads the checkpoint, and goes on exactly where the process of its rank was.
+        Each rank reads the checkpoint and continues exactly where the process of this rank stopped.
 
         Args:
-            path: What a trainer's `save` wrote, or the run folder; each process must see it.
-            **kwargs: What `rlox.trainers.Trainer.load` takes: `env`, `policy`, `runs_dir`.
+            path: Checkpoint or run folder, which every process must be able to read.
+            **kwargs: Arguments of `rlox.trainers.Trainer.load`: `env`, `policy`, `runs_dir`.
 
         Raises:
-            ValueError: The checkpoint is of another number of processes, or of another algorithm;
-                ranks read other checkpoints; as `Trainer.load` does.
-            FileNotFoundError, rlox.CorruptFileError: As `Trainer.load` does.
-            PeerError: Another rank failed, or makes other calls.
+            ArgumentError: The number of processes or the algorithm of the checkpoint does not
+                match, or the ranks read different checkpoints; also as for `Trainer.load`.
+            FileNotFoundError, CorruptFileError: As for `Trainer.load`.
+            PeerError: Another rank failed or made a different call.
         """
-        self.ranks.barrier("load")  # what rank 0 saved before is there by now
+        self.ranks.barrier("load")  # rank 0 has written its checkpoint by then
         manifest = read_checkpoint(path).manifest
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-        values = {"path": f"a manifest of SHA-256 {digest[:16]}"}
+        values = {"path": f"a manifest with SHA-256 {digest[:16]}"}
         self.ranks.check_consistent(values, "read the same checkpoint on every rank")
         trainer_class = _load_trainer(manifest.get("algorithm"))
         saved_size = len(manifest.get("ranks") or [None])
         if saved_size != self.size:
             raise ArgumentError(
                 "path",
-                f"a checkpoint of {self.size} processes, as are here",
-                f"one of {saved_size}",
-                f"start it with: torchrun --nproc-per-node {saved_size}, or predict with rlox.load",
+                f"a checkpoint of {self.size} processes",
+                f"a checkpoint of {saved_size}",
+                f"use torchrun --nproc-per-node {saved_size}, or predict with rlox.load",
             )
         if self.device is not None:
             kwargs.setdefault("device", self.device)
@@ -240,21 +243,21 @@ class ProcessGroup:
         return trainer_class.load(path, **kwargs)
 
     def trainer_index(self, learner: object) -> int:
-        """Return the number of a learner's trainer, in the order in which trainers were made."""
+        """Return the index of a learner's trainer, in order of creation."""
         return next(i for i, trainer in enumerate(self.trainers) if trainer.learner is learner)
 
 
 def _load_trainer(algorithm: Any) -> "type[DDPTrainer]":
-    """Return the trainer class of an algorithm that several processes can train."""
+    """Return the DDP trainer class of an algorithm."""
     paths = {name: spec.ddp_trainer for name, spec in ALGORITHMS.items() if spec.ddp_trainer}
     trainer: type[DDPTrainer] = resolve_name(paths[check_str("algorithm", algorithm, tuple(paths))])
     return trainer
 
 
 class DDPTrainer(Trainer):
-    """A trainer of a group, which `Group.trainer` makes.
+    """Trainer of a process group, created by `ProcessGroup.trainer`.
 
-    `config` and `timesteps` are those of all processes together.
+    `config` and `timesteps` are totals over all processes.
     """
 
     learner: Any
@@ -272,13 +275,13 @@ class DDPTrainer(Trainer):
         if check_str("backend", backend) not in ("auto", "torch"):
             raise ArgumentError(
                 "backend",
-                "'torch', on which processes average their gradients",
+                "'auto' or 'torch' for training in several processes",
                 repr(backend),
-                "leave it out",
+                "remove the argument",
             )
         ranks = self.group.ranks
-        has_local_envs = get_num_envs(env) is not None  # made already, and the rank's own
-        env_name = "environments already made" if has_local_envs else get_env_name(env)
+        has_local_envs = get_num_envs(env) is not None
+        env_name = "existing environments" if has_local_envs else get_env_name(env)
         ranks.check_consistent({"algorithm": self.spec.name, "env": env_name}, _SAME)
         seed = ranks.broadcast(int(resolve_seed(seed)))
         self._has_local_envs = has_local_envs and "num_envs" not in kwargs
@@ -298,17 +301,17 @@ class DDPTrainer(Trainer):
 
     @property
     def config(self) -> Any:
-        """All settings of the run, resolved; `learner.config` has this process's share."""
+        """Resolved settings of the whole run; `learner.config` has the share of this process."""
         return self._config
 
     @property
     def timesteps(self) -> int:
-        """Steps learned from so far, all environments of all processes together."""
+        """Number of steps learned from, over all environments of all processes."""
         return int(self.learner.timesteps) * self.group.size
 
     @property
     def stopped_by(self) -> str | None:
-        """Why the run ended, as in `TrainResult`; a stop on another rank counts as `stop()`."""
+        """Reason why the run ended, as in `TrainResult`; any rank's stop counts as `stop()`."""
         agreed = hasattr(self, "learner") and self.learner.stop_agreed
         return self._stopped_by or (STOP if agreed else None)
 
@@ -324,18 +327,19 @@ class DDPTrainer(Trainer):
         callbacks: Sequence[Any] = (),
         loggers: Sequence[Any] = (),
     ) -> TrainResult:
-        """Train as `Trainer.train` does; call it on every rank.
+        """Train as `Trainer.train` does; call this method on every rank.
 
-        Callbacks, loggers and the run folder are rank 0's. Ctrl-C on any rank stops all.
+        Only rank 0 uses callbacks, loggers, the progress bar and the run folder. Ctrl-C on any rank
+        stops all ranks.
 
         Returns:
-            The same on every rank.
+            Result of rank 0, on every rank.
 
         Raises:
-            ValueError: Ranks have other numbers of steps; what `Trainer.train` refuses.
-            rlox.distributed.PeerError: Another rank failed, died, or makes other calls.
+            ArgumentError: `total_timesteps` differs between ranks; also as for `Trainer.train`.
+            PeerError: Another rank failed, exited or made a different call.
         """
-        plan(self, total_timesteps)  # refuses on all ranks alike, before anything begins
+        plan(self, total_timesteps)  # raises before any collective operation
         checked = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
         ranks.barrier("train")
@@ -357,10 +361,10 @@ class DDPTrainer(Trainer):
             raise
 
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
-        """Save as `Trainer.save` does: rank 0 writes a checkpoint of all ranks; the others wait.
+        """Write a checkpoint of all ranks on rank 0, as `Trainer.save` does; the others wait.
 
-        Rank 0 may call it alone: the others send their states at their next call of `train`, `save`
-        or `load`, or where they leave the group.
+        Rank 0 may call this method alone, for example in a callback. The other ranks then send
+        their states at their next collective call, or when they leave the group.
         """
         ranks = self.group.ranks
         if not ranks.is_main_rank:
@@ -374,18 +378,18 @@ class DDPTrainer(Trainer):
 
 
 class PPOTrainer(DDPTrainer, trainers.PPOTrainer):
-    """PPO in several processes."""
+    """PPO trainer of a process group."""
 
     spec = replace(ALGORITHMS["ppo"], torch_learner=f"{_LEARNERS}PPO")
 
 
 class A2CTrainer(DDPTrainer, trainers.A2CTrainer):
-    """A2C in several processes."""
+    """A2C trainer of a process group."""
 
     spec = replace(ALGORITHMS["a2c"], torch_learner=f"{_LEARNERS}A2C")
 
 
 class SACTrainer(DDPTrainer, trainers.SACTrainer):
-    """SAC in several processes."""
+    """SAC trainer of a process group."""
 
     spec = replace(ALGORITHMS["sac"], torch_learner=f"{_LEARNERS}SAC")

@@ -1,8 +1,8 @@
-"""Rollouts and runs on a Ray cluster.
+"""Rollout collection and training runs on a Ray cluster.
 
-`actors="ray"` has the actors of IMPALA, and of PPO and A2C with `async_collect=True`, work there;
-`train_many` trains seeds and settings there. Both use the cluster that the program is connected to
-(`ray.init`), or that `RAY_ADDRESS` names, else a local one that is started.
+With `actors="ray"`, the actors of IMPALA (and of PPO and A2C with `async_collect=True`) run on the
+cluster. `train_many` trains seeds and settings on the cluster. Both use the connected cluster
+(`ray.init`), else the cluster at `RAY_ADDRESS`, else a new local cluster.
 """
 
 import logging
@@ -25,7 +25,7 @@ from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob
 from rlox.learners._actors import RolloutMessage, WorkerPlan, lag_bound
 from rlox.trainers import EnvLike, Trainer
 
-# Times that Ray repeats a rollout or a run whose process or machine was lost.
+# Number of times that Ray repeats a rollout or a run after the loss of its process or machine.
 _RETRIES = 3
 # Seconds between two checks for signals.
 _POLL = 0.2
@@ -34,7 +34,7 @@ _GRACE = 2.0
 
 
 def _connect() -> Any:
-    """Return the package ray, connected to a cluster."""
+    """Connect to a cluster, and return the module ray."""
     ray = load_extra("ray", "ray", "rlox.distributed.ray")
     if not ray.is_initialized():
         ray.init(logging_level=logging.WARNING)
@@ -42,7 +42,7 @@ def _connect() -> Any:
 
 
 class _Worker:
-    """Code of a Ray actor, which Ray restarts with the same plan if the process is lost."""
+    """Class of the Ray actors. Ray restarts a lost actor with the same plan."""
 
     def __init__(self, plan: CloudpickleWrapper) -> None:
         self._plan = plan
@@ -52,7 +52,7 @@ class _Worker:
         return RolloutWorker(self._plan.fn)  # type: ignore[arg-type]  # see `WorkerPlan.pickled`
 
     def collect(self, *request: Any) -> RolloutMessage | None:
-        """Return a rollout for the arguments of `Collector.collect`; None without arguments."""
+        """Return a rollout for arguments of `RolloutWorker.collect`; None without arguments."""
         worker = self._rollout_worker
         return worker.collect(*request) if request else None
 
@@ -65,8 +65,8 @@ class RayWorker:
     """Actor on a Ray cluster; see `rlox.learners._actors.Worker`.
 
     Args:
-        workers: Holds the weights in Ray's object store.
-        plan: Plan of the collector.
+        workers: Owner of the weights in Ray's object store.
+        plan: Plan of the rollout worker.
     """
 
     def __init__(self, workers: "RayWorkers", plan: WorkerPlan) -> None:
@@ -78,12 +78,12 @@ class RayWorker:
         self._pending = self.actor.collect.remote()
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
-        """Ask for a rollout with the weights of a version."""
+        """Request a rollout with the weights of a version."""
         ref = self._workers.store_weights(version, weights)
         self._pending = self.actor.collect.remote(seed, ref, self._normalizer)
 
     def poll(self, seconds: float) -> bool:
-        """Wait for an answer; return whether there is one."""
+        """Wait at most `seconds` for an answer, and return whether it has arrived."""
         return bool(self._ray.wait([self._pending], timeout=seconds)[0])
 
     def receive(self) -> Any:
@@ -95,7 +95,10 @@ class RayWorker:
 
 
 class RayWorkers:
-    """Ray actors of a learner with these settings.
+    """Ray actors of a learner.
+
+    Args:
+        config: Settings of the learner.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
@@ -108,7 +111,7 @@ class RayWorkers:
         self._workers: list[RayWorker] = []
 
     def store_weights(self, version: int, weights: Arrays) -> Any:
-        """Return the reference of the weights of a version in Ray's object store."""
+        """Return the object reference of a version's weights; store new weights first."""
         if version not in self._refs:
             self._refs[version] = self.ray.put(weights)
             for old in sorted(self._refs)[: -self._versions]:
@@ -121,11 +124,11 @@ class RayWorkers:
         return self._workers[-1]
 
     def end(self) -> None:
-        """Close the environments, if they do so soon, and end all workers."""
-        if not self.ray.is_initialized():  # a call would connect to another cluster
+        """Close the environments within a time limit, and kill all workers."""
+        if not self.ray.is_initialized():  # a Ray call would connect to another cluster
             return
         actors = [worker.actor for worker in self._workers]
-        with suppress(Exception):  # an actor has died, or the cluster is gone
+        with suppress(Exception):  # an actor or the cluster may be lost
             closing = [actor.close.remote() for actor in actors]
             self.ray.wait(closing, num_returns=len(closing), timeout=_GRACE)
         for actor in actors:
@@ -142,30 +145,35 @@ def train_many(
     on_result: many.ResultCallback | None = None,
     **common: Any,
 ) -> list[TrainResult]:
-    """Train as `rlox.train_many` does, with every run as a task of Ray that takes one CPU.
+    """Train as `rlox.train_many` does, with one Ray task of one CPU for each run.
 
-    Where a machine dies, Ray begins its runs anew on others. Run folders are on the machine that
-    trains, so use a `runs_dir` that all machines share. Ctrl-C ends all runs.
+    If a machine is lost, Ray restarts its runs on other machines, at most 3 times. Each run folder
+    is written on the machine that trains, so pass a `runs_dir` that all machines share. Ctrl-C
+    stops all runs.
 
     Args:
-        algorithm, env, seeds, total_timesteps, tell, **common: As for `rlox.train_many`, except
-            `workers` and `processes`.
+        algorithm: Name of the algorithm, or class of a trainer.
+        env: As for `rlox.train_many`.
+        seeds: Seeds, one run per seed.
+        total_timesteps: Steps of each run.
+        on_result: As for `rlox.train_many`.
+        **common: As for `rlox.train_many`, without `workers` and `processes`.
 
     Returns:
-        A result for each run, in the order of the settings and their seeds.
+        One result per run, ordered by settings and then by seeds.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-            `rlox.train_many` raises errors of its own.
+        ArgumentTypeError: `workers` or `processes` is passed; also as for `rlox.train_many`.
 
     Example:
-        >>> from rlox.distributed import ray# doctest: +SKIP
+        >>> from rlox.distributed import ray  # doctest: +SKIP
         >>> results = ray.train_many("ppo", "CartPole-v1", range(10), 100_000)  # doctest: +SKIP
     """
     for name in ("workers", "processes"):
         if name in common:
-            expected = "no such argument of train_many on a cluster"
-            raise ArgumentTypeError(name, expected, short_repr(common[name]), "leave it out")
+            expected = "no value, because Ray schedules the runs"
+            raise ArgumentTypeError(name, expected, short_repr(common[name]), "remove the argument")
     checked = many.make_runs(
         algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
     )
@@ -173,7 +181,7 @@ def train_many(
 
 
 def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
-    """Run jobs as tasks; yield each number and outcome. Ray schedules the tasks."""
+    """Run jobs as Ray tasks; yield the index and the outcome of each job."""
     ray = _connect()
     task = ray.remote(num_cpus=1, max_retries=_RETRIES)(TrainJob.run)
     pending = {task.remote(job): index for index, job in enumerate(jobs)}
@@ -186,7 +194,7 @@ def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -
         with scope.calling(cancel):
             while pending:
                 for ref in ray.wait(list(pending), timeout=_POLL)[0]:
-                    number = pending.pop(ref)
+                    index = pending.pop(ref)
                     outcome: RunOutcome
                     try:
                         outcome = ray.get(ref)
@@ -194,6 +202,6 @@ def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -
                         continue
                     except ray.exceptions.RayError as error:
                         outcome = getattr(error, "cause", None) or error
-                    yield number, outcome
+                    yield index, outcome
     finally:
-        cancel(force=True)  # where the caller does not go on
+        cancel(force=True)  # the caller may close the generator early

@@ -1,10 +1,10 @@
-"""Environments and actors of workers on other machines, which the program `rlox worker` is.
+"""Environments and actors in gRPC workers, which `rlox worker` starts on other machines.
 
-`RemoteVecEnv` steps environments there; `actors="grpc://host:port,host:port"` (`grpcs://` with TLS;
-behind it waits, such as `?reply_timeout=60`) has workers collect whole rollouts for IMPALA, and for
-PPO and A2C with `async_collect=True`. Where a worker is lost, another one, or the same when it is
-back, does again what was lost: the same seeds give the same trajectories as here, and no transition
-is lost or doubled.
+`RemoteVecEnv` steps environments in workers. With `actors="grpc://host:port,host:port"` (`grpcs://`
+for TLS, timeouts as in `?reply_timeout=60`), workers collect whole rollouts for IMPALA, and for PPO
+and A2C with `async_collect=True`. If a worker is lost, another worker (or the same worker when it
+is back) repeats the lost work. The trajectories equal those of local environments with the same
+seeds, and no transition is lost or duplicated.
 """
 
 import os
@@ -23,20 +23,20 @@ from rlox._validation import check_int, short_repr, worker_addresses
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, gae_lambda, lag_bound, ring
 
-# What clients of workers beyond this machine are told by: the token, and who signed certificates.
+# Environment variables with the token, the CA certificate file and the TLS domain of workers.
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
 
 
 def load_extension() -> Any:
-    """The extension, with what workers need.
+    """Return the extension module after a check that it supports gRPC workers.
 
     Raises:
-        ModuleNotFoundError: It was built without.
+        ModuleNotFoundError: The extension was built without the feature grpc.
     """
     if not hasattr(_rlox, "remote_env"):
         raise ModuleNotFoundError(
-            "rlox.distributed.remote: expected an extension that was built with the feature grpc, "
-            "got one without; build it with: --features pyo3/abi3-py310,grpc"
+            "rlox.distributed.remote: the extension was built without the feature grpc; build it "
+            "with: --features pyo3/abi3-py310,grpc"
         )
     return _rlox
 
@@ -47,59 +47,63 @@ def make_connection_options(
     tls_domain: str | None = None,
     **waits: float,
 ) -> dict[str, Any]:
-    """How workers are reached, as the extension takes it; what is None, environment variables say.
+    """Return connection options for the extension; environment variables replace None.
 
     Raises:
-        OSError: The file of the certificate cannot be read.
-        ValueError: It holds none.
+        OSError: The certificate file cannot be read.
+        ArgumentError: The certificate file has no PEM certificate.
     """
     path = os.environ.get(CA) if tls_ca is None else tls_ca
-    signer = None if path is None else Path(path).read_bytes()
-    if signer is not None and b"-----BEGIN CERTIFICATE-----" not in signer:
+    certificate = None if path is None else Path(path).read_bytes()
+    if certificate is not None and b"-----BEGIN CERTIFICATE-----" not in certificate:
         raise ArgumentError(
             "tls_ca",
-            "a file with a certificate as PEM",
-            f"{str(path)!r} without",
-            "pass that of who signed the workers' certificates",
+            "a file with a PEM certificate",
+            f"{str(path)!r} without one",
+            "pass the certificate of the CA that signed the workers' certificates",
         )
     return {
         "token": os.environ.get(TOKEN) if token is None else token,
-        "tls_ca": None if signer is None else signer.decode("ascii", "replace"),
+        "tls_ca": None if certificate is None else certificate.decode("ascii", "replace"),
         "tls_domain": os.environ.get(DOMAIN) if tls_domain is None else tls_domain,
         **waits,
     }
 
 
 class RemoteVecEnv(VecEnv):
-    """Native environments that workers step, as if they were here.
+    """Vector environment whose native environments are stepped by gRPC workers.
 
-    They are shared evenly over the workers. A step is sent to all before any is waited for. The
-    client keeps where they stood at most `snapshot_every` steps ago and what was done since: with
-    that, another worker goes on where one was lost.
+    The workers share the environments evenly, and step them at the same time. The client stores
+    snapshots of the environments and the requests since the last snapshot. If a worker is lost,
+    another worker restores the snapshot and repeats the requests.
 
     Args:
-        addresses: Of workers, "host:port", or "https://host:port" for those that speak TLS.
-        n: How many environments.
-        seed: Of the first: environment i has seed + i. None takes one from the system.
-        env_id: The id of a native environment.
-        token: What workers ask for that were started with one. None: `RLOX_WORKER_TOKEN`.
-        tls_ca: A file with the certificate (PEM) of who signed theirs. None: `RLOX_WORKER_CA`.
-        tls_domain: The name in their certificates, where it is not that of the address. None:
+        addresses: Addresses of workers: "host:port", or "https://host:port" with TLS.
+        n: Number of environments.
+        seed: Seed of the first environment; environment i has seed + i. None draws a random seed.
+        env_id: Id of a native environment.
+        token: Token of workers that require one. None: `RLOX_WORKER_TOKEN`.
+        tls_ca: PEM file with the certificate of the CA that signed the workers' certificates.
+            None: `RLOX_WORKER_CA`.
+        tls_domain: Name in the workers' certificates if it differs from the address. None:
             `RLOX_WORKER_DOMAIN`.
-        connect_timeout: Seconds that a connection may take; the first is tried again for so long.
-        keepalive_timeout: Seconds without a word from a worker after which it counts as lost. More
-            than it takes to send the policy's weights, which the question waits for.
-        reply_timeout: Seconds that an answer may take, after which a worker counts as lost.
-        recovery_timeout: Seconds that it is tried to go on elsewhere, all lost workers together.
-        snapshot_every: Steps between two snapshots.
-        **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps`, and the environment's
-            own.
+        connect_timeout: Seconds until a connection attempt fails. The first connection is retried
+            for the same time.
+        keepalive_timeout: Seconds without any message until a worker counts as lost. Must exceed
+            the time to send the policy's weights, which delay keepalive messages.
+        reply_timeout: Seconds without a reply until a worker counts as lost.
+        recovery_timeout: Seconds to replace all workers that are lost during one call.
+        snapshot_every: Number of steps between two snapshots.
+        **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps` and keywords of the
+            environment.
 
     Raises:
-        ValueError: As for `VecEnv`; more workers than environments, an address that is none, a
-            worker with another token, protocol, or other environments.
-        RuntimeError: A worker that does not answer; the message names it.
+        ArgumentTypeError: `addresses` is not a list of str; also as for `VecEnv`.
+        ArgumentError: There are more workers than environments, an address is invalid, or the
+            token, protocol or environments of a worker differ; also as for `VecEnv`.
+        RuntimeError: A worker does not answer. The message contains the address.
         ModuleNotFoundError: The extension was built without the feature grpc.
+        OSError: The file `tls_ca` cannot be read.
 
     Example:
         >>> env = RemoteVecEnv(["127.0.0.1:50051"], 8, seed=1)  # doctest: +SKIP
@@ -122,7 +126,7 @@ class RemoteVecEnv(VecEnv):
         snapshot_every: int = 64,
         **kwargs: Any,
     ) -> None:
-        reach = make_connection_options(
+        options = make_connection_options(
             token,
             tls_ca,
             tls_domain,
@@ -133,15 +137,15 @@ class RemoteVecEnv(VecEnv):
             snapshot_every=check_int("snapshot_every", snapshot_every, 1),
         )
         value: object = addresses
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
-        if not listed or not all(isinstance(one, str) for one in addresses):
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if not is_list or not all(isinstance(address, str) for address in addresses):
             raise ArgumentTypeError(
                 "addresses",
-                "a list of workers' addresses",
+                "a list of worker addresses (str)",
                 short_repr(addresses),
-                'pass for example ["127.0.0.1:50051"]',
+                'pass a list such as ["127.0.0.1:50051"]',
             )
-        self.addresses = [one if "://" in one else f"http://{one}" for one in addresses]
+        self.addresses = [x if "://" in x else f"http://{x}" for x in addresses]
         remote_env = load_extension().remote_env
 
         def make(
@@ -155,7 +159,7 @@ class RemoteVecEnv(VecEnv):
                 autoreset_mode=mode,
                 max_episode_steps=limit,
                 kwargs=kwargs,
-                reach=reach,
+                reach=options,
             )
             return native
 
@@ -165,11 +169,12 @@ class RemoteVecEnv(VecEnv):
         super().__init__(n, seed, env_id, **kwargs)
 
     def faults(self) -> dict[str, float]:
-        """What went wrong with workers so far, and was made good.
+        """Return counts of lost and recovered sessions.
 
         Returns:
-            "lost", sessions; "recovered", those that went on elsewhere; "replayed", requests made
-            again for it; "longest", the seconds of the longest recovery.
+            "lost": number of lost sessions; "recovered": number of sessions that another worker
+            continued; "replayed": number of repeated requests; "longest": seconds of the longest
+            recovery.
         """
         faults: dict[str, float] = self._faults()
         return faults
@@ -178,25 +183,24 @@ class RemoteVecEnv(VecEnv):
 def start_remote_actors(
     env: VecEnv, config: Any, weights: NativePolicy | Arrays, seed: int, stream: np.random.Generator
 ) -> Actors:
-    """Actors whose environments and policies are workers'.
+    """Start actors whose environments and policies run in gRPC workers.
 
     Args:
-        env: The learner's, of whose kind theirs are.
-        config: `actors` names the workers, and how long they are waited for; it has `num_actors`,
-            `max_lag` and `lockstep` beside the settings of rollouts.
-        weights: To begin with, of a policy on native networks.
-        seed: Of the first environment.
-        stream: Where each rollout's seed comes from.
+        env: Environments of the learner; the workers create the same kind.
+        config: Settings of the learner; `actors` has the addresses and timeouts of the workers.
+        weights: Initial weights of the policy, which uses native networks.
+        seed: Seed of the first environment.
+        stream: Random stream from which the seed of each rollout is drawn.
 
     Raises:
-        ValueError: What workers refuse.
-        RuntimeError: One that does not answer.
+        ArgumentError: A worker rejects the environments or the policy.
+        RuntimeError: A worker does not answer.
     """
     buffers = ring(env, config)
     arguments = dict(env._init_kwargs)
-    named = worker_addresses(config.actors)
-    assert named is not None, "the configuration has been checked"
-    addresses, waits = named
+    workers = worker_addresses(config.actors)
+    assert workers is not None, "the configuration has been checked"
+    addresses, waits = workers
     native, faults = load_extension().remote_actors(
         addresses,
         arguments.pop("env_id"),

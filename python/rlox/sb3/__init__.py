@@ -1,6 +1,6 @@
-"""Models with the interface of Stable-Baselines3 2, around `rlox.trainers`.
+"""Models with the interface of Stable-Baselines3 2, based on `rlox.trainers`.
 
-`docs/sb3.md` lists what is equal, what differs and what is not supported.
+`docs/sb3.md` lists the equal, different and unsupported features.
 
 >>> from rlox.sb3.models import PPO
 >>> model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=1).learn(128)

@@ -1,4 +1,4 @@
-"""Callbacks and logs of `learn`: functions, rlox's own, the table of `verbose=1`, TensorBoard."""
+"""Callbacks and loggers of `Model.learn`."""
 
 import os
 import re
@@ -24,41 +24,48 @@ _STEPS = "time/total_timesteps"
 
 
 class StoppingFunction(FunctionCallback):
-    """Function of (trainer, metrics) that ends the run by returning False."""
+    """Callback for a function of (trainer, metrics) that stops the run by returning False."""
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Call the function."""
+        """Call the function, and stop the run if the result is False."""
         if self._function(trainer, metrics) is False:
             trainer.stop("callback=")
 
 
 class StepCount(Callback):
-    """Count the steps in metrics from those of an earlier `learn`; precedes other callbacks."""
+    """Callback that subtracts the steps of earlier `learn` calls; precedes other callbacks.
+
+    Args:
+        first: Number of steps to subtract.
+    """
 
     def __init__(self, first: int) -> None:
         self._first = first
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Replace the number of steps."""
+        """Replace the number of steps in the metrics."""
         metrics[_STEPS] = trainer.timesteps - self._first
 
 
 class Table(Callback):
-    """Write the metrics to stdout.
+    """Callback that writes the metrics to stdout as a table.
 
     Args:
         interval: Iterations between two tables, or episodes if there is a replay buffer.
     """
 
     def __init__(self, interval: int) -> None:
-        self._interval, self._iterations, self._tables = interval, 0, 0
+        self._interval = interval
+        self._iterations = 0
+        self._tables = 0
 
     def on_train_start(self, trainer: "Trainer") -> None:
-        """Count from here."""
-        self._iterations, self._tables = 0, self._count_tables(trainer)
+        """Reset the counts."""
+        self._iterations = 0
+        self._tables = self._count_tables(trainer)
 
     def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Write a table if one is due."""
+        """Write a table if the interval has passed."""
         self._iterations += 1
         if (count := self._count_tables(trainer)) > self._tables:
             self._tables = count
@@ -77,16 +84,16 @@ def make_callbacks(
 
     Args:
         callback: None, a function, an `rlox.callbacks.Callback`, or a list of these.
-        algorithm: Name of the algorithm, for the default of `log_interval`.
-        verbose: Write tables if above 0.
+        algorithm: Name of the algorithm, which determines the default of `log_interval`.
+        verbose: Verbosity; 0 writes no tables.
         log_interval: As for `Table`; None: Stable-Baselines3's default.
-        first: Steps of earlier calls that do not count.
+        first: Number of steps before the count starts.
 
     Raises:
-        TypeError: A callback of Stable-Baselines3, or something else.
+        ArgumentTypeError: A callback is from Stable-Baselines3, or has an unsupported type.
     """
-    listed = callback if isinstance(callback, list | tuple) else [callback]
-    callbacks = [StepCount(first), *(_as_callback(item) for item in listed if item is not None)]
+    items = callback if isinstance(callback, list | tuple) else [callback]
+    callbacks = [StepCount(first), *(_as_callback(item) for item in items if item is not None)]
     interval = _INTERVALS[algorithm] if log_interval is None else log_interval
     return [*callbacks, Table(interval)] if verbose else callbacks
 
@@ -97,8 +104,8 @@ def _as_callback(callback: Any) -> Callback:
         raise ArgumentTypeError(
             "callback",
             "a function of (trainer, metrics) or an rlox.callbacks.Callback",
-            f"Stable-Baselines3's {short_repr(callback)}",
-            "derive it from rlox.callbacks.Callback",
+            f"a Stable-Baselines3 callback, {short_repr(callback)}",
+            "derive the class from rlox.callbacks.Callback",
         )
     if callable(callback) and not isinstance(callback, type | Callback):
         return StoppingFunction(callback)
@@ -106,26 +113,26 @@ def _as_callback(callback: Any) -> Callback:
 
 
 class _Log(TensorBoardLogger):
-    """TensorBoard log whose steps are those of the metrics."""
+    """TensorBoard logger that uses the step count in the metrics."""
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        """Write scalars."""
+        """Write the metrics as scalars."""
         super().write(metrics, int(metrics[_STEPS]))
 
 
 def log_folder(path: Any) -> str | None:
-    """Check `tensorboard_log`; None: no log."""
+    """Check `tensorboard_log`, and return the folder as a str; None: no log."""
     folder = check_path("tensorboard_log", path)
     return None if folder is None else os.fspath(folder)
 
 
 def make_loggers(folder: str | None, name: str, *, new: bool) -> list[Logger]:
-    """Return the log of a call of `learn`: `folder/NAME_1`, and so on.
+    """Return the loggers of a `learn` call; the log is `folder/NAME_1`, and so on.
 
     Args:
         folder: Folder of the logs; None: no log.
-        name: Name of the log, before the number.
-        new: Whether the number is a new one, or that of the last log.
+        name: Name of the log, without the number.
+        new: Whether to use a new number. False: continue the log with the highest number.
     """
     check_str("tb_log_name", name)
     if folder is None:

@@ -1,8 +1,8 @@
-"""Checkpoints from Stable-Baselines3's zips: `python -m rlox.sb3.convert IN OUT --env ID --trust`.
+"""Conversion of Stable-Baselines3's zips: `python -m rlox.sb3.convert IN OUT --env ID --trust`.
 
-No code of a file runs. Of a zip, `data` is read as JSON, without the pickles in it, and tensors by
-`torch.load(weights_only=True)`. The pickle of a VecNormalize is read with a stub for each class.
-What `trust` stands for is the trust in these readers: a flaw in one would meet foreign bytes.
+No code of a file is executed. The `data` of a zip is read as JSON without its pickles, and tensors
+are read with `torch.load(weights_only=True)`. The pickle of a VecNormalize is read with a stub for
+each class. `trust` is required because a bug in one of these readers could be exploited.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_set
 from rlox.trainers import EnvLike, Trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
-# Key that only one algorithm's `data` has; the first that is found counts.
+# Keys of `data` that identify the algorithm. The first key found decides.
 _ALGORITHMS = {
     "clip_range": "ppo",
     "policy_delay": "td3",
@@ -41,7 +41,7 @@ _ALGORITHMS = {
     "exploration_fraction": "dqn",
     "gae_lambda": "a2c",
 }
-_PICKLED = ":serialized:"  # marks a value of `data` that is a pickle
+_PICKLED = ":serialized:"  # key of a pickle in `data`
 _CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
 _NUMBER = r"([-+.\deE]+)"
 _CONSTANT = re.compile(rf"(?:ConstantSchedule\(val=)?{_NUMBER}\)?")
@@ -51,7 +51,7 @@ _LAYER = re.compile(r"(.+)\.(\d+)\.(weight|bias)")
 _SEPARATE = {"policy_kwargs", "verbose", "device", "learning_rate", "clip_range", "seed", *FIXED}
 _ON_POLICY_NETS = {"mlp_extractor.policy_net": "actor", "mlp_extractor.value_net": "critic"}
 _CRITICS = {f"critic{end}.qf{i}": f"critic{end}.qf{i}" for end in ("", "_target") for i in (0, 1)}
-# From names of Stable-Baselines3's networks to rlox's; layers keep their numbers.
+# Names of networks in Stable-Baselines3 and in rlox. Layer numbers are the same.
 _NETS: dict[str, dict[str, str]] = {
     "ppo": _ON_POLICY_NETS,
     "a2c": _ON_POLICY_NETS,
@@ -69,7 +69,7 @@ class Converted:
     backend: str
     path: str
     unread: tuple[str, ...]
-    """Settings that only pickles of the zip hold; they have Stable-Baselines3's defaults."""
+    """Settings that the zip stores as pickles; the checkpoint has Stable-Baselines3's defaults."""
 
 
 @rename_arguments(KEYWORDS)
@@ -83,32 +83,38 @@ def convert(
     backend: Backend = "auto",
     **keywords: Any,
 ) -> Converted:
-    """Write a checkpoint whose `predict` is that of a model saved by Stable-Baselines3.
+    """Convert a model saved by Stable-Baselines3 to a checkpoint with the same predictions.
 
-    The model is a PPO, A2C, DQN, SAC or TD3 with its MlpPolicy. The checkpoint has its networks,
+    Supported models are PPO, A2C, DQN, SAC and TD3 with MlpPolicy. The checkpoint has the networks,
     target networks, temperature (SAC) and settings, but no optimizer state, step counts or replay.
 
     Args:
         source: Path of the zip.
         path: Path of the checkpoint, a folder.
-        env: Environment of the model, as for the trainers. The spaces come from it, as they are
-            pickles in the zip; the texts about them in the zip must agree.
-        trust: Must be True; see this module.
-        vecnormalize: File that `VecNormalize.save` wrote, a pickle, of which no code runs.
+        env: Environment of the model, as for the trainers. The spaces of the environment are used
+            because the zip stores spaces as pickles; their descriptions in the zip must match.
+        trust: Must be True; see the module documentation.
+        vecnormalize: File of `VecNormalize.save`, a pickle that is read without executing code.
         backend: As for the trainers.
-        **keywords: Keywords of Stable-Baselines3, instead of those of the zip.
+        **keywords: Keywords of Stable-Baselines3 that replace the values in the zip.
+
+    Returns:
+        Algorithm, backend and path of the checkpoint, and the settings that could not be read.
 
     Raises:
-        ValueError: `trust` is not True; the zip has another policy or other spaces.
-        rlox.CorruptFileError: The zip or the pickle is damaged.
-        FileNotFoundError, FileExistsError, OSError: Of the files.
-        ModuleNotFoundError, RuntimeError: PyTorch is not installed, or older than 2.6.
-        TypeError: An unknown keyword.
+        ArgumentError: `trust` is not True, the zip has an unsupported policy, setting or other
+            spaces than `env`, or `vecnormalize` is not a complete pickle.
+        ArgumentTypeError: A keyword is unknown, or a setting has an invalid type.
+        CorruptFileError: The zip is damaged, or `vecnormalize` has other content.
+        FileNotFoundError: `source` or `vecnormalize` does not exist.
+        FileExistsError, OSError: The checkpoint cannot be written.
+        ModuleNotFoundError: PyTorch is not installed.
+        RuntimeError: PyTorch is older than 2.6.
     """
     if not check_bool("trust", trust, fix="pass True for files whose origin you trust"):
         raise ArgumentError(
             "trust",
-            "True, as a zip of Stable-Baselines3 can hold code",
+            "True, because a zip of Stable-Baselines3 can contain code",
             "False",
             "pass trust=True, or --trust, for files whose origin you trust",
         )
@@ -137,7 +143,7 @@ class Archive:
     """Content of a zip, without its pickles."""
 
     data: dict[str, Any]
-    """Settings as JSON, and texts about pickled ones."""
+    """Settings from JSON; pickled settings are described by strings."""
     weights: Arrays
     """Parameters of the policy."""
     variables: Arrays
@@ -149,7 +155,7 @@ class Archive:
         _check_torch()
         if not file.is_file():
             raise FileNotFoundError(
-                f"source: expected a zip of Stable-Baselines3, got {file}; pass the path of one"
+                f"source: {file} is not a file; pass the path of a zip of Stable-Baselines3"
             )
         member = "data"
         try:
@@ -161,36 +167,40 @@ class Archive:
                 variables = _tensors(opened, member) if member in opened.namelist() else {}
         except MemoryError:
             raise
-        except Exception as error:  # of zipfile, the libraries that decompress, JSON and torch
+        except Exception as error:  # zipfile, decompressors, JSON and torch raise many types
             raise _damaged(file, error, "Stable-Baselines3", member) from error
         return Archive(data, weights, variables)
 
     def texts(self, name: str) -> dict[str, Any]:
-        """Return the texts about a pickled value, or a plain dict."""
+        """Return the description of a pickled value, or a dict from JSON; {} for other values."""
         value = self.data.get(name)
         return value if isinstance(value, dict) else {}
 
     def algorithm(self) -> str:
-        """Return the algorithm; other ones, and other policy classes, are rejected."""
+        """Return the name of the algorithm.
+
+        Raises:
+            ArgumentError: The algorithm or the policy class is not supported.
+        """
         found = next((name for key, name in _ALGORITHMS.items() if key in self.data), None)
         module = str(self.texts("policy_class").get("__module__", ""))
         if found is None or not module.startswith("stable_baselines3."):
-            got = module or ", ".join(sorted(self.data)[:5]) or "none of them"
+            got = module or ", ".join(sorted(self.data)[:5]) or "no settings"
             raise ArgumentError(
                 "data",
-                "PPO, A2C, DQN, SAC or TD3 with Stable-Baselines3's own policy",
+                "PPO, A2C, DQN, SAC or TD3 with a policy of Stable-Baselines3",
                 got,
-                "only these are converted",
+                "use a zip of one of these models",
             )
         return found
 
     def schedule(self, name: str) -> Any:
-        """Return the value of a schedule, or a function if it falls linearly to 0, or None."""
+        """Return a constant, a function that decreases linearly to 0, or None if unknown."""
         value = self.data.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         text = str(self.texts(name).get("value_schedule", ""))
-        with suppress(ValueError):  # of a text that only looks like a number
+        with suppress(ValueError):  # the patterns also match some invalid numbers
             if found := _CONSTANT.fullmatch(text):
                 return float(found[1])
             if (found := _LINEAR.fullmatch(text)) and (float(found[2]), float(found[3])) == (0, 1):
@@ -200,15 +210,15 @@ class Archive:
 
 
 def _check_torch() -> None:
-    """Check that torch's reader of tensors runs no code: see CVE-2025-32434."""
-    check_torch("the weights of such a zip are torch's")
+    """Check that `torch.load(weights_only=True)` executes no code (CVE-2025-32434)."""
+    check_torch("the zip stores weights as torch tensors")
     import torch
 
     version = str(torch.__version__)
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < (2, 6):
         raise RuntimeError(
-            f"torch: expected 2.6 or newer, as older ones can run code of a file, got {version}; "
-            "pip install --upgrade torch"
+            "torch: expected version 2.6 or newer, because older versions can execute code of a "
+            f"file, got {version}; run pip install --upgrade torch"
         )
 
 
@@ -221,7 +231,7 @@ def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
     for name, tensor in (loaded or {}).items():
         array = np.ascontiguousarray(tensor.detach().float().numpy())
         if not np.isfinite(array).all():
-            raise NonFiniteError(str(name), "finite numbers", "others")
+            raise NonFiniteError(str(name), "finite numbers", "NaN or infinity")
         arrays[str(name)] = array
     return arrays
 
@@ -236,7 +246,7 @@ def _damaged(
 def _keywords(
     algorithm: str, archive: Archive, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keywords of the zip, and the names of those that only pickles hold."""
+    """Return the keywords of the zip, and the names of keywords that are pickles only."""
     keywords: dict[str, Any] = {"policy_kwargs": _policy_kwargs(archive)}
     unread = []
     for name in DEFAULTS[algorithm]:
@@ -263,12 +273,12 @@ def _keywords(
 
 
 def _policy_kwargs(archive: Archive) -> dict[str, Any]:
-    """Return `policy_kwargs` without the widths; classes are their names."""
+    """Return `policy_kwargs` without `net_arch`, and with names instead of classes."""
     is_a2c = archive.algorithm() == "a2c"
     keywords: dict[str, Any] = {}
     for name, value in archive.texts("policy_kwargs").items():
         found = _CLASS.fullmatch(value) if isinstance(value, str) else None
-        if name.startswith("optimizer_"):  # of which only A2C has a choice
+        if name.startswith("optimizer_"):  # only A2C supports several optimizers
             if is_a2c:
                 keywords[name] = found[1] if found else _without_defaults(value)
         elif not (name.startswith(":") or name == "net_arch"):
@@ -279,7 +289,7 @@ def _policy_kwargs(archive: Archive) -> dict[str, Any]:
 
 
 def _without_defaults(keywords: Any) -> Any:
-    """Return an optimizer's keywords without those that have torch's defaults."""
+    """Return an optimizer's keywords without the keywords that equal torch's defaults."""
     defaults = {"alpha": 0.99, "weight_decay": 0}
     if not isinstance(keywords, dict):
         return keywords
@@ -287,16 +297,16 @@ def _without_defaults(keywords: Any) -> Any:
 
 
 def _rename(algorithm: str, archive: Archive) -> Arrays:
-    """Return the parameters by the names of rlox's networks."""
+    """Return the parameters with the names of rlox's networks."""
     nets, rest, networks = _NETS[algorithm], dict(archive.weights), Arrays()
     for name in archive.weights:
         found = _LAYER.fullmatch(name)
         if found and found[1] in nets:
             networks[f"{nets[found[1]]}.{found[2]}.{found[3]}"] = rest.pop(name)
     layers = [name.rpartition(".")[0].rpartition(".")[0] for name in networks if "weight" in name]
-    end = {net: 2 * layers.count(net) for net in ("actor", "critic")}  # activations count, too
+    end = {net: 2 * layers.count(net) for net in ("actor", "critic")}  # activations have numbers
     for part in ("weight", "bias"):
-        # SAC's last layer has mean and deviation, or the mean of gSDE before a layer that clips.
+        # SAC's last layer outputs mean and log_std; with gSDE, the mean before a clipping layer.
         last = [f"actor.mu.{part}", f"actor.log_std.{part}"]
         last = last if last[0] in rest else [f"actor.mu.0.{part}"]
         heads = [(f"action_net.{part}",), (f"value_net.{part}",)]
@@ -311,8 +321,8 @@ def _rename(algorithm: str, archive: Archive) -> Arrays:
         raise ArgumentError(
             "policy.pth",
             f"the parameters of {algorithm.upper()}'s MlpPolicy",
-            f"{min(rest)!r}, too",
-            "only that policy is converted",
+            f"the additional parameter {min(rest)!r}",
+            "convert a model with MlpPolicy",
         )
     if algorithm == "sac" and "log_ent_coef" in archive.variables:
         networks["log_alpha"] = archive.variables["log_ent_coef"].reshape(1)
@@ -323,7 +333,7 @@ def _rename(algorithm: str, archive: Archive) -> Arrays:
 
 
 def _hidden_layers(networks: Arrays, net: str) -> tuple[int, ...]:
-    """Return the widths of the hidden layers of a network."""
+    """Return the sizes of the hidden layers of a network."""
     layers = ((_LAYER.fullmatch(name), len(array)) for name, array in networks.items())
     widths = {int(x[2]): n for x, n in layers if x and x[1] == net and x[3] == "weight"}
     return tuple(widths[layer] for layer in sorted(widths))[:-1]
@@ -344,7 +354,7 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
                 "policy.pth",
                 f"{name} of shape {shapes[0]}",
                 str(shapes[1]),
-                "actor and critic have the same hidden layers, and there are two critics",
+                "convert a model with equal hidden layers in actor and critic, and two critics",
             )
     normalizer = dict(state.normalizer)
     for name, old in normalizer.items():
@@ -363,9 +373,10 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
 
 
 def _check_spaces(archive: Archive, env: Any) -> None:
-    """Check that the environment has the spaces that the texts of the zip describe."""
-    for kind in ("observation", "action"):
-        space, texts = getattr(env, f"single_{kind}_space"), archive.texts(f"{kind}_space")
+    """Check that the spaces of the environment match their descriptions in the zip."""
+    for name in ("observation", "action"):
+        space = getattr(env, f"single_{name}_space")
+        texts = archive.texts(f"{name}_space")
         cls, shape = _CLASS.fullmatch(str(texts.get(":type:", ""))), texts.get("_shape")
         differs = cls is not None and cls[1] != type(space).__name__
         differs |= isinstance(shape, list) and tuple(shape) != tuple(space.shape or ())
@@ -380,14 +391,14 @@ def _check_spaces(archive: Archive, env: Any) -> None:
             }
             raise ArgumentError(
                 "env",
-                f"the {kind} space of the model, {description}",
+                f"the {name} space of the model, {description}",
                 str(space),
-                "pass the environment that it was trained in",
+                "pass the environment in which the model was trained",
             )
 
 
 def _agrees(text: Any, array: npt.NDArray[Any]) -> bool:
-    """Return whether NumPy's text of an array is this array, or cannot be compared."""
+    """Return whether a string of NumPy describes the array, or cannot be compared."""
     if not isinstance(text, str) or "..." in text:
         return True
     try:
@@ -409,9 +420,9 @@ def _normalizer_settings(statistics: Mapping[str, Any], gamma: float) -> dict[st
         if statistics[name] != value:
             raise ArgumentError(
                 "vecnormalize",
-                f"{name} = {value:g}, as trainers have no other",
+                f"{name} = {value:g}, because trainers support no other value",
                 f"{statistics[name]:g}",
-                "normalize in a wrapper of the environment",
+                "normalize in an environment wrapper",
             )
     names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
     return {name: statistics[other] for name, other in names.items()}
@@ -421,12 +432,13 @@ def read_statistics(file: Path) -> dict[str, Any]:
     """Return the settings of a saved VecNormalize, and the statistics "obs" and "return".
 
     Raises:
-        FileNotFoundError: There is no file.
-        ValueError: The file holds something else, or statistics of a Dict of observations.
+        FileNotFoundError: The file does not exist.
+        ArgumentError: The file is not a complete pickle.
+        CorruptFileError: The file has other content, such as statistics of Dict observations.
     """
     if not file.is_file():
         raise FileNotFoundError(
-            f"vecnormalize: expected a file, got {file}; pass the one that VecNormalize.save wrote"
+            f"vecnormalize: {file} is not a file; pass the file that VecNormalize.save wrote"
         )
     saved = read_pickle(file.read_bytes())
     try:
@@ -444,14 +456,14 @@ def read_statistics(file: Path) -> dict[str, Any]:
 
 
 class PickleStub:
-    """Stand-in for an object in a pickle: the name of its class, arguments and state."""
+    """Placeholder for an object in a pickle, with the class name, arguments and state."""
 
     qualified_name = ""
     args: tuple[Any, ...]
     state: Any
 
     def __new__(cls, *args: object, **keywords: object) -> "PickleStub":
-        """Keep the arguments."""
+        """Store the arguments."""
         stub = super().__new__(cls)
         stub.args, stub.state = args, None
         return stub
@@ -462,15 +474,15 @@ class PickleStub:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type[PickleStub]:
-        """Return a stub; nothing is imported."""
+        """Return a stub class without importing anything."""
         return type("PickleStub", (PickleStub,), {"qualified_name": f"{module}.{name}"})
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return the content of a pickle, with a stub for each object of a class.
+    """Return the content of a pickle, with a stub instead of each class instance.
 
     Raises:
-        ValueError: The pickle is damaged.
+        ArgumentError: The pickle is damaged.
 
     >>> import fractions
     >>> stub = read_pickle(pickle.dumps({"half": fractions.Fraction(1, 2)}))["half"]
@@ -479,13 +491,16 @@ def read_pickle(data: bytes) -> Any:
     """
     try:
         return _Unpickler(io.BytesIO(data)).load()
-    except Exception as error:  # whatever a damaged pickle raises
-        expected = "plain objects and arrays"
+    except Exception as error:  # damaged pickles raise many types
+        expected = "a complete pickle"
         raise ArgumentError("pickle", expected, one_line(error), "use another copy") from error
 
 
 def as_array(value: Any) -> npt.NDArray[np.float64]:
-    """Return a number, or the stub of an array of float32 or float64, as an array.
+    """Convert a number, or the stub of a float32 or float64 array, to a float64 array.
+
+    Raises:
+        ArgumentError: `value` is something else.
 
     >>> as_array(read_pickle(pickle.dumps(np.array([1.0, 2.5]))))
     array([1. , 2.5])
@@ -502,8 +517,8 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
                 data, dtype, shape, order = value.args
             case _:  # "scalar"
                 (dtype, data), shape = value.args, ()
-        kind = {"f4": np.float32, "f8": np.float64}[dtype.args[0]]
-        numbers = np.frombuffer(bytes(data), np.dtype(kind).newbyteorder(dtype.state[1]))
+        scalar_type = {"f4": np.float32, "f8": np.float64}[dtype.args[0]]
+        numbers = np.frombuffer(bytes(data), np.dtype(scalar_type).newbyteorder(dtype.state[1]))
         array: npt.NDArray[np.float64] = numbers.reshape(shape, order=order).astype(np.float64)
     except (AttributeError, TypeError, ValueError, LookupError) as error:
         expected = "an array of float32 or float64"
@@ -512,24 +527,27 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Convert a zip, and return the exit code: 0, or 1 after a line that names the error."""
-    description = "Write a checkpoint of rlox from a zip of Stable-Baselines3's."
+    """Convert a zip, and return the exit code: 0, or 1 after an error message."""
+    description = "Convert a zip of Stable-Baselines3 to a checkpoint of rlox."
     parser = argparse.ArgumentParser("python -m rlox.sb3.convert", description=description)
-    parser.add_argument("source", metavar="IN", help="the zip")
-    parser.add_argument("path", metavar="OUT", help="the checkpoint, a folder")
-    parser.add_argument("--env", required=True, help="the id of its environment")
-    parser.add_argument("--trust", action="store_true", help="you trust the origin of the zip")
+    parser.add_argument("source", metavar="IN", help="zip of Stable-Baselines3")
+    parser.add_argument("path", metavar="OUT", help="checkpoint to write, a folder")
+    parser.add_argument("--env", required=True, help="id of the model's environment")
+    parser.add_argument("--trust", action="store_true", help="trust the origin of the files")
     parser.add_argument("--vecnormalize", help="file that VecNormalize.save wrote")
-    parser.add_argument("--backend", default="auto", help="native, torch, ...; default: auto")
+    parser.add_argument(
+        "--backend", default="auto", help="backend, such as native or torch (default: auto)"
+    )
     options = parser.parse_args(args)
     try:
-        done = convert(**vars(options))
+        result = convert(**vars(options))
     except (ValueError, TypeError, OSError, ImportError, RuntimeError, MemoryError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    sys.stdout.write(f"{done.algorithm} for the {done.backend} backend in {done.path}\n")
-    if done.unread:
-        sys.stdout.write(f"defaults, as only pickles hold the values: {', '.join(done.unread)}\n")
+    sys.stdout.write(f"wrote {result.path}: {result.algorithm} for the {result.backend} backend\n")
+    if result.unread:
+        unread = ", ".join(result.unread)
+        sys.stdout.write(f"set to defaults, because the zip has only pickles: {unread}\n")
     return 0
 
 

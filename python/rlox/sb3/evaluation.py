@@ -1,4 +1,4 @@
-"""`evaluate_policy`, and the environments that models take."""
+"""`evaluate_policy`, and checks of the environments that models accept."""
 
 import dataclasses
 from typing import Any
@@ -17,14 +17,12 @@ from rlox.trainers import Trainer
 
 
 def check_environment(env: object) -> None:
-    """Check that an environment is not one of Stable-Baselines3's vector environments.
+    """Check that `env` is neither None nor a vector environment of Stable-Baselines3.
 
-    Their `step` returns four values, and the first observation of the next episode after the end of
-    an episode.
+    Stable-Baselines3's vector environments have another API, whose `step` returns four values.
 
     Raises:
-        TypeError: `env` is such an environment, or None.
-        ValueError: `env` is the name of a policy.
+        ArgumentTypeError: `env` is None or a vector environment of Stable-Baselines3.
 
     >>> check_environment(None)
     Traceback (most recent call last):
@@ -38,20 +36,20 @@ def check_environment(env: object) -> None:
             "env",
             "an id, a gymnasium.Env or a vector environment of rlox or Gymnasium",
             f"Stable-Baselines3's {cls.__name__}",
-            "pass rlox.make_vec(id, num_envs=8), or functions to gymnasium.vector.SyncVectorEnv; "
-            "normalize_obs and normalize_reward are settings of rlox.trainers",
+            "pass rlox.make_vec(id, num_envs=8) or a vector environment of Gymnasium, and use the "
+            "settings normalize_obs and normalize_reward of rlox.trainers",
         )
 
 
 def with_env_id(trainer: Trainer, env: object) -> Trainer:
-    """Return the trainer, with the id of its environment if the id makes an equal one."""
+    """Set the trainer's environment id if `env_id_of` finds one, and return the trainer."""
     if trainer.env_id is None and (env_id := env_id_of(env)) is not None:
         trainer.env_id = trainer.env_name = env_id
     return trainer
 
 
 def env_id_of(env: object) -> str | None:
-    """Return the id that makes an equal environment, or None.
+    """Return the id from which an equal environment can be created, or None.
 
     >>> env_id_of(gym.make("CartPole-v1"))
     'CartPole-v1'
@@ -87,28 +85,28 @@ def evaluate_policy(
     return_episode_rewards: bool = False,
     warn: bool = True,
 ) -> tuple[float, float] | tuple[list[float], list[int]]:
-    """Play episodes without learning; rewards are those of the environment.
+    """Run evaluation episodes without training, and return statistics of the returns.
 
-    The number of episodes of each environment is fixed beforehand, so that short ones count no
-    more than long ones.
+    Rewards are the rewards of the environment. The number of episodes of each environment is fixed
+    in advance, so that short episodes do not bias the mean.
 
     Args:
         model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns
             actions and a state.
-        env: As for the models. An existing environment is reset, and not closed; the model may
-            train in it.
+        env: As for the models. An existing environment is reset and not closed. The model may
+            train in the same environment.
         n_eval_episodes: Number of episodes, at least 1.
-        deterministic: Take greedy actions instead of samples.
-        reward_threshold: Lower bound of the mean.
+        deterministic: Use greedy actions instead of samples.
+        reward_threshold: Value that the mean return must exceed; None: no threshold.
         return_episode_rewards: Return the returns and lengths of the episodes.
-        warn: Without effect, as there are no wrappers that count rewards otherwise.
+        warn: Ignored; exists for compatibility.
 
     Returns:
         (mean, standard deviation) of the returns, or (returns, lengths).
 
     Raises:
-        TypeError, ValueError: A wrong argument, or one that asks for what is not supported.
-        AssertionError: The mean is not above the threshold.
+        ArgumentTypeError, ArgumentError: An argument is invalid or not supported.
+        AssertionError: The mean return is not above `reward_threshold`.
 
     >>> from rlox.sb3 import PPO
     >>> model = PPO("MlpPolicy", "CartPole-v1", seed=1)
@@ -116,13 +114,14 @@ def evaluate_policy(
     >>> returns == lengths, len(returns)
     (True, 3)
     """
-    n = check_int("n_eval_episodes", n_eval_episodes, 1, fix="ask for one or more")
+    n = check_int("n_eval_episodes", n_eval_episodes, 1, fix="pass one or more")
     deterministic = check_bool("deterministic", deterministic)
     return_episodes = check_bool("return_episode_rewards", return_episode_rewards)
     if reward_threshold is not None:
         reward_threshold = check_float("reward_threshold", reward_threshold, fix="pass a number")
     if not hasattr(model, "predict"):
-        raise ArgumentTypeError("model", "one with predict()", short_repr(model), "pass the model")
+        expected = "a model with predict()"
+        raise ArgumentTypeError("model", expected, short_repr(model), "pass the model")
     check_environment(env)
     envs = make_vec(env, None)
     space, expected = envs.single_observation_space, getattr(model, "observation_space", None)
@@ -130,7 +129,7 @@ def evaluate_policy(
         if expected is not None and space.shape != expected.shape:
             raise ArgumentError(
                 "env",
-                f"observation space {expected}, as the model was made for",
+                f"an environment with the model's observation space {expected}",
                 str(space),
                 "pass an environment with the same spaces",
             )
@@ -148,7 +147,7 @@ def evaluate_policy(
 
 
 def _restart_episodes(model: Any, env: object) -> None:
-    """Let training start new episodes if the model trains in the evaluated environments."""
+    """Make training start new episodes if the model trains in the evaluated environments."""
     trainer = getattr(model, "_trainer", None)
     if isinstance(trainer, Trainer) and (env is trainer.env or env is trainer._env):
         learner: Any = trainer.learner

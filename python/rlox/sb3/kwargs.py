@@ -1,4 +1,4 @@
-"""Values of Stable-Baselines3's keywords as rlox's settings; alternatives to its other names."""
+"""Conversion of Stable-Baselines3's keywords to rlox's settings, and hints for other names."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,15 @@ from rlox._validation import (
 )
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
-_FUNCTION = "learn() takes a function of (trainer, metrics), or an rlox.callbacks.Callback"
+_FUNCTION = "pass learn() a function of (trainer, metrics) or an rlox.callbacks.Callback"
 _LEARN = "pass it to learn()"
-_NETWORKS = "model.trainer.learner.state().networks has arrays by name"
-_NORMALIZE = "rlox.trainers have normalize_obs and normalize_reward"
-_NUM_ENVS = "pass as many environments: rlox.make_vec(id, num_envs)"
+_NETWORKS = "use model.trainer.learner.state().networks, a dict of arrays"
+_NORMALIZE = "use the settings normalize_obs and normalize_reward of rlox.trainers"
+_NUM_ENVS = "pass a vector environment: rlox.make_vec(id, num_envs)"
 _POLICY_KWARGS = "pass it in policy_kwargs"
-_SAVED_REPLAY = "save(path) and load(path) include the replay buffer"
-_VECTOR = "rlox.make_vec(id, n) makes many environments, and models take Gymnasium's, too"
-# Alternatives to names, attributes and keywords of Stable-Baselines3 and of rlox.trainers.
+_SAVED_REPLAY = "use save(path) and load(path), which include the replay buffer"
+_VECTOR = "use rlox.make_vec(id, n) or a vector environment of Gymnasium"
+# Alternatives to unsupported names, attributes and keywords.
 HINTS = {
     **dict.fromkeys(("make_vec_env", "make_atari_env", "DummyVecEnv", "SubprocVecEnv"), _VECTOR),
     **dict.fromkeys(("VecNormalize", "get_vec_normalize_env"), _NORMALIZE),
@@ -40,35 +40,36 @@ HINTS = {
     **dict.fromkeys(("net_arch", "activation_fn", "ortho_init", "log_std_init"), _POLICY_KWARGS),
     **dict.fromkeys(("get_parameters", "actor", "critic", "q_net"), _NETWORKS),
     **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), _SAVED_REPLAY),
-    **dict.fromkeys(("Monitor", "VecMonitor"), "rlox counts returns and lengths; leave it out"),
+    **dict.fromkeys(("Monitor", "VecMonitor"), "remove it, rlox records returns and lengths"),
     **dict.fromkeys(
         ("logger", "set_logger", "configure"), f"pass tensorboard_log=, or {_FUNCTION}"
     ),
-    **dict.fromkeys(("policy_class", "policy_kwargs"), "model.trainer.config has the settings"),
-    "VecFrameStack": "wrap environments in gymnasium.wrappers.FrameStackObservation",
+    **dict.fromkeys(("policy_class", "policy_kwargs"), "use the settings in model.trainer.config"),
+    "VecFrameStack": "wrap the environment in gymnasium.wrappers.FrameStackObservation",
     "EvalCallback": "use rlox.callbacks.EvalCallback(every=...)",
     "CheckpointCallback": "use rlox.callbacks.CheckpointCallback(every=...)",
     "ProgressBarCallback": "pass progress_bar=True to learn()",
     "StopTrainingOnRewardThreshold": "use rlox.callbacks.EvalCallback(reward_threshold=...)",
     "StopTrainingOnNoModelImprovement": "use rlox.callbacks.EarlyStoppingCallback(patience=...)",
     "HerReplayBuffer": "pass her='future' to DQNTrainer, SACTrainer or TD3Trainer of rlox.trainers",
-    "train": "model.trainer.learner.iterate() is one iteration",
-    "set_parameters": "load(path) takes a checkpoint; rlox.sb3.convert makes one from a zip",
-    "policy": "on-policy models on native networks have model.trainer.learner.to_torch()",
-    "ep_info_buffer": "model.trainer.learner.episodes has count, returns and lengths",
+    "train": "call model.trainer.learner.iterate(), which runs one iteration",
+    "set_parameters": "use load(path); rlox.sb3.convert converts a zip to a checkpoint",
+    "policy": "use model.trainer.learner.to_torch() for on-policy models with native networks",
+    "ep_info_buffer": "use count, returns and lengths of model.trainer.learner.episodes",
     "clip_coef": "use clip_range, as in Stable-Baselines3",
 }
 
 
 def NormalActionNoise(mean: npt.ArrayLike, sigma: npt.ArrayLike) -> ActionNoise:  # noqa: N802
-    """Return `rlox.noise.GaussianNoise` from Stable-Baselines3's arguments.
+    """Return an `rlox.noise.GaussianNoise` for Stable-Baselines3's arguments.
 
     Args:
-        mean: (k,) or a number.
-        sigma: (k,) or a number: standard deviations of actions in [-1, 1].
+        mean: Mean, a number or shape (k,).
+        sigma: Standard deviations for actions in [-1, 1], a number or shape (k,).
 
     Raises:
-        ValueError: Numbers that `rlox.noise` does not have.
+        ArgumentTypeError: A value is not a number or an array of numbers.
+        ArgumentError: `rlox.noise` does not support a value.
 
     >>> NormalActionNoise(mean=np.zeros(2), sigma=0.1 * np.ones(2)).sigma
     0.1
@@ -83,17 +84,18 @@ def OrnsteinUhlenbeckActionNoise(  # noqa: N802
     dt: float = 1e-2,
     initial_noise: npt.ArrayLike | None = None,
 ) -> ActionNoise:
-    """Return `rlox.noise.OrnsteinUhlenbeckNoise` from Stable-Baselines3's arguments.
+    """Return an `rlox.noise.OrnsteinUhlenbeckNoise` for Stable-Baselines3's arguments.
 
     Args:
-        mean: (k,) or a number: the value to which the noise returns.
-        sigma: (k,) or a number: standard deviations per unit of time.
+        mean: Long-term mean, a number or shape (k,).
+        sigma: Standard deviations per unit of time, a number or shape (k,).
         theta: Rate of the return to the mean.
         dt: Time between two steps.
-        initial_noise: (k,) or a number: value at the start of an episode; None: 0.
+        initial_noise: Value at the start of an episode, a number or shape (k,); None: 0.
 
     Raises:
-        ValueError: Numbers that `rlox.noise` does not have.
+        ArgumentTypeError: A value is not a number or an array of numbers.
+        ArgumentError: `rlox.noise` does not support a value.
 
     >>> OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5 * np.ones(1)).sigma
     0.5
@@ -105,7 +107,7 @@ def OrnsteinUhlenbeckActionNoise(  # noqa: N802
 
 
 def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike) -> ActionNoise:
-    """Make the noise, with one number instead of an array of equal ones."""
+    """Create the noise; an array of equal numbers becomes one number."""
     names = {field.name for field in fields(noise_type)}  # type: ignore[arg-type]  # a dataclass
     numbers: dict[str, Any] = {}
     for name, value in values.items():
@@ -114,19 +116,19 @@ def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike)
         if is_uniform and array[0] == 0.0 and name in ("mean", "initial_noise"):
             continue  # the default
         if name not in names or (not is_uniform and "mean" not in names):
-            expected = "0" if name not in names else "the same for all components"
+            expected = "0" if name not in names else "equal numbers"
             raise ArgumentError(
                 name,
-                f"{expected}, as rlox.noise has no other",
+                f"{expected}, because rlox.noise supports nothing else",
                 short_repr(value),
-                "add the noise in a wrapper of the environment",
+                "add the noise in an environment wrapper",
             )
         numbers[name] = float(array[0]) if is_uniform else tuple(array.tolist())
     return noise_type(**numbers)
 
 
 def as_action_noise(value: Any) -> Any:
-    """Convert a noise object of Stable-Baselines3 to one of `rlox.noise`; return other values."""
+    """Convert noise of Stable-Baselines3 to `rlox.noise`; return other values unchanged."""
     if not type(value).__module__.startswith("stable_baselines3."):
         return value
     state, name = vars(value), type(value).__name__
@@ -139,7 +141,7 @@ def as_action_noise(value: Any) -> Any:
         "action_noise",
         "NormalActionNoise or OrnsteinUhlenbeckActionNoise",
         short_repr(value),
-        "make one of rlox.noise, every environment has its own",
+        "use a class of rlox.noise, whose noise is separate for each environment",
     )
 
 
@@ -148,11 +150,15 @@ _PROGRESS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
 def schedule(name: str, value: Any) -> tuple[Any, str]:
-    """Return a number, or a function of the remaining progress, as (number, "constant"|"linear").
+    """Return (initial value, "constant" or "linear") of a number or a function.
+
+    Args:
+        name: Name of the keyword, for errors.
+        value: Number, or function of the remaining progress in [0, 1].
 
     Raises:
-        ValueError: The function is neither constant nor falls linearly to 0, or it is a text.
-        TypeError: The function does not return numbers.
+        ArgumentError: `value` is a str, or the function is neither constant nor linear to 0.
+        ArgumentTypeError: The function does not return numbers.
 
     >>> schedule("learning_rate", lambda remaining: remaining * 0.01)
     (0.01, 'linear')
@@ -162,7 +168,7 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
             name,
             "a number or a function of the remaining progress",
             repr(value),
-            "pass lambda remaining: remaining * 0.001 for 'lin_0.001'",
+            "pass a function, such as lambda remaining: remaining * 0.001 for 'lin_0.001'",
         )
     if not callable(value):
         return value, "constant"
@@ -176,34 +182,34 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
             "pass a number",
         ) from error
     first = values[0]
-    for kind, slopes in (("constant", [1.0] * len(values)), ("linear", _PROGRESS)):
-        expected = [first * slope for slope in slopes]
+    for schedule_name, factors in (("constant", [1.0] * len(values)), ("linear", _PROGRESS)):
+        expected = [first * factor for factor in factors]
         if all(
             math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15)
             for x, y in zip(values, expected, strict=True)
         ):
-            return first, kind
+            return first, schedule_name
     points = ", ".join(f"{x:g}: {y:g}" for x, y in zip(_PROGRESS, values, strict=True))
     raise ArgumentError(
         name,
-        "a constant, or a function that falls linearly to 0",
+        "a constant, or a function that decreases linearly to 0",
         f"{{{points}}}",
         f"pass {first:g}, or lambda remaining: remaining * {first:g}",
     )
 
 
 _ON_POLICY = ("ppo", "a2c")
-_FEATURES = "rlox.trainers take a function of the observation space as features_extractor="
-_CUSTOM_POLICY = "pass a policy of your own to rlox.trainers"
-# Keys of policy_kwargs that built-in networks take with one value only, and the alternative.
+_FEATURES = "pass features_extractor= (a function of the observation space) to rlox.trainers"
+_CUSTOM_POLICY = "pass a custom policy to rlox.trainers"
+# Keys of policy_kwargs for which built-in networks support one value only, and a hint.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "features_extractor_class": ((None,), _FEATURES),
     "features_extractor_kwargs": ((None, {}), _FEATURES),
     "n_critics": ((2,), _CUSTOM_POLICY),
-    "use_expln": ((False,), "standard deviations are exponentials; leave it out"),
-    "squash_output": ((False,), "PPO and A2C clip actions; use SAC for squashed ones"),
-    "normalize_images": ((True,), "images are divided by 255; scale them in a wrapper"),
-    "clip_mean": ((2.0,), "gSDE's means are clipped to 2; leave it out"),
+    "use_expln": ((False,), "remove it, standard deviations are exp(log_std)"),
+    "squash_output": ((False,), "use SAC for squashed actions, PPO and A2C clip actions"),
+    "normalize_images": ((True,), "scale images in a wrapper, networks divide them by 255"),
+    "clip_mean": ((2.0,), "remove it, gSDE's means are clipped to [-2, 2]"),
 }
 _ALL = (
     *("net_arch", "activation_fn", "features_extractor_class", "features_extractor_kwargs"),
@@ -218,7 +224,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_ON_POLICY, (*_ACTOR_CRITIC, "squash_output")),
 }
 _ADAM_EPS = {"ppo": 1e-5, "dqn": 1e-8, "sac": 1e-8, "td3": 1e-8}
-# A2C's optimizers and their default eps, by the names of the classes.
+# A2C's optimizers by the class name: rlox's name and the default eps.
 _OPTIMIZERS = {
     "RMSprop": ("rmsprop", 1e-8),
     "RMSpropTFLike": ("rmsprop_tf", 1e-10),
@@ -227,11 +233,11 @@ _OPTIMIZERS = {
 
 
 def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
-    """Return the settings that `policy_kwargs` stand for.
+    """Return the trainer's settings for `policy_kwargs`.
 
     Raises:
-        TypeError: `policy_kwargs` is not a dict, or has an unknown key.
-        ValueError: Built-in networks do not have this value; the key is named.
+        ArgumentTypeError: `policy_kwargs` is not a dict, or has an unknown key.
+        ArgumentError: Built-in networks do not support a value.
 
     >>> policy_settings("ppo", {"net_arch": {"pi": [64], "vf": [64]}, "activation_fn": "relu"})
     {'net_arch': [64], 'activation': 'relu'}
@@ -246,7 +252,7 @@ def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
     fixed = _FIXED | {
         "share_features_extractor": (
             (algorithm in _ON_POLICY,),
-            f"{_CUSTOM_POLICY}, or leave it out",
+            f"{_CUSTOM_POLICY}, or remove it",
         )
     }
     settings: dict[str, Any] = {}
@@ -267,27 +273,29 @@ def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
 
 
 def _net_arch(algorithm: str, value: Any) -> Any:
-    """Return the hidden layers, which actor and critic share."""
+    """Return the hidden layers, which must be equal for actor and critic."""
     if isinstance(value, Sequence) and len(value) == 1 and isinstance(value[0], Mapping):
-        value = value[0]  # the form of older versions
+        value = value[0]  # format of older versions of Stable-Baselines3
     if not isinstance(value, Mapping):
         return value
     names = ("pi", "vf") if algorithm in _ON_POLICY else ("pi", "qf")
     layers = [[*value[name]] for name in names if isinstance(value.get(name), Sequence)]
     is_shared = len(layers) == 2 and layers[0] == layers[1] and {*value} == {*names}
     if algorithm == "dqn" or not is_shared:
-        expected = "one list" if algorithm == "dqn" else f"the same hidden layers for {names}"
+        expected = "a list of layer sizes"
+        if algorithm != "dqn":
+            expected = f"equal layer sizes for {names[0]!r} and {names[1]!r}"
         raise ArgumentError(
             "net_arch",
-            f"{expected}, as built-in networks have them",
+            expected,
             short_repr(dict(value)),
-            "pass a list, or a policy of your own to rlox.trainers",
+            f"pass a list, or {_CUSTOM_POLICY}",
         )
     return layers[0]
 
 
 def _activation(value: Any) -> str:
-    """Return the name of an activation from torch's class or from a name."""
+    """Return the name of an activation; `value` is a class of torch or a name."""
     name = value if isinstance(value, str) else getattr(value, "__name__", "")
     is_torch = isinstance(value, str) or getattr(value, "__module__", "").startswith("torch.nn.")
     if not is_torch or name.lower() not in ACTIVATIONS:
@@ -301,24 +309,24 @@ def _activation(value: Any) -> str:
 
 
 def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return A2C's optimizer settings; check that other algorithms have their defaults."""
+    """Return A2C's optimizer settings; check that other algorithms use the defaults."""
     cls, keywords = policy_kwargs.get("optimizer_class"), policy_kwargs.get("optimizer_kwargs")
     name, default_eps = _OPTIMIZERS.get(str(getattr(cls, "__name__", cls)), ("", None))
     if cls is not None and (not name or (algorithm != "a2c" and name != "adam")):
         raise ArgumentError(
             "policy_kwargs",
-            "no optimizer_class",
+            "a supported optimizer_class",
             short_repr(cls),
-            "A2C has RMSprop, RMSpropTFLike and Adam, the others Adam",
+            "use RMSprop, RMSpropTFLike or Adam for A2C, and Adam for other algorithms",
         )
     eps = keywords.get("eps") if isinstance(keywords, Mapping) else None
     is_default = algorithm == "a2c" or eps in (None, _ADAM_EPS[algorithm])
     if not isinstance(keywords, Mapping | None) or {*(keywords or ())} - {"eps"} or not is_default:
         raise ArgumentError(
             "policy_kwargs",
-            "no optimizer_kwargs but A2C's eps",
+            "no optimizer_kwargs except eps of A2C",
             short_repr(keywords),
-            "leave them out",
+            "remove optimizer_kwargs",
         )
     if algorithm != "a2c":
         return {}
@@ -332,7 +340,8 @@ def check_policy(policy: Any) -> None:
     """Check the name of a policy.
 
     Raises:
-        TypeError, ValueError: The policy is not 'MlpPolicy' or 'CnnPolicy'.
+        ArgumentTypeError: The policy is not a str.
+        ArgumentError: The policy is not 'MlpPolicy' or 'CnnPolicy'.
     """
     if not isinstance(policy, str) or policy.startswith("MultiInput"):
         error = ArgumentError if isinstance(policy, str) else ArgumentTypeError
@@ -340,21 +349,21 @@ def check_policy(policy: Any) -> None:
             "policy",
             "'MlpPolicy' or 'CnnPolicy'",
             short_repr(policy),
-            "rlox.trainers take Dict observations, and torch modules as policy=",
+            "use rlox.trainers for Dict observations, or for torch modules (policy=)",
         )
     check_str("policy", policy, ("MlpPolicy", "CnnPolicy"))
 
 
 def check_observations(policy: str, algorithm: str, space: gym.Space[Any]) -> None:
-    """Check that the named policy is the built-in one for these observations.
+    """Check that the policy name matches the observation space and the algorithm.
 
     Raises:
-        ValueError: Another policy, or none, is.
+        ArgumentError: The built-in policy for the observation space differs or does not exist.
     """
     has_parts = isinstance(space, gym.spaces.Dict | gym.spaces.Tuple)
     fitting = "CnnPolicy" if is_image(space) else "MlpPolicy"
     supported = not has_parts and (fitting == "MlpPolicy" or algorithm in (*_ON_POLICY, "dqn"))
     if policy != fitting or not supported:
-        fix = f"pass {fitting!r}" if supported else "rlox.trainers take such observations"
-        kind = "images (of PPO, A2C and DQN)" if policy == "CnnPolicy" else "one vector of numbers"
-        raise ArgumentError("policy", f"{kind} for {policy!r}", str(space), fix)
+        fix = f"pass {fitting!r}" if supported else "use rlox.trainers for this observation space"
+        expected = "images with PPO, A2C or DQN" if policy == "CnnPolicy" else "vector observations"
+        raise ArgumentError("policy", f"{expected} for {policy!r}", str(space), fix)

@@ -1,4 +1,4 @@
-"""`PPO`, `A2C`, `DQN`, `SAC` and `TD3` with the interface of Stable-Baselines3, around trainers."""
+"""Models `PPO`, `A2C`, `DQN`, `SAC` and `TD3` with the interface of Stable-Baselines3."""
 
 import dataclasses
 import os
@@ -70,7 +70,7 @@ def _replay(learning_rate: float, batch_size: int, tau: float, train_freq: int) 
     }
 
 
-# Keywords by algorithm, in the order of the arguments after policy and env.
+# Keywords and defaults of each algorithm, in the order of the arguments after policy and env.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": {
         "learning_rate": 3e-4,
@@ -139,25 +139,25 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         **_ON_POLICY_END,
     },
 }
-_RUST_ROLLOUTS = "rollouts are rlox's own, in Rust; leave it out"
-# Keywords that models take with one value only, and the alternative.
+_RUST_ROLLOUTS = "remove it, rlox has its own rollout buffer"
+# Keywords for which models support one value only, and a hint.
 FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "rollout_buffer_class": ((None,), _RUST_ROLLOUTS),
     "rollout_buffer_kwargs": ((None, {}), _RUST_ROLLOUTS),
-    "replay_buffer_class": ((None,), "her= and prioritized= are settings of rlox.trainers"),
-    "replay_buffer_kwargs": ((None, {}), "replay buffers are rlox's own, in Rust; leave it out"),
-    "optimize_memory_usage": ((False,), "rlox's buffer has no such mode; lower buffer_size"),
-    "stats_window_size": ((100,), "rollout/ep_rew_mean is that of the last 100 episodes"),
-    "_init_setup_model": ((True,), "models are complete after construction; leave it out"),
+    "replay_buffer_class": ((None,), "use her= or prioritized= of rlox.trainers"),
+    "replay_buffer_kwargs": ((None, {}), "remove it, rlox has its own replay buffer"),
+    "optimize_memory_usage": ((False,), "use a smaller buffer_size, rlox has no such mode"),
+    "stats_window_size": ((100,), "remove it, rollout/ep_rew_mean covers the last 100 episodes"),
+    "_init_setup_model": ((True,), "remove it, models are complete after construction"),
 }
-# Keywords of the model that are not settings.
+# Keywords of the model that are not settings of the trainer.
 _NO_SETTINGS = ("policy_kwargs", "verbose", "tensorboard_log", "seed", "device", *FIXED)
 _RENAMED = {
     "rms_prop_eps": "optimizer_eps",
     "clip_range": "clip_coef",
     "clip_range_vf": "clip_coef_vf",
 }
-# Keywords by the names in errors of trainers.
+# Names of arguments in trainers' errors, and the corresponding keywords.
 KEYWORDS = {new: old for old, new in _RENAMED.items()}
 KEYWORDS |= {"activation": "activation_fn", "num_envs": "env"}
 
@@ -165,7 +165,16 @@ KEYWORDS |= {"activation": "activation_fn", "num_envs": "env"}
 def all_keywords(
     what: str, algorithm: str, args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keywords of an algorithm: `args` by their place, `keywords`, and defaults.
+    """Return all keywords of an algorithm: positional values, keywords and defaults.
+
+    Args:
+        what: Name of the class or function, for errors.
+        algorithm: Name of the algorithm.
+        args: Positional values, in the order of `DEFAULTS`.
+        keywords: Values by keyword.
+
+    Raises:
+        ArgumentTypeError: A keyword is unknown or has two values, or there are too many values.
 
     >>> all_keywords("PPO", "ppo", (1e-3,), {"n_steps": 8})["learning_rate"]
     0.001
@@ -184,7 +193,7 @@ def all_keywords(
     positional = dict(zip(defaults, args, strict=False))
     if twice := [name for name in positional if name in keywords]:
         raise ArgumentTypeError(
-            twice[0], "one value", "one by its place and one by its name", "leave one of them out"
+            twice[0], "one value", "a positional and a keyword value", "remove one of them"
         )
     return {**defaults, **positional, **keywords}
 
@@ -192,7 +201,10 @@ def all_keywords(
 def trainer_settings(
     algorithm: str, config_type: type[Any], keywords: Mapping[str, Any], num_envs: int
 ) -> dict[str, Any]:
-    """Return all settings of the trainer for all keywords, so that presets decide none.
+    """Return all settings of the trainer for the keywords, so that no preset applies.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: rlox does not support the value of a keyword.
 
     >>> from rlox.configs import PPOConfig
     >>> keywords = all_keywords("PPO", "ppo", (), {"clip_range": 0.1})
@@ -209,7 +221,7 @@ def trainer_settings(
     settings["learning_rate"], settings["lr_schedule"] = rate
     if algorithm == "ppo":
         settings |= _ppo_settings(keywords, num_envs)
-    # Stable-Baselines3's Adam has an eps of its own.
+    # With Adam, Stable-Baselines3 uses this eps instead of rms_prop_eps.
     if algorithm == "a2c" and not check_bool("use_rms_prop", settings.pop("use_rms_prop")):
         settings |= {"optimizer": "adam", "optimizer_eps": 1e-5}
     match settings.get("train_freq"):
@@ -222,13 +234,13 @@ def trainer_settings(
 
 def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     clip_coef, clip_schedule = schedule("clip_range", keywords["clip_range"])
-    clip_coef_vf, kind = schedule("clip_range_vf", keywords["clip_range_vf"])
-    if kind != "constant":
+    clip_coef_vf, vf_schedule = schedule("clip_range_vf", keywords["clip_range_vf"])
+    if vf_schedule != "constant":
         raise ArgumentError(
             "clip_range_vf", "a number or None", "a function that is not constant", "pass a number"
         )
-    rows = check_int("n_steps", keywords["n_steps"], 1) * num_envs
-    batch_size = min(check_int("batch_size", keywords["batch_size"], 1), rows)
+    n_transitions = check_int("n_steps", keywords["n_steps"], 1) * num_envs
+    batch_size = min(check_int("batch_size", keywords["batch_size"], 1), n_transitions)
     settings = {
         "clip_coef": clip_coef,
         "clip_schedule": clip_schedule,
@@ -238,7 +250,7 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
 
 
 def device_name(device: Any) -> str:
-    """Return the name of a device, which may be torch's object; "auto" is the CPU."""
+    """Return the name of a device, a str or a torch.device; "auto" is the CPU."""
     name = check_str("device", device if isinstance(device, str) else str(device))
     return "cpu" if name == "auto" else name
 
@@ -248,19 +260,19 @@ def _verbosity(value: Any) -> int:
 
 
 class Model:
-    """Base of the models of all algorithms.
+    """Base class of the models.
 
     Args:
-        policy: "MlpPolicy", or for images and PPO, A2C or DQN "CnnPolicy".
-        env: Id, environment, vector environment of rlox or Gymnasium, or what else `rlox.make_vec`
-            takes.
-        *args: Values of `rlox.sb3.models.DEFAULTS`, in its order.
+        policy: "MlpPolicy"; "CnnPolicy" for images with PPO, A2C or DQN.
+        env: Id, environment, vector environment of rlox or Gymnasium, or another value that
+            `rlox.make_vec` accepts.
+        *args: Positional values, in the order of `rlox.sb3.models.DEFAULTS`.
         backend: As for `rlox.trainers`; Stable-Baselines3 has no such argument.
-        **keywords: The same, by name. Defaults are Stable-Baselines3's.
+        **keywords: Keywords of Stable-Baselines3, with the defaults of Stable-Baselines3.
 
     Raises:
-        TypeError: An unknown keyword, or an argument of another type.
-        ValueError: A value that rlox does not support, with the alternative.
+        ArgumentTypeError: A keyword is unknown, or a value has an invalid type.
+        ArgumentError: rlox does not support a value. The message contains an alternative.
     """
 
     algorithm: ClassVar[str]
@@ -272,17 +284,18 @@ class Model:
     n_envs: int
     seed: int
     _config: Any
-    _first: int  # steps that no longer count in `num_timesteps`
+    _first: int  # steps that `num_timesteps` does not count
     _trainer: Trainer | None = None
-    _policy: inference.Policy  # of a model that was loaded without an environment
-    _source: tuple[Any, str | None]  # its path and device
+    _policy: inference.Policy  # set if the model was loaded without an environment
+    _source: tuple[Any, str | None]  # path and device of `_policy`
 
     @rename_arguments(KEYWORDS)
     def __init__(
         self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
     ) -> None:
         values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
-        self.verbose, self._first = _verbosity(values["verbose"]), 0
+        self.verbose = _verbosity(values["verbose"])
+        self._first = 0
         self.tensorboard_log = log_folder(values["tensorboard_log"])
         check_environment(env)
         check_policy(policy)
@@ -304,22 +317,22 @@ class Model:
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer that does the work.
+        """Trainer of the model.
 
         Raises:
-            ValueError: The model was loaded without an environment.
+            ArgumentError: The model was loaded without an environment.
         """
         if self._trainer is None:
             raise ArgumentError(
                 "env",
-                "environments, as the checkpoint names none",
+                "an environment, because the checkpoint names none",
                 "None",
                 "call set_env(env), or pass env= to load",
             )
         return self._trainer
 
     def __getattr__(self, name: str) -> Any:
-        """Return a setting by its keyword; name the alternative of other attributes."""
+        """Return the setting of a keyword; for other names, raise an error with a hint."""
         class_name = type(self).__name__
         if name in DEFAULTS[self.algorithm] and "_config" in vars(self):
             with suppress(AttributeError):
@@ -341,23 +354,28 @@ class Model:
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> "Self":
-        """Make at least `total_timesteps` more steps, in whole iterations, and learn from them.
+        """Train for at least `total_timesteps` more steps, in full iterations.
 
         Args:
-            total_timesteps: Steps of all environments together.
-            callback: An `rlox.callbacks.Callback`, a function of (trainer, metrics), which ends
-                the run by returning False, or a list of these.
+            total_timesteps: Number of steps over all environments.
+            callback: `rlox.callbacks.Callback`, function of (trainer, metrics) that stops the run
+                by returning False, or a list of these.
             log_interval: With `verbose=1`, iterations between two tables, or episodes if there is a
-                replay buffer; None: 1, A2C 100, with a replay buffer 4.
-            tb_log_name: Name of the log in `tensorboard_log`; None: that of the class.
-            reset_num_timesteps: Count steps and episodes from 0, and restart schedules. False:
-                continue them.
-            progress_bar: Show a progress bar; needs the extra `rlox[progress]`.
+                replay buffer. None: 1 for PPO, 100 for A2C, 4 with a replay buffer.
+            tb_log_name: Name of the log in `tensorboard_log`; None: name of the class.
+            reset_num_timesteps: Count steps and episodes from 0 and restart schedules. False:
+                continue counts and schedules.
+            progress_bar: Show a progress bar; requires the extra `rlox[progress]`.
+
+        Returns:
+            The model.
 
         Raises:
-            TypeError, ValueError: As `rlox.trainers.Trainer.train`; a callback of
-                Stable-Baselines3; a model that was loaded without an environment.
-            ModuleNotFoundError: The extra of progress bar or log is missing.
+            ArgumentTypeError: As for `rlox.trainers.Trainer.train`; also for a callback of
+                Stable-Baselines3.
+            ArgumentError: As for `rlox.trainers.Trainer.train`; also if the model was loaded
+                without an environment.
+            ModuleNotFoundError: The extra for the progress bar or the log is not installed.
         """
         steps = check_int("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
         reset = check_bool("reset_num_timesteps", reset_num_timesteps)
@@ -373,7 +391,7 @@ class Model:
         if reset:
             self._first, trainer.learner.episodes = first, EpisodeStatistics()
             trainer.train(steps, **hooks)
-        else:  # schedules run from the first counted step to the new end
+        else:  # schedules cover the steps from the first counted step to the new end
             trainer.start_timesteps = first
             trainer.target_timesteps = trainer.timesteps + steps
             trainer.train(**hooks)
@@ -387,26 +405,26 @@ class Model:
         episode_start: npt.ArrayLike | None = None,
         deterministic: bool = False,
     ) -> tuple[npt.NDArray[Any], Any]:
-        """Return actions for one observation or a batch, and `state` unchanged.
+        """Return actions for one observation or a batch, and the unchanged `state`.
 
         Args:
-            observation: (*obs_shape) or (n, *obs_shape).
-            state: Without effect, as no policy has a memory.
-            episode_start: Without effect.
-            deterministic: Take greedy actions. As in Stable-Baselines3, samples are the default.
+            observation: Array of shape (*obs_shape) or (n, *obs_shape).
+            state: Ignored, because policies have no memory.
+            episode_start: Ignored.
+            deterministic: Use greedy actions. The default are samples, as in Stable-Baselines3.
 
         Raises:
-            TypeError, ValueError: As `rlox.trainers.Trainer.predict`.
+            ArgumentTypeError, ArgumentError: As for `rlox.trainers.Trainer.predict`.
         """
         predictor = self._policy if self._trainer is None else self._trainer
         return np.asarray(predictor.predict(observation, deterministic)), state
 
     def save(self, path: PathLike) -> None:
-        """Write a checkpoint of rlox, a folder, whatever the ending of its name.
+        """Write a checkpoint of rlox, which is a folder even if the name ends with ".zip".
 
         Raises:
-            ValueError: The model was loaded without an environment.
-            FileExistsError, OSError, MemoryError: As `rlox.trainers.Trainer.save`.
+            ArgumentError: The model was loaded without an environment.
+            FileExistsError, OSError, MemoryError: As for `rlox.trainers.Trainer.save`.
         """
         self.trainer.save(path)
 
@@ -421,41 +439,42 @@ class Model:
         tensorboard_log: PathLike | None = None,
         **keywords: Any,
     ) -> "Self":
-        """Return the model that this class, a trainer or `rlox.sb3.convert` saved.
+        """Return the model of a checkpoint from a model, a trainer or `rlox.sb3.convert`.
 
         Args:
-            path: Path of the folder, with or without ".zip" at its end.
-            env: Replaces the saved id. Without both, the model predicts, and learns after
-                `set_env`.
-            device: Device of the networks; "auto": as saved.
+            path: Path of the folder, with or without ".zip" at the end.
+            env: Environment instead of the saved id. If the checkpoint has no id and `env` is
+                None, the model can predict, and can learn after `set_env`.
+            device: Device of the networks; "auto": the saved device.
             verbose: As for the constructor.
             tensorboard_log: As for the constructor.
-            **keywords: Must be empty: settings are those of the checkpoint.
+            **keywords: Not supported; the checkpoint has the settings.
 
         Raises:
             FileNotFoundError: There is no checkpoint.
-            rlox.CorruptFileError: The checkpoint is damaged.
-            ValueError: A zip of Stable-Baselines3, another algorithm's checkpoint, or one that does
-                not fit the environment.
-            TypeError: Another keyword.
+            CorruptFileError: The checkpoint is damaged.
+            ArgumentError: The path is a file such as a zip of Stable-Baselines3, or the checkpoint
+                has another algorithm or does not match `env`.
+            ArgumentTypeError: A keyword is passed.
         """
         if keywords:
             raise ArgumentTypeError(
                 min(keywords),
-                "no such argument of load",
+                "no value, because the checkpoint has the settings",
                 short_repr(keywords[min(keywords)]),
-                "settings are those that were saved, make a new model to change them",
+                "make a new model to change settings",
             )
         path = _checkpoint_path(Path(path))
         if env is not None:
             check_environment(env)
-        where = None if device == "auto" else device_name(device)
+        target_device = None if device == "auto" else device_name(device)
         model = cls.__new__(cls)
-        model.verbose, model.tensorboard_log = _verbosity(verbose), log_folder(tensorboard_log)
+        model.verbose = _verbosity(verbose)
+        model.tensorboard_log = log_folder(tensorboard_log)
         try:
-            trainer = cls.trainer_type.load(path, env=env, device=where, runs_dir=None)
+            trainer = cls.trainer_type.load(path, env=env, device=target_device, runs_dir=None)
         except NoEnvironmentError:
-            model._use_policy(path.absolute(), where)
+            model._use_policy(path.absolute(), target_device)
         else:
             model._use_trainer(trainer, env)
             model._first = trainer.start_timesteps
@@ -470,58 +489,59 @@ class Model:
         self.n_envs, self.seed = self._config.num_envs, saved["seed"]
 
     def get_env(self) -> Any:
-        """Return the environments, with Gymnasium's API for vector environments, not SB3's.
+        """Return the vector environment, which has Gymnasium's API instead of Stable-Baselines3's.
 
-        None: The model was loaded without environments.
+        The result is None if the model was loaded without an environment.
         """
         return None if self._trainer is None else self._trainer.env
 
     @property
     def env(self) -> Any:
-        """The environments, as `get_env` returns them."""
+        """Vector environment, as returned by `get_env`."""
         return self.get_env()
 
     @rename_arguments(KEYWORDS)
     def set_env(self, env: EnvLike) -> None:
-        """Continue learning in other environments, of the same spaces and number.
+        """Replace the environment by one with the same spaces and number of environments.
 
         Raises:
-            ValueError: Other spaces, or another number of environments; the model is unchanged.
-            TypeError: `env` is not an environment.
+            ArgumentError: The spaces or the number of environments differ, or the checkpoint has
+                changed since `load`. The model stays unchanged.
+            ArgumentTypeError: `env` is not an environment.
         """
         check_environment(env)
         self._use_trainer(self._reload(env) if self._trainer is None else self._move(env), env)
 
     def _reload(self, env: EnvLike) -> Trainer:
-        """Load the trainer of a model that was loaded without an environment."""
+        """Return the trainer for a model that was loaded without an environment."""
         path, device = self._source
         trainer = self.trainer_type.load(path, env=env, device=device, runs_dir=None)
-        ours, theirs = (x.learner.state(replay=False).networks for x in (self._policy, trainer))
-        if any(not np.array_equal(ours[name], theirs[name]) for name in ours):
+        networks = self._policy.learner.state(replay=False).networks
+        reloaded = trainer.learner.state(replay=False).networks
+        if any(not np.array_equal(networks[name], reloaded[name]) for name in networks):
             trainer.close()
             raise ArgumentError(
                 "path",
                 "the checkpoint that was loaded",
-                f"another one at {path}",
-                "load it again, with env=",
+                f"a different checkpoint at {path}",
+                "call load again with env=",
             )
         return trainer
 
     def _move(self, env: EnvLike) -> Trainer:
-        """Return a trainer in other environments with the state of this one, which is closed."""
+        """Return a trainer with the current state in other environments; close the old trainer."""
         old = self.trainer
         settings = {field.name: getattr(old.config, field.name) for field in fields(old.config)}
         backend: Any = old.learner.backend
         new = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **settings)
         try:
-            for kind in ("observation", "action"):
-                name = f"single_{kind}_space"
-                expected, got = (getattr(x.env, name) for x in (old, new))
+            for name in ("observation", "action"):
+                expected, got = (getattr(x.env, f"single_{name}_space") for x in (old, new))
                 if _spaces.to_json(expected) != _spaces.to_json(got):
                     raise ArgumentError(
-                        "env", f"the {kind} space {expected}", str(got), "make a new model"
+                        "env", f"the {name} space {expected}", str(got), "make a new model"
                     )
-            # The state of the old environments does not belong to the new ones.
+            # The new environments cannot continue the episodes of the old environments.
             new.learner.load_state(dataclasses.replace(old.learner.state(), environment={}))
         except BaseException:
             new.close()
@@ -533,13 +553,13 @@ class Model:
 
     @property
     def num_timesteps(self) -> int:
-        """Steps since the last `learn` that counted from 0."""
+        """Number of steps since `learn` last reset the count."""
         source = self._policy if self._trainer is None else self._trainer
         return source.timesteps - self._first
 
 
 def _checkpoint_path(path: Path) -> Path:
-    """Return the path, with or without ".zip" if only that folder exists."""
+    """Return the path of an existing folder, with ".zip" added or removed if necessary."""
     other = path.with_suffix("") if path.suffix == ".zip" else Path(f"{path}.zip")
     for file in (path, other):
         if file.is_dir():
@@ -549,7 +569,7 @@ def _checkpoint_path(path: Path) -> Path:
                 "path",
                 "a checkpoint of rlox, which is a folder",
                 f"the file {file}",
-                "python -m rlox.sb3.convert makes one from a zip of Stable-Baselines3",
+                "convert a zip of Stable-Baselines3 with python -m rlox.sb3.convert",
             )
     return path
 

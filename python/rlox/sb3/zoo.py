@@ -1,7 +1,7 @@
 """Settings from rl-zoo3's hyperparameter files: `python -m rlox.sb3.zoo FILE ENV`.
 
-No code of a file runs. YAML's tags make only texts and numbers, and Python expressions in texts are
-read as syntax trees of plain values, calls of `dict` and names of classes.
+No code of a file is executed. YAML tags produce only strings and numbers. Python expressions in
+strings are parsed as syntax trees of literals, `dict` calls and class names.
 """
 
 import argparse
@@ -22,18 +22,18 @@ from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
 
 _MAX_BYTES = 1 << 20
-# Keys of rl-zoo3 that are no keywords of algorithms.
+# Keys of rl-zoo3 that are not keywords of the algorithms.
 _OTHER_KEYS = ("policy", "n_timesteps", "n_envs", "normalize", "noise_type", "noise_std")
-_WRAPPER = "wrap the environment in a function, and pass the function to a trainer"
+_WRAPPER = "pass the trainer a function that returns the wrapped environment"
 _UNSUPPORTED = {
     "env_wrapper": _WRAPPER,
     "vec_env_wrapper": _WRAPPER,
     "frame_stack": _WRAPPER,
     "callback": "pass callbacks to the trainer's train()",
     "env_kwargs": "pass env_kwargs to the trainer",
-    "replay_buffer_class": "her= and prioritized= are settings of rlox.trainers",
-    "replay_buffer_kwargs": "her= and n_sampled_goal= are settings of rlox.trainers",
-    "monitor_kwargs": "leave it out",
+    "replay_buffer_class": "use the settings her and prioritized of rlox.trainers",
+    "replay_buffer_kwargs": "use the settings her and n_sampled_goal of rlox.trainers",
+    "monitor_kwargs": "remove it",
 }
 _NOISES = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
 
@@ -41,35 +41,36 @@ _NOISES = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckA
 def zoo_settings(
     path: str | os.PathLike[str], env_id: str, algorithm: str | None = None
 ) -> dict[str, Any]:
-    """Return the settings of an environment in a file of rl-zoo3 as keywords of the trainer.
+    """Return rl-zoo3's settings for an environment as keywords of the trainer.
 
     Args:
         path: Path of the file, for example "ppo.yml".
-        env_id: A key of the file. The key "default" stands for other environments, if there is one.
+        env_id: Key of the file. An environment without a key has the settings of "default".
         algorithm: "ppo", "a2c", "dqn", "sac" or "td3"; None: the name of the file.
 
     Returns:
-        All settings, so that presets decide none, as lists, numbers and texts. `PPOTrainer(env=...,
-        **settings)` takes them without "total_timesteps", which `train` takes.
+        All settings of the trainer as lists, numbers and strings, so that no preset applies.
+        "total_timesteps" is an argument of `train`; the other keys are keywords of the trainer.
 
     Raises:
-        FileNotFoundError: There is no file.
+        FileNotFoundError: The file does not exist.
         ModuleNotFoundError: PyYAML is not installed.
-        ValueError: An unknown environment or algorithm, another tag, or a value that trainers do
-            not support; the key is named.
-        TypeError: A key that neither rl-zoo3 nor the algorithm has.
+        ArgumentError: The environment or the algorithm is unknown, the file is not valid YAML or
+            has unsupported tags, or a value is not supported. The message contains the key.
+        ArgumentTypeError: A key is unknown, or a value has an invalid type.
     """
     file = Path(path)
     name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(ALGORITHMS))
     content = parse_yaml("path", read_small(file, _MAX_BYTES))
     if not isinstance(content, dict):
         got = f"a {type(content).__name__}"
-        raise ArgumentError("path", "YAML of settings by environment", got, f"correct {file}")
+        expected = "a YAML mapping from environment ids to settings"
+        raise ArgumentError("path", expected, got, f"correct {file}")
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
         known = ", ".join(sorted(map(str, content))[:40])
         raise ArgumentError(
-            "env_id", f"one of {known}", repr(env_id), "pass an id that the file has"
+            "env_id", f"one of {known}", repr(env_id), "pass an id that the file contains"
         )
     return _convert(name, {str(key): value for key, value in found.items()})
 
@@ -78,14 +79,14 @@ def zoo_settings(
 def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     for name, fix in _UNSUPPORTED.items():
         if values.pop(name, None):
-            raise ArgumentError(name, "none, as no setting is like it", "one", fix)
+            raise ArgumentError(name, "no value, because rlox has no such setting", "a value", fix)
     others = {name: values.pop(name) for name in _OTHER_KEYS if name in values}
     if others.get("policy", "MlpPolicy") != "MlpPolicy":
         raise ArgumentError(
             "policy",
             "'MlpPolicy'",
             repr(others["policy"]),
-            "trainers choose a NatureCNN for images, pass the other settings as keywords",
+            "pass the other settings as keywords, trainers use a NatureCNN for images",
         )
     for name in ("policy_kwargs", "train_freq"):
         if isinstance(values.get(name), str):
@@ -94,8 +95,8 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), str):
             values[name] = _linear(name, values[name])
     if "noise_type" in others:
-        kind = check_str("noise_type", others["noise_type"], tuple(_NOISES))
-        values["action_noise"] = _NOISES[kind](0.0, others.get("noise_std", 0.0))
+        noise_type = check_str("noise_type", others["noise_type"], tuple(_NOISES))
+        values["action_noise"] = _NOISES[noise_type](0.0, others.get("noise_std", 0.0))
     values = {name: _integer(value) for name, value in values.items()}
     keywords = all_keywords("rl-zoo3", algorithm, (), values)
     config_type = ALGORITHMS[algorithm].config
@@ -115,25 +116,25 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _integer(value: Any) -> Any:
-    """Return an integer for a float such as 1e6, which may be a count."""
+    """Return an int for an integral float such as 1e6, and other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() and value >= 2 else value
 
 
 def _linear(name: str, value: str) -> Any:
-    """Return the schedule of a text such as "lin_0.001"."""
-    kind, _, number = value.partition("_")
+    """Return the schedule of a string such as "lin_0.001"."""
+    prefix, _, number = value.partition("_")
     try:
-        first = float(number if kind == "lin" else "")
+        first = float(number if prefix == "lin" else "")
     except ValueError as error:
-        expected = "a number or one after 'lin_'"
+        expected = "a number, or 'lin_' and a number"
         raise ArgumentError(
-            name, expected, repr(value), "write a number, or lin_ and a number"
+            name, expected, repr(value), "write a number or, for example, lin_0.001"
         ) from error
     return lambda remaining: first * remaining
 
 
 def _normalization(value: Any) -> dict[str, bool]:
-    """Return the settings for `normalize`: a flag, or arguments of a VecNormalize."""
+    """Return the settings for `normalize`, a bool or the arguments of a VecNormalize."""
     if isinstance(value, str):
         value = read_expression("normalize", value)
     if isinstance(value, bool):
@@ -143,17 +144,21 @@ def _normalization(value: Any) -> dict[str, bool]:
             "normalize",
             "True, False, or norm_obs and norm_reward",
             short_repr(value),
-            "normalize in a wrapper of the environment",
+            "normalize in an environment wrapper",
         )
     names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
     return {name: bool(value.get(other, True)) for name, other in names.items()}
 
 
 def read_expression(name: str, source: str) -> Any:
-    """Return a Python expression of plain values, `dict(...)` and names of classes, as texts.
+    """Return the value of a Python expression without executing code.
+
+    Args:
+        name: Name of the key, for errors.
+        source: Expression of literals, `dict(...)` and class names, which become strings.
 
     Raises:
-        ValueError: Another expression; nothing of it runs.
+        ArgumentError: The expression contains other syntax.
 
     >>> read_expression("policy_kwargs", "dict(net_arch=[64, 64], activation_fn=nn.ReLU)")
     {'net_arch': [64, 64], 'activation_fn': 'ReLU'}
@@ -163,9 +168,9 @@ def read_expression(name: str, source: str) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ArgumentError(
             name,
-            "dict(...), lists, numbers, texts and names of classes",
+            "an expression of dict(...), lists, numbers, strings and class names",
             f"{short_repr(source)} ({error})",
-            "write it in these",
+            "remove other syntax",
         ) from error
 
 
@@ -191,12 +196,12 @@ def _evaluate(node: ast.expr) -> Any:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Write YAML to stdout; return the exit code: 0, or 1 after a line that names the error."""
-    description = "Write rl-zoo3's settings for an environment as rlox's, as YAML."
+    """Write YAML to stdout, and return the exit code: 0, or 1 after an error message."""
+    description = "Convert rl-zoo3's settings for an environment to rlox's settings, as YAML."
     parser = argparse.ArgumentParser("python -m rlox.sb3.zoo", description=description)
-    parser.add_argument("path", metavar="FILE", help="a file of rl-zoo3's hyperparams")
-    parser.add_argument("env_id", metavar="ENV", help="the id of an environment in it")
-    parser.add_argument("--algorithm", help="else the name of the file")
+    parser.add_argument("path", metavar="FILE", help="hyperparameter file of rl-zoo3")
+    parser.add_argument("env_id", metavar="ENV", help="environment id in the file")
+    parser.add_argument("--algorithm", help="name of the algorithm (default: name of the file)")
     try:
         settings = zoo_settings(**vars(parser.parse_args(args)))
         yaml = load_extra("yaml", "cli", "zoo_settings")
