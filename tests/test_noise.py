@@ -81,7 +81,7 @@ def test_equal_numbers_for_all_components_are_one_number_in_rust(learner, config
         one = learner(env, config(**SMALL, action_noise=noise), 3)
         for _ in range(3):
             one.iterate()
-        return one.policy.standing()[0]
+        return one.policy.progress_state()[0]
 
     np.testing.assert_array_equal(walk(noise), walk(same))
     assert walk(noise).any()

@@ -14,9 +14,9 @@ use rlox_burn::BurnMlp;
 use rlox_candle::CandleMlp;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
-    ActionValue, Activation, ActorCritic, ActorCriticLoss, Discount, Distribution, Init, Minibatch, Mlp, Network,
-    Optimizer, PolicyLoss, PolicyNetworks, QFunction, QLoss, QNetworks, SquashedPolicy, StochasticPolicy, TdLoss,
-    QBatch, CriticEnsemble, CriticBatch,
+    ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticBatch, CriticEnsemble, Discount, Distribution, Init,
+    Minibatch, Mlp, Network, Optimizer, PolicyLoss, PolicyNetworks, QBatch, QFunction, QLoss, QNetworks,
+    SquashedPolicy, StochasticPolicy, TdLoss,
 };
 
 /// Discrete rows are CartPole's.

@@ -6,8 +6,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::replay::{
-    TransitionSchema, MmapReplayBuffer, NStep, FieldSpec, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
-    Sampler, TransitionBatch, Uniform,
+    FieldSpec, MmapReplayBuffer, NStep, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
+    Sampler, TransitionBatch, TransitionSchema, Uniform,
 };
 use rlox_core::{DType, FieldData, Pcg64};
 
@@ -107,7 +107,10 @@ impl Pictures {
     }
 
     fn buffer(frame_stack: usize) -> ReplayBuffer {
-        let layout = TransitionSchema::new(FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+        let layout = TransitionSchema::new(
+            FieldSpec::new("obs", &[4, 84, 84], DType::U8),
+            FieldSpec::new("actions", &[], DType::I64),
+        );
         let storage = ReplayStorage::new(10_000, 1, TransitionSchema { frame_stack, ..layout }).expect("room");
         Replay::from_parts(storage, Uniform).expect("room")
     }

@@ -104,7 +104,7 @@ AHEAD: tuple[tuple[str, str, str, dict[str, Any], int], ...] = (
     ("ppo", "native", "Acrobot-v1", {"num_envs": 64, "n_steps": 64, "batch_size": 512}, 200_000),
     ("ppo", "torch", training.ENV, {"num_envs": 64, "n_steps": 64, "batch_size": 512}, 100_000),
 )
-TURNS = {"lockstep": True, "max_lag": 0}
+TURNS = {"deterministic": True, "max_staleness": 0}
 
 
 def ahead(
@@ -130,7 +130,7 @@ def ahead(
             actors = getattr(trainer.learner, "actors", None)
             if actors is not None:
                 stats = actors._native.stats()
-                told["lag"] = stats["total_lag"] / stats["rollouts"]
+                told["lag"] = stats["total_staleness"] / stats["rollouts"]
             return told
 
     once(12345, 1)
@@ -158,7 +158,7 @@ def workers(count: int) -> str:
 def actors_in(place: str, total: int, threads: int, num_actors: int) -> training.Once:
     """IMPALA with actors in a place."""
     where = workers(num_actors) if place == "grpc" else place
-    settings = {"num_actors": num_actors, "lockstep": True, "actors": where, "n_steps": 20}
+    settings = {"num_actors": num_actors, "deterministic": True, "actors": where, "n_steps": 20}
     if place == "ray":
         import ray
 

@@ -23,11 +23,11 @@ def local_config(config: Any, num_envs: int) -> Any:
         "num_envs": num_envs,
         "num_actors": 1,
         "actors": "auto",
-        "max_lag": 0,
-        "lockstep": True,
+        "max_staleness": 0,
+        "deterministic": True,
     }
     if hasattr(config, "async_collect"):
-        changes |= {"async_collect": False, "max_lag": None, "lockstep": False}
+        changes |= {"async_collect": False, "max_staleness": None, "deterministic": False}
     # An actor does not update its policy, so use the cheapest settings.
     for name, cheap in {"compile": False, "device": "cpu", "batch_size": None}.items():
         if hasattr(config, name):
@@ -135,17 +135,17 @@ class OnPolicyConfig:
         "auto",
         'where actors run: "auto", "threads", "processes", "ray" or "grpc://host:port,host:port"',
     )
-    max_lag: int | None = _setting(
+    max_staleness: int | None = _setting(
         None, "maximum age of a rollout's policy in updates; None: num_actors"
     )
-    lockstep: bool = _setting(
-        False, "deterministic runs: every rollout's policy is exactly max_lag updates old"
+    deterministic: bool = _setting(
+        False, "deterministic runs: every rollout's policy is exactly max_staleness updates old"
     )
 
     def __post_init__(self) -> None:
         check = partial(_validation.check_fields, self)
         check(_validation.check_int, ("num_envs", "n_steps", "num_actors"), 1)
-        check(_validation.check_int, ("max_lag",), 0)
+        check(_validation.check_int, ("max_staleness",), 0)
         check(_validation.check_int, ("sde_sample_freq",), 1, -1)
         check(_validation.check_int_tuple, ("net_arch",))
         check(_validation.check_float, ("gamma",), 0, 1)
@@ -533,14 +533,14 @@ def _actors(name: str, value: object) -> str:
 _WITHOUT_ACTORS: dict[str, Any] = {
     "num_actors": 1,
     "actors": "auto",
-    "max_lag": None,
-    "lockstep": False,
+    "max_staleness": None,
+    "deterministic": False,
 }
 
 
 def _check_actors(config: Any) -> None:
     """Check that the actor settings agree with each other and with num_envs."""
-    envs, actors, lag = config.num_envs, config.num_actors, config.max_lag
+    envs, actors, lag = config.num_envs, config.num_actors, config.max_staleness
     if not getattr(config, "async_collect", True):
         for name, default in _WITHOUT_ACTORS.items():
             if (got := getattr(config, name)) != default:
@@ -558,12 +558,12 @@ def _check_actors(config: Any) -> None:
             str(actors),
             "change num_actors or num_envs, as actors share the environments evenly",
         )
-    if config.lockstep and lag == 0 and actors == 1 and config.actors != "auto":
+    if config.deterministic and lag == 0 and actors == 1 and config.actors != "auto":
         raise ArgumentError(
             "actors",
-            "'auto' with lockstep=True, max_lag=0 and num_actors=1",
+            "'auto' with deterministic=True, max_staleness=0 and num_actors=1",
             repr(config.actors),
-            "raise max_lag, or omit actors",
+            "raise max_staleness, or omit actors",
         )
     workers = config.actors.count(",") + 1
     if "://" in config.actors and workers > actors:
@@ -573,20 +573,20 @@ def _check_actors(config: Any) -> None:
             str(actors),
             "raise num_actors, or name fewer workers",
         )
-    if lag is None or config.lockstep or lag >= actors:
+    if lag is None or config.deterministic or lag >= actors:
         return
     if lag == 0:
         raise ArgumentError(
-            "max_lag",
-            "at least 1 with lockstep=False",
+            "max_staleness",
+            "at least 1 with deterministic=False",
             "0",
-            "raise max_lag, or set lockstep=True",
+            "raise max_staleness, or set deterministic=True",
         )
     raise ArgumentError(
-        "max_lag",
+        "max_staleness",
         f"at least num_actors = {actors}",
         str(lag),
-        "raise max_lag or lower num_actors, else some actors always wait",
+        "raise max_staleness or lower num_actors, else some actors always wait",
     )
 
 

@@ -455,7 +455,7 @@ class IMPALATrainer(Trainer):
     Args:
         env, seed, backend, policy, env_kwargs, runs_dir: As for `PPOTrainer`. Environments other
             than native ones, and a `policy` or `features_extractor` of your own, need
-            `lockstep=True` and `max_lag=0`: actors and learner take turns then.
+            `deterministic=True` and `max_staleness=0`: actors and learner take turns then.
         **settings: Fields of `rlox.configs.IMPALAConfig`.
 
     Raises:

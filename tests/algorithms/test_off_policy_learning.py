@@ -397,7 +397,7 @@ def test_native_correlated_noise_is_zero_where_an_environment_only_resets():
         one.iterate()
         ended, valid = came[-1].terminated, came[-1].valid
         valid = np.ones(2, bool) if valid is None else valid
-        at_0 = one.policy.standing()[0].reshape(2) == 0
+        at_0 = one.policy.progress_state()[0].reshape(2) == 0
         np.testing.assert_array_equal(at_0, ended | ~valid)
         reset += (~valid).sum()
     assert reset >= 4

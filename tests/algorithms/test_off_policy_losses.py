@@ -283,7 +283,7 @@ def next_loss(one, backend):
         one._start()
         one.policy.begin(0.0)
         assert one.policy.learn(one.normalizer)
-        return one.policy.said()["critic_loss"]
+        return one.policy.metrics()["critic_loss"]
     with one.seeded():
         one.learn(1, 1e-3, 0.0)
     return one.last["critic_loss"]

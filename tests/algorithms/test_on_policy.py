@@ -141,7 +141,7 @@ IDENTITY = {"gamma": 0.0, "runs_dir": None, "learning_rate": 2e-3}
 TRAINERS = {
     "PPO": (PPOTrainer, {"num_envs": 4, "n_steps": 64, "n_epochs": 5, "learning_rate": 3e-3}, -1.0),
     "A2C": (A2CTrainer, {"num_envs": 8}, -2.0),
-    "IMPALA": (IMPALATrainer, {"num_envs": 8, "lockstep": True, "max_lag": 0}, -2.0),
+    "IMPALA": (IMPALATrainer, {"num_envs": 8, "deterministic": True, "max_staleness": 0}, -2.0),
 }
 
 

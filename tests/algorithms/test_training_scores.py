@@ -69,7 +69,7 @@ def test_ppo_solves_cartpole_on_optional_backends(backend):
 
 @pytest.mark.parametrize("lag", [0, 4])
 def test_impala_solves_cartpole_in_lockstep(lag):
-    settings = {"lockstep": True, "max_lag": lag}
+    settings = {"deterministic": True, "max_staleness": lag}
     assert most_seeds_reach(475, IMPALATrainer, CARTPOLE, 500_000, "auto", **settings)
 
 

@@ -58,7 +58,7 @@ def replay(**keywords):
     (lambda: Normalizer(1, (4,), obs=1), ArgumentTypeError, "obs"),
     (lambda: Normalizer(1, (4,), reward="no"), ArgumentTypeError, "reward"),
     (lambda: RolloutBuffer(1, 1, (4,)).field("reward"), ArgumentError, "name"),
-    (lambda: begin(fresh=1), ArgumentTypeError, "fresh"),
+    (lambda: begin(is_new=1), ArgumentTypeError, "is_new"),
     (lambda: record(2**70), ArgumentError, "t"),
 )
 def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):

@@ -430,12 +430,12 @@ def test_sequences_are_time_major_and_padded_with_zeros():
         grid = np.broadcast_to(numbers[..., None, None], (6, 8, 2, 3))
         assert np.array_equal(batch[name]["b"], grid)
         assert batch[name]["b"].dtype == np.uint8
-    whole = buffer.sample_sequences(8, 4, whole=True)
+    whole = buffer.sample_sequences(8, 4, whole_episodes=True)
     assert set(whole["indices"]) == {0, 3}
     assert {tuple(column) for column in whole["actions"].T} == {(1, 2, 3, 0), (4, 5, 6, 7)}
     running = fill(rlox.ReplayBuffer(4, 2, 1), 2)
-    sample = partial(running.sample_sequences, whole=True)
-    expect_refusal(Refusal(sample, ArgumentError, "whole"), 1, 4)
+    sample = partial(running.sample_sequences, whole_episodes=True)
+    expect_refusal(Refusal(sample, ArgumentError, "whole_episodes"), 1, 4)
 
 
 def test_sequences_rebuild_frame_stacks():
@@ -454,9 +454,9 @@ def test_sequences_rebuild_frame_stacks():
 @refusals(
     (lambda x: x.sample_sequences(2, -1), ArgumentError, "length"),
     (lambda x: x.sample_sequences(5, 3), ArgumentError, "batch_size"),
-    (lambda x: x.sample_sequences(2, 3, burn_in=1, whole=True), ArgumentError, "burn_in"),
+    (lambda x: x.sample_sequences(2, 3, burn_in=1, whole_episodes=True), ArgumentError, "burn_in"),
     (lambda x: x.sample_sequences(2, 3, burn_in=1.5), ArgumentTypeError, "burn_in"),
-    (lambda x: x.sample_sequences(2, 3, whole=3), ArgumentTypeError, "whole"),
+    (lambda x: x.sample_sequences(2, 3, whole_episodes=3), ArgumentTypeError, "whole_episodes"),
     (lambda x: x.sample_sequences(2, 3, seed="a"), ArgumentTypeError, "seed"),
     (lambda x: x.sample_sequences(2, 3, out={}), ArgumentError, "out"),
 )

@@ -54,7 +54,7 @@ def actor_processes():
 
 
 def trained(kind=IMPALATrainer, steps=640, callbacks=(), **settings):
-    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
     with kind(env="CartPole-v1", **how | settings) as trainer:
         trainer.train(steps, callbacks=callbacks)
         return trainer.learner.state()
@@ -92,7 +92,7 @@ def test_normalizer_statistics_outlive_killed_actors():
         if trainer.timesteps == 2_000:
             os.kill(min(actor_processes()), signal.SIGKILL)
 
-    how = {"num_envs": 8, "normalize_obs": True, "num_actors": 1, "max_lag": 1}
+    how = {"num_envs": 8, "normalize_obs": True, "num_actors": 1, "max_staleness": 1}
     state = trained(actors="ray", steps=4_000, callbacks=[kill], **how)
     # Rollouts that were lost do not count, first observations do.
     assert 4_000 <= state.normalizer["obs_count"] < 4_200

@@ -18,7 +18,7 @@ from support.thread_runs import run_in_fork
 WORKER = [sys.executable, "-m", "rlox", "worker"]
 TOKEN = "0123456789abcdef"
 DISTRIBUTED = pytest.mark.distributed
-ACTORS = {"lockstep": True, "max_lag": 2, "num_actors": 2}
+ACTORS = {"deterministic": True, "max_staleness": 2, "num_actors": 2}
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_killed_worker_changes_nothing(two):
 
     def killing(process):
         def after(trainer, metrics):
-            recovered.append(metrics.get("workers/recovered", 0))
+            recovered.append(metrics.get("workers/restarted", 0))
             if trainer.timesteps >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 killed.append(process.wait())
@@ -148,7 +148,7 @@ def test_killed_worker_changes_nothing(two):
         env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=12)
         there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
         faults = env.faults()
-    assert (faults["lost"], faults["recovered"]) == (1, 1)
+    assert (faults["lost"], faults["restarted"]) == (1, 1)
     assert 0 < faults["replayed"] <= 12
     assert 0 < faults["longest"] < 5
     here = trained(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
@@ -197,8 +197,8 @@ def test_errors_name_the_worker_and_tokens_are_checked(two, tmp_path, monkeypatc
     url = f"http://{two[0]}"
     with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
         RemoteVecEnv(two, 2, 0, gravity=1)
-    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", lockstep=True)
-    np.testing.assert_equal(there.networks, trained(lockstep=True).networks)
+    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", deterministic=True)
+    np.testing.assert_equal(there.networks, trained(deterministic=True).networks)
     (tmp_path / "token").write_text(TOKEN)
     with worker("--token-file", str(tmp_path / "token")) as (_, address):
         with refuses(ArgumentError, "token"):

@@ -22,7 +22,7 @@ REPLAY = {"num_envs": N, "net_arch": (4,), "learning_starts": 3, "batch_size": 4
 LEARNERS = {
     NativePPO: ("CartPole-v1", PPOConfig(batch_size=4, n_epochs=1, **ON_POLICY)),
     NativeA2C: ("CartPole-v1", A2CConfig(**ON_POLICY)),
-    NativeIMPALA: ("CartPole-v1", IMPALAConfig(lockstep=True, max_lag=0, **ON_POLICY)),
+    NativeIMPALA: ("CartPole-v1", IMPALAConfig(deterministic=True, max_staleness=0, **ON_POLICY)),
     NativeDQN: ("CartPole-v1", DQNConfig(**REPLAY)),
     NativeSAC: ("Pendulum-v1", SACConfig(**REPLAY)),
     NativeTD3: ("Pendulum-v1", TD3Config(**REPLAY)),
@@ -154,21 +154,21 @@ def actors(rollouts):
         **ADVANTAGES,
         normalizer=None,
         sde_sample_freq=0,
-        max_lag=1,
-        lockstep=True,
+        max_staleness=1,
+        deterministic=True,
     )
     learning = policy()
     for _ in range(rollouts):
-        actors.next()
+        actors.pop()
         actors.publish(learning)
-    actors.next()
+    actors.pop()
     return actors
 
 
 def agent(_=0):
     spaces = OBSERVATION, ACTION, N, False, False
     agent = NativeAgent("dqn", *spaces, stream(), seeds(), values(DQN), "native")
-    agent.start_at(np.zeros((N, D), np.float32), True)
+    agent.start_from_obs(np.zeros((N, D), np.float32), True)
     agent.begin(0.5)
     agent.act()
     return agent
@@ -179,7 +179,7 @@ def seeds():
 
 
 def agent_state(agent):
-    return agent.tensors(), agent.optimizer_state(), agent.streams(), agent.standing(), agent.said()
+    return agent.tensors(), agent.optimizer_state(), agent.streams(), agent.progress_state(), agent.metrics()
 
 
 def envs_for(kind):
@@ -232,7 +232,7 @@ NORMALIZER = {"normalizer": optional(normalizer)}
 NO_MASKS = {"action_masks": None, "final_action_masks": None}
 NO_NOISE = without(instance(lambda: np.zeros(0, np.float32)), "a list")
 READ = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "standing")
-READ += ("said", "learned")
+READ += ("metrics", "last_update")
 CALLS = [
     call("network_backends"),
     call("write_rollout", buffer=full_rollout),
@@ -245,7 +245,7 @@ CALLS = [
         shape=SHAPE,
         backend=BACKEND,
     ),
-    call("NativePolicy.set_stopping", stop=False),
+    call("NativePolicy.set_stop_requested", stop=False),
     call("NativePolicy.begin", seed=3, num_envs=N),
     call(
         "NativePolicy.collect",
@@ -274,12 +274,12 @@ CALLS = [
         **ACTORS,
         **NORMALIZER,
         **ADVANTAGES,
-        max_lag=1,
-        lockstep=False,
+        max_staleness=1,
+        deterministic=False,
         sde_sample_freq=0,
     ),
-    call("NativeActors.next"),
-    call("NativeActors.set_stopping", stop=False),
+    call("NativeActors.pop"),
+    call("NativeActors.set_stop_requested", stop=False),
     call("NativeActors.publish", policy=policy),
     call("NativeActors.publish_tensors", tensors=record(lambda: copies(policy().tensors()))),
     call("NativeActors.stream"),
@@ -297,12 +297,12 @@ CALLS = [
         settings=DQN,
         backend="native",
     ),
-    call("NativeAgent.set_stopping", stop=False),
+    call("NativeAgent.set_stop_requested", stop=False),
     call("NativeAgent.start", env=env, **NORMALIZER),
-    call("NativeAgent.go_on", env=env),
-    call("NativeAgent.iterate", env=env, progress=0.5, growth=0.001, **NORMALIZER),
-    call("NativeAgent.start_at", obs=FLOAT_OBS, fresh=True, action_masks=None, **NORMALIZER),
-    call("NativeAgent.begin", progress=0.5, growth=0.001),
+    call("NativeAgent.attach", env=env),
+    call("NativeAgent.iterate", env=env, progress=0.5, progress_per_step=0.001, **NORMALIZER),
+    call("NativeAgent.start_from_obs", obs=FLOAT_OBS, is_new=True, action_masks=None, **NORMALIZER),
+    call("NativeAgent.begin", progress=0.5, progress_per_step=0.001),
     call("NativeAgent.act", **NORMALIZER),
     call(
         "NativeAgent.observe",
@@ -326,15 +326,15 @@ CALLS = [
         for method in ("check_optimizer_state", "load_optimizer_state")
     ),
     call(
-        "NativeAgent.set_standing",
+        "NativeAgent.load_progress_state",
         streams=lambda: agent().streams(),
         noise=NO_NOISE,
-        due=duration(0.5),  # `learn` makes so many updates
+        pending_updates=duration(0.5),  # `learn` makes so many updates
         timesteps=9,
         updates=3,
         progress=0.5,
     ),
-    call("NativeAgent.due_limit", timesteps=9),
-    call("NativeAgent.set_learned", learned=optional(LEARNED)),
+    call("NativeAgent.pending_limit", timesteps=9),
+    call("NativeAgent.load_last_update", last_update=optional(LEARNED)),
     *(each for kind in LEARNERS for each in learner_calls(kind)),
 ]

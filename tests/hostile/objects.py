@@ -394,8 +394,7 @@ def vector_env_calls(name):
     yield call(f"{name}.begin_rollout", **ROLLOUT, seed=7)
     yield call(f"{name}.step_rollout", **ROLLOUT, **DECISIONS)
     yield call(f"{name}.set_state", state=vector(1).get_state())
-    drain = "pop_episodes" if name == "VecEnv" else "drain_episodes"
-    for method in (drain, "get_state", "close"):
+    for method in ("pop_episodes", "get_state", "close"):
         yield call(f"{name}.{method}", at=1)
 
 

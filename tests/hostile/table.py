@@ -43,7 +43,7 @@ NOT_CALLED = {
     ),
     "internal to GymVecEnv: test_foreign.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (
-        "NativeActors.calling NativeActors.publish_object NativeActors.close"
+        "NativeActors.start_python_actors NativeActors.publish_object NativeActors.close"
     ),
     "state of native learners: Trainer.save": "Native*.state Native*.load_state",
     "without arguments: test_rollout.py, test_snapshots.py, test_mmap_replay.py": (

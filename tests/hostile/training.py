@@ -150,7 +150,7 @@ REPLAY = {"num_envs": N, "learning_starts": 2, "buffer_size": 64, "batch_size": 
 ALGORITHMS = [
     (PPOTrainer, PPO, PPOConfig, ON_POLICY | {"batch_size": 8, "n_epochs": 1}),
     (A2CTrainer, A2C, A2CConfig, ON_POLICY),
-    (IMPALATrainer, IMPALA, IMPALAConfig, ON_POLICY | {"lockstep": True, "max_lag": 0}),
+    (IMPALATrainer, IMPALA, IMPALAConfig, ON_POLICY | {"deterministic": True, "max_staleness": 0}),
     (DQNTrainer, DQN, DQNConfig, REPLAY),
     (SACTrainer, SAC, SACConfig, REPLAY),
     (TD3Trainer, TD3, TD3Config, REPLAY),

@@ -33,12 +33,12 @@ from support.thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-TURNS = {"lockstep": True, "max_lag": 0}
+TURNS = {"deterministic": True, "max_staleness": 0}
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 def trained(env="CartPole-v1", kind=IMPALATrainer, steps=640, **settings):
-    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
     with kind(env=env, **how | settings) as trainer:
         trainer.train(steps)
         return trainer.learner.state()
@@ -58,14 +58,14 @@ def impala(**settings):
         impala(env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")),
         ArgumentError,
         "env",
-        "lockstep=True",
+        "deterministic=True",
     ),
-    (impala(actors="ray", lockstep=True, max_lag=0), ArgumentError, "actors", "raise max_lag"),
+    (impala(actors="ray", deterministic=True, max_staleness=0), ArgumentError, "actors", "raise max_staleness"),
     (impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
     (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set one of them"),
     (impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
-    (impala(max_lag=0), ArgumentError, "max_lag", "lockstep=True"),
-    (impala(num_actors=4, max_lag=2), ArgumentError, "max_lag", "lower num_actors"),
+    (impala(max_staleness=0), ArgumentError, "max_staleness", "deterministic=True"),
+    (impala(num_actors=4, max_staleness=2), ArgumentError, "max_staleness", "lower num_actors"),
     (impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
     (impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
     (impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
@@ -206,7 +206,7 @@ def test_episodes_of_all_actors_are_counted():
 def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
     states = []
     for lag in (0, 1, 3):
-        config = IMPALAConfig(num_envs=4, lockstep=True, max_lag=lag, learning_rate=0.0)
+        config = IMPALAConfig(num_envs=4, deterministic=True, max_staleness=lag, learning_rate=0.0)
         learner = NativeIMPALA(make_vec("CartPole-v1", 4), config, 3)
         iterate(learner, 60)
         states.append((learner.episodes.state(), learner.timesteps))
@@ -400,7 +400,7 @@ def test_environments_that_a_process_cannot_make_alike_are_refused():
 @pytest.mark.processes
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_loaded_run_goes_on_with_actors_elsewhere(tmp_path, backend):
-    how = {"seed": 3, "lockstep": True, "max_lag": 2, "num_actors": 2, "runs_dir": None}
+    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
     with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **how) as trainer:
         trainer.train(320)
         trainer.save(tmp_path / "saved")

@@ -46,7 +46,7 @@ def rows(trainer, steps):
 @BOTH
 @PAIR
 def test_actors_that_take_turns_change_nothing(name, backend):
-    with trainer(name, backend, lockstep=True, max_lag=0) as one:
+    with trainer(name, backend, deterministic=True, max_staleness=0) as one:
         one.train(640)
     with trainer(name, backend, async_collect=False) as other:
         other.train(640)
@@ -56,12 +56,12 @@ def test_actors_that_take_turns_change_nothing(name, backend):
 @ALL
 def test_lockstep_runs_are_repeatable(name, backend):
     def trained(seed):
-        with trainer(name, backend, seed=seed, lockstep=True, num_actors=2) as one:
+        with trainer(name, backend, seed=seed, deterministic=True, num_actors=2) as one:
             return rows(one, 1_280), one.learner.state().networks
 
     first, again = trained(1), trained(1)
     np.testing.assert_equal(first, again)
-    assert {row["train/policy_lag"] for row in first[0][2:]} == {2}
+    assert {row["train/policy_staleness"] for row in first[0][2:]} == {2}
     assert trained(2)[0] != first[0]
 
 
@@ -69,7 +69,7 @@ def test_lockstep_runs_are_repeatable(name, backend):
 @PAIR
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
-    how = SETTINGS[name] | {"lockstep": True, "max_lag": 3, "gamma": 0.9}
+    how = SETTINGS[name] | {"deterministic": True, "max_staleness": 3, "gamma": 0.9}
     config = CONFIGS[name](**how, gae_lambda=0.8, learning_rate=0.01)
     vec = make_vec(env, 4, max_episode_steps=11)
     learner = LEARNERS[name, backend](vec, config, 1)
@@ -118,19 +118,19 @@ def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
 
 @ALL
 def test_lag_stays_within_the_bound_and_every_step_counts(name, backend):
-    with trainer(name, backend, num_actors=2, max_lag=3) as one:
+    with trainer(name, backend, num_actors=2, max_staleness=3) as one:
         metrics = rows(one, 2_560)
-        assert all(0 <= row["train/policy_lag"] <= 3 for row in metrics)
+        assert all(0 <= row["train/policy_staleness"] <= 3 for row in metrics)
         assert (one.timesteps, len(metrics)) == (2_560, 2_560 // (2 * 16))
         assert one.train(640)["timesteps"] == 3_200
         waits = one.learner.actors.metrics()
-        assert waits.keys() == {"time/learner_waited", "time/actors_waited"}
+        assert waits.keys() == {"time/learner_wait_seconds", "time/actor_wait_seconds"}
 
 
 @ALL
 def test_one_actor_and_predictions_normalize(name, backend):
     how = {"normalize_obs": True, "normalize_reward": True, "env": "Pendulum-v1"}
-    with trainer(name, backend, lockstep=True, **how) as one:
+    with trainer(name, backend, deterministic=True, **how) as one:
         one.train(1_280)
         assert one.learner.normalizer.state()["obs_count"] >= 1_280
         assert one.predict(np.ones(3)).shape == (1,)
@@ -170,7 +170,7 @@ def test_stop_ends_the_wait_for_actors(name, settings, backend):
 
 
 @PAIR
-@pytest.mark.parametrize("setting", [{"num_actors": 2}, {"max_lag": 2}, {"lockstep": True}])
+@pytest.mark.parametrize("setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}])
 def test_settings_of_actors_need_async_collect(name, setting):
     with refuses(ArgumentError, next(iter(setting))):
         trainer(name, async_collect=False, **setting)
@@ -178,7 +178,7 @@ def test_settings_of_actors_need_async_collect(name, setting):
 
 def in_turn(name, backend, env="CartPole-v1", vec=None, **settings):
     """Return a learner whose actors, if any, take turns with it."""
-    turns = {"lockstep": True, "max_lag": 0} if name == "impala" else {}
+    turns = {"deterministic": True, "max_staleness": 0} if name == "impala" else {}
     config = CONFIGS[name](**{**SMALL, "n_steps": 8, **turns, **settings})
     return LEARNERS[name, backend](make_vec(env, 4, **(vec or {})), config, 0)
 

@@ -17,7 +17,7 @@ OFF_POLICY = {"num_envs": 2, "learning_starts": 40, "buffer_size": 150, "batch_s
 SETTINGS = {
     "ppo": ("CartPole-v1", {**ON_POLICY, "batch_size": 16, "n_epochs": 2, "lr_schedule": "linear"}),
     "a2c": ("Pendulum-v1", {**ON_POLICY, "lr_schedule": "linear"}),
-    "impala": ("CartPole-v1", {**ON_POLICY, "lockstep": True, "max_lag": 0}),
+    "impala": ("CartPole-v1", {**ON_POLICY, "deterministic": True, "max_staleness": 0}),
     "dqn": ("CartPole-v1", {**OFF_POLICY, "train_freq": 4}),
     "sac": ("Pendulum-v1", {**OFF_POLICY, "net_arch": (16,), "normalize_obs": True}),
     "td3": ("Pendulum-v1", {**OFF_POLICY, "net_arch": (16,)}),

@@ -35,7 +35,8 @@ impl Device {
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     // What `work` sees is not looked at again if it panics: networks change only after it.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let message =
+            panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Error::Backend(format!("burn: {}", message.unwrap_or("it failed without a word")))
     })
 }

@@ -8,8 +8,8 @@ use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, 
 
 use crate::Device;
 use crate::device::catch_panic;
-use crate::tensor::{copy, in_place, vector, numbers, rows};
-use forward_backward::{Hidden, ForwardCache, Layer, apply_update, views};
+use crate::tensor::{copy, in_place, numbers, rows, vector};
+use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
@@ -306,7 +306,8 @@ impl Network for BurnMlp {
 
     /// Empty but for the steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
-        let [mean, square] = self.means.each_ref().map(|mean| catch_panic(|| numbers(mean.clone())).unwrap_or_default());
+        let [mean, square] =
+            self.means.each_ref().map(|mean| catch_panic(|| numbers(mean.clone())).unwrap_or_default());
         self.layout.named_state([&mean, &square], self.step)
     }
 

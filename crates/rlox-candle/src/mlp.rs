@@ -11,7 +11,7 @@ use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, 
 use crate::Device;
 use crate::device::failed;
 use crate::tensor::{copy, numbers, rows, sum_of_squares};
-use forward_backward::{ForwardCache, Layer, backward, forward, is_fused, step, apply_update, views};
+use forward_backward::{ForwardCache, Layer, apply_update, backward, forward, is_fused, step, views};
 
 /// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
 ///
@@ -304,7 +304,8 @@ impl Network for CandleMlp {
         if tau == 1.0 {
             return self.replace(online.flat.copy().map_err(failed)?);
         }
-        let updated_flat = (&online.flat - &self.flat).and_then(|difference| &self.flat + difference.affine(tau.into(), 0.0)?);
+        let updated_flat =
+            (&online.flat - &self.flat).and_then(|difference| &self.flat + difference.affine(tau.into(), 0.0)?);
         self.replace(updated_flat.map_err(failed)?)
     }
 

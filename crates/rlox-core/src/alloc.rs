@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_refused_with_the_size() {
-        let rejected = crate::testing::assert_rejects(check_available("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
+        let rejected =
+            crate::testing::assert_rejects(check_available("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
         assert!(rejected.got.ends_with("461168601842738790400 bytes (400.0 EiB)"), "{rejected}");
         assert!(check_available("num_envs", usize::MAX, usize::MAX).is_err());
         assert!(check_available("num_envs", 1024, 100).is_ok());

@@ -51,8 +51,8 @@ pub use field::{DType, Field, FieldData, FieldMut};
 pub use interrupt::{InterruptCheck, set_interrupt_check};
 pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
 pub use pipeline::{
-    Actor, ActorParts, StalenessPolicy, AsyncCollector, RolloutJob, Collect, Collected, LearnedPolicy, PipelineStats, Rollout,
-    RolloutOptions, RolloutTicket,
+    Actor, ActorParts, AsyncCollector, Collect, Collected, LearnedPolicy, PipelineStats, Rollout, RolloutJob,
+    RolloutOptions, RolloutTicket, StalenessPolicy,
 };
 pub use plugin::EnvPlugin;
 pub use policy::{Policy, PolicyOut, RandomPolicy};
@@ -61,5 +61,6 @@ pub use rng::{Pcg64, Pcg64State, SeedSequence};
 pub use rollout::{PolicyStep, RolloutBuffer, Transition, collect};
 pub use space::Space;
 pub use vector::{
-    AutoresetMode, EpisodeProgress, Seeds, EnvSnapshot, StepOut, VecEnv, VectorEnv, masked_actions, streams_to_array, streams_from_array,
+    AutoresetMode, EnvSnapshot, EpisodeProgress, Seeds, StepOut, VecEnv, VectorEnv, masked_actions, streams_from_array,
+    streams_to_array,
 };

@@ -419,7 +419,12 @@ impl Normalizer {
 // do not, as a check costs as much as they do.
 
 /// Calls `add` with each row, or with parts of long ones, and the columns that they are of.
-fn sweep<T>(rows: &[T], dim: usize, interrupt: &mut InterruptCheck, mut add: impl FnMut(Range<usize>, &[T])) -> Result<()> {
+fn sweep<T>(
+    rows: &[T],
+    dim: usize,
+    interrupt: &mut InterruptCheck,
+    mut add: impl FnMut(Range<usize>, &[T]),
+) -> Result<()> {
     for (i, chunk) in rows.chunks((InterruptCheck::POLL_ELEMENTS / dim).max(1) * dim).enumerate() {
         if i > 0 {
             interrupt.check()?;

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 pub use actor::{Actor, ActorParts, LearnedPolicy, Rollout, RolloutOptions};
-pub use channel::{RolloutJob, PipelineStats};
-pub use schedule::{StalenessPolicy, RolloutTicket};
+pub use channel::{PipelineStats, RolloutJob};
+pub use schedule::{RolloutTicket, StalenessPolicy};
 
 use crate::{Error, Pcg64, Result};
 use channel::{Boxed, Channel};

@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use crate::envs::MakeOptions;
 use crate::{Result, VectorEnv};
 
-use abi::{Call, FreeFn, EnvHandle, MakeFn};
+use abi::{Call, EnvHandle, FreeFn, MakeFn};
 use host::Hosted;
 
 /// What makes the environments of a library, for a program that was compiled apart from it.

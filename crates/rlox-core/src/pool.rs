@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use fp_env::FloatMode;
 pub use join::join;
 
-pub(crate) use slices::{ColumnsMut, CHUNK_ELEMENTS, run_chunks, run_chunks_uninterrupted, run_columns, run_rows};
+pub(crate) use slices::{CHUNK_ELEMENTS, ColumnsMut, run_chunks, run_chunks_uninterrupted, run_columns, run_rows};
 
-use crate::interrupt::{PollFn, InterruptCheck};
+use crate::interrupt::{InterruptCheck, PollFn};
 use crate::{Error, Result};
 
 const VARIABLE: &str = "RLOX_NUM_THREADS";

@@ -19,15 +19,15 @@ mod sum_tree;
 mod tests;
 
 pub use any_sampler::AnySampler;
-pub use batch::{SampleIndices, Column, GoalRelabel, SampledBatch};
+pub use batch::{Column, GoalRelabel, SampleIndices, SampledBatch};
 pub use hindsight::{Hindsight, HindsightReplayBuffer, Strategy};
 pub use mmap::MmapReplayBuffer;
 pub use n_step::NStep;
 pub use prioritized::{Prioritized, PrioritizedReplayBuffer};
 pub use sampler::{Sampler, Uniform};
-pub use schema::{TransitionSchema, FieldSpec, TransitionBatch};
+pub use schema::{FieldSpec, TransitionBatch, TransitionSchema};
 pub use sequence::{SequenceIndices, Sequences};
-pub use state::{SamplerConfig, PersistSampler};
+pub use state::{PersistSampler, SamplerConfig};
 pub use storage::ReplayStorage;
 pub use sum_tree::SumTree;
 

@@ -4,7 +4,7 @@ mod snapshot;
 pub(crate) mod validate;
 mod vec_env;
 
-pub use snapshot::{EnvSnapshot, streams_to_array, streams_from_array};
+pub use snapshot::{EnvSnapshot, streams_from_array, streams_to_array};
 pub use validate::masked_actions;
 pub use vec_env::VecEnv;
 

@@ -2,8 +2,8 @@
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::replay::{
-    SequenceIndices, Column, Hindsight, TransitionSchema, NStep, FieldSpec, PrioritizedReplayBuffer, Replay, ReplayBuffer,
-    ReplayStorage, SampledBatch, Sequences, TransitionBatch, Strategy, Uniform,
+    Column, FieldSpec, Hindsight, NStep, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
+    SequenceIndices, Sequences, Strategy, TransitionBatch, TransitionSchema, Uniform,
 };
 use rlox_core::{
     ActionsMut, AutoresetMode, Checkpoint, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy,
@@ -50,7 +50,8 @@ fn replay_allocates_nothing() {
 
 #[test]
 fn a_buffer_that_is_saved_is_copied_once() {
-    let layout = TransitionSchema::new(FieldSpec::new("obs", &[4096], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    let layout =
+        TransitionSchema::new(FieldSpec::new("obs", &[4096], DType::U8), FieldSpec::new("actions", &[], DType::I64));
     let mut buffer = Replay::from_parts(ReplayStorage::new(2000, 1, layout).unwrap(), Uniform).unwrap();
     let (obs, next_obs) = ([1_u8; 4096], [2_u8; 4096]);
     for i in 0..2000 {
@@ -66,7 +67,8 @@ fn a_buffer_that_is_saved_is_copied_once() {
         buffer.push_batch(&steps).unwrap();
     }
     let mut checkpoint = Checkpoint::default();
-    let peak = allocation_counter::measure(|| buffer.write_to_checkpoint(&mut checkpoint, Vec::new()).unwrap()).bytes_max;
+    let peak =
+        allocation_counter::measure(|| buffer.write_to_checkpoint(&mut checkpoint, Vec::new()).unwrap()).bytes_max;
     let (stored, copy) = (buffer.storage().memory() as u64, checkpoint.safetensors("replay").unwrap().len() as u64);
     assert!(copy > 3000 * 4096 && copy < stored + stored / 10, "{copy} of {stored}");
     assert!(peak < copy + copy / 50, "{peak} for {copy}");
@@ -74,7 +76,8 @@ fn a_buffer_that_is_saved_is_copied_once() {
 
 /// A buffer of stacked frames in which every transition keeps its next observation, and its older frames, aside.
 fn stacked(rows: i64) -> Replay<Uniform> {
-    let layout = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    let layout =
+        TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
     let layout = TransitionSchema { frame_stack: 2, ..layout };
     let mut buffer = Replay::from_parts(ReplayStorage::new(rows as usize, 1, layout).unwrap(), Uniform).unwrap();
     for i in 0..rows {
@@ -111,7 +114,10 @@ fn a_state_is_loaded_without_memory_for_each_transition() {
 #[test]
 fn sequences_and_goals_allocate_nothing() {
     let part = |name: &str| FieldSpec::new(name, &[2], DType::F32);
-    let layout = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
+    let layout = TransitionSchema {
+        obs: vec![part("achieved"), part("desired")],
+        ..TransitionSchema::new(part("obs"), part("actions"))
+    };
     let storage = ReplayStorage::new(100, 1, layout).unwrap();
     let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
     let mut buffer = Replay::from_parts(storage, sampler).unwrap();

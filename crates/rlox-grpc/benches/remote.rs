@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, AutoresetMode, RolloutJob, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, Seeds, Space,
-    Step, StepOut, RolloutTicket, VectorEnv,
+    Actions, AutoresetMode, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, RolloutJob,
+    RolloutTicket, Seeds, Space, Step, StepOut, VectorEnv,
 };
 use rlox_grpc::proto::{self, reply, request, worker_client::WorkerClient};
-use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteVecEnv, RemoteRolloutConfig};
+use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteRolloutConfig, RemoteVecEnv};
 use rlox_grpc::{Worker, WorkerOptions};
 use rlox_nn::train::CollectConfig;
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
@@ -120,7 +120,8 @@ impl Actor {
     fn new(address: &str, env: &EnvOptions, spec: &EnvSpec, hidden: &[usize], n_steps: usize) -> Self {
         let policy = PolicyNetworks::mlp(spec, hidden, Activation::Tanh, &mut Pcg64::seed_from(0)).expect("a policy");
         let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-        let settings = RemoteRolloutConfig { n_steps, config: how, reset_seed: 0, arch: policy.arch().expect("a known one") };
+        let settings =
+            RemoteRolloutConfig { n_steps, config: how, reset_seed: 0, arch: policy.arch().expect("a known one") };
         let options = ClientOptions::default();
         let actor = RemoteActor::new(&[address], 0, env, &settings, &options).expect("a worker");
         let steps = RolloutBuffer::for_spec(n_steps, env.num_envs, spec, false).expect("memory");

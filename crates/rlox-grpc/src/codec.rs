@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use rlox_core::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, EnvSnapshot, masked_actions};
+use rlox_core::{AutoresetMode, EnvSnapshot, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, masked_actions};
 
 use crate::proto;
 
@@ -84,7 +84,9 @@ impl<'a> Slab<'a> {
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let Some((bytes, remaining)) = self.remaining.split_at_checked(count) else { return Err(self.length_mismatch(count)) };
+        let Some((bytes, remaining)) = self.remaining.split_at_checked(count) else {
+            return Err(self.length_mismatch(count));
+        };
         self.remaining = remaining;
         Ok(bytes)
     }
@@ -155,7 +157,9 @@ pub(crate) fn space_to(space: &Space) -> proto::Space {
     let shaped = proto::Space { shape: space.shape().iter().map(|n| *n as u64).collect(), ..proto::Space::default() };
     match space {
         Space::Discrete { n, start } => proto::Space { kind: Kind::Discrete.into(), n: *n, start: *start, ..shaped },
-        Space::MultiDiscrete { nvec } => proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..shaped },
+        Space::MultiDiscrete { nvec } => {
+            proto::Space { kind: Kind::MultiDiscrete.into(), nvec: nvec.clone(), ..shaped }
+        }
         Space::MultiBinary { n } => proto::Space { kind: Kind::MultiBinary.into(), n: *n as i64, ..shaped },
         Space::Box { low, high, .. } => {
             let bound_bytes = |numbers: &[f32]| {
@@ -209,7 +213,8 @@ pub(crate) fn arguments_to(argument: &'static str, arguments: &[(String, f64)]) 
     }
     let mut bytes = Vec::with_capacity(arguments.iter().map(|(name, _)| name.len() + 9).sum());
     for (name, value) in arguments {
-        let name_too_long = |_| invalid_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
+        let name_too_long =
+            |_| invalid_arguments(argument, format!("a name of {} bytes", name.len()), "correct the name");
         bytes.push(u8::try_from(name.len()).map_err(name_too_long)?);
         bytes.extend_from_slice(name.as_bytes());
         write_numbers(&mut bytes, &[*value]);
@@ -224,8 +229,10 @@ pub(crate) fn arguments_from(argument: &'static str, mut bytes: &[u8]) -> Result
         if arguments.len() == MAX_ARGUMENTS {
             return Err(mismatch("more"));
         }
-        let (name, remaining) = remaining.split_at_checked(*len as usize).ok_or_else(|| mismatch("a name that is cut short"))?;
-        let (number, remaining) = remaining.split_first_chunk().ok_or_else(|| mismatch("a number that is cut short"))?;
+        let (name, remaining) =
+            remaining.split_at_checked(*len as usize).ok_or_else(|| mismatch("a name that is cut short"))?;
+        let (number, remaining) =
+            remaining.split_first_chunk().ok_or_else(|| mismatch("a number that is cut short"))?;
         let name = str::from_utf8(name).map_err(|_| mismatch("a name in another encoding"))?;
         arguments.push((name.to_owned(), f64::from_le_bytes(*number)));
         bytes = remaining;

@@ -41,7 +41,8 @@ pub mod proto {
 
 pub use cli::run;
 pub use client::{
-    ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteVecEnv, RemoteRolloutConfig, StopFn, build_async_on_policy,
+    ClientOptions, EnvOptions, FaultCounts, Faults, RemoteActor, RemoteRolloutConfig, RemoteVecEnv, StopFn,
+    build_async_on_policy,
 };
 pub use worker::{Counters, Identity, Limits, MakeEnv, Worker, WorkerOptions};
 

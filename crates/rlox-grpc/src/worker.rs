@@ -25,7 +25,7 @@ use tonic::{Request, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use connection::{Timeouts, Peer};
+use connection::{Peer, Timeouts};
 pub use metrics::Counters;
 use options::{FRAME_IN, THREADS, WINDOW};
 pub use options::{Identity, Limits, MakeEnv, WorkerOptions};

@@ -268,7 +268,13 @@ pub trait ActorCritic: Policy + Send {
     ///
     /// # Errors
     /// Those of [`Policy::act`].
-    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        out: PolicyOut<'_>,
+    ) -> Result<()>;
 
     /// The mean standard deviation that is learned beside the networks, if one is.
     fn mean_std(&self) -> Option<f32> {

@@ -4,8 +4,8 @@
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
 use crate::{
-    Activation, DeterministicActor, Distribution, Dueling, Init, Mlp, NamedTensors, Network, PolicyNetworks, QNetworks,
-    SquashedPolicy, CriticEnsemble,
+    Activation, CriticEnsemble, DeterministicActor, Distribution, Dueling, Init, Mlp, NamedTensors, Network,
+    PolicyNetworks, QNetworks, SquashedPolicy,
 };
 
 /// The logarithm of standard deviations to begin with.
@@ -356,5 +356,10 @@ pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     if let Space::Discrete { n, .. } = spec.action {
         return Ok(n as usize);
     }
-    Err(Error::space("action space", "a Discrete one", spec.action.to_json().to_string(), suggest_algorithms(&spec.action)))
+    Err(Error::space(
+        "action space",
+        "a Discrete one",
+        spec.action.to_json().to_string(),
+        suggest_algorithms(&spec.action),
+    ))
 }

@@ -7,7 +7,7 @@ use crate::losses::td_loss;
 use crate::optimizer::check_state;
 use crate::parallel::{join_if, worth_forking};
 use crate::{
-    CriticStats, Learnable, NamedTensors, Network, NetworkArch, Optimizer, Workspace, TdLoss, clip_and_step, validate,
+    CriticStats, Learnable, NamedTensors, Network, NetworkArch, Optimizer, TdLoss, Workspace, clip_and_step, validate,
 };
 
 /// Which critics speak to an actor.
@@ -211,7 +211,14 @@ impl<N: Network> CriticEnsemble<N> {
             target.soft_update(&online, 1.0)?;
             critics.push(Critic::new(online, target));
         }
-        Ok(Self { critics, obs_dim, inputs: Vec::new(), td_errors: Vec::new(), min_indices: Vec::new(), forked_rows: 0 })
+        Ok(Self {
+            critics,
+            obs_dim,
+            inputs: Vec::new(),
+            td_errors: Vec::new(),
+            min_indices: Vec::new(),
+            forked_rows: 0,
+        })
     }
 
     /// The online networks.
@@ -233,7 +240,11 @@ impl<N: Network> CriticEnsemble<N> {
     }
 
     /// `work` with each critic, given the inputs: two halves of them at once, or one after the other.
-    fn for_each_critic(&mut self, fork: bool, work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync) -> Result<()> {
+    fn for_each_critic(
+        &mut self,
+        fork: bool,
+        work: impl Fn(&mut Critic<N>, &[f32]) -> Result<()> + Sync,
+    ) -> Result<()> {
         let inputs = &self.inputs[..];
         for_each_critic(&mut self.critics, fork, |critic| work(critic, inputs))
     }
@@ -302,7 +313,8 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         check_len("values", values.len(), actions.len() / self.action_dim())?;
         check_len("d_actions", d_actions.len(), actions.len())?;
         let rows = self.concat_inputs(obs, actions)?;
-        let (fork_each_pass, fork_both_passes) = (worth_forking(self.multiplications(rows, 1)), self.worth_forking(rows, 2));
+        let (fork_each_pass, fork_both_passes) =
+            (worth_forking(self.multiplications(rows, 1)), self.worth_forking(rows, 2));
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let num_used = if reduction == CriticReduction::First { 1 } else { self.critics.len() };
         let Self { critics, inputs, min_indices, .. } = self;
@@ -368,7 +380,9 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     }
 
     fn soft_update(&mut self, tau: f32) -> Result<()> {
-        for_each_critic(&mut self.critics, self.forked_rows > 0, |critic| critic.target.soft_update(&critic.online, tau))
+        for_each_critic(&mut self.critics, self.forked_rows > 0, |critic| {
+            critic.target.soft_update(&critic.online, tau)
+        })
     }
 
     fn arch(&self) -> Option<NetworkArch> {
@@ -408,7 +422,9 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
         let mut critics = self.critics.iter_mut().enumerate();
-        critics.try_for_each(|(i, critic)| critic.online.load_optimizer_state(&state.strip_prefix(&format!("critic.qf{i}"))))
+        critics.try_for_each(|(i, critic)| {
+            critic.online.load_optimizer_state(&state.strip_prefix(&format!("critic.qf{i}")))
+        })
     }
 }
 

@@ -7,7 +7,8 @@ use crate::distribution::{Squash, draw_normal};
 use crate::losses::td3_actor_loss;
 use crate::optimizer::check_state;
 use crate::{
-    ActionValue, ActorStats, CriticReduction, NamedTensors, Network, NetworkArch, Optimizer, Workspace, clip_and_step, validate,
+    ActionValue, ActorStats, CriticReduction, NamedTensors, Network, NetworkArch, Optimizer, Workspace, clip_and_step,
+    validate,
 };
 
 /// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are

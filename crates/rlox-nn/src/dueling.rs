@@ -105,7 +105,14 @@ impl<N: Network> Network for Dueling<N> {
         result
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()> {
+    fn infer_hidden(
+        &self,
+        x: &[f32],
+        rows: usize,
+        y: &mut [f32],
+        h: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<()> {
         check_len("y", y.len(), rows.saturating_mul(self.actions()))?;
         let mut outputs = std::mem::take(&mut workspace.outputs);
         let result = resize("obs", &mut outputs, rows * (self.actions() + 1), 0.0)

@@ -26,17 +26,17 @@ mod weights;
 
 pub use action_scaling::ActionScaling;
 pub use actor_critic::{
-    ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyNetworks, PolicyArch, Trajectories,
+    ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyArch, PolicyLoss, PolicyNetworks, Trajectories,
     VtraceTargets,
 };
-pub use critics::{ActionValue, CriticReduction, CriticEnsemble, CriticBatch};
+pub use critics::{ActionValue, CriticBatch, CriticEnsemble, CriticReduction};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
-pub use distribution::{Distribution, DistInputs, SquashedGaussian};
+pub use distribution::{DistInputs, Distribution, SquashedGaussian};
 pub use dueling::Dueling;
 pub use losses::off_policy::{Discount, TdLoss};
 pub use mlp::{Activation, Init, LayerLayout, Mlp, MlpLayout, orthogonal};
 pub use network::{Learnable, Network, NetworkArch, Parameters, Workspace, clip_and_step};
 pub use optimizer::{Optimizer, Update};
-pub use q_function::{CriticStats, QFunction, QLoss, QNetworks, QBatch};
+pub use q_function::{CriticStats, QBatch, QFunction, QLoss, QNetworks};
 pub use stochastic_policy::{ActorStats, SquashedPolicy, StochasticPolicy, Temperature};
 pub use weights::{NamedTensor, NamedTensors};

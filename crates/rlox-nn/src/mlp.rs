@@ -146,7 +146,14 @@ impl Network for Mlp {
         self.run(x, rows, y, workspace).map(|_| ())
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()> {
+    fn infer_hidden(
+        &self,
+        x: &[f32],
+        rows: usize,
+        y: &mut [f32],
+        h: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<()> {
         self.layout.check_forward(rows, x, y)?;
         self.layout.check_hidden(rows, h)?;
         let first = self.run(x, rows, y, workspace)?;
@@ -219,7 +226,11 @@ impl Network for Mlp {
     }
 
     fn gradients(&self) -> NamedTensors {
-        if self.live { self.named_tensors(&self.gradients) } else { self.named_tensors(&vec![AlignedF32x16::ZERO; self.gradients.len()]) }
+        if self.live {
+            self.named_tensors(&self.gradients)
+        } else {
+            self.named_tensors(&vec![AlignedF32x16::ZERO; self.gradients.len()])
+        }
     }
 
     fn optimizer_state(&self) -> NamedTensors {

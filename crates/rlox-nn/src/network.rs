@@ -75,7 +75,14 @@ pub trait Network: Send {
     ///
     /// # Errors
     /// Those of [`Network::infer`].
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], workspace: &mut Workspace) -> Result<()>;
+    fn infer_hidden(
+        &self,
+        x: &[f32],
+        rows: usize,
+        y: &mut [f32],
+        h: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<()>;
 
     /// `y = f(x)`, keeping what [`Network::backward`] needs until the parameters change.
     ///

@@ -5,7 +5,7 @@ use rlox_core::{Error, Result};
 use crate::alloc::try_vec;
 use crate::kernels::elementwise::{AdamStep, RmsPropStep, adam, rmsprop};
 use crate::parallel::{STEP_WORK, join_if_worth};
-use crate::simd::{LANES, AlignedF32x16, lines, numbers, numbers_mut};
+use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors};
 
@@ -210,7 +210,9 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
     let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
     match (first, largest()) {
         (Some((tensor, index)), _) => tensor.locate(error(tensor.data[index].to_string()), index),
-        (None, Some((tensor, index))) => tensor.locate(error(format!("{}, whose square overflows", tensor.data[index])), index),
+        (None, Some((tensor, index))) => {
+            tensor.locate(error(format!("{}, whose square overflows", tensor.data[index])), index)
+        }
         (None, None) => error(String::new()),
     }
 }
@@ -280,7 +282,14 @@ impl Update {
         finite
     }
 
-    fn apply_to_lines(self, scale: f32, g: &[AlignedF32x16], m: &mut [AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
+    fn apply_to_lines(
+        self,
+        scale: f32,
+        g: &[AlignedF32x16],
+        m: &mut [AlignedF32x16],
+        v: &mut [AlignedF32x16],
+        p: &mut [AlignedF32x16],
+    ) -> bool {
         match self {
             Self::RmsProp { lr, alpha, eps } => rmsprop(RmsPropStep { lr, alpha, eps, scale }, g, v, p),
             Self::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {

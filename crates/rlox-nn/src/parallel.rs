@@ -99,9 +99,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticReduction, DeterministicActor, DeterministicPolicy,
-        Discount, Distribution, Init, Minibatch, Mlp, Network, Optimizer, PolicyLoss, PolicyNetworks, QFunction, QLoss,
-        QNetworks, Workspace, SquashedPolicy, StochasticPolicy, TdLoss, QBatch, CriticEnsemble, CriticBatch,
+        ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticBatch, CriticEnsemble, CriticReduction,
+        DeterministicActor, DeterministicPolicy, Discount, Distribution, Init, Minibatch, Mlp, Network, Optimizer,
+        PolicyLoss, PolicyNetworks, QBatch, QFunction, QLoss, QNetworks, SquashedPolicy, StochasticPolicy, TdLoss,
+        Workspace,
     };
 
     thread_local! {

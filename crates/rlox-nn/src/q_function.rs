@@ -6,7 +6,7 @@ use crate::alloc::resize;
 use crate::losses::{td_loss, td_targets};
 use crate::optimizer::check_state;
 use crate::parallel::join_if_worth;
-use crate::{Discount, NamedTensors, Network, NetworkArch, Optimizer, Workspace, TdLoss, clip_and_step, validate};
+use crate::{Discount, NamedTensors, Network, NetworkArch, Optimizer, TdLoss, Workspace, clip_and_step, validate};
 
 /// How a Q-function learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,14 +269,19 @@ impl<N: Network> QFunction for QNetworks<N> {
         resize("obs", values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, workspace)?;
         if let Some(index) = values.iter().position(|value| value.is_nan()) {
-            let error = Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(index / count);
+            let error =
+                Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(index / count);
             return Err(validate::blame_input(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
             let range = row * count..(row + 1) * count;
             let allowed = masks.map(|masks| &masks[range.clone()]);
             let explores = epsilon > 0.0 && rng.random() < f64::from(epsilon);
-            *action = if explores { random_action(count, allowed, rng) } else { masked_argmax(&values[range], allowed) as i64 };
+            *action = if explores {
+                random_action(count, allowed, rng)
+            } else {
+                masked_argmax(&values[range], allowed) as i64
+            };
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use crate::distribution::{Exploration, Explored, check_log_std, draw_normal};
 use crate::losses::{sac_actor_loss, temperature_loss};
 use crate::optimizer::check_state;
 use crate::{
-    ActionValue, CriticReduction, Learnable, NamedTensors, Network, NetworkArch, Optimizer, Parameters, Workspace,
-    SquashedGaussian, clip_and_step, validate,
+    ActionValue, CriticReduction, Learnable, NamedTensors, Network, NetworkArch, Optimizer, Parameters,
+    SquashedGaussian, Workspace, clip_and_step, validate,
 };
 
 /// What a minibatch said to an actor.
@@ -52,7 +52,13 @@ pub trait StochasticPolicy: Send {
     ///
     /// # Errors
     /// Those of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
-    fn act_stateless(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        rngs: &mut [Pcg64],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) -> Result<()>;
 
     /// The modes before they were squashed, `[N, a]`.
     ///
@@ -278,7 +284,11 @@ impl<N: Network> SquashedPolicy<N> {
         result.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
     }
 
-    fn named(&self, network_tensors: impl Fn(&N) -> NamedTensors, parameter_tensors: impl Fn(&Parameters) -> NamedTensors) -> NamedTensors {
+    fn named(
+        &self,
+        network_tensors: impl Fn(&N) -> NamedTensors,
+        parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
+    ) -> NamedTensors {
         let mut all = NamedTensors::default();
         // The names of the two differ: nothing is refused.
         let _ = all.extend("actor", &network_tensors(&self.actor));
@@ -335,7 +345,13 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         explored.sample(exploration, &exploration.matrices, (outputs, hidden), actions, log_probs)
     }
 
-    fn act_stateless(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        rngs: &mut [Pcg64],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) -> Result<()> {
         let saved_matrices = self.exploration.as_mut().map(|exploration| std::mem::take(&mut exploration.matrices));
         let result = self.draw_noise(rngs).and_then(|()| self.act(obs, rngs, actions, log_probs));
         if let (Some(exploration), Some(saved_matrices)) = (&mut self.exploration, saved_matrices) {

@@ -21,7 +21,7 @@ mod trainer;
 pub use a2c::{A2c, A2cConfig};
 pub use agent::{OffPolicyAgent, StopFn};
 pub use algorithm::{Algorithm as OffPolicyAlgorithm, Method as OffPolicyMethod};
-pub use checkpoint::settings::{ConfigValue, ConfigMap};
+pub use checkpoint::settings::{ConfigMap, ConfigValue};
 pub use dqn::{Dqn, DqnConfig, DqnLearner};
 pub use encoding::Encoding;
 pub use env_stepper::StepResult;
@@ -30,7 +30,7 @@ pub use impala::{Impala, ImpalaConfig};
 pub use minibatches::Minibatches;
 pub use noise::{ActionNoise, NoiseProcess};
 pub use ppo::{Ppo, PpoConfig};
-pub use replay::{ReplayConfig, Priorities, ReplayBatch, EnvInfo};
+pub use replay::{EnvInfo, Priorities, ReplayBatch, ReplayConfig};
 pub use sac::{EntCoef, Sac, SacConfig, SacLearner};
 pub use streams::IterationStreams;
 pub use td3::{Td3, Td3Config, Td3Learner};
@@ -151,8 +151,15 @@ struct OffPolicyMeans {
 
 impl OffPolicyMeans {
     fn add(&mut self, stats: &OffPolicyUpdateStats) {
-        let OffPolicyUpdateStats { critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss, learning_rate } =
-            *stats;
+        let OffPolicyUpdateStats {
+            critic_loss,
+            mean_value,
+            grad_norm,
+            actor_loss,
+            ent_coef,
+            ent_coef_loss,
+            learning_rate,
+        } = *stats;
         let all = [Some(critic_loss), Some(mean_value), Some(grad_norm), actor_loss, ent_coef, ent_coef_loss];
         for ((count, sum), x) in self.sums.iter_mut().zip(all) {
             if let Some(x) = x {
@@ -236,7 +243,8 @@ impl Episodes {
     }
 
     fn average(&mut self) {
-        let mean = |value: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(value).sum::<f64>() / self.recent.len() as f64;
+        let mean =
+            |value: &dyn Fn(&(f64, u32)) -> f64| self.recent.iter().map(value).sum::<f64>() / self.recent.len() as f64;
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }
 

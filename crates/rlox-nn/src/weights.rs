@@ -115,7 +115,9 @@ impl NamedTensors {
     /// # Errors
     /// [`Error::Shape`] if a name is taken.
     pub fn extend(&mut self, prefix: &str, others: &Self) -> Result<()> {
-        others.iter().try_for_each(|tensor| self.push(format!("{prefix}.{}", tensor.name), &tensor.shape, tensor.data.clone()))
+        others
+            .iter()
+            .try_for_each(|tensor| self.push(format!("{prefix}.{}", tensor.name), &tensor.shape, tensor.data.clone()))
     }
 
     /// Those whose names begin with `prefix` and a dot, without it.

@@ -1,7 +1,7 @@
 //! What fits into no memory, or cannot be counted, is an error that names the argument.
 
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Actions, EpisodeEnds, EnvSpec, Error, Pcg64, Result, Space, VtraceConfig, available_memory};
+use rlox_core::{Actions, EnvSpec, EpisodeEnds, Error, Pcg64, Result, Space, VtraceConfig, available_memory};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{
     Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyNetworks, SquashedGaussian, SquashedPolicy,

@@ -5,7 +5,7 @@ pub(crate) mod snapshot;
 mod step_arrays;
 pub(crate) mod vec_env;
 
-use rlox_core::{Error, Result, EnvSnapshot, VectorEnv, InterruptCheck, check_len};
+use rlox_core::{EnvSnapshot, Error, InterruptCheck, Result, VectorEnv, check_len};
 
 use crate::alloc::zeroed;
 use crate::sync::interrupt::poll_interrupt;

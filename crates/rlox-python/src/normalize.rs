@@ -3,11 +3,11 @@
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics, InterruptCheck};
+use rlox_core::{InterruptCheck, Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
 
 use crate::alloc::try_map;
 use crate::convert::args::{Input, REAL, argument, count, instance, item, numbers, shape, switches};
-use crate::convert::array::{new_dict, empty};
+use crate::convert::array::{empty, new_dict};
 use crate::error::{to_py, value_error};
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::is_alone;

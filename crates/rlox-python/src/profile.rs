@@ -44,7 +44,8 @@ pub(crate) fn enter_phase(phase: &Bound<'_, PyAny>) -> PyResult<()> {
     let unknown = || {
         let name = text("phase", phase)?;
         let names = Phase::ALL.map(|(_, name)| name).join(", ");
-        phase_named(&name).ok_or_else(|| value_error("phase", &format!("one of {names}"), &format!("{name:?}"), "correct it"))
+        phase_named(&name)
+            .ok_or_else(|| value_error("phase", &format!("one of {names}"), &format!("{name:?}"), "correct it"))
     };
     profile::enter(known.map_or_else(unknown, Ok)?);
     Ok(())

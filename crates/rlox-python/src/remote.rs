@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
-use rlox_core::{StalenessPolicy, RolloutJob, Collect, Error, Result, VectorEnv};
-use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteVecEnv, RemoteRolloutConfig};
+use rlox_core::{Collect, Error, Result, RolloutJob, StalenessPolicy, VectorEnv};
+use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteRolloutConfig, RemoteVecEnv};
 use rlox_nn::train::CollectConfig;
 
 use crate::convert::args::{count, number, sequence, short_repr, switches, text};
@@ -151,7 +151,8 @@ pub(crate) fn remote_actors(
     staleness_policy.check(num_actors).map_err(to_py)?;
     let buffers = Arc::new(each::<RolloutBuffer>("buffers", buffers, "RolloutBuffer")?);
     if buffers.len() as u64 != staleness_policy.max_staleness as u64 + 1 {
-        let (expected, got) = (format!("{}, max_staleness + 1", staleness_policy.max_staleness as u64 + 1), buffers.len().to_string());
+        let (expected, got) =
+            (format!("{}, max_staleness + 1", staleness_policy.max_staleness as u64 + 1), buffers.len().to_string());
         return Err(to_py(Error::shape("buffers", expected, got, "pass a ring of rollouts")));
     }
     let learner = crate::convert::args::instance::<NativeVectorEnv>("env", env, "NativeVectorEnv")?.get();
@@ -198,9 +199,9 @@ pub(crate) fn remote_actors(
 ///     OSError: A file that cannot be read, an address in use.
 #[pyfunction]
 pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mismatch = || type_error("words", "a list of str", &short_repr(words), "pass those of the command line");
+    let mismatch = || type_error("argv", "a list of str", &short_repr(words), "pass those of the command line");
     let items = sequence(words).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
-    let argv = items.iter().map(|word| text("words", &word)).collect::<PyResult<Vec<_>>>()?;
+    let argv = items.iter().map(|word| text("argv", &word)).collect::<PyResult<Vec<_>>>()?;
     detach(py, || rlox_grpc::run(&argv)).map_err(to_py)
 }
 
@@ -232,7 +233,14 @@ fn parse_client_options(dict: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
             "reply_timeout" => options.reply_timeout = seconds("reply_timeout")?,
             "recovery_timeout" => options.recovery_timeout = seconds("recovery_timeout")?,
             "snapshot_every" => options.snapshot_every = count("snapshot_every", &value)?,
-            _ => return Err(type_error("client_options", "known names", &name, "pass what rlox.distributed.remote does")),
+            _ => {
+                return Err(type_error(
+                    "client_options",
+                    "known names",
+                    &name,
+                    "pass what rlox.distributed.remote does",
+                ));
+            }
         }
     }
     Ok(options)

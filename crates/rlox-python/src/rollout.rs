@@ -4,7 +4,7 @@ pub(crate) mod bytes;
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
-use rlox_core::{DType, FieldData, RolloutBuffer as Core, Transition, InterruptCheck};
+use rlox_core::{DType, FieldData, InterruptCheck, RolloutBuffer as Core, Transition};
 
 use crate::alloc::{try_collect, try_map};
 use crate::convert::args::{
@@ -13,7 +13,7 @@ use crate::convert::args::{
 use crate::convert::array::FieldMemory;
 use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::observation::{ObsArgument, ObsInput, Owned, dtype_of};
-use crate::convert::options::{try_to_string, extra_of};
+use crate::convert::options::{extra_of, try_to_string};
 use crate::convert::policy_output::PolicyStepArgument;
 use crate::error::{to_py, value_error};
 use crate::normalize::normalizer_of;
@@ -260,7 +260,8 @@ impl RolloutBuffer {
     /// Their true last observations, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (rows, data) = self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::copy_from(b.final_obs())?)))?;
+        let (rows, data) =
+            self.inner.with(py, false, |b| Ok((b.final_index().len(), Owned::copy_from(b.final_obs())?)))?;
         data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
@@ -364,7 +365,9 @@ impl RolloutBuffer {
             final_obs: final_obs.as_ref().map_or(FieldData::F32(&[]), ObsInput::get),
         };
         self.inner.with(py, self.long, |buffer| match normalizer {
-            Some(normalizer) => normalizer.inner.enter(|normalizer| buffer.record(t, policy_step, transition, Some(normalizer))),
+            Some(normalizer) => {
+                normalizer.inner.enter(|normalizer| buffer.record(t, policy_step, transition, Some(normalizer)))
+            }
             None => buffer.record(t, policy_step, transition, None),
         })
     }

@@ -31,7 +31,8 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     built_in.forward(&x, rows, &mut expected).unwrap();
     net.forward(&x, rows, &mut y).unwrap();
     assert_near(&y, &expected, "forward");
-    let (mut inferred, mut h, mut stored_hidden, mut expected_hidden) = (zeros(output), zeros(hidden), zeros(hidden), zeros(hidden));
+    let (mut inferred, mut h, mut stored_hidden, mut expected_hidden) =
+        (zeros(output), zeros(hidden), zeros(hidden), zeros(hidden));
     let mut workspace = Workspace::default();
     net.infer(&x, rows, &mut inferred, &mut workspace).unwrap();
     assert_near(&inferred, &expected, "infer");

@@ -36,7 +36,11 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     for sizes in [&[][..], &[3], &[3, 0, 2], &[usize::MAX, 2], &[1 << 20, 1 << 20]] {
         let rng = &mut Pcg64::seed_from(0);
         let expected = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ());
-        assert_same_error(make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()), expected, &format!("{sizes:?}"));
+        assert_same_error(
+            make(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ()),
+            expected,
+            &format!("{sizes:?}"),
+        );
     }
     let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     let before = (net.tensors(), net.optimizer_state());

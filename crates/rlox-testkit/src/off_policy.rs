@@ -1,10 +1,12 @@
 //! Updates of off-policy methods equal those of the built-in network: same weights, minibatches and noise.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
-use rlox_nn::train::{DqnConfig, DqnLearner, OffPolicyMethod, ReplayBatch, SacConfig, SacLearner, Td3Config, Td3Learner};
+use rlox_nn::train::{
+    DqnConfig, DqnLearner, OffPolicyMethod, ReplayBatch, SacConfig, SacLearner, Td3Config, Td3Learner,
+};
 use rlox_nn::{
-    Activation, DeterministicActor, Discount, Dueling, Init, Mlp, NamedTensors, Network, Optimizer, QNetworks,
-    SquashedPolicy, CriticEnsemble,
+    Activation, CriticEnsemble, DeterministicActor, Discount, Dueling, Init, Mlp, NamedTensors, Network, Optimizer,
+    QNetworks, SquashedPolicy,
 };
 
 use crate::{Make, assert_all_near, draws};

@@ -297,7 +297,7 @@ _OMITTED_SETTINGS = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
     "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
-    *("async_collect", "num_actors", "actors", "max_lag", "lockstep"),
+    *("async_collect", "num_actors", "actors", "max_staleness", "deterministic"),
 )
 # Settings of theirs that trainers in Python do not have, and what these do.
 _FIXED: dict[str, Any] = {
@@ -527,8 +527,8 @@ def _check_actors(actors: str, saved: Mapping[str, Any]) -> None:
         none = f"{algorithm} has no such setting"
     elif not settings.get("async_collect", True):
         none = "async_collect is False"
-    elif settings["lockstep"] and settings["max_lag"] == 0 and settings["num_actors"] == 1:
-        none = "actor and learner take turns (lockstep=True, max_lag=0, num_actors=1)"
+    elif settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1:
+        none = "actor and learner take turns (deterministic=True, max_staleness=0, num_actors=1)"
     else:
         return
     raise ArgumentError(

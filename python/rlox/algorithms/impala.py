@@ -3,7 +3,7 @@
 Actors collect `n_steps` steps from each of their environments with a copy of the policy's weights,
 in threads without Python or in processes, while the learner takes one gradient step on each of
 their rollouts.
-V-trace corrects for the updates that came between. `lockstep=True` with `max_lag=0` lets collector
+V-trace corrects for the updates that came between. `deterministic=True` with `max_staleness=0` lets collector
 and learner take turns, for any environment and any policy.
 """
 

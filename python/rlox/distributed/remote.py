@@ -172,7 +172,7 @@ class RemoteVecEnv(VecEnv):
         """Return counts of lost and recovered sessions.
 
         Returns:
-            "lost": number of lost sessions; "recovered": number of sessions that another worker
+            "lost": number of lost sessions; "restarted": number of sessions that another worker
             continued; "replayed": number of repeated requests; "longest": seconds of the longest
             recovery.
         """
@@ -210,8 +210,8 @@ def start_remote_actors(
         weights=as_policy(env, config, weights),
         seed=seed,
         stream=state_for_native(stream),
-        max_lag=lag_bound(config),
-        lockstep=config.lockstep,
+        max_staleness=lag_bound(config),
+        deterministic=config.deterministic,
         gamma=config.gamma,
         gae_lambda=gae_lambda(config),
         sde_sample_freq=max(config.sde_sample_freq, 0),

@@ -53,7 +53,7 @@ def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
     """Return a mask (N,) of environments whose next step only resets (NEXT_STEP mode)."""
     if mode is not AutoresetMode.NEXT_STEP:
         return np.zeros(native.num_envs, np.bool_)
-    if not native.spec()["restorable"]:
+    if not native.spec()["supports_state"]:
         raise ArgumentError(
             "autoreset_mode",
             "SAME_STEP for environments without get_state()",

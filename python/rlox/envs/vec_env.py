@@ -101,7 +101,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         self._has_reset = False
         spec = native.spec()
         self.has_action_masks = spec["has_action_masks"]
-        self.supports_state = spec["restorable"]
+        self.supports_state = spec["supports_state"]
         self.num_envs = native.num_envs
         self.render_mode = render_mode
         self.single_observation_space = _spaces.from_native(spec["observation"])
@@ -332,12 +332,12 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         >>> VecEnv(n=2).pop_episodes()
         (array([], dtype=float64), array([], dtype=int64))
         """
-        return self._native.drain_episodes()
+        return self._native.pop_episodes()
 
     @property
     def dropped_episodes(self) -> int:
         """Number of older episodes that the last `pop_episodes` did not return."""
-        return self._native.episodes_dropped
+        return self._native.dropped_episodes
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state of the environments, for `set_state` of an equal `VecEnv`.

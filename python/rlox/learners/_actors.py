@@ -30,7 +30,7 @@ _POLL = 0.1
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
 UNRESTORABLE_REASON = (
     "actors collect ahead of the learner: rollouts under way are not saved; "
-    "lockstep=True with max_lag=0 and num_actors=1 goes on exactly"
+    "deterministic=True with max_staleness=0 and num_actors=1 goes on exactly"
 )
 
 
@@ -40,12 +40,12 @@ def is_synchronous(config: Any) -> bool:
     >>> from rlox.configs import A2CConfig, IMPALAConfig
     >>> is_synchronous(A2CConfig()), is_synchronous(A2CConfig(async_collect=True))
     (True, False)
-    >>> is_synchronous(IMPALAConfig(lockstep=True, max_lag=0))
+    >>> is_synchronous(IMPALAConfig(deterministic=True, max_staleness=0))
     True
     """
     if not getattr(config, "async_collect", hasattr(config, "num_actors")):
         return True
-    return bool(config.lockstep) and config.max_lag == 0 and config.num_actors == 1
+    return bool(config.deterministic) and config.max_staleness == 0 and config.num_actors == 1
 
 
 def gae_lambda(config: Any) -> float:
@@ -112,7 +112,7 @@ def resolve_actors(
             "an id, or a function that makes environments, where actors make their own in "
             "processes",
             f"a {type(env).__name__} already made",
-            "pass what makes it, or set lockstep=True, max_lag=0 and num_actors=1: actor and "
+            "pass what makes it, or set deterministic=True, max_staleness=0 and num_actors=1: actor and "
             "learner take turns then",
         )
     return "ray" if config.actors == "ray" else "processes"
@@ -187,7 +187,7 @@ class Actors:
         Raises:
             Whatever an actor failed of; all have ended then.
         """
-        result = self._native.next()
+        result = self._native.pop()
         if result is None:
             return None
         index, _, lag, seed, returns, lengths, dropped, statistics = result
@@ -198,7 +198,7 @@ class Actors:
 
     def set_stop_requested(self, stop: bool) -> None:
         """Whether `pop` shall give None rather than wait."""
-        self._native.set_stopping(stop)
+        self._native.set_stop_requested(stop)
 
     def publish(self, weights: NativePolicy | Arrays) -> None:
         """The rollout was learned from: actors act with these weights from here on."""
@@ -219,7 +219,7 @@ class Actors:
         With workers also how many sessions were lost, and went on elsewhere.
         """
         stats, faults = self._native.stats(), self._faults()
-        waited = {f"time/{name}": stats[name] for name in ("learner_waited", "actors_waited")}
+        waited = {f"time/{name}": stats[name] for name in ("learner_wait_seconds", "actor_wait_seconds")}
         return waited | {f"workers/{name}": x for name, x in faults.items()}
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
     if os.getpid() != process:  # threads and processes are the parent's
         native.close()
         return
-    native.set_stopping(True)  # who waits in `pop` would have `close` wait
+    native.set_stop_requested(True)  # who waits in `pop` would have `close` wait
     try:
         native.close()
     finally:
@@ -240,7 +240,7 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
 
 def lag_bound(config: Any) -> int:
     """How many updates a rollout's policy may be behind."""
-    return int(config.num_actors if config.max_lag is None else config.max_lag)
+    return int(config.num_actors if config.max_staleness is None else config.max_staleness)
 
 
 def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
@@ -263,7 +263,7 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
     lag = lag_bound(config)
     first = make()
     each = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
-    check_memory("max_lag", lag, (lag + 1) * each)
+    check_memory("max_staleness", lag, (lag + 1) * each)
     return [first, *(make() for _ in range(lag))]
 
 
@@ -291,7 +291,7 @@ class Workers(Protocol):
 
 
 class RemoteActor:
-    """Actor outside of this process; threads of `NativeActors.calling` call its methods.
+    """Actor outside of this process; threads of `NativeActors.start_python_actors` call its methods.
 
     Args:
         worker: Collects the rollouts.
@@ -368,8 +368,8 @@ def start_worker_actors(
                     workers.end()
                     return None
         rng_state = state_for_native(stream)
-        native = NativeActors.calling(
-            actors, weights, rng_state, lag_bound(config), config.lockstep
+        native = NativeActors.start_python_actors(
+            actors, weights, rng_state, lag_bound(config), config.deterministic
         )
     except BaseException:
         workers.end()
@@ -389,7 +389,7 @@ def start_thread_actors(
 
     Args:
         env: The learner's environments; a single actor steps these, several have their own.
-        config: Has `num_actors`, `max_lag` and `lockstep` beside the settings of rollouts.
+        config: Has `num_actors`, `max_staleness` and `deterministic` beside the settings of rollouts.
         weights: To begin with, of a policy on native networks.
         normalizer: The actor's own; the learner gets its statistics with each rollout.
         seed: Of the first environment.
@@ -414,8 +414,8 @@ def start_thread_actors(
         weights=as_policy(env, config, weights),
         stream=state_for_native(stream),
         normalizer=normalizer,
-        max_lag=lag_bound(config),
-        lockstep=config.lockstep,
+        max_staleness=lag_bound(config),
+        deterministic=config.deterministic,
         gamma=config.gamma,
         gae_lambda=gae_lambda(config),
         sde_sample_freq=max(config.sde_sample_freq, 0),

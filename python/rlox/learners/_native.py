@@ -69,9 +69,9 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
             _names(len(rng_states) - len(_LEARNING_STREAMS)), rng_states, strict=True
         )
     }
-    noise, pending_updates, progress = agent.standing()
+    noise, pending_updates, progress = agent.progress_state()
     progress_counters = {"noise": noise.tolist(), "due": pending_updates, "progress": progress}
-    counters = state.counters | progress_counters | {"learned": _means_to_json(agent.learned())}
+    counters = state.counters | progress_counters | {"learned": _means_to_json(agent.last_update())}
     return dataclasses.replace(state, streams=state.streams | streams, counters=counters)
 
 
@@ -84,7 +84,7 @@ def select_streams(state: learners.LearnerState, names: Container[str]) -> learn
 def read_progress_state(
     state: learners.LearnerState, agent: NativeAgent, num_envs: int
 ) -> ProgressState:
-    """What `NativeAgent.set_standing` takes of a state that `add_progress_state` gave.
+    """What `NativeAgent.load_progress_state` takes of a state that `add_progress_state` gave.
 
     Raises:
         ValueError: It is of another learner, or damaged.
@@ -94,14 +94,14 @@ def read_progress_state(
     streams = _rng.streams_from_states(stream_states, names)
     rng_states = np.stack([state_for_native(streams[name]) for name in names])
     (timesteps, updates), _ = learners.counts_from_state(state.counters, ("timesteps", "updates"))
-    current_noise, _, _ = agent.standing()
+    current_noise, _, _ = agent.progress_state()
     try:
         noise = np.asarray(state.counters["noise"], np.float32)
         fits = noise.shape == current_noise.shape and bool(np.isfinite(noise).all())
         pending_updates, progress = float(state.counters["due"]), float(state.counters["progress"])
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, pending_updates, progress = False, 0.0, 0.0
-    if not (fits and 0 <= pending_updates <= agent.due_limit(timesteps) and 0 <= progress <= 1):
+    if not (fits and 0 <= pending_updates <= agent.pending_limit(timesteps) and 0 <= progress <= 1):
         raise ArgumentError(
             "counters",
             f"{current_noise.size} finite numbers of noise, what is due, and the progress",
@@ -119,7 +119,7 @@ def _means_to_json(means: LastUpdate | None) -> dict[str, float | str | None] | 
 
 
 def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
-    """What `NativeAgent.set_learned` takes of a state that `add_progress_state` gave.
+    """What `NativeAgent.load_last_update` takes of a state that `add_progress_state` gave.
 
     Raises:
         ValueError: It is damaged.

@@ -156,7 +156,7 @@ class OnPolicyLearner(BaseLearner):
             self.episodes.drain(self.env)
         elif metrics:
             self.actors.publish(self._weights_for_actors())
-            metrics = metrics | {"train/policy_lag": self.lag, **self.actors.metrics()}
+            metrics = metrics | {"train/policy_staleness": self.lag, **self.actors.metrics()}
         if not metrics:
             return {}
         self.timesteps += n_transitions

@@ -110,11 +110,11 @@ class NativeOffPolicy(BaseLearner):
     @property
     def stop_requested(self) -> bool:
         """Set it to have `iterate` return early, between two steps or two minibatches."""
-        return self.policy.stopping
+        return self.policy.stop_requested
 
     @stop_requested.setter
     def stop_requested(self, stop: bool) -> None:
-        self.policy.set_stopping(stop)
+        self.policy.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Make `train_freq` steps of each environment and learn from the buffer; see `Learner`.
@@ -138,29 +138,29 @@ class NativeOffPolicy(BaseLearner):
                     self._iterate_stepwise(progress)
             except BaseException as error:
                 # What failed in the middle of a step begins anew.
-                self.env_initialized = self.fused and self.policy.started
+                self.env_initialized = self.fused and self.policy.env_initialized
                 if isinstance(error, ValueError | FloatingPointError):
                     _finite.check_finite_policy((), self.policy.tensors(), self.timesteps)
                 raise
             finally:
-                metrics = self.policy.said()
+                metrics = self.policy.metrics()
                 self.timesteps, self.updates = int(metrics["timesteps"]), int(metrics["updates"])
         self.episodes.drain(self.env)
         return self._metrics(metrics, progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
         """Puts the policy where the environments stand; they are reset, if they were not by us."""
-        if self.env_initialized and self.policy.started:
+        if self.env_initialized and self.policy.env_initialized:
             return
         is_new, env = not self.env_initialized, self.env
         if not self.fused:
             self.stepper.start(self.first_seed())
-            self.policy.start_at(self.stepper.obs, is_new, self.stepper.masks, self.normalizer)
+            self.policy.start_from_obs(self.stepper.obs, is_new, self.stepper.masks, self.normalizer)
         elif is_new:
             env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
             self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
         else:
-            self.policy.go_on(env._native)  # type: ignore[attr-defined]  # and this
+            self.policy.attach(env._native)  # type: ignore[attr-defined]  # and this
         self.env_initialized = True
 
     def _iterate_stepwise(self, progress: float) -> None:
@@ -256,8 +256,8 @@ class NativeOffPolicy(BaseLearner):
         # What was checked is not refused: nothing is done by half, whatever was there before.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
-        policy.set_standing(*self._progress_state)
-        policy.set_learned(self._last_update)
+        policy.load_progress_state(*self._progress_state)
+        policy.load_last_update(self._last_update)
         return is_restored
 
 

@@ -65,11 +65,11 @@ class NativeLearner(OnPolicyLearner):
     @property
     def stop_requested(self) -> bool:
         """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
-        return self.policy.stopping
+        return self.policy.stop_requested
 
     @stop_requested.setter
     def stop_requested(self, stop: bool) -> None:
-        self.policy.set_stopping(stop)
+        self.policy.set_stop_requested(stop)
         if self.actors is not None:
             self.actors.set_stop_requested(stop)
 

@@ -46,7 +46,12 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
 }
 
 /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
-pub(crate) fn forward(layers: &[Layer], activation: Activation, x: Tensor, keep: bool) -> Result<(Tensor, ForwardCache)> {
+pub(crate) fn forward(
+    layers: &[Layer],
+    activation: Activation,
+    x: Tensor,
+    keep: bool,
+) -> Result<(Tensor, ForwardCache)> {
     let mut cache = ForwardCache { rows: x.dim(0)?, inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
     let (mut h, last) = (x, layers.len() - 1);
     for (i, layer) in layers.iter().enumerate() {

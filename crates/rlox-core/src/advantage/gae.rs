@@ -16,10 +16,10 @@
 
 use std::ops::Range;
 
-use super::lanes::{Window, select, array_at, array_at_mut, mask};
+use super::lanes::{Window, array_at, array_at_mut, mask, select};
 use super::{EpisodeEnds, check_discount, check_rows};
-use crate::interrupt::{PollFn, InterruptCheck, reverse_chunks};
-use crate::pool::{ColumnsMut, CHUNK_ELEMENTS, run_chunks, run_columns};
+use crate::interrupt::{InterruptCheck, PollFn, reverse_chunks};
+use crate::pool::{CHUNK_ELEMENTS, ColumnsMut, run_chunks, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Float, Result, check_len};
@@ -298,7 +298,12 @@ fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
 }
 
 /// A time-major grid, one column per environment.
-fn compute_columns<T: Float>(rows: Rows<'_, T>, last_values: &[T], advantages: &mut [T], returns: &mut [T]) -> Result<()> {
+fn compute_columns<T: Float>(
+    rows: Rows<'_, T>,
+    last_values: &[T],
+    advantages: &mut [T],
+    returns: &mut [T],
+) -> Result<()> {
     run_columns([advantages, returns], last_values.len(), |columns, out, poll| {
         compute_grid(rows, last_values, columns, out, poll)
     })

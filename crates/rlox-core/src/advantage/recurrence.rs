@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use super::lanes::sealed::SimdFloat;
-use super::lanes::{Window, select, array_at, array_at_mut, mask};
-use crate::interrupt::{PollFn, InterruptCheck, reverse_chunks};
+use super::lanes::{Window, array_at, array_at_mut, mask, select};
+use crate::interrupt::{InterruptCheck, PollFn, reverse_chunks};
 use crate::pool::{ColumnsMut, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
@@ -51,7 +51,12 @@ impl<'a, T: Float> Steps<'a, T> {
     /// The values to bootstrap after a block of steps from `at` on, zero behind a termination, and which of them end the
     /// episode, given the values of the observations after them.
     #[inline(always)]
-    pub(super) fn bootstrap_lanes<S: F64s>(&self, simd: S, index: usize, next: S::Vector) -> (S::Vector, [bool; LANES]) {
+    pub(super) fn bootstrap_lanes<S: F64s>(
+        &self,
+        simd: S,
+        index: usize,
+        next: S::Vector,
+    ) -> (S::Vector, [bool; LANES]) {
         let terminated = array_at::<_, LANES>(self.terminated, index);
         let Some((truncated, finals)) = self.finals else { return (simd.mask_zero(*terminated, next), *terminated) };
         let truncated = array_at::<_, LANES>(truncated, index);
@@ -90,7 +95,13 @@ pub(super) trait Recursion<const K: usize>: Sync {
     fn start(last_value: Self::Float) -> f64;
     /// For N steps from `at` on, given the values of the observations after them. A factor of zero cuts: what lies
     /// behind it is masked out, so that a NaN there stays there.
-    fn terms<const N: usize>(&self, index: usize, next: &[Self::Float; N], terms: Terms<'_, N>, cache: &mut Self::Cache<N>);
+    fn terms<const N: usize>(
+        &self,
+        index: usize,
+        next: &[Self::Float; N],
+        terms: Terms<'_, N>,
+        cache: &mut Self::Cache<N>,
+    );
     /// Writes N steps' results, given `x` at these steps and after them.
     fn write<const N: usize>(
         &self,
@@ -297,7 +308,9 @@ fn compute_strips<R: Recursion<K>, const K: usize, const W: usize>(
 mod tests {
     use super::*;
     use crate::simd::tests::on_each_isa;
-    use crate::{EpisodeEnds, Pcg64, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major};
+    use crate::{
+        EpisodeEnds, Pcg64, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major,
+    };
 
     /// Results on random rows with dense ends, as bits.
     fn bits<T: Float>(len: usize, width: usize) -> Vec<u64> {

@@ -11,7 +11,7 @@
     reason = "loops that are compiled for several instruction sets; free functions on slices"
 )]
 
-use super::lanes::{Window, select, array_at, mask};
+use super::lanes::{Window, array_at, mask, select};
 use super::recurrence::{Recursion, Steps, Terms, compute_columns, compute_trajectory};
 use super::{EpisodeEnds, check_discount, check_rows};
 use crate::simd::LANES;

@@ -179,7 +179,10 @@ mod tests {
         let Value::Object(content) = content else { unreachable!() };
         assert_eq!(to_json_text(&content), expected);
         assert_eq!(to_json_text(&Map::new()), "{}\n");
-        assert_eq!([format_float(f64::INFINITY), format_float(f64::NEG_INFINITY), format_float(f64::NAN)], ["inf", "-inf", "nan"]);
+        assert_eq!(
+            [format_float(f64::INFINITY), format_float(f64::NEG_INFINITY), format_float(f64::NAN)],
+            ["inf", "-inf", "nan"]
+        );
     }
 
     #[test]

@@ -21,19 +21,24 @@ fn checkpoint(steps: u64) -> Checkpoint {
     let mut checkpoint = Checkpoint::default();
     checkpoint.manifest.insert("steps".into(), steps.into());
     let numbers = [steps as f32, -0.5, f32::MIN_POSITIVE, 3.0, 4.0, 5.0];
-    checkpoint.insert_arrays("networks", &[("actor.0.weight", &[2, 3], numbers[..].into()), ("step", &[], [1.0_f32][..].into())])
+    checkpoint
+        .insert_arrays(
+            "networks",
+            &[("actor.0.weight", &[2, 3], numbers[..].into()), ("step", &[], [1.0_f32][..].into())],
+        )
         .unwrap();
     let (mean, flags, counts) = ([1.5_f64, 0.1], [true, false], [i64::MIN]);
-    checkpoint.insert_arrays(
-        "normalizer",
-        &[
-            ("mean", &[2], mean[..].into()),
-            ("flags", &[2], flags[..].into()),
-            ("counts", &[1, 1], counts[..].into()),
-            ("none", &[0], [0_u8; 0][..].into()),
-        ],
-    )
-    .unwrap();
+    checkpoint
+        .insert_arrays(
+            "normalizer",
+            &[
+                ("mean", &[2], mean[..].into()),
+                ("flags", &[2], flags[..].into()),
+                ("counts", &[1, 1], counts[..].into()),
+                ("none", &[0], [0_u8; 0][..].into()),
+            ],
+        )
+        .unwrap();
     checkpoint
 }
 
@@ -86,7 +91,8 @@ fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
     }
     assert!(matches!(read.read_array("networks", "step", &[], FieldMut::F32(&mut out)), Err(Error::Shape(_))));
     assert_eq!(out, [7.0; 6]);
-    let rejected = assert_rejects(checkpoint(1).insert_arrays("a", &[("x", &[3], [0_u8; 2][..].into())]), Error::Shape, "arrays");
+    let rejected =
+        assert_rejects(checkpoint(1).insert_arrays("a", &[("x", &[3], [0_u8; 2][..].into())]), Error::Shape, "arrays");
     assert!(rejected.got.contains("\"x\" of shape [3]"), "{rejected}");
 }
 
@@ -310,6 +316,10 @@ fn members_are_what_the_format_s_own_library_writes() {
         .map(|(((name, shape, _), dtype), bytes)| (*name, TensorView::new(dtype, shape.to_vec(), bytes).unwrap()));
     assert!(checkpoint.safetensors("all") == Some(&serialize(views, None).unwrap()[..]));
     for rows in [2, usize::MAX] {
-        assert_rejects(checkpoint.insert_arrays("all", &[("x", &[rows, 2], [1.0_f32; 3][..].into())]), Error::Shape, "arrays");
+        assert_rejects(
+            checkpoint.insert_arrays("all", &[("x", &[rows, 2], [1.0_f32; 3][..].into())]),
+            Error::Shape,
+            "arrays",
+        );
     }
 }

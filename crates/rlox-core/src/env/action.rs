@@ -114,7 +114,11 @@ impl Action for i64 {
         }
         if any_outside(values, *start, *n) {
             let env = values.iter().position(|a| a.wrapping_sub(*start) as u64 >= *n as u64).unwrap_or(0);
-            return Err(out_of_range(env, &format!("integers in [{start}, {}]", start + n - 1), &values[env].to_string()));
+            return Err(out_of_range(
+                env,
+                &format!("integers in [{start}, {}]", start + n - 1),
+                &values[env].to_string(),
+            ));
         }
         Ok(values.iter())
     }

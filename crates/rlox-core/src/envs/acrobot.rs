@@ -36,8 +36,8 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use super::numpy_math::{cos_f32, sin_f32, square};
-use super::soa::{LaneScratch, LaneEnv, LaneOut};
-use super::{argument, bounds, check_bounds, check_flag, check_state, bool_argument};
+use super::soa::{LaneEnv, LaneOut, LaneScratch};
+use super::{argument, bool_argument, bounds, check_bounds, check_flag, check_state};
 use crate::simd::trig::{self, Rounded, each_lane, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
@@ -350,7 +350,12 @@ pub struct Scratch {
 impl Default for Scratch {
     fn default() -> Self {
         let torque = [0.0; BLOCK];
-        Self { torque, slopes: LaneScratch::default(), stage_state: LaneScratch::default(), parts: LaneScratch::default() }
+        Self {
+            torque,
+            slopes: LaneScratch::default(),
+            stage_state: LaneScratch::default(),
+            parts: LaneScratch::default(),
+        }
     }
 }
 

@@ -30,8 +30,8 @@
 
 use std::sync::Arc;
 
-use super::soa::{LaneScratch, LaneEnv, LaneOut};
-use super::{bounds, check_bounds, check_state, bool_argument};
+use super::soa::{LaneEnv, LaneOut, LaneScratch};
+use super::{bool_argument, bounds, check_bounds, check_state};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 

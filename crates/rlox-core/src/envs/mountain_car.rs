@@ -29,7 +29,7 @@
 
 use std::sync::Arc;
 
-use super::soa::{LaneScratch, LaneEnv, LaneOut};
+use super::soa::{LaneEnv, LaneOut, LaneScratch};
 use super::{argument, bounds, check_bounds, check_state};
 use crate::simd::{BLOCK, Block, LANES, multiversion, trig, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};

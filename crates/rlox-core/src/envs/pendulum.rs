@@ -31,7 +31,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use super::numpy_math::square;
-use super::soa::{LaneScratch, LaneEnv, LaneOut};
+use super::soa::{LaneEnv, LaneOut, LaneScratch};
 use super::{argument, check_state};
 use crate::simd::trig::{self, Rounded, each_lane, has_fast_lanes, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};

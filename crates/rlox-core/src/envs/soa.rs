@@ -15,8 +15,8 @@ use crate::pool::run_uninterrupted;
 use crate::simd::{BLOCK, Bits, Block, LANES, lane_bits, multiversion, vectors, vectors_mut};
 use crate::vector::{Phase, validate};
 use crate::{
-    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds,
-    StepOut, VectorEnv, alloc, check_len, num_threads,
+    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, EpisodeProgress, Error, Pcg64, ResetOptions, Result,
+    Seeds, StepOut, VectorEnv, alloc, check_len, num_threads,
 };
 
 /// So many environments are reset in some 10 ms.
@@ -228,7 +228,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         indices: impl Iterator<Item = usize> + Clone,
         options: &ResetOptions,
     ) -> Result<()> {
-        let (mut starts, mut interrupt) = (alloc::with_capacity("num_envs", indices.clone().count())?, InterruptCheck::default());
+        let (mut starts, mut interrupt) =
+            (alloc::with_capacity("num_envs", indices.clone().count())?, InterruptCheck::default());
         for (n, i) in indices.clone().enumerate() {
             if n.is_multiple_of(BLOCK) {
                 interrupt.check()?;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::{PERIOD, InterruptCheck, set_interrupt_check};
+use super::{InterruptCheck, PERIOD, set_interrupt_check};
 use crate::envs::{CartPole, SoaVecEnv};
 use crate::llm::{GroupOptions, KlEstimator, Overflow, Reduction, RewardScale};
 use crate::llm::{

@@ -153,10 +153,17 @@ on_f64s! {
 }
 
 /// One group that takes so long that there are interruptions in between.
-fn large<T: Float>(rewards: &[T], params: &ScaleParams, advantages: &mut [T], interrupt: &mut InterruptCheck) -> Result<()> {
+fn large<T: Float>(
+    rewards: &[T],
+    params: &ScaleParams,
+    advantages: &mut [T],
+    interrupt: &mut InterruptCheck,
+) -> Result<()> {
     let group = Sums::from_long_slice(rewards, interrupt)?;
     let (mean, factor) = (group.mean(), group.factor::<T>(params));
-    for (rewards, advantages) in rewards.chunks(InterruptCheck::POLL_ELEMENTS).zip(advantages.chunks_mut(InterruptCheck::POLL_ELEMENTS)) {
+    for (rewards, advantages) in
+        rewards.chunks(InterruptCheck::POLL_ELEMENTS).zip(advantages.chunks_mut(InterruptCheck::POLL_ELEMENTS))
+    {
         interrupt.check()?;
         write_advantages(rewards, &group, mean, factor, advantages);
     }

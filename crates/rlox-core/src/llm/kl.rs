@@ -6,7 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::interrupt::{PollFn, InterruptCheck};
+use crate::interrupt::{InterruptCheck, PollFn};
 use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Float, Result, check_len};
@@ -201,8 +201,10 @@ fn long_total<T: Float>(
     poll: PollFn<'_>,
 ) -> Result<f64> {
     let (mut sums, mut sum) = ([0.0; LANES], 0.0);
-    for (i, (policy, reference)) in
-        log_probs.chunks(InterruptCheck::POLL_ELEMENTS).zip(ref_log_probs.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate()
+    for (i, (policy, reference)) in log_probs
+        .chunks(InterruptCheck::POLL_ELEMENTS)
+        .zip(ref_log_probs.chunks(InterruptCheck::POLL_ELEMENTS))
+        .enumerate()
     {
         poll()?;
         let mask = mask.map(|mask| &mask[i * InterruptCheck::POLL_ELEMENTS..][..policy.len()]);

@@ -93,7 +93,8 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
         {
             let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[index]);
             let hint = "raise max_length, split the sequence or truncate what is too long";
-            return Err(Error::shape("lengths", expected, got.to_string(), hint).at_index(i * InterruptCheck::POLL_ELEMENTS + index));
+            return Err(Error::shape("lengths", expected, got.to_string(), hint)
+                .at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
         total = lengths.iter().fold(total, |sum, length| sum.saturating_add(*length.min(&max_length)));
     }

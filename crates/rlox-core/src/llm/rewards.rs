@@ -53,7 +53,9 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
 /// The weighted sum of the rewards that are there; NaN if none is.
 fn weighted<T: Float>(row: &[T], weights: &[f64], interrupt: &mut InterruptCheck) -> Result<f64> {
     let (mut applies, mut total) = (false, 0.0);
-    for (i, (row, weights)) in row.chunks(InterruptCheck::POLL_ELEMENTS).zip(weights.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate() {
+    for (i, (row, weights)) in
+        row.chunks(InterruptCheck::POLL_ELEMENTS).zip(weights.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate()
+    {
         if i > 0 {
             interrupt.check()?;
         }

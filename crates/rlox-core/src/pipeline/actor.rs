@@ -1,6 +1,6 @@
 //! An actor with environments of its own.
 
-use super::{RolloutJob, Collect};
+use super::{Collect, RolloutJob};
 use crate::{
     EpisodeLog, Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, RolloutBuffer, SeedSequence, Seeds,
     VectorEnv, collect,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::schedule::RolloutScheduler;
-use super::{StalenessPolicy, Collect, RolloutTicket, release, stop_timed_out};
-use crate::{Error, Pcg64, Result, InterruptCheck};
+use super::{Collect, RolloutTicket, StalenessPolicy, release, stop_timed_out};
+use crate::{Error, InterruptCheck, Pcg64, Result};
 
 /// How often the learner looks for interruptions while it waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -155,7 +155,10 @@ impl<W, B> Channel<W, B> {
                 stats.rollouts += 1;
                 stats.total_staleness += staleness;
                 stats.max_staleness = stats.max_staleness.max(staleness);
-                return state.buffers[ticket.slot].take().map(|buffer| Some((ticket, staleness, buffer))).ok_or_else(closed_error);
+                return state.buffers[ticket.slot]
+                    .take()
+                    .map(|buffer| Some((ticket, staleness, buffer)))
+                    .ok_or_else(closed_error);
             }
             state = self.rollout_ready.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             if interrupt.is_due() {
@@ -324,7 +327,8 @@ mod tests {
 
     #[test]
     fn weights_that_nobody_needs_are_dropped_without_the_lock() {
-        let (first, staleness_policy) = (Arc::new(Asks::default()), StalenessPolicy { max_staleness: 0, deterministic: true });
+        let (first, staleness_policy) =
+            (Arc::new(Asks::default()), StalenessPolicy { max_staleness: 0, deterministic: true });
         let free = Arc::clone(&first.1);
         let ring = Channel::new(1, staleness_policy, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
         let ring = Arc::new(ring);

@@ -32,7 +32,7 @@ impl StalenessPolicy {
     /// Checks that so many actors can work.
     ///
     /// # Errors
-    /// [`Error::Config`] for no actors, a bound of 0 without lockstep, or one below the number of actors.
+    /// [`Error::Config`] for no actors, a bound of 0 without deterministic, or one below the number of actors.
     pub fn check(self, actors: usize) -> Result<()> {
         if actors == 0 {
             return Err(Error::config("num_actors", "at least 1", "0", "pass a positive number"));
@@ -41,13 +41,18 @@ impl StalenessPolicy {
             return Ok(());
         }
         if self.max_staleness == 0 {
-            let hint = "pass 1 or more, or lockstep, in which actors and learner may take turns";
-            return Err(Error::config("max_lag", "at least 1 where actors do not wait for the learner", "0", hint));
+            let hint = "pass 1 or more, or deterministic, in which actors and learner may take turns";
+            return Err(Error::config(
+                "max_staleness",
+                "at least 1 where actors do not wait for the learner",
+                "0",
+                hint,
+            ));
         }
         if self.max_staleness < actors {
             let expected = format!("at least {actors}, as there are so many actors");
             let hint = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
-            return Err(Error::config("max_lag", expected, self.max_staleness.to_string(), hint));
+            return Err(Error::config("max_staleness", expected, self.max_staleness.to_string(), hint));
         }
         Ok(())
     }
@@ -100,10 +105,21 @@ impl RolloutScheduler {
     pub(super) fn new(actors: usize, staleness_policy: StalenessPolicy) -> Result<Self> {
         staleness_policy.check(actors)?;
         let buffers = staleness_policy.max_staleness.saturating_add(1);
-        let slots = crate::alloc::with_capacity("max_lag", buffers)?;
-        let waiting = crate::alloc::with_capacity("max_lag", buffers)?;
+        let slots = crate::alloc::with_capacity("max_staleness", buffers)?;
+        let waiting = crate::alloc::with_capacity("max_staleness", buffers)?;
         let (num_started, num_ready, num_received, version, num_requested, first) = (0, 0, 0, 0, 0, 0);
-        let mut scheduler = Self { staleness_policy, actors, slots, num_started, num_ready, num_received, version, num_requested, first, waiting };
+        let mut scheduler = Self {
+            staleness_policy,
+            actors,
+            slots,
+            num_started,
+            num_ready,
+            num_received,
+            version,
+            num_requested,
+            first,
+            waiting,
+        };
         scheduler.slots.resize(buffers, Slot::Free);
         Ok(scheduler)
     }
@@ -230,8 +246,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn turns(actors: usize, max_lag: usize, lockstep: bool) -> RolloutScheduler {
-        RolloutScheduler::new(actors, StalenessPolicy { max_staleness: max_lag, deterministic: lockstep }).unwrap()
+    fn turns(actors: usize, max_staleness: usize, deterministic: bool) -> RolloutScheduler {
+        RolloutScheduler::new(actors, StalenessPolicy { max_staleness, deterministic }).unwrap()
     }
 
     #[test]
@@ -289,7 +305,7 @@ mod tests {
 
     #[test]
     fn bounds_that_let_somebody_starve_are_refused() {
-        for (actors, max_lag, lockstep) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
+        for (actors, max_staleness, deterministic) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
             assert!(RolloutScheduler::new(actors, StalenessPolicy { max_staleness, deterministic }).is_err());
         }
         assert!(RolloutScheduler::new(3, StalenessPolicy { max_staleness: 0, deterministic: true }).is_ok());
@@ -299,10 +315,10 @@ mod tests {
         /// Whoever is fast or slow: nothing is lost or doubled, no rollout is older than the bound, and somebody can go on.
         #[test]
         fn every_rollout_is_learned_from_once_within_the_bound(
-            actors in 1..5_usize, more in 0..4_usize, lockstep: bool, choices in proptest::collection::vec(0..6_usize, 1..300),
+            actors in 1..5_usize, more in 0..4_usize, deterministic: bool, choices in proptest::collection::vec(0..6_usize, 1..300),
         ) {
-            let max_lag = if lockstep { more } else { actors + more };
-            let mut turns = turns(actors, max_lag, lockstep);
+            let max_staleness = if deterministic { more } else { actors + more };
+            let mut turns = turns(actors, max_staleness, deterministic);
             let (mut filling, mut learning, mut asked) = (vec![None; actors], None, false);
             let mut learned = std::collections::BTreeSet::new();
             for (i, choice) in choices.iter().enumerate() {
@@ -329,8 +345,8 @@ mod tests {
                             moved = true;
                         }
                         if let Some((turn, lag)) = turns.take() {
-                            prop_assert!(lag <= max_lag as u64);
-                            prop_assert!(!lockstep || lag == max_lag.min(turn.number as usize) as u64);
+                            prop_assert!(lag <= max_staleness as u64);
+                            prop_assert!(!deterministic || lag == max_staleness.min(turn.number as usize) as u64);
                             prop_assert!(learned.insert(turn.number), "learned from twice");
                             learning = Some(turn);
                             moved = true;

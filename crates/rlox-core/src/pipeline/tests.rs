@@ -72,18 +72,18 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
 
 #[test]
 fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound() {
-    for (actors, max_lag) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
-        let (mut ring, live) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: false }, |writer| {
+    for (actors, max_staleness) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
+        let (mut ring, live) = ring(actors, StalenessPolicy { max_staleness, deterministic: false }, |writer| {
             writer.pause = Duration::from_micros(writer.number as u64 * 20);
         });
         let mut staleness_values = learn(&mut ring, 2000);
-        assert!(staleness_values.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_lag as u64));
+        assert!(staleness_values.iter().all(|(buffer, lag)| buffer[2] == buffer[3] && *lag <= max_staleness as u64));
         let stats = ring.stats().unwrap();
         assert_eq!((stats.rollouts, stats.total_staleness), (2000, staleness_values.iter().map(|(_, lag)| lag).sum()));
         staleness_values.sort_by_key(|(buffer, _)| buffer[1]);
         staleness_values.dedup_by_key(|(buffer, _)| buffer[1]);
         assert_eq!(staleness_values.len(), 2000);
-        assert!(staleness_values[1990].0[1] <= 1990 + max_lag as u64, "one of those before is lost");
+        assert!(staleness_values[1990].0[1] <= 1990 + max_staleness as u64, "one of those before is lost");
         ring.stop().unwrap();
         assert_eq!(live.load(Ordering::SeqCst), 0);
     }
@@ -91,16 +91,16 @@ fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound
 
 #[test]
 fn lockstep_is_the_same_however_fast_anybody_is() {
-    for (actors, max_lag) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
+    for (actors, max_staleness) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
         let results = [0, 30].map(|micros| {
-            let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: true }, |writer| {
+            let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness, deterministic: true }, |writer| {
                 writer.pause = Duration::from_micros(micros * (writer.number as u64 % 2));
             });
             learn(&mut ring, 300)
         });
         assert_eq!(results[0], results[1]);
         for (k, (buffer, lag)) in (0_u64..).zip(&results[0]) {
-            let version = k.saturating_sub(max_lag as u64);
+            let version = k.saturating_sub(max_staleness as u64);
             assert_eq!(buffer[..], [k % actors as u64, k, version, version]);
             assert_eq!(*lag, k - version);
         }
@@ -170,9 +170,9 @@ fn what_actors_collect_is_what_the_loop_collects() {
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
         Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()))
     };
-    let rows = |max_lag, lockstep| {
+    let rows = |max_staleness, deterministic| {
         let buffer = || Rollout::for_env(40, &make());
-        let staleness_policy = StalenessPolicy { max_staleness: max_lag, deterministic: lockstep };
+        let staleness_policy = StalenessPolicy { max_staleness, deterministic };
         let mut ring = AsyncCollector::new(vec![actor()], staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
         let (mut rewards, mut episodes) = (Vec::new(), 0);
         for _ in 0..6 {
@@ -217,16 +217,19 @@ fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
 
 #[test]
 fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
-    for (actors, lockstep) in [(1, false), (3, false), (2, true)] {
-        let max_lag = 3;
-        let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness: max_lag, deterministic: lockstep }, |writer| {
+    for (actors, deterministic) in [(1, false), (3, false), (2, true)] {
+        let max_staleness = 3;
+        let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness, deterministic }, |writer| {
             writer.pause = Duration::from_micros(50);
         });
         let mut seeds = Vec::new();
         for version in 1..200 {
             let collected = ring.recv().unwrap();
-            assert_eq!((collected.buffer[2], collected.buffer[3]), (collected.ticket.version, collected.ticket.version));
-            assert!(collected.staleness <= max_lag as u64);
+            assert_eq!(
+                (collected.buffer[2], collected.buffer[3]),
+                (collected.ticket.version, collected.ticket.version)
+            );
+            assert!(collected.staleness <= max_staleness as u64);
             seeds.push(collected.ticket.seed);
             if version % 7 == 0 {
                 ring.quiesce().unwrap(); // with a rollout that was taken: it is given back
@@ -270,7 +273,8 @@ fn restart_needs_quiesced_actors() {
 
 #[test]
 fn what_failed_cannot_be_paused() {
-    let (mut ring, live) = ring(2, StalenessPolicy { max_staleness: 3, deterministic: false }, |writer| writer.panics_at = Some(3));
+    let (mut ring, live) =
+        ring(2, StalenessPolicy { max_staleness: 3, deterministic: false }, |writer| writer.panics_at = Some(3));
     let first = loop {
         match ring.quiesce() {
             Ok(_) => drop(ring.recv().map(|_| ())),
@@ -320,7 +324,8 @@ fn actors_and_learner_allocate_nothing_for_a_step() {
         let make = || VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap();
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
         let actor = Box::new(Actor::new(Box::new(make()), policy, 5, RolloutOptions::default()));
-        let (staleness_policy, buffer) = (StalenessPolicy { max_staleness: 0, deterministic: true }, || Rollout::for_env(n_steps, &make()));
+        let (staleness_policy, buffer) =
+            (StalenessPolicy { max_staleness: 0, deterministic: true }, || Rollout::for_env(n_steps, &make()));
         let shared = Channel::new(1, staleness_policy, (), Pcg64::seed_from(1), buffer).unwrap();
         shared.actor_started();
         std::thread::scope(|scope| {

@@ -155,7 +155,10 @@ mod tests {
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
         assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));
-        assert_eq!((size_of::<EnvHandle>(), size_of::<Reply>(), size_of::<EnvPlugin>()), (3 * word, 2 * word, 3 * word));
+        assert_eq!(
+            (size_of::<EnvHandle>(), size_of::<Reply>(), size_of::<EnvPlugin>()),
+            (3 * word, 2 * word, 3 * word)
+        );
         assert_eq!(size_of::<Call<'_>>(), 21 * word);
         assert_eq!(std::mem::offset_of!(Call<'_>, action_masks), 19 * word);
     }

@@ -1,6 +1,6 @@
 //! The side that steps: environments of another library as a [`VectorEnv`].
 
-use super::abi::{Call, EnvHandle, request, method, unreadable};
+use super::abi::{Call, EnvHandle, method, request, unreadable};
 use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
 use crate::vector::{EpisodeProgress, validate};

@@ -147,7 +147,11 @@ type Runner = fn(usize, Work<'_>) -> Result<()>;
 
 /// Has the parts of work on `len` elements done by all threads, or by this one where it is little.
 fn run_if_worthwhile(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
-    if len < MIN_PARALLEL_ELEMENTS { (0..parts).try_for_each(|part| work(part, &mut || Ok(()))) } else { run(parts, work) }
+    if len < MIN_PARALLEL_ELEMENTS {
+        (0..parts).try_for_each(|part| work(part, &mut || Ok(())))
+    } else {
+        run(parts, work)
+    }
 }
 
 #[cfg(test)]

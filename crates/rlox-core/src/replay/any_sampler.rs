@@ -6,7 +6,7 @@ use super::batch::GoalRelabel;
 use super::hindsight::Hindsight;
 use super::prioritized::Prioritized;
 use super::sampler::{Sampler, Uniform};
-use super::state::{SamplerConfig, PersistSampler};
+use super::state::{PersistSampler, SamplerConfig};
 use super::storage::ReplayStorage;
 use crate::{Field, Pcg64, Result};
 

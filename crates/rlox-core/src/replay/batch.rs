@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::n_step::{NStep, Spans, retain};
-use super::schema::{TransitionSchema, FieldSpec};
+use super::schema::{FieldSpec, TransitionSchema};
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch::prefetch;
-use crate::{DType, Error, Field, FieldData, FieldMut, Result, InterruptCheck, alloc, check_len};
+use crate::{DType, Error, Field, FieldData, FieldMut, InterruptCheck, Result, alloc, check_len};
 
 /// Bytes of a row, and of the next one, that are asked for before they are copied: longer ones come in by themselves.
 const PREFETCH_BYTES: usize = 512;
@@ -110,7 +110,9 @@ impl SampleIndices {
     /// Bytes of memory, which the next choice uses again.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::allocated_bytes);
-        let own = numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.weights) + alloc::allocated_bytes(&self.records);
+        let own = numbers.iter().sum::<usize>()
+            + alloc::allocated_bytes(&self.weights)
+            + alloc::allocated_bytes(&self.records);
         own + self.spans.memory()
     }
 
@@ -175,7 +177,7 @@ impl SampleIndices {
             return Ok(());
         }
         let hint = "read what was chosen before the next push";
-        Err(Error::config("chosen", "transitions of this storage as it is", "others", hint))
+        Err(Error::config("sample_indices", "transitions of this storage as it is", "others", hint))
     }
 
     /// Copies one column of them, `[B, ...]`.

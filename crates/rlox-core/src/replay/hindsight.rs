@@ -7,9 +7,9 @@ use super::Replay;
 use super::batch::GoalRelabel;
 use super::sampler::Sampler;
 use super::schema::count;
-use super::state::{SamplerConfig, PersistSampler, check_sampler, number, number_field, invalid_field};
+use super::state::{PersistSampler, SamplerConfig, check_sampler, invalid_field, number, number_field};
 use super::storage::{ReplayStorage, draw};
-use crate::{Error, Field, Pcg64, Result, InterruptCheck, alloc};
+use crate::{Error, Field, InterruptCheck, Pcg64, Result, alloc};
 
 /// Goals between two looks for an interruption.
 const POLL_EVERY_ROWS: usize = 1 << 12;
@@ -35,7 +35,8 @@ impl Strategy {
     /// [`Error::Config`] for any other.
     pub fn from_name(name: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|named| named.1 == name).map(|named| named.0);
-        let invalid = || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
+        let invalid =
+            || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
         found.ok_or_else(invalid)
     }
 
@@ -245,7 +246,8 @@ impl PersistSampler for Hindsight {
     fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self> {
         check_sampler(config, "hindsight")?;
         let number = |key| {
-            count(config, key).map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
+            count(config, key)
+                .map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
         };
         let strategy = config.get("strategy").and_then(|name| name.as_str()).unwrap_or("none");
         let parts = (number("achieved")?, number("desired")?);

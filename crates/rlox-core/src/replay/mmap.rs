@@ -13,9 +13,9 @@ use std::path::Path;
 use self::file::{Cold, Disk};
 use self::format::{Header, Record};
 use super::ExperienceRecord;
-use super::batch::{SampleIndices, Column, SampledBatch, invalid_index};
+use super::batch::{Column, SampleIndices, SampledBatch, invalid_index};
 use super::sampler::check_count;
-use super::schema::{TransitionSchema, RowLayout, TransitionBatch};
+use super::schema::{RowLayout, TransitionBatch, TransitionSchema};
 use super::storage::draw;
 use crate::interrupt::InterruptCheck;
 use crate::{Error, FieldData, FieldMut, Pcg64, Result, alloc, check_len};
@@ -90,11 +90,22 @@ impl MmapReplayBuffer {
     /// [`Error::Config`] if a capacity is 0, more is to stay in memory than is held, the layout makes no sense or stacks
     /// frames, [`Error::Shape`] for a row without elements, [`Error::Memory`] with the number of bytes if what stays in
     /// memory does not fit, [`Error::Io`] if anything is at `path` or the system refuses. What is at `path` stays as it is.
-    pub fn create(path: impl AsRef<Path>, hot_capacity: usize, total_capacity: usize, schema: TransitionSchema) -> Result<Self> {
+    pub fn create(
+        path: impl AsRef<Path>,
+        hot_capacity: usize,
+        total_capacity: usize,
+        schema: TransitionSchema,
+    ) -> Result<Self> {
         Self::create_with(path.as_ref(), hot_capacity, total_capacity, schema, None)
     }
 
-    fn create_with(path: &Path, hot: usize, total: usize, schema: TransitionSchema, slack: Option<usize>) -> Result<Self> {
+    fn create_with(
+        path: &Path,
+        hot: usize,
+        total: usize,
+        schema: TransitionSchema,
+        slack: Option<usize>,
+    ) -> Result<Self> {
         check_capacities(hot, total)?;
         if schema.frame_stack != 1 {
             let (got, hint) = (schema.frame_stack.to_string(), "store whole observations, or use a ReplayBuffer");
@@ -216,7 +227,12 @@ impl MmapReplayBuffer {
     }
 
     /// Adds no more rows than stay in memory: all of them or none.
-    fn push_piece(&mut self, batch: &TransitionBatch<'_>, rows: Range<usize>, interrupt: &mut InterruptCheck) -> Result<()> {
+    fn push_piece(
+        &mut self,
+        batch: &TransitionBatch<'_>,
+        rows: Range<usize>,
+        interrupt: &mut InterruptCheck,
+    ) -> Result<()> {
         let (before, len) = (self.pushed, self.cold.record.len);
         if self.is_write_due(rows.len()) {
             self.cold.write(&self.hot, self.hot_from..before, &mut || interrupt.check())?;
@@ -404,7 +420,7 @@ impl MmapReplayBuffer {
 
     fn records<'a>(&self, sample_indices: &'a SampleIndices) -> Result<&'a [u8]> {
         let found = if sample_indices.is_found() { sample_indices.records.len() } else { 0 };
-        check_len("chosen", found, sample_indices.indices.len() * self.cold.record.len)?;
+        check_len("sample_indices", found, sample_indices.indices.len() * self.cold.record.len)?;
         Ok(&sample_indices.records)
     }
 

@@ -1,7 +1,7 @@
 //! Returns over several steps.
 
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
-use crate::{Error, Result, InterruptCheck, alloc};
+use crate::{Error, InterruptCheck, Result, alloc};
 
 /// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
 /// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
@@ -59,7 +59,9 @@ impl Spans {
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
-        alloc::allocated_bytes(&self.last_rows) + alloc::allocated_bytes(&self.returns) + alloc::allocated_bytes(&self.discounts)
+        alloc::allocated_bytes(&self.last_rows)
+            + alloc::allocated_bytes(&self.returns)
+            + alloc::allocated_bytes(&self.discounts)
     }
 
     /// Finds them for rows that were located.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::Replay;
 use super::batch::invalid_index;
 use super::sampler::Sampler;
-use super::schema::{TransitionSchema, FieldSpec};
-use super::state::{SamplerConfig, FieldDescriptor, PersistSampler, check_sampler, float, invalid_field};
+use super::schema::{FieldSpec, TransitionSchema};
+use super::state::{FieldDescriptor, PersistSampler, SamplerConfig, check_sampler, float, invalid_field};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
 use crate::{DType, Error, Field, FieldData, Pcg64, Result, alloc, check_len};
@@ -89,7 +89,12 @@ impl Prioritized {
         check_share("beta", beta)?;
         let leaves = storage.capacity_steps() * storage.num_envs();
         let request = || format!("capacity = {} with priorities, which needs", storage.capacity());
-        alloc::check_available_for("capacity", 1, storage.promised().saturating_add(leaves.saturating_mul(5)), request)?;
+        alloc::check_available_for(
+            "capacity",
+            1,
+            storage.promised().saturating_add(leaves.saturating_mul(5)),
+            request,
+        )?;
         let tree = SumTree::new(leaves)?;
         Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
@@ -151,7 +156,12 @@ impl Prioritized {
     /// The fields of a state in which so many transitions can be sampled: priorities as they are in the tree.
     fn descriptor(count: usize) -> [FieldDescriptor; 4] {
         let number = |name| FieldDescriptor::new(name, &[], DType::F32, 1);
-        [FieldDescriptor::new("priorities", &[], DType::F32, count), number("alpha"), number("beta"), number("largest_priority")]
+        [
+            FieldDescriptor::new("priorities", &[], DType::F32, count),
+            number("alpha"),
+            number("beta"),
+            number("largest_priority"),
+        ]
     }
 
     /// What a priority is in the tree: a positive number, however small or large it is.
@@ -206,8 +216,10 @@ impl Sampler for Prioritized {
     }
 
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
-        let mut fields =
-            Self::descriptor(storage.indices().len()).into_iter().map(|kept| kept.field()).collect::<Result<Vec<_>>>()?;
+        let mut fields = Self::descriptor(storage.indices().len())
+            .into_iter()
+            .map(|kept| kept.field())
+            .collect::<Result<Vec<_>>>()?;
         let mut index = 0;
         for leaves in storage.rows_of(storage.indices()) {
             let leaves = &self.tree.priorities()[leaves];

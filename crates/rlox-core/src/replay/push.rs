@@ -1,8 +1,8 @@
 //! Pushes of transitions into the ring: row by row, or column by column where environments go on after their last steps.
 
 use super::schema::{TransitionBatch, next_obs_matches, observation, row_bytes};
-use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, NextObs};
-use crate::{Error, Result, InterruptCheck, alloc, check_len};
+use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
+use crate::{Error, InterruptCheck, Result, alloc, check_len};
 
 /// Rows between two looks for an interruption.
 const ROWS: usize = 1 << 6;
@@ -69,7 +69,13 @@ impl ReplayStorage {
     }
 
     /// Writes rows that were checked: of several environments all, or else whole ones until it is told to stop.
-    fn write_all(&mut self, batch: &TransitionBatch<'_>, order: Order, scratch_row: &mut [u8], interrupt: &mut InterruptCheck) -> Result<()> {
+    fn write_all(
+        &mut self,
+        batch: &TransitionBatch<'_>,
+        order: Order,
+        scratch_row: &mut [u8],
+        interrupt: &mut InterruptCheck,
+    ) -> Result<()> {
         let mut next = self.row_of(self.next_index());
         if order == Order::Environments {
             self.write_continuing(batch, next);
@@ -112,7 +118,13 @@ impl ReplayStorage {
     }
 
     /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
-    fn find_links(&mut self, batch: &TransitionBatch<'_>, order: Order, scratch_row: &mut [u8], interrupt: &mut InterruptCheck) -> Result<()> {
+    fn find_links(
+        &mut self,
+        batch: &TransitionBatch<'_>,
+        order: Order,
+        scratch_row: &mut [u8],
+        interrupt: &mut InterruptCheck,
+    ) -> Result<()> {
         let mut known = order == Order::Environments;
         if known && self.is_plain() {
             known = self.find_plain_links(batch);
@@ -168,7 +180,8 @@ impl ReplayStorage {
                 interrupt.check()?;
             }
             let shifted = index > 0 && self.is_shifted(batch, index);
-            let is_stored = if batch.next_obs.is_some() { index > 0 && next_obs_matches(batch, index - 1) } else { shifted };
+            let is_stored =
+                if batch.next_obs.is_some() { index > 0 && next_obs_matches(batch, index - 1) } else { shifted };
             num_overflow += usize::from(!self.continues(batch, index)) + usize::from(!is_stored);
             num_heads += usize::from(!shifted);
         }
@@ -206,7 +219,14 @@ impl ReplayStorage {
     }
 
     /// Writes a row of an environment, which was checked.
-    fn write(&mut self, batch: &TransitionBatch<'_>, index: usize, (row, env): (usize, usize), order: Order, scratch_row: &mut [u8]) {
+    fn write(
+        &mut self,
+        batch: &TransitionBatch<'_>,
+        index: usize,
+        (row, env): (usize, usize),
+        order: Order,
+        scratch_row: &mut [u8],
+    ) {
         let rows = batch.rows();
         self.evict(row);
         let (obs_memory, next_memory) = scratch_row.split_at_mut(scratch_row.len() / 2);
@@ -252,7 +272,9 @@ impl ReplayStorage {
                 self.move_next_to_overflow(before, slot);
                 false
             }
-            NextObs::Overflow => order != Order::Independent && self.overflow_obs.row(self.slot(before, self.row_layout.stored)) == obs,
+            NextObs::Overflow => {
+                order != Order::Independent && self.overflow_obs.row(self.slot(before, self.row_layout.stored)) == obs
+            }
             NextObs::Deferred => {
                 if !self.shifts(before, older) {
                     let slot = self.overflow_obs.acquire();
@@ -303,8 +325,11 @@ impl ReplayStorage {
         for data in std::iter::once(&batch.actions).chain(batch.extra) {
             let remaining = end - from;
             // The action alone takes all of it.
-            let field_bytes =
-                if batch.extra.is_empty() { &data.bytes()[index * remaining..][..remaining] } else { row_bytes(*data, index, rows) };
+            let field_bytes = if batch.extra.is_empty() {
+                &data.bytes()[index * remaining..][..remaining]
+            } else {
+                row_bytes(*data, index, rows)
+            };
             self.bytes_mut(row, from, field_bytes.len()).copy_from_slice(field_bytes);
             from += field_bytes.len();
         }
@@ -351,13 +376,16 @@ impl ReplayStorage {
         let next_rows = data[first..first + bytes].chunks_exact(row_layout.stride);
         let obs_rows = batch.obs[0].bytes().chunks_exact(row_layout.obs);
         let mut all = true;
-        for ((is_contiguous, location), (next_row, obs)) in is_contiguous.iter_mut().zip(last_next_obs).zip(next_rows.zip(obs_rows)) {
+        for ((is_contiguous, location), (next_row, obs)) in
+            is_contiguous.iter_mut().zip(last_next_obs).zip(next_rows.zip(obs_rows))
+        {
             *is_contiguous = *location == NextObs::InNextRow && is_same(&next_row[..row_layout.obs], obs);
             all &= *is_contiguous;
         }
         let known = batch.next_obs.is_some();
         let flags = batch.terminated.iter().zip(batch.truncated);
-        for ((continues, is_contiguous), (terminated, truncated)) in continues.iter_mut().zip(is_contiguous).zip(flags) {
+        for ((continues, is_contiguous), (terminated, truncated)) in continues.iter_mut().zip(is_contiguous).zip(flags)
+        {
             *continues = known && *is_contiguous && !terminated && !truncated;
         }
         all

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde_json::{Map, Value, json};
 
 use crate::rollout::record::first_not_finite;
-use crate::{DType, Error, FieldData, Result, InterruptCheck, check_len};
+use crate::{DType, Error, FieldData, InterruptCheck, Result, check_len};
 
 /// What sampling calls other things.
 const RESERVED_NAMES: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
@@ -389,12 +389,22 @@ fn check_parts(name: &'static str, parts: &[FieldSpec], data: &[FieldData<'_>], 
 }
 
 /// Checks rows of `width` numbers.
-pub(super) fn check_finite(name: &str, data: FieldData<'_>, width: usize, interrupt: &mut InterruptCheck) -> Result<()> {
+pub(super) fn check_finite(
+    name: &str,
+    data: FieldData<'_>,
+    width: usize,
+    interrupt: &mut InterruptCheck,
+) -> Result<()> {
     check_finite_as(|| name.to_owned(), data, width, interrupt)
 }
 
 /// The same of what is named only if it is wrong.
-fn check_finite_as(name: impl Fn() -> String, data: FieldData<'_>, width: usize, interrupt: &mut InterruptCheck) -> Result<()> {
+fn check_finite_as(
+    name: impl Fn() -> String,
+    data: FieldData<'_>,
+    width: usize,
+    interrupt: &mut InterruptCheck,
+) -> Result<()> {
     if matches!(data.dtype(), DType::I64 | DType::U8 | DType::Bool) {
         return Ok(());
     }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::batch::{Column, invalid_index, dtype_mismatch, for_each_piece};
+use super::batch::{Column, dtype_mismatch, for_each_piece, invalid_index};
 use super::sampler::check_count;
 use super::storage::{CONTINUES, ReplayStorage, draw};
-use crate::{DType, Error, FieldMut, Pcg64, Result, InterruptCheck, alloc, check_len};
+use crate::{DType, Error, FieldMut, InterruptCheck, Pcg64, Result, alloc, check_len};
 
 /// Steps between two looks for an interruption.
 const POLL_EVERY_STEPS: usize = 1 << 6;
@@ -279,7 +279,7 @@ impl SequenceIndices {
             return Ok(());
         }
         let hint = "read what was chosen before the next push";
-        Err(Error::config("chosen", "sequences of this storage as it is", "others", hint))
+        Err(Error::config("sequence_indices", "sequences of this storage as it is", "others", hint))
     }
 }
 

@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use super::Replay;
 use super::n_step::NStep;
 use super::sampler::{Sampler, Uniform};
-use super::schema::{TransitionSchema, FieldSpec, check_finite, count};
-use super::storage::{CONTINUES, HEAD, ReplayStorage, STORED, TERMINATED, TRUNCATED, NextObs};
-use crate::{Checkpoint, DType, Error, Field, FieldData, Result, InterruptCheck, alloc};
+use super::schema::{FieldSpec, TransitionSchema, check_finite, count};
+use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
+use crate::{Checkpoint, DType, Error, Field, FieldData, InterruptCheck, Result, alloc};
 
 /// The member of a checkpoint that holds a buffer, and the manifest's entry that says how to make it.
 const MEMBER: &str = "replay";
@@ -379,7 +379,8 @@ impl ReplayStorage {
     /// What is stored of each transition but for observations and flags, in the order of a row of the ring.
     fn row_fields(&self, rows: usize) -> Vec<FieldDescriptor> {
         let parts = std::iter::once(&self.schema.action).chain(&self.schema.extra);
-        let named = parts.map(|spec| FieldDescriptor::new(format!("step.{}", spec.name), &spec.shape, spec.dtype, rows));
+        let named =
+            parts.map(|spec| FieldDescriptor::new(format!("step.{}", spec.name), &spec.shape, spec.dtype, rows));
         named.chain([FieldDescriptor::new("step.rewards", &[], DType::F32, rows)]).collect()
     }
 
@@ -421,7 +422,10 @@ impl ReplayStorage {
         for (name, number) in self.settings().into_iter().chain([("pushed", self.pushed)]) {
             fields.push(number_field(name, number)?);
         }
-        let codes = self.last_next_obs.iter().map(|location| NEXT_OBS_CODES.iter().position(|known| known == location).unwrap_or(0) as u8);
+        let codes = self
+            .last_next_obs
+            .iter()
+            .map(|location| NEXT_OBS_CODES.iter().position(|known| known == location).unwrap_or(0) as u8);
         fields.push(bytes_field("tails", DType::U8, codes)?);
         for (name, flag, indices) in self.flagged(&ranges) {
             let flags = indices.map(|index| u8::from(self.flags(self.row_of(index)) & flag != 0));
@@ -450,15 +454,23 @@ impl ReplayStorage {
             _ => &[],
         };
         let (stored, heads) = (flagged(&transitions, STORED).count(), flagged(&frame_rows, HEAD).count());
-        let overflow = flagged(&transitions, STORED).map(move |row| self.overflow_obs.row(self.slot(row, row_layout.stored)));
+        let overflow =
+            flagged(&transitions, STORED).map(move |row| self.overflow_obs.row(self.slot(row, row_layout.stored)));
         let mut all: Vec<(_, RowBytes<'_>)> = vec![
             (self.row_fields(transitions.len()), Box::new(rows(&transitions).map(fixed))),
-            (self.obs_fields("step", 1, frame_rows.len()), Box::new(rows(&frame_rows).map(move |row| self.newest(row)))),
-            (self.obs_fields("ahead", 1, self.num_envs), Box::new(self.last_next_obs.iter().enumerate().map(next_row_obs))),
+            (
+                self.obs_fields("step", 1, frame_rows.len()),
+                Box::new(rows(&frame_rows).map(move |row| self.newest(row))),
+            ),
+            (
+                self.obs_fields("ahead", 1, self.num_envs),
+                Box::new(self.last_next_obs.iter().enumerate().map(next_row_obs)),
+            ),
             (self.obs_fields("next", frames, stored), Box::new(overflow)),
         ];
         if frames > 1 {
-            let older = flagged(&frame_rows, HEAD).map(move |row| self.frame_heads.row(self.slot(row, row_layout.head)));
+            let older =
+                flagged(&frame_rows, HEAD).map(move |row| self.frame_heads.row(self.slot(row, row_layout.head)));
             all.push((self.obs_fields("older", frames - 1, heads), Box::new(older)));
         }
         all
@@ -603,7 +615,8 @@ impl ReplayStorage {
     /// Checks that flags are such as pushes leave.
     fn check_flags(&self, state: &[Field], checked: &Checked) -> Result<()> {
         let transitions = &checked.ranges.transitions;
-        let [terminated, truncated, continues, stored] = FLAGS.map(|(name, _)| read_flags(state, name, transitions.len()));
+        let [terminated, truncated, continues, stored] =
+            FLAGS.map(|(name, _)| read_flags(state, name, transitions.len()));
         let (terminated, truncated, continues, stored) = (terminated?, truncated?, continues?, stored?);
         let (last, mut interrupt) = (transitions.len().saturating_sub(self.num_envs), InterruptCheck::default());
         for i in 0..transitions.len() {
@@ -620,7 +633,8 @@ impl ReplayStorage {
         if transitions.start == 0 && cut.iter().any(|cut| *cut != 0) {
             return Err(invalid_field(CUT, "false where every transition is stored", "true"));
         }
-        let first = if checked.ranges.frame_rows.start == 0 { self.num_envs.min(checked.ranges.frame_rows.len()) } else { 0 };
+        let first =
+            if checked.ranges.frame_rows.start == 0 { self.num_envs.min(checked.ranges.frame_rows.len()) } else { 0 };
         let older = self.older(state, &checked.ranges)?;
         if self.schema.frame_stack > 1 && older[..first].contains(&0) {
             return Err(invalid_field(OLDER, "true in the first rows", "false"));
@@ -731,7 +745,8 @@ impl ReplayStorage {
             let row = self.row_of(ranges.transitions.start + env - n);
             *self.flags_mut(row) |= CONTINUES;
         }
-        let of_rows = FLAGS.map(|(name, flag)| (flag, &ranges.transitions, read_flags(state, name, ranges.transitions.len())));
+        let of_rows =
+            FLAGS.map(|(name, flag)| (flag, &ranges.transitions, read_flags(state, name, ranges.transitions.len())));
         let of_frames = (HEAD, &ranges.frame_rows, self.older(state, ranges));
         for (flag, indices, flags) in of_rows.into_iter().chain([of_frames]) {
             for i in set_indices(flags?) {
@@ -788,7 +803,12 @@ impl ReplayStorage {
 }
 
 /// Hands each row of fields to `to`, with the place where its bytes begin.
-fn copy_fields(descriptors: &[FieldDescriptor], state: &[Field], rows: usize, mut to: impl FnMut(usize, usize, &[u8])) -> Result<()> {
+fn copy_fields(
+    descriptors: &[FieldDescriptor],
+    state: &[Field],
+    rows: usize,
+    mut to: impl FnMut(usize, usize, &[u8]),
+) -> Result<()> {
     let (mut offset, mut interrupt) = (0, InterruptCheck::default());
     for descriptor in descriptors {
         let bytes = descriptor.lookup(state)?.bytes();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::schema::{TransitionSchema, RowLayout};
+use super::schema::{RowLayout, TransitionSchema};
 use crate::{Error, Pcg64, Result, alloc};
 
 /// The task itself ended after this step.
@@ -482,7 +482,7 @@ impl Episodes {
         }
         if total == 0 {
             let hint = "push more, or sample parts of episodes";
-            return Err(Error::config("whole", "an episode that is stored from start to end", "none", hint));
+            return Err(Error::config("whole_episodes", "an episode that is stored from start to end", "none", hint));
         }
         draw(&(0..total), rng, drawn);
         for drawn in drawn {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use crate::simd::prefetch::prefetch;
-use crate::{Error, Pcg64, Result, InterruptCheck, alloc, check_len};
+use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
 
 /// Children of a node.
 const WIDTH: usize = 16;

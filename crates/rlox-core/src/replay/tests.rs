@@ -65,7 +65,8 @@ fn push(storage: &mut ReplayStorage, obs: FieldData<'_>, actions: FieldData<'_>,
 fn an_interrupted_sample_draws_nothing_and_is_empty() {
     for frames in [1, 4] {
         let storage = pictures(300, frames);
-        let mut buffer = Replay::from_parts(ReplayStorage::new(1, 1, storage.schema().clone()).unwrap(), Uniform).unwrap();
+        let mut buffer =
+            Replay::from_parts(ReplayStorage::new(1, 1, storage.schema().clone()).unwrap(), Uniform).unwrap();
         *buffer.all_mut().0 = storage;
         let (mut batch, mut rng) = (SampledBatch::default(), Pcg64::seed_from(5));
         let stops = pressed(|| {
@@ -98,7 +99,10 @@ fn interrupted_samplers_draw_nothing() {
     });
     assert!(stops > 3, "{stops}");
     let part = |name| FieldSpec::new(name, &[1], DType::F32);
-    let layout = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
+    let layout = TransitionSchema {
+        obs: vec![part("achieved"), part("desired")],
+        ..TransitionSchema::new(part("obs"), part("actions"))
+    };
     let storage = ReplayStorage::new(20_000, 1, layout).unwrap();
     let sampler = Hindsight::new(&storage, (0, 1), Strategy::Future, 4).unwrap();
     let mut buffer = Replay::from_parts(storage, sampler).unwrap();
@@ -269,8 +273,10 @@ fn rare_episodes_are_found_without_a_search() {
 fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
     fn filled<S: Sampler>(sampler: impl Fn(&ReplayStorage) -> S) -> Replay<S> {
         let part = |name| FieldSpec::new(name, &[1], DType::F32);
-        let layout =
-            TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("obs"), part("actions")) };
+        let layout = TransitionSchema {
+            obs: vec![part("achieved"), part("desired")],
+            ..TransitionSchema::new(part("obs"), part("actions"))
+        };
         let storage = ReplayStorage::new(50, 1, layout).unwrap();
         let sampler = sampler(&storage);
         let mut buffer = Replay::from_parts(storage, sampler).unwrap();
@@ -306,7 +312,10 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
             own.sample_into(&mut batch, 20, 4).unwrap();
             buffer.sample_into(&mut again, 20, 4).unwrap();
             assert_eq!((batch.indices(), batch.f32s("desired")), (again.indices(), again.f32s("desired")));
-            assert_eq!((batch.weights(), batch.sample_indices().relabelled()), (again.weights(), again.sample_indices().relabelled()));
+            assert_eq!(
+                (batch.weights(), batch.sample_indices().relabelled()),
+                (again.weights(), again.sample_indices().relabelled())
+            );
         }
     }
     agree(|_| Uniform);
@@ -317,7 +326,8 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
 /// A buffer of several environments with priorities and observations of two parts, and so many steps.
 fn priorities(steps: usize) -> Replay<Prioritized> {
     let part = |name| FieldSpec::new(name, &[2], DType::F32);
-    let layout = TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
+    let layout =
+        TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
     let storage = ReplayStorage::new(60_000, 3, layout).unwrap();
     let sampler = Prioritized::new(&storage, 0.6, 0.4).unwrap();
     let mut buffer = Replay::from_parts(storage, sampler).unwrap();
@@ -330,7 +340,15 @@ fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> TransitionBatch<'a> 
     // Parts that live as long as the numbers do.
     let parts: &'a [FieldData<'a>] = Box::leak(Box::new([FieldData::F32(numbers); 2]));
     let (actions, rewards) = (FieldData::F32(numbers), &numbers[..3]);
-    TransitionBatch { obs: parts, actions, rewards, terminated: done, truncated: done, next_obs: Some(parts), extra: &[] }
+    TransitionBatch {
+        obs: parts,
+        actions,
+        rewards,
+        terminated: done,
+        truncated: done,
+        next_obs: Some(parts),
+        extra: &[],
+    }
 }
 
 #[test]
@@ -363,13 +381,21 @@ fn an_interrupted_load_is_complete_or_leaves_the_old_state_or_nothing() {
 #[test]
 fn who_panics_while_it_looks_for_signals_leaves_a_buffer_that_works() {
     let part = |name| FieldSpec::new(name, &[2], DType::F32);
-    let layout = TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
+    let layout =
+        TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
     let mut buffer = Replay::from_parts(ReplayStorage::new(300, 1, layout).unwrap(), Uniform).unwrap();
     let (numbers, flags) = (vec![8.0; 200], vec![false; 100]);
     let (data, rewards) = ([FieldData::F32(&numbers); 2], &numbers[..100]);
     let (obs, actions) = (&data, data[0]);
-    let steps =
-        TransitionBatch { obs, actions, rewards, terminated: &flags, truncated: &flags, next_obs: Some(&data), extra: &[] };
+    let steps = TransitionBatch {
+        obs,
+        actions,
+        rewards,
+        terminated: &flags,
+        truncated: &flags,
+        next_obs: Some(&data),
+        extra: &[],
+    };
     let push = std::panic::AssertUnwindSafe(|| asked_to_panic(LOOK, || buffer.push_batch(&steps)));
     assert!(std::panic::catch_unwind(push).is_err());
     let stored = buffer.len();

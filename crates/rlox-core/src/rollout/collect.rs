@@ -4,8 +4,8 @@ use super::record::{check_finite_policy_step, f32s, f32s_mut};
 use super::{MASKS, PolicyStep, RolloutBuffer};
 use crate::profile::{self, Phase, StepTimer};
 use crate::{
-    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds,
-    VectorEnv, InterruptCheck, alloc, check_len, masked_actions,
+    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, InterruptCheck, Normalizer, Pcg64, Policy,
+    PolicyOut, Result, Seeds, VectorEnv, alloc, check_len, masked_actions,
 };
 
 /// After so many steps of single environments it is time to look for interruptions.

@@ -7,8 +7,8 @@ use super::{PolicyStep, RolloutBuffer, RolloutState, Transition};
 use crate::advantage::check_discount;
 use crate::simd::multiversion;
 use crate::{
-    Actions, ActionsMut, AutoresetMode, DType, EpisodeEnds, Error, Field, FieldData, FieldMut, Normalizer, ResetOptions,
-    Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
+    Actions, ActionsMut, AutoresetMode, DType, EpisodeEnds, Error, Field, FieldData, FieldMut, Normalizer,
+    ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
 };
 
 /// Up to how many numbers choosing an instruction set would take longer than looking at them.
@@ -333,7 +333,14 @@ impl RolloutBuffer {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         // As much as all of them may need, since a step cannot be taken back.
         self.reserve_finals(n)?;
-        let actions = env_actions(&self.actions, t * n, n, &env.spec().action, &mut self.env_actions, &mut self.env_actions_discrete);
+        let actions = env_actions(
+            &self.actions,
+            t * n,
+            n,
+            &env.spec().action,
+            &mut self.env_actions,
+            &mut self.env_actions_discrete,
+        );
         let out = StepOut {
             obs: &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d],
             reward: &mut self.step_rewards,

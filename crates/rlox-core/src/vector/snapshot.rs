@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{EpisodeProgress, VectorEnv};
-use crate::{Error, Pcg64, Result, InterruptCheck, alloc, check_len};
+use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
 
 const HINT: &str = "pass what such environments gave";
 /// Environments between two looks for an interruption.

@@ -1,6 +1,6 @@
 //! Checks that all vectorised environments share, with the same words in the same order, and the seeding of their streams.
 
-use super::{AutoresetMode, Phase, EpisodeProgress, Seeds};
+use super::{AutoresetMode, EpisodeProgress, Phase, Seeds};
 use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
 
 /// Refuses a vector of no environments.
@@ -33,7 +33,8 @@ pub(crate) fn check_reset(
     }
     if let Some(mask) = mask {
         check_len("reset_mask", mask.len(), num_envs)?;
-        let never_reset = phases.zip(mask).filter(|(phase, selected)| *phase == Phase::NeverReset && !**selected).count();
+        let never_reset =
+            phases.zip(mask).filter(|(phase, selected)| *phase == Phase::NeverReset && !**selected).count();
         check_started(never_reset, "reset_mask")?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Copies of any [`Env`] as a vectorised environment.
 
-use super::{AutoresetMode, Phase, EpisodeProgress, Seeds, StepOut, VectorEnv, validate};
+use super::{AutoresetMode, EpisodeProgress, Phase, Seeds, StepOut, VectorEnv, validate};
 use crate::interrupt::InterruptCheck;
 use crate::{Action, Actions, Env, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, alloc, check_len};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rlox_core::envs::{self, CartPole, MakeOptions};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, DType, Env, EnvPlugin, EnvSpec, Error, FieldData, Pcg64, EpisodeProgress, RandomPolicy,
+    Actions, AutoresetMode, DType, Env, EnvPlugin, EnvSpec, EpisodeProgress, Error, FieldData, Pcg64, RandomPolicy,
     ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, StepOut, VecEnv, VectorEnv, collect,
 };
 
@@ -27,8 +27,16 @@ fn text<T>(result: Result<T>) -> String {
 }
 
 /// What a step wrote, and what all environments remember after it.
-type Seen =
-    (Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>, Vec<f32>, Vec<Option<Vec<u64>>>, Vec<Option<EpisodeProgress>>, Vec<Pcg64>);
+type Seen = (
+    Vec<f32>,
+    Vec<f64>,
+    Vec<bool>,
+    Vec<bool>,
+    Vec<f32>,
+    Vec<Option<Vec<u64>>>,
+    Vec<Option<EpisodeProgress>>,
+    Vec<Pcg64>,
+);
 
 fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, Seen) {
     let dim = env.spec().observation.dim();
@@ -252,7 +260,8 @@ fn what_cannot_be_made_says_so() {
     let panics = EnvPlugin::new(|_| panic!("no {}", "luck"));
     assert!(text(panics.make(&wanted)).contains("Backend"));
     assert!(text(panics.make(&wanted)).contains("panicked: no luck"));
-    let fewer = EnvPlugin::new(|options| MakeOptions { num_envs: 1, ..options.clone() }.build_vec_env(CartPole::default()));
+    let fewer =
+        EnvPlugin::new(|options| MakeOptions { num_envs: 1, ..options.clone() }.build_vec_env(CartPole::default()));
     let rejected = assert_rejects(fewer.make(&wanted), Error::Config, "make");
     assert_eq!(
         (&rejected.expected[..], &rejected.got[..]),

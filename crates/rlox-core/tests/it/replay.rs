@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 use rlox_core::replay::{
-    SequenceIndices, Column, TransitionSchema, NStep, FieldSpec, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
-    Sampler, PersistSampler, Sequences, Uniform,
+    Column, FieldSpec, NStep, PersistSampler, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch, Sampler,
+    SequenceIndices, Sequences, TransitionSchema, Uniform,
 };
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
@@ -29,7 +29,10 @@ fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
         let rejected = assert_rejects(ReplayStorage::new(capacity, num_envs, layout(1)), Error::Memory, argument);
         assert!(rejected.got.starts_with("1125899906842624 transitions"), "{rejected}");
     }
-    let wide = TransitionSchema::new(FieldSpec::new("obs", &[1 << 60], DType::F32), FieldSpec::new("actions", &[], DType::I64));
+    let wide = TransitionSchema::new(
+        FieldSpec::new("obs", &[1 << 60], DType::F32),
+        FieldSpec::new("actions", &[], DType::I64),
+    );
     let rejected = assert_rejects(ReplayStorage::new(3, 1, wide), Error::Memory, "obs_dim");
     assert!(rejected.got.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{rejected}");
 }
@@ -90,7 +93,13 @@ fn push(storage: &mut ReplayStorage, rows: &[Pushed], in_order: bool, promised: 
 struct Each;
 
 impl Sampler for Each {
-    fn sample_indices(&self, storage: &ReplayStorage, _: &mut Pcg64, indices: &mut [usize], _: &mut [f32]) -> Result<()> {
+    fn sample_indices(
+        &self,
+        storage: &ReplayStorage,
+        _: &mut Pcg64,
+        indices: &mut [usize],
+        _: &mut [f32],
+    ) -> Result<()> {
         indices.iter_mut().zip(storage.indices()).for_each(|(index, held)| *index = held);
         Ok(())
     }
@@ -417,7 +426,7 @@ fn senseless_sequences_are_refused() {
     rejects(Error::Memory, "length", (1 << 50, 0, false), 2, &ReplayBuffer::new(5, 1, 1).unwrap());
     let mut running = ReplayBuffer::new(5, 1, 1).unwrap();
     running.push_slices(&[0.0], &[1.0], &[0.0], 0.0, false, false).unwrap();
-    rejects(Error::Config, "whole", (2, 0, true), 1, &running);
+    rejects(Error::Config, "whole_episodes", (2, 0, true), 1, &running);
 }
 
 /// Everything that a sample of all that is stored has.
@@ -596,7 +605,8 @@ fn states_of_others_are_refused_by_name_and_nothing_changes() {
     more.push(Field::new("other", 1, &[], rlox_core::DType::F32).unwrap());
     assert_rejects(buffer.load_state(&more), Error::Config, "arrays[\"other\"]");
     let steps = NStep { n: 3, gamma: 0.9 };
-    let mut spans = Replay::from_parts(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
+    let mut spans =
+        Replay::from_parts(ReplayStorage::new(8, 2, layout(3)).unwrap(), Uniform).unwrap().with_n_step(steps);
     let other = assert_rejects(spans.as_mut().unwrap().load_state(&state), Error::Config, "arrays[\"n_step\"]");
     assert_eq!((&other.expected[..], &other.got[..]), ("3", "1"));
     let storage = ReplayStorage::new(10, 2, layout(3)).unwrap();

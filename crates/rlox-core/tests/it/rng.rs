@@ -2,7 +2,7 @@
 
 use rand_core::Rng;
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Error, Pcg64, SeedSequence, InterruptCheck};
+use rlox_core::{Error, InterruptCheck, Pcg64, SeedSequence};
 
 struct Record {
     sequence: SeedSequence,

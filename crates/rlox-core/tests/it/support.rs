@@ -1,6 +1,6 @@
 //! An environment whose observations stack frames, and what it does, to be pushed.
 
-use rlox_core::replay::{TransitionSchema, FieldSpec, TransitionBatch};
+use rlox_core::replay::{FieldSpec, TransitionBatch, TransitionSchema};
 use rlox_core::{DType, FieldData, Pcg64, Result};
 
 /// Numbers of a frame.

@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use rlox_core::envs::{self, CartPole, MakeOptions};
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds, Space, EnvSnapshot, Step,
-    StepOut, VecEnv, VectorEnv,
+    Actions, AutoresetMode, Env, EnvSnapshot, EnvSpec, EpisodeProgress, Error, Pcg64, ResetOptions, Result, Seeds,
+    Space, Step, StepOut, VecEnv, VectorEnv,
 };
 
 /// Counts up by its action; terminates at 3 or more. The observation is (count, which episode).

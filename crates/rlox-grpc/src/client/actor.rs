@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rlox_core::{StalenessPolicy, RolloutJob, Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, RolloutTicket};
+use rlox_core::{Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, RolloutJob, RolloutTicket, StalenessPolicy};
 use rlox_nn::train::{AsyncOnPolicy, CollectConfig, OnPolicyAlgorithm};
 use rlox_nn::{ActorCritic, NamedTensors, PolicyArch};
 
-use super::context::{FaultCounts, Faults, ClientContext};
+use super::context::{ClientContext, FaultCounts, Faults};
 use super::failover::Shard;
 use super::options::{ClientOptions, EnvOptions};
 use crate::codec::{self, Slab};
@@ -231,11 +231,20 @@ pub fn build_async_on_policy<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic
         Error::config("policy", expected, got, "use the built-in network with one net_arch")
     })?;
     let policy = |rng: &mut rlox_core::Pcg64| make(&spec, rng);
-    AsyncOnPolicy::with_actors((&spec, env.num_envs, masks), num_actors, policy, config, staleness_policy, seed, |_, plan| {
-        let (n_steps, collect_config, reset_seed) = (plan.n_steps, plan.config, plan.reset);
-        let rollout_config = RemoteRolloutConfig { n_steps, config: collect_config, reset_seed, arch: arch.clone() };
-        let actor = RemoteActor::new(addresses, plan.number, env, &rollout_config, options)?;
-        actor.check_spec(&spec, masks)?;
-        Ok(Box::new(actor))
-    })
+    AsyncOnPolicy::with_actors(
+        (&spec, env.num_envs, masks),
+        num_actors,
+        policy,
+        config,
+        staleness_policy,
+        seed,
+        |_, plan| {
+            let (n_steps, collect_config, reset_seed) = (plan.n_steps, plan.config, plan.reset);
+            let rollout_config =
+                RemoteRolloutConfig { n_steps, config: collect_config, reset_seed, arch: arch.clone() };
+            let actor = RemoteActor::new(addresses, plan.number, env, &rollout_config, options)?;
+            actor.check_spec(&spec, masks)?;
+            Ok(Box::new(actor))
+        },
+    )
 }

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rlox_core::{
-    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, EpisodeProgress, ResetOptions, Result, Seeds, Space,
-    EnvSnapshot, StepOut, VectorEnv, check_len,
+    Action, Actions, AutoresetMode, EnvSnapshot, EnvSpec, EpisodeLog, EpisodeProgress, Error, Pcg64, ResetOptions,
+    Result, Seeds, Space, StepOut, VectorEnv, check_len,
 };
 
-use super::context::{FaultCounts, Faults, ClientContext};
+use super::context::{ClientContext, FaultCounts, Faults};
 use super::failover::{Shard, has_same_spec};
 use super::options::{ClientOptions, EnvOptions};
 use crate::codec::{self, Slab};
@@ -80,7 +80,9 @@ impl RemoteVecEnv {
             if shards.first().is_some_and(|first_shard| !has_same_spec(first_shard.opened(), shard.opened())) {
                 let expected = format!("that of {}", context.addresses[0]);
                 let fix = "start all workers with the same version and the same environments";
-                return Err(Error::space("spaces", expected, "another one", fix).on_worker(&context.addresses[worker_index]));
+                return Err(
+                    Error::space("spaces", expected, "another one", fix).on_worker(&context.addresses[worker_index])
+                );
             }
             first += count;
             shards.push(shard);
@@ -163,7 +165,10 @@ impl RemoteState {
         let (all, before_reset) = (failed.len() == self.shards.len(), self.before_reset.take());
         let Some(error) = failed.into_iter().next() else {
             if is_step && self.mode == AutoresetMode::Disabled {
-                self.finished.iter_mut().zip(self.buffers.episode_ends()).for_each(|(finished, ended)| *finished = ended);
+                self.finished
+                    .iter_mut()
+                    .zip(self.buffers.episode_ends())
+                    .for_each(|(finished, ended)| *finished = ended);
             }
             return Ok(());
         };
@@ -289,7 +294,9 @@ impl VectorEnv for RemoteVecEnv {
         out.truncated.copy_from_slice(&buffers.truncated);
         if self.mode == AutoresetMode::SameStep && !out.final_obs.is_empty() {
             let rows = out.final_obs.chunks_exact_mut(dim).zip(buffers.final_obs.chunks_exact(dim));
-            rows.zip(buffers.episode_ends()).filter(|(_, ended)| *ended).for_each(|((to, from), _)| to.copy_from_slice(from));
+            rows.zip(buffers.episode_ends())
+                .filter(|(_, ended)| *ended)
+                .for_each(|((to, from), _)| to.copy_from_slice(from));
         }
         Ok(())
     }
@@ -500,40 +507,43 @@ mod tests {
 
     fn make(_: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
         let (id, observation, action) = ("Parity".into(), Space::uniform_box(0.0, 9.0, &[1]), Space::discrete(2));
-        options.build_vec_env(Parity { count: 0, spec: EnvSpec { id, observation, action, max_episode_steps: Some(3) } })
+        options
+            .build_vec_env(Parity { count: 0, spec: EnvSpec { id, observation, action, max_episode_steps: Some(3) } })
     }
 
     #[test]
     fn final_masks_equal_those_of_local_environments() {
         let make_env: MakeEnv = Arc::new(make);
-        let workers = [(); 2]
-            .map(|()| Worker::start(WorkerOptions { make: Arc::clone(&make_env), ..WorkerOptions::default() }).unwrap());
+        let workers = [(); 2].map(|()| {
+            Worker::start(WorkerOptions { make: Arc::clone(&make_env), ..WorkerOptions::default() }).unwrap()
+        });
         let addresses = workers.each_ref().map(Worker::address);
         for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
             let env_options = EnvOptions { autoreset_mode, ..EnvOptions::new("Parity", 5, 0) };
             let there = RemoteVecEnv::new(&addresses, &env_options, &ClientOptions::default()).unwrap();
             let (num_envs, seed) = (5, Some(0));
             let options = MakeOptions { num_envs, seed, autoreset_mode, max_episode_steps: None, arguments: &[] };
-            let mask_rows = [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
-                let (mut obs, mut reward, mut masks) = ([0.0; 5], [0.0; 5], [false; 10]);
-                env.reset(Seeds::Base(1), None, &ResetOptions::default(), &mut obs).unwrap();
-                let mut truncated_masks = Vec::new();
-                for _ in 0..12 {
-                    let (mut terminated, mut truncated) = ([false; 5], [false; 5]);
-                    let out = StepOut {
-                        obs: &mut obs,
-                        reward: &mut reward,
-                        terminated: &mut terminated,
-                        truncated: &mut truncated,
-                        final_obs: &mut [],
-                    };
-                    env.step(Actions::Discrete(&[0; 5]), out).unwrap();
-                    env.final_action_masks(&mut masks).unwrap();
-                    let rows = masks.chunks_exact(2).enumerate().filter(|(i, _)| truncated[*i] && !terminated[*i]);
-                    truncated_masks.push(rows.map(|(i, row)| (i, row.to_vec())).collect::<Vec<_>>());
-                }
-                truncated_masks
-            });
+            let mask_rows =
+                [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
+                    let (mut obs, mut reward, mut masks) = ([0.0; 5], [0.0; 5], [false; 10]);
+                    env.reset(Seeds::Base(1), None, &ResetOptions::default(), &mut obs).unwrap();
+                    let mut truncated_masks = Vec::new();
+                    for _ in 0..12 {
+                        let (mut terminated, mut truncated) = ([false; 5], [false; 5]);
+                        let out = StepOut {
+                            obs: &mut obs,
+                            reward: &mut reward,
+                            terminated: &mut terminated,
+                            truncated: &mut truncated,
+                            final_obs: &mut [],
+                        };
+                        env.step(Actions::Discrete(&[0; 5]), out).unwrap();
+                        env.final_action_masks(&mut masks).unwrap();
+                        let rows = masks.chunks_exact(2).enumerate().filter(|(i, _)| truncated[*i] && !terminated[*i]);
+                        truncated_masks.push(rows.map(|(i, row)| (i, row.to_vec())).collect::<Vec<_>>());
+                    }
+                    truncated_masks
+                });
             assert_eq!(mask_rows[0], mask_rows[1]);
             let masks: Vec<_> = mask_rows[0].iter().flatten().map(|(_, mask)| mask[0]).collect();
             assert!(masks.contains(&true) && masks.len() > 4, "{masks:?}");

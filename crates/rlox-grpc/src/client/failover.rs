@@ -46,7 +46,12 @@ struct Pending {
 
 impl Shard {
     /// Opens the first session, at the address of this number, for environments from `first_env` on.
-    pub(super) fn new(context: &Arc<ClientContext>, worker_index: usize, open: proto::Open, first_env: usize) -> Result<Self> {
+    pub(super) fn new(
+        context: &Arc<ClientContext>,
+        worker_index: usize,
+        open: proto::Open,
+        first_env: usize,
+    ) -> Result<Self> {
         let (worker_index, stop) = (worker_index % context.addresses.len(), || is_stopped(context));
         let (deadline, mut backoff) = (Instant::now() + context.options.connect_timeout, BACKOFF[0]);
         let session = loop {
@@ -55,7 +60,9 @@ impl Shard {
             match connect(context, worker_index, open.clone(), first_env, open_deadline, &stop) {
                 Ok(session) => break session,
                 Err(SessionError::Error(error)) => return Err(error),
-                Err(SessionError::Lost(reason)) if Instant::now() + backoff >= deadline => return Err(Error::Backend(reason)),
+                Err(SessionError::Lost(reason)) if Instant::now() + backoff >= deadline => {
+                    return Err(Error::Backend(reason));
+                }
                 Err(SessionError::Lost(_)) => wait(backoff, &stop)?,
             }
             backoff = (backoff * 2).min(BACKOFF[1]);
@@ -220,7 +227,11 @@ impl Shard {
     }
 
     /// A session on a worker in which everything was done that is remembered.
-    fn open_and_replay(&self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<ClientSession, SessionError> {
+    fn open_and_replay(
+        &self,
+        worker_index: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<ClientSession, SessionError> {
         let deadline = self.context.deadline();
         let open = proto::Open { standing: self.snapshot.clone(), ..self.open.clone() };
         let mut session = connect(&self.context, worker_index, open, self.first_env, deadline, stop)?;
@@ -231,7 +242,8 @@ impl Shard {
             );
             return Err(Error::space("spaces", expected, "another one", fix).on_worker(&session.address).into());
         }
-        let remaining_timeout = || self.context.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
+        let remaining_timeout =
+            || self.context.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
         let mut unanswered = 0_usize;
         for request in &self.log {
             while unanswered > 0 && !session.has_credit() {
@@ -302,7 +314,15 @@ fn connect(
     deadline: Instant,
     stop: &dyn Fn() -> bool,
 ) -> std::result::Result<ClientSession, SessionError> {
-    let opened = ClientSession::open(context.runtime()?, &context.addresses[worker_index], open, first_env, &context.options, deadline, stop);
+    let opened = ClientSession::open(
+        context.runtime()?,
+        &context.addresses[worker_index],
+        open,
+        first_env,
+        &context.options,
+        deadline,
+        stop,
+    );
     opened.map_err(|session_error| match session_error {
         // Others may have room, and this one when a session that nobody needs any more has ended.
         SessionError::Error(error @ Error::Memory(_)) => SessionError::Lost(error.to_string()),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rlox_core::{Error, Result, InterruptCheck};
+use rlox_core::{Error, InterruptCheck, Result};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -87,7 +87,9 @@ impl ClientSession {
         let sent = Arc::new(AtomicU64::new(0));
         let (token, task_address, sent_count) = (options.token.clone(), address.to_owned(), Arc::clone(&sent));
         let task = runtime.spawn(async move {
-            if let Err(session_error) = run_session(endpoint, token, outgoing, &sent_count, &incoming, &task_address).await {
+            if let Err(session_error) =
+                run_session(endpoint, token, outgoing, &sent_count, &incoming, &task_address).await
+            {
                 // Nobody listens any more where this fails.
                 let _ = incoming.send(Err(session_error));
             }
@@ -95,7 +97,8 @@ impl ClientSession {
         let (address, opened, process) = (address.to_owned(), proto::Opened::default(), std::process::id());
         let (requests, task) = (Some(requests), Some(task));
         let (version, received) = (None, 0);
-        let mut session = Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
+        let mut session =
+            Self { address, first_env, opened, version, requests, replies, sent, received, task, process };
         session.send(request::What::Open(open))?;
         let timeout = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
         match session.receive(timeout.min(deadline.saturating_duration_since(Instant::now())), stop)? {
@@ -256,10 +259,12 @@ async fn run_session(
         .max_encoding_message_size(LARGEST_MESSAGE);
     let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
     if let Some(token) = token {
-        let mismatch = |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
+        let mismatch =
+            |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(mismatch)?);
     }
-    let mut incoming = client.session(request).await.map_err(|status| open_error(&status, address, has_token))?.into_inner();
+    let mut incoming =
+        client.session(request).await.map_err(|status| open_error(&status, address, has_token))?.into_inner();
     let mut received = 0;
     loop {
         match incoming.message().await {
@@ -289,7 +294,9 @@ fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     let Some(cause) = status.source() else { return status_error(status, address, has_token) };
     let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
     let text = with_sources(cause);
-    SessionError::Lost(format!("worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"))
+    SessionError::Lost(format!(
+        "worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"
+    ))
 }
 
 /// Returns the error for a status of a worker, to which a token was sent or not.

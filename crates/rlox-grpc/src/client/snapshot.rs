@@ -2,7 +2,9 @@
 
 use std::sync::PoisonError;
 
-use rlox_core::{AutoresetMode, Error, Pcg64, EpisodeProgress, Result, EnvSnapshot, check_len, streams_to_array, streams_from_array};
+use rlox_core::{
+    AutoresetMode, EnvSnapshot, EpisodeProgress, Error, Pcg64, Result, check_len, streams_from_array, streams_to_array,
+};
 
 use super::env::{RemoteState, RemoteVecEnv};
 use super::failover::Shard;
@@ -58,13 +60,18 @@ impl RemoteState {
             let rows = first..first + shard.num_envs();
             first = rows.end;
             let shard_snapshot = Some(codec::snapshot_to(&snapshot.rows(rows)));
-            shard.send_request(request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: false }), true);
+            shard.send_request(
+                request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: false }),
+                true,
+            );
         }
         let mut first = 0;
         for shard in &mut self.shards {
             let rows = first..first + shard.num_envs();
             first = rows.end;
-            if let Err(error) = shard.receive_reply(&|| false).and_then(|what| self.buffers.read_reply(rows, what, false)) {
+            if let Err(error) =
+                shard.receive_reply(&|| false).and_then(|what| self.buffers.read_reply(rows, what, false))
+            {
                 self.abandon();
                 if !matches!(error, Error::Interrupted) {
                     self.broken = Some(error.to_string());
@@ -83,7 +90,10 @@ impl RemoteState {
             let rows = first..first + shard.num_envs();
             first = rows.end;
             let shard_snapshot = Some(codec::snapshot_to(&snapshot.rows(rows)));
-            shard.send_request(request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: true }), false);
+            shard.send_request(
+                request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: true }),
+                false,
+            );
         }
         // The first error: what the others say is not needed then.
         let result = self.shards.iter_mut().try_for_each(|shard| shard.receive_reply(&|| false).map(drop));

@@ -104,7 +104,8 @@ impl Connection {
     fn new(stream: TcpStream, counters: Arc<Counters>, timeouts: Timeouts, permit: OwnedSemaphorePermit) -> Self {
         let now = Instant::now();
         let (close_sender, close_signal) = oneshot::channel();
-        let state = ConnectionState { sessions: 0, since: now, has_health_check: false, close_sender: Some(close_sender) };
+        let state =
+            ConnectionState { sessions: 0, since: now, has_health_check: false, close_sender: Some(close_sender) };
         counters.connections.fetch_add(1, Relaxed);
         Self {
             stream,
@@ -122,8 +123,11 @@ impl Connection {
 
     /// When it ends if nothing more comes and no session begins.
     fn deadline(&self) -> Instant {
-        let silence_deadline = self.last_read + if self.has_read { self.timeouts.silence } else { self.timeouts.first_byte };
-        self.peer.idle_until(&self.timeouts).map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
+        let silence_deadline =
+            self.last_read + if self.has_read { self.timeouts.silence } else { self.timeouts.first_byte };
+        self.peer
+            .idle_until(&self.timeouts)
+            .map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
     }
 
     /// Whether it has to leave for another one.
@@ -155,7 +159,8 @@ impl Connection {
                 self.counters.refused.fetch_add(1, Relaxed);
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
-            if deadline != self.silence.deadline() && (deadline < self.silence.deadline() || self.silence.is_elapsed()) {
+            if deadline != self.silence.deadline() && (deadline < self.silence.deadline() || self.silence.is_elapsed())
+            {
                 self.silence.as_mut().reset(deadline);
             }
             ready!(self.silence.as_mut().poll(context));
@@ -211,7 +216,10 @@ pub(super) fn accept(
 }
 
 /// A place for a connection: a free one, or that of the one that has carried no session for the longest time.
-async fn acquire_connection(connections: &Arc<Semaphore>, peers: &[Weak<Mutex<ConnectionState>>]) -> Option<OwnedSemaphorePermit> {
+async fn acquire_connection(
+    connections: &Arc<Semaphore>,
+    peers: &[Weak<Mutex<ConnectionState>>],
+) -> Option<OwnedSemaphorePermit> {
     if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
         return Some(permit);
     }

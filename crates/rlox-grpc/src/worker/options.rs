@@ -131,7 +131,12 @@ impl Limits {
         }
         for (name, value) in [("max_sessions", self.max_sessions), ("max_connections", self.max_connections)] {
             if value > MAX_COUNT {
-                return Err(Error::config(name, format!("at most {MAX_COUNT}"), value.to_string(), "pass a smaller one"));
+                return Err(Error::config(
+                    name,
+                    format!("at most {MAX_COUNT}"),
+                    value.to_string(),
+                    "pass a smaller one",
+                ));
             }
         }
         if self.max_message_bytes < MIN_MESSAGE_BYTES {

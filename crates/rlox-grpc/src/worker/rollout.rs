@@ -26,7 +26,12 @@ pub(super) struct RolloutWorker {
 }
 
 impl RolloutWorker {
-    pub(super) fn new(request: &proto::Policy, env: &dyn VectorEnv, limits: &Limits, memory_budget: &MemoryBudget) -> Result<Self> {
+    pub(super) fn new(
+        request: &proto::Policy,
+        env: &dyn VectorEnv,
+        limits: &Limits,
+        memory_budget: &MemoryBudget,
+    ) -> Result<Self> {
         let n_steps = request.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
         // Before there is memory for it.
@@ -41,7 +46,8 @@ impl RolloutWorker {
             }
         }
         let network_size = network_bytes(env.spec(), &hidden, request, env.num_envs());
-        let memory_permit = memory_budget.acquire("n_steps, hidden", rollout_bytes.saturating_mul(2).saturating_add(network_size))?;
+        let memory_permit =
+            memory_budget.acquire("n_steps, hidden", rollout_bytes.saturating_mul(2).saturating_add(network_size))?;
         let buffer = RolloutBuffer::for_env(n_steps, env)?;
         limits.check_message("n_steps", buffer.encoded_len(0))?;
         let config = CollectConfig {
@@ -51,7 +57,15 @@ impl RolloutWorker {
         };
         let streams = IterationStreams::new(0, env.num_envs())?;
         let policy = make_policy(env.spec(), &hidden, request)?;
-        Ok(Self { policy, config, rollout: Rollout::from_buffer(buffer), streams, version: None, last_episode_count: 0, _memory_permit: memory_permit })
+        Ok(Self {
+            policy,
+            config,
+            rollout: Rollout::from_buffer(buffer),
+            streams,
+            version: None,
+            last_episode_count: 0,
+            _memory_permit: memory_permit,
+        })
     }
 
     /// Bytes of a rollout without last observations.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rlox_core::envs::MakeOptions;
 use rlox_core::{
-    Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, EnvSnapshot, StepOut, VectorEnv, masked_actions,
+    Actions, EnvSnapshot, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
 };
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -83,10 +83,12 @@ impl WorkerSession {
         limits.check_message("num_envs", stepped_bytes)?;
         // Theirs, and those of the environments.
         let memory_permit = memory_budget.acquire("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
-        let rollouts = open.policy.as_ref().map(|policy| RolloutWorker::new(policy, env.as_ref(), limits, memory_budget));
+        let rollouts =
+            open.policy.as_ref().map(|policy| RolloutWorker::new(policy, env.as_ref(), limits, memory_budget));
         let rollouts = rollouts.transpose()?;
         let max_reply_bytes = rollouts.as_ref().map_or(0, RolloutWorker::bytes).max(stepped_bytes);
-        let max_reply_bytes = max_reply_bytes + snapshot_bytes(env.as_ref()).filter(|it| limits.fits(max_reply_bytes + it)).unwrap_or(0);
+        let max_reply_bytes =
+            max_reply_bytes + snapshot_bytes(env.as_ref()).filter(|it| limits.fits(max_reply_bytes + it)).unwrap_or(0);
         let opened = make_opened(env.spec(), mask, limits);
         let width = env.spec().action.dim() * num_envs;
         let discrete = !matches!(env.spec().action, Space::Box { .. });
@@ -199,7 +201,9 @@ impl WorkerSession {
             return Ok(());
         }
         self.env.final_action_masks(&mut self.final_masks)?;
-        rows.for_each(|row| codec::write_numbers(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask])));
+        rows.for_each(|row| {
+            codec::write_numbers(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask]))
+        });
         Ok(())
     }
 

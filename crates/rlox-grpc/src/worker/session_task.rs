@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::budget::{Reply, RequestPermits, MemoryBudget, Replies, MessageBudget, shrink_permit};
-use super::connection::{SessionGuard, Peer};
+use super::budget::{MemoryBudget, MessageBudget, Replies, Reply, RequestPermits, shrink_permit};
+use super::connection::{Peer, SessionGuard};
 use super::metrics::Counters;
 use super::options::{Limits, MakeEnv};
 use super::session::WorkerSession;
@@ -51,7 +51,15 @@ impl Service {
         stopped: watch::Receiver<bool>,
     ) -> Self {
         let opening = Arc::new(Semaphore::new(Limits::OPENING));
-        Self { make, limits, counters, opening, sessions, memory_budget: MemoryBudget::new(limits.session_memory_bytes()), stopped }
+        Self {
+            make,
+            limits,
+            counters,
+            opening,
+            sessions,
+            memory_budget: MemoryBudget::new(limits.session_memory_bytes()),
+            stopped,
+        }
     }
 }
 
@@ -146,8 +154,9 @@ impl SessionState {
             _permit: permit,
         };
         let (sequence, permits) = (first.sequence, RequestPermits { bytes, credit: None });
-        let started =
-            thread::Builder::new().name("rlox-session".into()).spawn(move || thread.run(open, sequence, permits, request_receiver));
+        let started = thread::Builder::new()
+            .name("rlox-session".into())
+            .spawn(move || thread.run(open, sequence, permits, request_receiver));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
         let ended = self.forward_requests(incoming, &requests, &budget, sequence).await;
         // In a shutdown what has come is answered; else nobody is there for it.
@@ -195,7 +204,11 @@ impl SessionState {
 }
 
 /// Lets a small request go from what it was read into, which may be as large as messages are; others keep all their room.
-fn compact_request(request: proto::Request, max_bytes: usize, permit: &mut OwnedSemaphorePermit) -> Result<proto::Request, Status> {
+fn compact_request(
+    request: proto::Request,
+    max_bytes: usize,
+    permit: &mut OwnedSemaphorePermit,
+) -> Result<proto::Request, Status> {
     let bytes = request.encoded_len();
     if bytes > max_bytes / 64 {
         return Ok(request);
@@ -261,7 +274,9 @@ impl SessionThread {
     /// Whether the session goes on.
     fn handle(&self, session: &mut WorkerSession, request: proto::Request, permits: RequestPermits) -> bool {
         // For the reply, and before it for what is made of the request.
-        let Some(reply_permit) = self.reserve_reply(session.max_reply_bytes().max(permits.bytes.num_permits())) else { return false };
+        let Some(reply_permit) = self.reserve_reply(session.max_reply_bytes().max(permits.bytes.num_permits())) else {
+            return false;
+        };
         let sequence = request.sequence;
         let Some(what) = request.what else {
             let error = Error::config("request", "one that this worker knows", "another", "use the same version");
@@ -301,7 +316,13 @@ impl SessionThread {
     }
 
     /// Whether the reply will be taken.
-    fn send(&self, sequence: u64, what: What, reply_permit: Option<OwnedSemaphorePermit>, permits: RequestPermits) -> bool {
+    fn send(
+        &self,
+        sequence: u64,
+        what: What,
+        reply_permit: Option<OwnedSemaphorePermit>,
+        permits: RequestPermits,
+    ) -> bool {
         let mut reply = proto::Reply { sequence, what: Some(what) };
         if let Err(error) = self.limits.check_message("max_message_bytes", reply.encoded_len()) {
             reply.what = Some(What::Failure(codec::failure_to(error)));
@@ -317,7 +338,11 @@ impl SessionThread {
                 self.reserve_reply(bytes)
             }
         };
-        reply_permit.is_some() && self.replies.send(Reply { reply: Ok(reply), permit: reply_permit, request_permits: Some(permits) }).is_ok()
+        reply_permit.is_some()
+            && self
+                .replies
+                .send(Reply { reply: Ok(reply), permit: reply_permit, request_permits: Some(permits) })
+                .is_ok()
     }
 
     fn report_panic(&self, sequence: u64, panic: Box<dyn std::any::Any + Send>, permits: RequestPermits) {

@@ -3,7 +3,7 @@
 use crate::support::process::Process;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
-use rlox_core::{StalenessPolicy, AutoresetMode, Error, Pcg64, VectorEnv};
+use rlox_core::{AutoresetMode, Error, Pcg64, StalenessPolicy, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{A2cConfig, AsyncOnPolicy, ImpalaConfig, OnPolicyAlgorithm, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
@@ -73,7 +73,7 @@ fn a_rollout_that_was_lost_is_collected_again() {
 
 #[test]
 fn weights_of_another_architecture_are_refused_by_name_and_shape() {
-    use rlox_core::{RolloutJob, Collect, Rollout, RolloutBuffer, RolloutTicket};
+    use rlox_core::{Collect, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
     use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
     use rlox_nn::train::CollectConfig;
 
@@ -104,7 +104,7 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
 
 /// Weights of a version that comes again are sent again where they were forgotten.
 fn forgets(addresses: &[String], settings: &rlox_grpc::RemoteRolloutConfig, policy: &PolicyNetworks<Mlp>) {
-    use rlox_core::{RolloutJob, Collect, FieldData, Rollout, RolloutBuffer, RolloutTicket};
+    use rlox_core::{Collect, FieldData, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
 
     let (env, options) = (remote("CartPole-v1"), ClientOptions::default());
     let mut actor = rlox_grpc::RemoteActor::new(addresses, 0, &env, settings, &options).unwrap();

@@ -3,8 +3,8 @@
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, EpisodeProgress, RandomPolicy, ResetOptions, Seeds,
-    EnvSnapshot, StepOut, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, EnvSnapshot, EpisodeProgress, Error, Pcg64, Policy, PolicyOut, RandomPolicy,
+    ResetOptions, Seeds, StepOut, VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::testing::assert_rejects;
-use rlox_core::{Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, EnvSnapshot, Step, StepOut, VectorEnv};
+use rlox_core::{
+    Actions, Env, EnvSnapshot, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, Step, StepOut, VectorEnv,
+};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
 const N: usize = 5;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, StalenessPolicy, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
+    Actions, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, StalenessPolicy, Step, StepOut,
+    VectorEnv,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, MakeEnv, RemoteVecEnv, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{AsyncOnPolicy, ImpalaConfig, PpoConfig};

@@ -1,15 +1,15 @@
 //! An actor-critic of networks of any backend.
 
-use rlox_core::{Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, InterruptCheck, check_len};
+use rlox_core::{Actions, ActionsMut, Error, InterruptCheck, Pcg64, Policy, PolicyOut, Result, check_len};
 
-use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyLoss, PolicyArch};
+use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyArch, PolicyLoss};
 use crate::alloc::resize;
 use crate::distribution::check_actions;
 use crate::losses::{clipped_policy_loss, policy_gradient_loss, value_loss};
 use crate::network::{clip_and_step_if, widths};
 use crate::parallel::{join_if, worth_forking};
 use crate::{
-    Distribution, DistInputs, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Workspace, validate,
+    DistInputs, Distribution, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Workspace, validate,
 };
 
 /// Rows that are passed forward and back at once.
@@ -173,7 +173,11 @@ impl<N: Network> PolicyNetworks<N> {
                 || {
                     critic.forward(batch.obs, rows, &mut value.values)?;
                     let value_loss = value.learn(batch, loss, share)?;
-                    if backward { critic.backward(&value.d_values, true, None).map(|()| value_loss) } else { Ok(value_loss) }
+                    if backward {
+                        critic.backward(&value.d_values, true, None).map(|()| value_loss)
+                    } else {
+                        Ok(value_loss)
+                    }
                 },
             )?
         } else {
@@ -438,8 +442,9 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         let parameters = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
         // At most three parts, and no vector of them.
         let fork_step = std::mem::take(&mut memory.fork_step);
-        let step =
-            |parts: &mut [(&'static str, &mut dyn Learnable)]| clip_and_step_if(fork_step, parts, optimizer, max_grad_norm);
+        let step = |parts: &mut [(&'static str, &mut dyn Learnable)]| {
+            clip_and_step_if(fork_step, parts, optimizer, max_grad_norm)
+        };
         match (critic, parameters) {
             (Some(critic), None) => step(&mut [("actor", actor), ("critic", critic)]),
             (Some(critic), Some(parameters)) => step(&mut [("actor", actor), ("critic", critic), parameters]),
@@ -452,7 +457,13 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         self.distribution.draw_noise(rngs)
     }
 
-    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        out: PolicyOut<'_>,
+    ) -> Result<()> {
         let mut saved_noise = Vec::new();
         self.distribution.swap_noise(&mut saved_noise);
         let result = self.distribution.draw_noise(rngs).and_then(|()| self.act(obs, masks, rngs, out));

@@ -59,7 +59,8 @@ impl Bernoulli {
         self.logits.clear();
         try_reserve("outputs", &mut self.logits, inputs.outputs.len())?;
         self.logits.extend_from_slice(inputs.outputs);
-        for (index, (logit, allowed)) in self.logits.iter_mut().zip(inputs.masks.into_iter().flat_map(pairs)).enumerate()
+        for (index, (logit, allowed)) in
+            self.logits.iter_mut().zip(inputs.masks.into_iter().flat_map(pairs)).enumerate()
         {
             match allowed {
                 [true, true] => {}

@@ -27,7 +27,13 @@ impl Gaussian {
         Ok(Self { dim, log_std, sums: try_vec("shape", dim, 0.0)?, evaluated: 0 })
     }
 
-    pub(super) fn sample(&mut self, inputs: DistInputs<'_>, rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) {
+    pub(super) fn sample(
+        &mut self,
+        inputs: DistInputs<'_>,
+        rngs: &mut [Pcg64],
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+    ) {
         self.evaluated = 0;
         let log_stds = self.log_std.values();
         let rows = actions.chunks_exact_mut(self.dim).zip(inputs.outputs.chunks_exact(self.dim));
@@ -41,7 +47,13 @@ impl Gaussian {
         }
     }
 
-    pub(super) fn evaluate(&mut self, inputs: DistInputs<'_>, actions: &[f32], log_probs: &mut [f32], entropies: &mut [f32]) {
+    pub(super) fn evaluate(
+        &mut self,
+        inputs: DistInputs<'_>,
+        actions: &[f32],
+        log_probs: &mut [f32],
+        entropies: &mut [f32],
+    ) {
         self.evaluated = entropies.len();
         let log_stds = self.log_std.values();
         entropies.fill(log_stds.iter().map(|log_std| 0.5 + HALF_LN_2_PI + log_std).sum());

@@ -8,7 +8,7 @@ use super::gaussian::{HALF_LN_2_PI, draw_normal};
 use super::squashed::Squash;
 use super::{DistInputs, check_evaluated, ensure_len};
 use crate::Parameters;
-use crate::alloc::{try_vec, resize};
+use crate::alloc::{resize, try_vec};
 
 /// Keeps variances away from 0.
 const EPSILON: f32 = 1e-6;
@@ -322,7 +322,8 @@ impl Explored {
         let (count, dim) = (*count, *dim);
         log_std.add_gradients((0..count * dim).map(|index| {
             let transposed_index = index % dim * count + index / dim;
-            (first[transposed_index] * f64::from(matrix[transposed_index]) + 2.0 * second[transposed_index] * f64::from(self.squares[transposed_index])) as f32
+            (first[transposed_index] * f64::from(matrix[transposed_index])
+                + 2.0 * second[transposed_index] * f64::from(self.squares[transposed_index])) as f32
         }));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::f32::consts::FRAC_2_SQRT_PI;
 
-use crate::simd::{F32s, LANES, AlignedF32x16, on_f32s};
+use crate::simd::{AlignedF32x16, F32s, LANES, on_f32s};
 
 /// What [`exp`] takes smaller numbers for.
 const LEAST: f32 = -87.3;

@@ -3,7 +3,7 @@
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::activations::{erf, exp, tanh};
-use crate::simd::{F32s, AlignedF32x16, on_f32s};
+use crate::simd::{AlignedF32x16, F32s, on_f32s};
 
 /// `(f(z), f'(z))` of GELU, `z Phi(z)`, and of `SiLU`, `z / (1 + e^-z)`.
 type Smooth<V> = (V, V);

@@ -5,7 +5,7 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use crate::simd::{F32s, LANES, AlignedF32x16, numbers, on_f32s};
+use crate::simd::{AlignedF32x16, F32s, LANES, numbers, on_f32s};
 
 /// A matrix in lines, `stride` lines a row.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +46,24 @@ pub(crate) struct Extent {
 }
 
 /// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
-pub(crate) fn product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+pub(crate) fn product(
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
+) {
     product_from(0, extent, a, b, accumulate, c);
 }
 
 /// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
-pub(crate) fn transposed_product(extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+pub(crate) fn transposed_product(
+    extent: Extent,
+    a: Numbers<'_>,
+    b: Lines<'_>,
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
+) {
     transposed_product_from(0, extent, a, b, accumulate, c);
 }
 

@@ -5,11 +5,17 @@
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
-use super::gemm::{Extent, Lines, Numbers, Accumulate, product_from, transposed_product_from};
-use crate::simd::{F32s, LANES, AlignedF32x16, on_f32s};
+use super::gemm::{Accumulate, Extent, Lines, Numbers, product_from, transposed_product_from};
+use crate::simd::{AlignedF32x16, F32s, LANES, on_f32s};
 
 /// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
-pub(crate) fn sparse_product(extent: Extent, a: Lines<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) {
+pub(crate) fn sparse_product(
+    extent: Extent,
+    a: Lines<'_>,
+    b: Lines<'_>,
+    accumulate: Accumulate<'_>,
+    c: &mut [AlignedF32x16],
+) {
     let done = strips(extent, a, b, accumulate, c);
     product_from(done, extent, a.into(), b, accumulate, c);
 }

@@ -5,7 +5,7 @@ use rlox_core::{Error, Result};
 use crate::kernels::elementwise::{
     gelu_gradients, gelu_lines, relu_gradients, relu_lines, silu_gradients, silu_lines, tanh_gradients, tanh_lines,
 };
-use crate::simd::{LANES, AlignedF32x16, lines, numbers, numbers_mut};
+use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
 /// What hidden layers apply to their sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::ops::Range;
 use rlox_core::Result;
 
 use super::Mlp;
-use super::forward::{Input, ForwardCache, Layer, Part, TILE_MULTIPLE, pad, unpad};
+use super::forward::{ForwardCache, Input, Layer, Part, TILE_MULTIPLE, pad, unpad};
 use crate::kernels::elementwise::sum_of_squares;
-use crate::kernels::gemm::{Extent, Lines, Numbers, Accumulate, column_sums, product, transpose, transposed_product};
+use crate::kernels::gemm::{Accumulate, Extent, Lines, Numbers, column_sums, product, transpose, transposed_product};
 use crate::kernels::sparse::{sparse_product, transposed_sparse_product};
 use crate::parallel::{join_if_worth, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, lines, numbers_mut};
@@ -126,7 +126,8 @@ impl Mlp {
                 }
             }
             if i > 0 {
-                let derivative_input = if self.activation().needs_inputs() { &sums[i - 1] } else { &activations[i - 1] };
+                let derivative_input =
+                    if self.activation().needs_inputs() { &sums[i - 1] } else { &activations[i - 1] };
                 if some_rows {
                     for (row, out) in wanted.iter().zip(out.chunks_exact_mut(columns)) {
                         self.activation().differentiate_lines(&derivative_input[row * columns..][..columns], out);
@@ -182,7 +183,8 @@ impl Mlp {
     fn add_weights(&self, cache: &ForwardCache, dy: &[f32], i: usize, first: usize, out: &mut [AlignedF32x16]) {
         let layer = &self.layers[i];
         let rows = out.len() / layer.stride();
-        let (mut x, mut dy, mut accumulate) = (&cache.x[..], dy, if self.live { Accumulate::Output } else { Accumulate::Zero });
+        let (mut x, mut dy, mut accumulate) =
+            (&cache.x[..], dy, if self.live { Accumulate::Output } else { Accumulate::Zero });
         for part in cache.parts.iter().filter(|part| part.rows > 0) {
             let input = if i == 0 { Input::First(x) } else { Input::Hidden(&part.outputs[i - 1]) };
             let extent = Extent { rows, inner: part.rows, columns: layer.stride() };

@@ -7,11 +7,11 @@ use rlox_core::Result;
 
 use super::{Activation, Mlp, SIZES};
 use crate::Workspace;
-use crate::alloc::{try_vec, try_reserve, resize};
-use crate::kernels::gemm::{Extent, Lines, Numbers, Accumulate, narrow_product, product};
+use crate::alloc::{resize, try_reserve, try_vec};
+use crate::kernels::gemm::{Accumulate, Extent, Lines, Numbers, narrow_product, product};
 use crate::kernels::sparse::sparse_product;
 use crate::parallel::{MIGRATION_COST, join_infallible, worth_forking};
-use crate::simd::{LANES, AlignedF32x16, lines, numbers, numbers_mut};
+use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
 /// Rows, and columns, are divided between threads in such numbers, which all sizes of tiles divide.
 pub(super) const TILE_MULTIPLE: usize = 12;

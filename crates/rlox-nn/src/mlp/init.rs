@@ -1,9 +1,9 @@
 //! First weights, as torch draws them.
 
 use rand_distr::{Distribution, StandardNormal};
-use rlox_core::{Error, Pcg64, Result, InterruptCheck};
+use rlox_core::{Error, InterruptCheck, Pcg64, Result};
 
-use crate::alloc::{try_vec, try_reserve};
+use crate::alloc::{try_reserve, try_vec};
 use crate::simd::on_f32s;
 
 /// How weights are drawn.

@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{F32s, LANES, AlignedF32x16};
+use super::{AlignedF32x16, F32s, LANES};
 
 /// Two vectors of eight.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Arrays, for every CPU.
 
-use super::{F32s, LANES, AlignedF32x16};
+use super::{AlignedF32x16, F32s, LANES};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;

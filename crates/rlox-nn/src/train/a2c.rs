@@ -3,9 +3,10 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::{
-    CollectConfig, UpdateStats, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share, run_interruptible,
+    CollectConfig, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, UpdateStats, check_counts, check_share,
+    run_interruptible,
 };
 use crate::losses::normalize_advantages;
 use crate::optimizer::ON_POLICY_EPS;

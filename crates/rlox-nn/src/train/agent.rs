@@ -6,8 +6,8 @@ use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result,
 
 use super::algorithm::Algorithm;
 use super::env_stepper::{EnvStepper, StepResult};
-use super::replay::{ReplayConfig, EnvInfo};
-use super::{OffPolicyUpdateStats, OffPolicyMeans, check_share};
+use super::replay::{EnvInfo, ReplayConfig};
+use super::{OffPolicyMeans, OffPolicyUpdateStats, check_share};
 
 /// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
 pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
@@ -80,7 +80,16 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
         let stepper = EnvStepper::new(env_info, config, seeds)?;
-        Ok(Self { config, stepper, updates: 0, pending_updates: 0.0, progress: 0.0, progress_per_step: 0.0, last_update: None, learner })
+        Ok(Self {
+            config,
+            stepper,
+            updates: 0,
+            pending_updates: 0.0,
+            progress: 0.0,
+            progress_per_step: 0.0,
+            last_update: None,
+            learner,
+        })
     }
 
     /// What acts and learns: the networks.
@@ -157,7 +166,12 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     ///
     /// # Errors
     /// Those of [`OffPolicyAgent::attach_at`], and of the normaliser.
-    pub fn start_from_obs(&mut self, obs: &[f32], masks: Option<&[bool]>, normalizer: Option<&mut Normalizer>) -> Result<()> {
+    pub fn start_from_obs(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        normalizer: Option<&mut Normalizer>,
+    ) -> Result<()> {
         self.attach_at(obs, masks)?;
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
@@ -204,7 +218,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
                 return Ok(false);
             }
             let current_progress = self.current_progress();
-            let result = self.stepper.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), current_progress, &mut steps);
+            let result =
+                self.stepper.step(self.learner.as_mut(), env, normalizer.as_deref_mut(), current_progress, &mut steps);
             result.map_err(|error| error.at_timestep(self.stepper.timesteps))?;
         }
         drop(steps);
@@ -230,7 +245,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// # Errors
     /// [`Error::Config`] for a share outside of 0 to 1.
     pub fn set_progress_per_step(&mut self, progress_per_step: f64) -> Result<()> {
-        check_share("growth", progress_per_step)?;
+        check_share("progress_per_step", progress_per_step)?;
         self.progress_per_step = progress_per_step;
         Ok(())
     }
@@ -356,14 +371,20 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         let limit = self.pending_limit(timesteps);
         if !(0.0..=limit).contains(&pending_updates) {
             let expected = format!("a number between 0 and {limit} at {timesteps} timesteps");
-            return Err(Error::config("due", expected, pending_updates.to_string(), "pass what left_over returned"));
+            return Err(Error::config(
+                "pending_updates",
+                expected,
+                pending_updates.to_string(),
+                "pass what left_over returned",
+            ));
         }
         check_share("progress", progress)?;
         let EnvStepper { actions, order, learning, .. } = &mut self.stepper;
         actions.clone_from_slice(&streams[..n]);
         (*order, *learning) = (streams[n].clone(), streams[n + 1].clone());
         (self.stepper.timesteps, self.stepper.env_initialized) = (timesteps, false);
-        (self.updates, self.pending_updates, self.progress, self.last_update) = (updates, pending_updates, progress, None);
+        (self.updates, self.pending_updates, self.progress, self.last_update) =
+            (updates, pending_updates, progress, None);
         self.learner.set_updates(updates);
         Ok(())
     }
@@ -388,7 +409,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Minibatches that are due for transitions, be it less than one of them: those of an iteration that was cut short, too.
     pub fn remainder(&self) -> f64 {
         let past_warmup = self.timesteps() > self.config.learning_starts;
-        self.pending_updates + self.updates_per_step().filter(|_| past_warmup).map_or(0.0, |each| each * self.stepper.collected_steps as f64)
+        self.pending_updates
+            + self
+                .updates_per_step()
+                .filter(|_| past_warmup)
+                .map_or(0.0, |each| each * self.stepper.collected_steps as f64)
     }
 }
 

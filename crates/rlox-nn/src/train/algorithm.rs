@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv};
 
-use super::replay::{ReplayConfig, ReplayBatch};
-use super::{OffPolicyUpdateStats, ConfigMap};
+use super::replay::{ReplayBatch, ReplayConfig};
+use super::{ConfigMap, OffPolicyUpdateStats};
 use crate::NamedTensors;
 use crate::optimizer::check_state;
 

@@ -9,7 +9,7 @@ pub(super) mod settings;
 
 use std::collections::VecDeque;
 
-use rlox_core::{Checkpoint, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, EnvSnapshot, VectorEnv};
+use rlox_core::{Checkpoint, EnvSnapshot, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, VectorEnv};
 use serde_json::{Map, Value, json};
 
 use super::streams::Streams;
@@ -140,7 +140,9 @@ impl CheckpointInfo<'_> {
             if *theirs != ours {
                 let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let fix = "load it into a trainer of the same kind";
-                return Err(Error::config(checkpoint.file_of(section), text(&ours), text(theirs), fix).in_section(section));
+                return Err(
+                    Error::config(checkpoint.file_of(section), text(&ours), text(theirs), fix).in_section(section)
+                );
             }
         }
         Ok(())

@@ -5,12 +5,14 @@ use std::ops::Range;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
 use super::algorithm::{Algorithm, Method, check_dims};
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
-use super::replay::{ReplayConfig, ReplayBatch, replay_config};
-use super::{Greedy, OffPolicy, OffPolicyUpdateStats, Priorities, Schedule, check_counts, check_share, evaluate_policy};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
+use super::replay::{ReplayBatch, ReplayConfig, replay_config};
+use super::{
+    Greedy, OffPolicy, OffPolicyUpdateStats, Priorities, Schedule, check_counts, check_share, evaluate_policy,
+};
 use crate::builders::num_actions;
 use crate::validate::check_not_negative;
-use crate::{NamedTensors, Optimizer, QFunction, QLoss, TdLoss, QBatch};
+use crate::{NamedTensors, Optimizer, QBatch, QFunction, QLoss, TdLoss};
 
 /// ConfigMap of DQN. The names and defaults are Stable-Baselines3's.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,10 +7,10 @@ use rlox_core::{
 };
 
 use super::algorithm::Algorithm;
-use super::replay::{ReplayMemory, ReplayConfig, StepBatch, EnvInfo};
+use super::replay::{EnvInfo, ReplayConfig, ReplayMemory, StepBatch};
 use super::{IterationStreams, check_counts};
 use crate::ActionScaling;
-use crate::alloc::{try_vec, resize};
+use crate::alloc::{resize, try_vec};
 use crate::validate::check_finite;
 
 /// What a step of all environments led to, elsewhere than in [`OffPolicyAgent::iterate`](super::OffPolicyAgent::iterate).
@@ -261,7 +261,13 @@ impl EnvStepper {
                 }
                 _ => &self.obs,
             };
-            algorithm.explore(policy_obs, masks, &mut self.actions, progress, self.action_buffers.policy_actions_mut())?;
+            algorithm.explore(
+                policy_obs,
+                masks,
+                &mut self.actions,
+                progress,
+                self.action_buffers.policy_actions_mut(),
+            )?;
         }
         algorithm.perturb(&mut self.actions, self.action_buffers.policy_actions_mut())
     }

@@ -2,8 +2,8 @@
 //! observations.
 
 use rlox_core::{
-    ActionsMut, Error, FieldData, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
-    InterruptCheck, check_len, masked_actions,
+    ActionsMut, Error, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space,
+    StepOut, VectorEnv, check_len, masked_actions,
 };
 
 use super::algorithm::Algorithm;

@@ -4,10 +4,10 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, VtraceConfig};
 
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::minibatches::Corrected;
 use super::{
-    AsyncOnPolicy, CollectConfig, UpdateStats, Minibatches, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    AsyncOnPolicy, CollectConfig, Minibatches, OnPolicyAlgorithm, Schedule, UpdateStats, check_counts, check_share,
     run_interruptible,
 };
 use crate::losses::explained_variance;
@@ -138,7 +138,8 @@ impl ImpalaConfig {
             let Corrected { values, advantages, returns, .. } = &corrected;
             let batch = Minibatch { values, advantages, returns, ..minibatches.minibatch() };
             let explained = explained_variance(values, returns)?;
-            let stats = policy.update_with_early_stopping(&batch, &loss, &optimizer, Some(self.max_grad_norm), None, stop)?;
+            let stats =
+                policy.update_with_early_stopping(&batch, &loss, &optimizer, Some(self.max_grad_norm), None, stop)?;
             let (approx_kl, clip_fraction) = (distance.kl, distance.clipped);
             Ok((ActorCriticStats { approx_kl, clip_fraction, ..stats }, explained))
         });
@@ -159,7 +160,8 @@ impl OnPolicyAlgorithm for ImpalaConfig {
 
     fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig) {
         // Of the advantages that are estimated while acting nothing is learned.
-        let collect_config = CollectConfig { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
+        let collect_config =
+            CollectConfig { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
         (self.n_steps, None, collect_config)
     }
 

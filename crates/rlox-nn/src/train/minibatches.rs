@@ -3,10 +3,12 @@
 
 use std::ops::Range;
 
-use rlox_core::{Actions, EpisodeEnds, Error, Field, FieldData, Pcg64, Result, RolloutBuffer, VtraceConfig, InterruptCheck};
+use rlox_core::{
+    Actions, EpisodeEnds, Error, Field, FieldData, InterruptCheck, Pcg64, Result, RolloutBuffer, VtraceConfig,
+};
 
 use super::Encoding;
-use crate::alloc::{try_reserve, resize};
+use crate::alloc::{resize, try_reserve};
 use crate::losses::explained_variance;
 use crate::{ActorCritic, Minibatch, Trajectories, VtraceTargets};
 

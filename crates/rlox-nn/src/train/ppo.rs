@@ -3,9 +3,9 @@
 use rlox_core::profile::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
 
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::{
-    CollectConfig, UpdateStats, Means, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, check_counts, check_share,
+    CollectConfig, Means, Minibatches, OnPolicy, OnPolicyAlgorithm, Schedule, UpdateStats, check_counts, check_share,
     run_interruptible,
 };
 use crate::losses::normalize_advantages;

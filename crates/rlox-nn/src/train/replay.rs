@@ -1,7 +1,8 @@
 //! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
 
 use rlox_core::replay::{
-    AnySampler, SampleIndices, Column, TransitionSchema, NStep, FieldSpec, Prioritized, Replay, ReplayStorage, TransitionBatch, Uniform,
+    AnySampler, Column, FieldSpec, NStep, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
+    TransitionSchema, Uniform,
 };
 use rlox_core::{
     Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
@@ -10,7 +11,7 @@ use rlox_core::{
 
 use super::{check_counts, check_share};
 use crate::Discount;
-use crate::alloc::{try_reserve, resize};
+use crate::alloc::{resize, try_reserve};
 use crate::validate::check_not_negative;
 
 /// The name of the field with the masks of the next states.
@@ -324,7 +325,11 @@ impl ReplayMemory {
 
     /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
     /// Without those that bootstrap from a state whose action mask is not known; `None` if no others are left.
-    pub(super) fn sample(&mut self, normalizer: Option<&Normalizer>, rng: &mut Pcg64) -> Result<Option<ReplayBatch<'_>>> {
+    pub(super) fn sample(
+        &mut self,
+        normalizer: Option<&Normalizer>,
+        rng: &mut Pcg64,
+    ) -> Result<Option<ReplayBatch<'_>>> {
         let rows = self.batch_size.min(self.replay.storage().indices().len());
         if self.read(rows, rng)? == 0 {
             return Ok(None);

@@ -2,18 +2,18 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::algorithm::{Algorithm, Method, check_dims, as_continuous, select_tensors, merge_tensors};
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::algorithm::{Algorithm, Method, as_continuous, check_dims, merge_tensors, select_tensors};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::evaluate::as_continuous_mut;
-use super::replay::{ReplayConfig, ReplayBatch, replay_config};
+use super::replay::{ReplayBatch, ReplayConfig, replay_config};
 use super::{
     ActionNoise, NoiseProcess, OffPolicy, OffPolicyUpdateStats, Schedule, check_counts, check_share, evaluate_policy,
 };
 use crate::alloc::resize;
 use crate::losses::{soft_values, td_targets};
 use crate::{
-    ActionScaling, ActionValue, Activation, Mlp, NamedTensors, Optimizer, SquashedPolicy, StochasticPolicy,
-    Temperature, CriticEnsemble, CriticBatch, validate,
+    ActionScaling, ActionValue, Activation, CriticBatch, CriticEnsemble, Mlp, NamedTensors, Optimizer, SquashedPolicy,
+    StochasticPolicy, Temperature, validate,
 };
 
 /// What entropy is worth to SAC.

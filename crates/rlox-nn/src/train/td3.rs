@@ -2,18 +2,18 @@
 
 use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
-use super::algorithm::{Algorithm, Method, check_dims, as_continuous, select_tensors, merge_tensors};
-use super::checkpoint::settings::{self, ConfigValue, ConfigMap};
+use super::algorithm::{Algorithm, Method, as_continuous, check_dims, merge_tensors, select_tensors};
+use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::evaluate::as_continuous_mut;
-use super::replay::{ReplayConfig, ReplayBatch, replay_config};
+use super::replay::{ReplayBatch, ReplayConfig, replay_config};
 use super::{
     ActionNoise, NoiseProcess, OffPolicy, OffPolicyUpdateStats, Schedule, check_counts, check_share, evaluate_policy,
 };
 use crate::alloc::resize;
 use crate::losses::td_targets;
 use crate::{
-    ActionScaling, ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer,
-    Smoothing, CriticEnsemble, CriticBatch, validate,
+    ActionScaling, ActionValue, Activation, CriticBatch, CriticEnsemble, DeterministicActor, DeterministicPolicy, Mlp,
+    NamedTensors, Optimizer, Smoothing, validate,
 };
 
 /// ConfigMap of TD3. The names and defaults are Stable-Baselines3's.

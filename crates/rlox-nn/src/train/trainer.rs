@@ -7,7 +7,9 @@ mod on_policy;
 pub use async_on_policy::{ActorPlan, AsyncOnPolicy};
 pub use off_policy::{OffPolicy, OffPolicyMetrics};
 pub(super) use on_policy::Collector;
-pub use on_policy::{Algorithm as OnPolicyAlgorithm, CollectConfig, OnPolicy, collect_transitions, estimate_advantages};
+pub use on_policy::{
+    Algorithm as OnPolicyAlgorithm, CollectConfig, OnPolicy, collect_transitions, estimate_advantages,
+};
 
 use rlox_core::{Error, Result};
 

@@ -3,9 +3,9 @@
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
-    ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Distribution, Init, Minibatch, Mlp,
-    NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, Workspace, SquashedPolicy, StochasticPolicy,
-    CriticEnsemble, CriticBatch,
+    ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, CriticBatch, CriticEnsemble, Distribution,
+    Init, Minibatch, Mlp, NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, SquashedPolicy,
+    StochasticPolicy, Workspace,
 };
 
 const OBS: usize = 3;
@@ -180,7 +180,13 @@ impl ActorCritic for Stubborn {
         self.0.draw_noise(rngs)
     }
 
-    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        out: PolicyOut<'_>,
+    ) -> Result<()> {
         self.0.act_stateless(obs, masks, rngs, out)
     }
 
@@ -237,7 +243,14 @@ impl Network for Scaled {
         self.net.infer(x, rows, y, scratch)
     }
 
-    fn infer_hidden(&self, x: &[f32], rows: usize, y: &mut [f32], h: &mut [f32], scratch: &mut Workspace) -> Result<()> {
+    fn infer_hidden(
+        &self,
+        x: &[f32],
+        rows: usize,
+        y: &mut [f32],
+        h: &mut [f32],
+        scratch: &mut Workspace,
+    ) -> Result<()> {
         self.net.infer_hidden(x, rows, y, h, scratch)
     }
 
@@ -308,8 +321,9 @@ fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
         Scaled { net, scale, gain: [scale + 1.0] }
     };
     let space = Space::uniform_box(-1.0, 1.0, &[2]);
-    let made =
-        |scale, seed| PolicyNetworks::with_shared_trunk(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap();
+    let made = |scale, seed| {
+        PolicyNetworks::with_shared_trunk(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap()
+    };
     let (one, mut other) = (made(2.0, 1), made(5.0, 2));
     let tensors = one.tensors();
     let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();

@@ -2,7 +2,7 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space};
-use rlox_nn::{Distribution, DistInputs, Learnable, NamedTensors, Optimizer, Parameters, clip_and_step};
+use rlox_nn::{DistInputs, Distribution, Learnable, NamedTensors, Optimizer, Parameters, clip_and_step};
 
 /// The log-probability and the entropy of an action, and the gradient of the one less that of a thousand of the other.
 fn said(space: &Space, outputs: &[f32], masks: Option<&[bool]>, actions: &[i64]) -> (f32, f32, Vec<f32>) {

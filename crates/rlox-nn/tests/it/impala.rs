@@ -2,12 +2,12 @@
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, StalenessPolicy, AutoresetMode, EnvSpec, Error, Field, FieldData, Pcg64, Policy, PolicyOut, Result,
-    RolloutBuffer, Seeds, VectorEnv, envs,
+    Actions, ActionsMut, AutoresetMode, EnvSpec, Error, Field, FieldData, Pcg64, Policy, PolicyOut, Result,
+    RolloutBuffer, Seeds, StalenessPolicy, VectorEnv, envs,
 };
 use rlox_nn::train::{
-    A2c, A2cConfig, AsyncOnPolicy, CollectConfig, Encoding, Impala, ImpalaConfig, Minibatches, OnPolicy, Ppo, PpoConfig,
-    Schedule, collect_transitions,
+    A2c, A2cConfig, AsyncOnPolicy, CollectConfig, Encoding, Impala, ImpalaConfig, Minibatches, OnPolicy, Ppo,
+    PpoConfig, Schedule, collect_transitions,
 };
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyNetworks,
@@ -46,7 +46,13 @@ impl Policy for Watched {
 }
 
 impl ActorCritic for Watched {
-    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        out: PolicyOut<'_>,
+    ) -> Result<()> {
         self.policy.act_stateless(obs, masks, rngs, out)
     }
 
@@ -273,16 +279,19 @@ fn one_actor_in_turn_with_the_learner_is_the_loop() {
 
 #[test]
 fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
-    let trained = |actors: usize, max_lag, seed| {
+    let trained = |actors: usize, max_staleness, seed| {
         let envs = (0..actors).map(|_| cartpole(2)).collect();
-        let ahead = StalenessPolicy { max_staleness: max_lag, deterministic: true };
+        let ahead = StalenessPolicy { max_staleness, deterministic: true };
         let mut impala = Impala::new(envs, networks, ImpalaConfig::default(), ahead, seed).unwrap();
         impala.train(4000, |_| true).unwrap();
-        assert_eq!((impala.stats().unwrap().max_staleness, impala.staleness()), (max_lag as u64, max_lag as u64));
+        assert_eq!(
+            (impala.stats().unwrap().max_staleness, impala.staleness()),
+            (max_staleness as u64, max_staleness as u64)
+        );
         impala.stop().unwrap().tensors()
     };
-    for (actors, max_lag) in [(1, 1), (2, 2), (3, 1)] {
-        assert_eq!(trained(actors, max_lag, 1), trained(actors, max_lag, 1));
+    for (actors, max_staleness) in [(1, 1), (2, 2), (3, 1)] {
+        assert_eq!(trained(actors, max_staleness, 1), trained(actors, max_staleness, 1));
     }
     assert_ne!(trained(1, 1, 1), trained(1, 1, 2));
     assert_ne!(trained(1, 1, 1), trained(1, 2, 1));
@@ -291,8 +300,8 @@ fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
 #[test]
 fn what_does_not_go_together_is_named() {
     let new = |envs, config, ahead| Impala::new(envs, networks, config, ahead, 1);
-    let free = |max_lag| StalenessPolicy { max_staleness: max_lag, deterministic: false };
-    assert_rejects(new(vec![cartpole(1)], ImpalaConfig::default(), free(0)), Error::Config, "max_lag");
+    let free = |max_staleness| StalenessPolicy { max_staleness, deterministic: false };
+    assert_rejects(new(vec![cartpole(1)], ImpalaConfig::default(), free(0)), Error::Config, "max_staleness");
     assert_rejects(new(vec![], ImpalaConfig::default(), StalenessPolicy::default()), Error::Config, "num_actors");
     let uneven = new(vec![cartpole(1), cartpole(2)], ImpalaConfig::default(), free(2));
     assert_rejects(uneven, Error::Config, "envs");
@@ -305,7 +314,8 @@ fn what_does_not_go_together_is_named() {
     ] {
         assert_rejects(new(vec![cartpole(1)], config, StalenessPolicy::default()), Error::Config, name);
     }
-    let mut impala = Impala::new(vec![cartpole(1)], networks, ImpalaConfig::default(), StalenessPolicy::default(), 1).unwrap();
+    let mut impala =
+        Impala::new(vec![cartpole(1)], networks, ImpalaConfig::default(), StalenessPolicy::default(), 1).unwrap();
     assert!(matches!(impala.iterate(2.0), Err(Error::Config(_))));
     assert!(matches!(impala.resume(|_| true), Err(Error::Config(_))));
 }

@@ -11,8 +11,8 @@ use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Sac, SacConfig, Td3, Td3Config, evaluate_policy,
 };
 use rlox_nn::{
-    ActionValue, Activation, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer, QFunction,
-    QNetworks, SquashedPolicy, StochasticPolicy, Temperature, CriticEnsemble,
+    ActionValue, Activation, CriticEnsemble, DeterministicActor, DeterministicPolicy, Mlp, NamedTensors, Optimizer,
+    QFunction, QNetworks, SquashedPolicy, StochasticPolicy, Temperature,
 };
 
 use crate::support::assert_independent_of_threads;

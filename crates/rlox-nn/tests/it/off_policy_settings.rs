@@ -10,7 +10,7 @@ use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Priorities, Sac, SacConfig, Schedule, Td3,
     Td3Config,
 };
-use rlox_nn::{Activation, DeterministicActor, Mlp, Optimizer, QNetworks, SquashedPolicy, CriticEnsemble};
+use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Mlp, Optimizer, QNetworks, SquashedPolicy};
 
 use crate::support::trainers;
 use crate::support::trainers::{HIDDEN, cartpole, pendulum};

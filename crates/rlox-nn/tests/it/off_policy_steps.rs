@@ -9,11 +9,11 @@ use rlox_core::{
     ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv, VectorEnv,
 };
 use rlox_nn::train::{
-    ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, NoiseProcess, Observations, OffPolicyAgent,
-    OffPolicyAlgorithm as _, OffPolicyMethod, OffPolicyMetrics, StepResult, Priorities, Sac, SacConfig, SacLearner,
-    Schedule, EnvInfo, predict_with,
+    ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, EnvInfo, NoiseProcess, Observations, OffPolicyAgent,
+    OffPolicyAlgorithm as _, OffPolicyMethod, OffPolicyMetrics, Priorities, Sac, SacConfig, SacLearner, Schedule,
+    StepResult, predict_with,
 };
-use rlox_nn::{Activation, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy, CriticEnsemble};
+use rlox_nn::{Activation, CriticEnsemble, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy};
 
 /// Counts its steps, pays 1 for each, and ends after the third: the task itself, or the time. With masks, the third action
 /// is forbidden at all times, and after the first step the second one, too.
@@ -483,7 +483,9 @@ fn it_goes_on_from_where_it_stood() {
     let streams: Vec<_> = first.streams().cloned().collect();
     second.learner_mut().load(&weights(&first)).unwrap();
     second.learner_mut().load_optimizer_state(&first.learner().optimizer_state()).unwrap();
-    second.load_progress_state(&streams, first.timesteps(), first.updates(), first.remainder(), first.progress()).unwrap();
+    second
+        .load_progress_state(&streams, first.timesteps(), first.updates(), first.remainder(), first.progress())
+        .unwrap();
     assert!(!second.env_initialized());
     assert_rejects(second.iterate(&mut lent, None, 0.0, &mut || Ok(false)), Error::Config, "env");
     let mut copy = env(7);
@@ -498,7 +500,7 @@ fn it_goes_on_from_where_it_stood() {
     for due in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
         let error = second.load_progress_state(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
         let wrong = error.mismatch().unwrap();
-        assert_eq!((&*wrong.argument, &wrong.got), ("due", &due.to_string()));
+        assert_eq!((&*wrong.argument, &wrong.got), ("pending_updates", &due.to_string()));
     }
     assert_eq!((second.timesteps(), second.remainder()), (first.timesteps(), first.remainder()));
 }

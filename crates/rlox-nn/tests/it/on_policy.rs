@@ -7,8 +7,8 @@ use rlox_core::{
     Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{
-    A2c, A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule, collect_transitions,
-    estimate_advantages,
+    A2c, A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule,
+    collect_transitions, estimate_advantages,
 };
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,

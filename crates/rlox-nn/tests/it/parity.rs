@@ -3,9 +3,9 @@
 use rlox_core::Pcg64;
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
-    ActionValue, Activation, CriticReduction, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, NamedTensors,
-    QFunction, QLoss, QNetworks, Smoothing, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, QBatch,
-    CriticEnsemble, CriticBatch,
+    ActionValue, Activation, CriticBatch, CriticEnsemble, CriticReduction, DeterministicActor, DeterministicPolicy,
+    Discount, Init, Mlp, NamedTensors, QBatch, QFunction, QLoss, QNetworks, Smoothing, SquashedGaussian,
+    SquashedPolicy, StochasticPolicy, TdLoss,
 };
 use rlox_testkit::{assert_all_near, assert_near, backend_tests};
 

@@ -1,8 +1,8 @@
 //! Trainers reach the scores that others publish, and do not where rewards say nothing or advantages are shuffled.
 
 use rlox_core::{
-    Actions, ActionsMut, StalenessPolicy, AutoresetMode, EnvSpec, EpisodeLog, NormalizerOptions, Pcg64, Policy, PolicyOut,
-    EpisodeProgress, ResetOptions, Result, Seeds, StepOut, VectorEnv, envs,
+    Actions, ActionsMut, AutoresetMode, EnvSpec, EpisodeLog, EpisodeProgress, NormalizerOptions, Pcg64, Policy,
+    PolicyOut, ResetOptions, Result, Seeds, StalenessPolicy, StepOut, VectorEnv, envs,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, ActionNoise, Dqn, DqnConfig, EntCoef, Impala, ImpalaConfig, Ppo, PpoConfig, Sac, SacConfig,
@@ -366,7 +366,13 @@ impl<P: ActorCritic> Policy for Shuffled<P> {
 }
 
 impl<P: ActorCritic> ActorCritic for Shuffled<P> {
-    fn act_stateless(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
+    fn act_stateless(
+        &mut self,
+        obs: &[f32],
+        masks: Option<&[bool]>,
+        rngs: &mut [Pcg64],
+        out: PolicyOut<'_>,
+    ) -> Result<()> {
         self.0.act_stateless(obs, masks, rngs, out)
     }
 

@@ -4,7 +4,9 @@ use rlox_core::{
     Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VecEnv,
     VectorEnv, envs,
 };
-use rlox_nn::train::{A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions};
+use rlox_nn::train::{
+    A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, PpoConfig, collect_transitions,
+};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
     PolicyNetworks,
@@ -189,9 +191,11 @@ fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
             policy.backward().unwrap();
             assert!(state(policy.as_ref()).2 > 0.0);
             let done = match case {
-                0 => policy.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(|said| {
-                    assert!(said.approx_kl > 0.0 && said.grad_norm == 0.0, "{said:?}");
-                }),
+                0 => policy.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(
+                    |said| {
+                        assert!(said.approx_kl > 0.0 && said.grad_norm == 0.0, "{said:?}");
+                    },
+                ),
                 1 => policy.update_with_early_stopping(&rows(MANY), &loss, &adam, None, None, &mut || true).map(drop),
                 2 => policy.update(&wrong, &loss, &adam, None).map(drop),
                 3 => policy.update(&batch, &loss, &Optimizer::adam(-1.0), None).map(drop),

@@ -3,8 +3,8 @@
 use rlox_core::Pcg64;
 use rlox_nn::losses::{soft_values, td_targets};
 use rlox_nn::{
-    ActionValue, Activation, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp, Optimizer, QLoss, QNetworks,
-    Smoothing, SquashedPolicy, StochasticPolicy, TdLoss, Temperature, QBatch, CriticEnsemble, CriticBatch,
+    ActionValue, Activation, CriticBatch, CriticEnsemble, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp,
+    Optimizer, QBatch, QLoss, QNetworks, Smoothing, SquashedPolicy, StochasticPolicy, TdLoss, Temperature,
 };
 
 pub(crate) const OBS: usize = 3;

@@ -4,7 +4,7 @@ use rlox_core::{
     AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
 };
 use rlox_nn::train::{ActionNoise, Dqn, DqnConfig, EntCoef, Priorities, Sac, SacConfig, Schedule, Td3, Td3Config};
-use rlox_nn::{Activation, DeterministicActor, Dueling, Mlp, Optimizer, QNetworks, SquashedPolicy, CriticEnsemble};
+use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Dueling, Mlp, Optimizer, QNetworks, SquashedPolicy};
 
 pub(crate) type AnyDqn = Dqn<QNetworks<Mlp>>;
 pub(crate) type Rainbow = Dqn<QNetworks<Dueling<Mlp>>>;

@@ -6,13 +6,13 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
 
-use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectoryShape, Pair, like};
+use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, Pair, TrajectoryShape, like};
 use crate::convert::args::{
     REAL, argument, argument_like, asarray, is_single, numbers, output, positive, sequence, short_repr,
 };
 use crate::convert::array::{FromArray, empty};
 use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
-use crate::sync::gil::{is_alone, detach};
+use crate::sync::gil::{detach, is_alone};
 
 /// From how many elements on a call may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
@@ -98,7 +98,8 @@ impl<'py> Call<'_, 'py> {
         let last = LastValue::<T>::new("last_value", self.last_value, self.rewards)?;
 
         let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
-        let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+        let long =
+            trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, Some(&last))?;
         let hold = self.out.is_none() && !long && is_alone(py);
         let rewards = rewards.read(hold)?;
         let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
@@ -199,7 +200,8 @@ impl<'py> FlatCall<'_, 'py> {
 
         let trajectory = TrajectoryShape { shape: flat("rewards", rewards.shape())?, num_envs: None };
         flat("last_values", last.shape())?;
-        let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, None)? || last.len() > DETACH_ABOVE_ELEMENTS;
+        let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&values), final_values.as_ref()], &ends, None)?
+            || last.len() > DETACH_ABOVE_ELEMENTS;
         let hold = !long && is_alone(py);
         let (rewards, last) = (rewards.read(hold)?, last.read(hold)?);
         flat("last_values", last.shape())?;

@@ -13,7 +13,7 @@ use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectorySha
 use crate::convert::args::{Input, REAL, argument, argument_like, asarray, is_single, numbers};
 use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
-use crate::sync::gil::{is_alone, detach};
+use crate::sync::gil::{detach, is_alone};
 
 /// From how many elements on a call may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
@@ -142,7 +142,8 @@ where
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
 
     let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
-    let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[values.as_ref(), final_values.as_ref()], &ends, Some(&last))?;
+    let long =
+        trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[values.as_ref(), final_values.as_ref()], &ends, Some(&last))?;
     let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
     let trajectory = TrajectoryShape::from_shape(rewards.shape())?;

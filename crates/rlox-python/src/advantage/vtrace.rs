@@ -6,11 +6,11 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use rlox_core::{Float, VtraceConfig, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
-use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, TrajectoryShape, Pair, like};
+use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, Pair, TrajectoryShape, like};
 use crate::convert::args::{REAL, argument, argument_like, asarray, is_single, numbers};
 use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
-use crate::sync::gil::{is_alone, detach};
+use crate::sync::gil::{detach, is_alone};
 
 /// From how many elements on a call may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 1024;
@@ -105,7 +105,12 @@ where
     let rewards = argument::<T>("rewards", rewards, &REAL)?;
 
     let trajectory = TrajectoryShape::from_shape(rewards.shape())?;
-    let long = trajectory.is_long(DETACH_ABOVE_ELEMENTS, &[Some(&log_rhos), Some(&values), final_values.as_ref()], &ends, Some(&last))?;
+    let long = trajectory.is_long(
+        DETACH_ABOVE_ELEMENTS,
+        &[Some(&log_rhos), Some(&values), final_values.as_ref()],
+        &ends,
+        Some(&last),
+    )?;
     let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
     let trajectory = TrajectoryShape::from_shape(rewards.shape())?;

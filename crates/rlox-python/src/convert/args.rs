@@ -22,8 +22,8 @@ pub(crate) use crate::convert::scalar::{
     sequence, shape, short_repr, size, sizes, switch, switches, text,
 };
 use crate::convert::scalar::{call_standard, text_of};
-use crate::error::{replace_ordinary_error, is_ordinary, to_py, type_error, value_error};
-use crate::sync::borrow::{Elements, Kind, Output, Reading, OutputDefect, typed};
+use crate::error::{is_ordinary, replace_ordinary_error, to_py, type_error, value_error};
+use crate::sync::borrow::{Elements, Kind, Output, OutputDefect, Reading, typed};
 use crate::sync::gil::{call, check_signals, times_others_ran};
 
 /// From how many elements on a conversion may take more than 5 us.
@@ -377,12 +377,21 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
     let fix = "allocate it with np.empty of that dtype";
     let Some(array) = typed::<T>(object) else {
         let got = object.cast::<PyUntypedArray>().map(dtype_of);
-        return Err(type_error(argument, &wanted(), &got.unwrap_or_else(|_| short_repr(object.get_type().as_any())), fix));
+        return Err(type_error(
+            argument,
+            &wanted(),
+            &got.unwrap_or_else(|_| short_repr(object.get_type().as_any())),
+            fix,
+        ));
     };
     Output::try_new(argument, array)?.map_err(|defect| match defect {
         OutputDefect::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
-        OutputDefect::NotContiguous => value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix),
-        OutputDefect::InUse(user) => value_error(argument, "an array of its own", &user, "pass one that nothing else uses"),
+        OutputDefect::NotContiguous => {
+            value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix)
+        }
+        OutputDefect::InUse(user) => {
+            value_error(argument, "an array of its own", &user, "pass one that nothing else uses")
+        }
     })
 }
 

@@ -16,7 +16,7 @@ use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
 
 use crate::alloc;
 use crate::error::{memory_error, value_error};
-use crate::sync::borrow::{Guard, Kind, find_element, map_elements, base_view, typed};
+use crate::sync::borrow::{Guard, Kind, base_view, find_element, map_elements, typed};
 
 /// An empty dict; PyO3's own panics where there is no memory for it.
 pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -52,7 +52,11 @@ fn acquire_read_guard<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<
     Guard::acquire("an argument to be converted", array, false).map_err(busy)
 }
 
-fn convert_elements<S, T>(array: &Bound<'_, PyArrayDyn<S>>, long: bool, number: impl Fn(S) -> T + Sync) -> PyResult<Vec<T>>
+fn convert_elements<S, T>(
+    array: &Bound<'_, PyArrayDyn<S>>,
+    long: bool,
+    number: impl Fn(S) -> T + Sync,
+) -> PyResult<Vec<T>>
 where
     S: Element + Copy + Sync,
     T: Send,

@@ -3,9 +3,9 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use rlox_core::{DType, ResetOptions, InterruptCheck};
+use rlox_core::{DType, InterruptCheck, ResetOptions};
 
-use crate::alloc::{try_collect, out_of_memory_error, with_capacity};
+use crate::alloc::{out_of_memory_error, try_collect, with_capacity};
 use crate::convert::args::{float, integer, no_number, shape, short_repr};
 use crate::convert::observation::{dtype_of, is_dtype};
 use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
@@ -42,7 +42,8 @@ pub(crate) fn try_to_string(text: &str) -> PyResult<String> {
 }
 
 fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-    text_in(key)?.ok_or_else(|| type_error(argument, "names as keys", &short_repr(key), "pass a dict of names and numbers"))
+    text_in(key)?
+        .ok_or_else(|| type_error(argument, "names as keys", &short_repr(key), "pass a dict of names and numbers"))
 }
 
 /// A dict's item.

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::convert::array::slice;
-use crate::error::{replace_ordinary_error, memory_error, type_error, value_error};
+use crate::error::{memory_error, replace_ordinary_error, type_error, value_error};
 use crate::sync::gil::call;
 
 /// A function of Python's standard library, called with these arguments.
@@ -216,7 +216,8 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object: &'a Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<&'a Bound<'py, T>> {
-    let mismatch = |_| type_error(argument, &format!("a rlox.{name}"), &short_repr(object.get_type().as_any()), "pass one");
+    let mismatch =
+        |_| type_error(argument, &format!("a rlox.{name}"), &short_repr(object.get_type().as_any()), "pass one");
     object.cast().map_err(mismatch)
 }
 
@@ -285,5 +286,9 @@ pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
         let is_type = object.is_instance_of::<PyType>();
         if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }
     });
-    if text.chars().count() <= MAX_REPR_LEN { text } else { text.chars().take(MAX_REPR_LEN).chain("...".chars()).collect() }
+    if text.chars().count() <= MAX_REPR_LEN {
+        text
+    } else {
+        text.chars().take(MAX_REPR_LEN).chain("...".chars()).collect()
+    }
 }

@@ -2,19 +2,23 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Error, Pcg64, EnvSnapshot, check_len};
+use rlox_core::{EnvSnapshot, Error, Pcg64, check_len};
 
 use super::{Inner, state_unavailable};
 use crate::alloc::try_map;
 use crate::convert::args::{INTEGER, REAL, argument, expect_shape, item};
-use crate::convert::array::{zeros, new_dict, empty};
+use crate::convert::array::{empty, new_dict, zeros};
 use crate::convert::flags::flag_argument;
 use crate::sync::cell::GuardedCell;
 
 const FIX: &str = "pass what get_state() gave";
 
 /// Everything at one moment: no step of another thread comes between.
-pub(crate) fn take_snapshot<'py>(py: Python<'py>, inner: &GuardedCell<Inner>, num_envs: usize) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn take_snapshot<'py>(
+    py: Python<'py>,
+    inner: &GuardedCell<Inner>,
+    num_envs: usize,
+) -> PyResult<Bound<'py, PyDict>> {
     let width = inner.with(py, true, |inner| inner.state_width("get_state"))?;
     let mut states = empty::<f64>(py, &[num_envs, width])?;
     let (mut returns, mut steps) = (empty::<f64>(py, &[num_envs])?, empty::<i64>(py, &[num_envs])?);

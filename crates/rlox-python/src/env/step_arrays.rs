@@ -34,7 +34,12 @@ impl<'a, 'py> StepArrays<'a, 'py> {
     }
 
     /// Arrays of `rows` rows, each of shape `each` or, observations, `each_obs`.
-    pub(crate) fn guarded_borrow(&self, rows: usize, each: &[usize], each_obs: &[usize]) -> PyResult<GuardedArrays<'py>> {
+    pub(crate) fn guarded_borrow(
+        &self,
+        rows: usize,
+        each: &[usize],
+        each_obs: &[usize],
+    ) -> PyResult<GuardedArrays<'py>> {
         let guarded = GuardedArrays {
             obs: output("obs", self.obs)?,
             rewards: output("rewards", self.rewards)?,

@@ -4,15 +4,16 @@ use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
-    StepOut, VectorEnv, InterruptCheck, check_len, masked_actions, streams_to_array, streams_from_array,
+    Actions, AutoresetMode, EnvSpec, Error, InterruptCheck, Normalizer as CoreNormalizer, Result,
+    RolloutBuffer as Core, Seeds, Space, StepOut, VectorEnv, check_len, masked_actions, streams_from_array,
+    streams_to_array,
 };
 
 use super::Inner;
 use super::snapshot::{self, RNG_STATE_LEN};
 use crate::alloc::{with_capacity, zeroed};
 use crate::convert::args::{INTEGER, argument, expect_shape, index, instance, output};
-use crate::convert::array::{zeros, new_dict, empty};
+use crate::convert::array::{empty, new_dict, zeros};
 use crate::convert::flags::{Flags, flag_argument};
 use crate::convert::options::options_of;
 use crate::convert::policy_output::{ActionArgument, PolicyStepArgument};
@@ -24,7 +25,7 @@ use crate::error::to_py;
 use crate::normalize::{Normalizer, normalizer_of};
 use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
-use crate::sync::gil::{is_alone, detach};
+use crate::sync::gil::{detach, is_alone};
 
 /// From how many environments, or numbers of observations, on a call may take more than 5 us.
 const DETACH_MIN_ENVS: usize = 128;
@@ -84,7 +85,18 @@ impl NativeVectorEnv {
         let (masks, supports_state, env) = detach(py, move || (env.has_action_masks(), env.state(0).is_some(), env));
         let inner = GuardedCell::new("VecEnv", Inner { env, final_obs, drained: 0, dropped: 0 });
         let long = num_envs >= DETACH_MIN_ENVS || num_envs * dim >= DETACH_MIN_OBS_ELEMENTS || slow;
-        Ok(Self { inner, spec, num_envs, mode, masks, restorable: supports_state, dim, action_shape, long, names: Names::BATCH })
+        Ok(Self {
+            inner,
+            spec,
+            num_envs,
+            mode,
+            masks,
+            restorable: supports_state,
+            dim,
+            action_shape,
+            long,
+            names: Names::BATCH,
+        })
     }
 
     fn discrete(&self) -> bool {
@@ -308,7 +320,9 @@ impl NativeVectorEnv {
         let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
         let normalizer = normalizer_of(normalizer)?;
         let seeds = seed.map(seed_of).transpose()?.map_or(Seeds::Keep, Seeds::Base);
-        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.begin(env, seeds, normalizer))
+        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| {
+            buffer.begin(env, seeds, normalizer)
+        })
     }
     #[pyo3(signature = (buffer, t, actions, log_probs, values, normalizer=None))]
     fn step_rollout(
@@ -327,13 +341,16 @@ impl NativeVectorEnv {
         let policy_step = PolicyStepArgument::new(actions, log_probs, values, self.discrete())?;
         let policy_step = policy_step.read(&buffer.fields, self.num_envs, &self.action_shape)?;
         let policy_step = policy_step.get();
-        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| buffer.step(t, env, policy_step, normalizer))
+        self.with_rollout(py, self.long, buffer, normalizer, |env, buffer, normalizer| {
+            buffer.step(t, env, policy_step, normalizer)
+        })
     }
 
     fn pop_episodes<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>)> {
         let (returns, lengths) = self.inner.with(py, self.long, |inner| {
             let count = inner.env.episodes().len();
-            let (mut returns, mut lengths, mut int_lengths) = (with_capacity(count)?, with_capacity(count)?, with_capacity(count)?);
+            let (mut returns, mut lengths, mut int_lengths) =
+                (with_capacity(count)?, with_capacity(count)?, with_capacity(count)?);
             inner.drain(&mut returns, &mut lengths);
             int_lengths.extend(lengths.into_iter().map(i64::from));
             Ok((returns, int_lengths))

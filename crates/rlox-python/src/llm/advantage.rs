@@ -15,7 +15,7 @@ use crate::convert::args::{
 use crate::convert::array::{FromArray, empty};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
-use crate::sync::gil::{is_alone, call, check_signals, detach};
+use crate::sync::gil::{call, check_signals, detach, is_alone};
 
 /// From how many elements on a call may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
@@ -160,7 +160,8 @@ fn run_as<'py, T: Float + FromArray + Pod>(
     let weights = weights.map(|x| argument_like::<f64>("weights", x, &REAL, Some(like))).transpose()?;
 
     result_shape(rewards.shape(), group_size, weights.as_ref().map(Argument::shape))?;
-    let long = rewards.len() > DETACH_ABOVE_ELEMENTS || weights.as_ref().is_some_and(|weights| weights.len() > DETACH_ABOVE_ELEMENTS);
+    let long = rewards.len() > DETACH_ABOVE_ELEMENTS
+        || weights.as_ref().is_some_and(|weights| weights.len() > DETACH_ABOVE_ELEMENTS);
     let hold = !long && is_alone(py);
     let rewards = rewards.read(hold)?;
     let weights = weights.map(|weights| weights.read(hold)).transpose()?;

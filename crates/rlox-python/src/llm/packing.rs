@@ -8,15 +8,15 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
-use rlox_core::{Result, InterruptCheck};
+use rlox_core::{InterruptCheck, Result};
 
 use crate::alloc::{try_collect, try_map, with_capacity, zeroed};
 use crate::convert::args::{Argument, INTEGER, argument, asarray, count, sequence, short_repr};
-use crate::convert::array::{FromArray, new_dict, empty, slice};
+use crate::convert::array::{FromArray, empty, new_dict, slice};
 use crate::error::{to_py, type_error, value_error, value_error_at};
 use crate::llm::options;
 use crate::sync::borrow::{Kind, typed};
-use crate::sync::gil::{is_alone, check_signals, detach};
+use crate::sync::gil::{check_signals, detach, is_alone};
 use crate::sync::interrupt::poll_interrupt;
 
 /// How long a call works before other threads have a turn.
@@ -131,7 +131,8 @@ fn pack_rows<'py, T: FromArray + Pod + Sync>(
     max_length: usize,
     overflow: Overflow,
 ) -> PyResult<Bound<'py, PyList>> {
-    let sequences = map_sequences(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
+    let sequences =
+        map_sequences(py, arrays.into_iter(), |array| argument::<T>("sequences", array.as_any(), &INTEGER))?;
 
     let full_lengths = lengths_of(&sequences)?;
     let packing = detach(py, || pack(&full_lengths, max_length, overflow));
@@ -212,7 +213,11 @@ fn copy<'py, T: FromArray>(
         }
         let sequence = &sequence.slice()[..max_length.min(full_lengths[source])];
         let target = &mut tokens[offsets[source]..][..sequence.len()];
-        for (i, (to, from)) in target.chunks_mut(InterruptCheck::POLL_ELEMENTS).zip(sequence.chunks(InterruptCheck::POLL_ELEMENTS)).enumerate() {
+        for (i, (to, from)) in target
+            .chunks_mut(InterruptCheck::POLL_ELEMENTS)
+            .zip(sequence.chunks(InterruptCheck::POLL_ELEMENTS))
+            .enumerate()
+        {
             if i > 0 && yielder.maybe_yield(py)? {
                 hold = is_alone(py);
             }
@@ -239,7 +244,9 @@ impl Flat<'_> {
             for &source in bin {
                 let end = offset + lengths[source];
                 let position_chunks = self.positions[offset..end].chunks_mut(InterruptCheck::POLL_ELEMENTS);
-                for ((positions, mask), t) in position_chunks.zip(self.mask[offset..end].chunks_mut(InterruptCheck::POLL_ELEMENTS)).zip(0..) {
+                for ((positions, mask), t) in
+                    position_chunks.zip(self.mask[offset..end].chunks_mut(InterruptCheck::POLL_ELEMENTS)).zip(0..)
+                {
                     interrupt.check()?;
                     for (position, t) in positions.iter_mut().zip(t * InterruptCheck::POLL_ELEMENTS as i64..) {
                         *position = t;

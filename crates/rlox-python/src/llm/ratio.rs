@@ -7,7 +7,7 @@ use rlox_core::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
 use crate::convert::args::{Input, REAL, argument, asarray, is_single, number};
-use crate::convert::array::{FromArray, new_dict, empty};
+use crate::convert::array::{FromArray, empty, new_dict};
 use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::llm::tokens::Arguments;

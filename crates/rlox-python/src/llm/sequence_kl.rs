@@ -8,7 +8,7 @@ use rlox_core::llm::{KlEstimator, Reduction};
 use crate::convert::args::positive;
 use crate::convert::array::FromArray;
 use crate::error::value_error;
-use crate::llm::kl::{reduce_rows, parse_estimator, reduce_all};
+use crate::llm::kl::{parse_estimator, reduce_all, reduce_rows};
 use crate::llm::options;
 use crate::llm::tokens::Arguments;
 

@@ -7,7 +7,7 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::PyTypeCheck;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{StalenessPolicy, AsyncCollector, RolloutJob, Collect, Error, Pcg64, PipelineStats, Result, VectorEnv};
+use rlox_core::{AsyncCollector, Collect, Error, Pcg64, PipelineStats, Result, RolloutJob, StalenessPolicy, VectorEnv};
 use rlox_nn::NamedTensors;
 use rlox_nn::train::{CollectConfig, collect_transitions};
 
@@ -17,7 +17,7 @@ use crate::convert::array::new_dict;
 use crate::env::snapshot::RNG_STATE_LEN;
 use crate::env::vec_env::NativeVectorEnv;
 use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
-use crate::normalize::{StateArrays, Normalizer, state_arrays, to_dict};
+use crate::normalize::{Normalizer, StateArrays, state_arrays, to_dict};
 use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::{detach, without_gil};
@@ -295,7 +295,9 @@ impl NativeActors {
             let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
             raised.unwrap_or(error)
         })?;
-        let Some(((buffer, version, staleness, seed), returns, lengths, dropped, statistics)) = popped else { return Ok(None) };
+        let Some(((buffer, version, staleness, seed), returns, lengths, dropped, statistics)) = popped else {
+            return Ok(None);
+        };
         let statistics = statistics.map(|arrays| to_dict(py, arrays)).transpose()?;
         let (returns, lengths) = (returns.into_pyarray(py), lengths.into_pyarray(py));
         Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
@@ -337,7 +339,7 @@ impl NativeActors {
     /// Counts and seconds so far: "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds", "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
-        let PipelineStats { rollouts, total_staleness: total_staleness, max_staleness: max_staleness, learner_wait: learner_wait, actor_wait: actor_wait } = stats;
+        let PipelineStats { rollouts, total_staleness, max_staleness, learner_wait, actor_wait } = stats;
         let dict = new_dict(py)?;
         dict.set_item("rollouts", rollouts)?;
         dict.set_item("total_staleness", total_staleness)?;
@@ -394,7 +396,8 @@ impl Drop for NativeActors {
 }
 
 pub(crate) fn each<T: PyTypeCheck>(name: &'static str, object: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
-    let mismatch = || type_error(name, &format!("a sequence of rlox.{kind}"), &short_repr(object), "pass a list of them");
+    let mismatch =
+        || type_error(name, &format!("a sequence of rlox.{kind}"), &short_repr(object), "pass a list of them");
     let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     items.iter().map(|item| Ok(instance::<T>(name, &item, kind)?.clone().unbind())).collect()
 }

@@ -6,18 +6,19 @@ use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    Actions, EnvSpec, Normalizer as CoreNormalizer, Pcg64, Result, Space, InterruptCheck, streams_to_array, streams_from_array,
+    Actions, EnvSpec, InterruptCheck, Normalizer as CoreNormalizer, Pcg64, Result, Space, streams_from_array,
+    streams_to_array,
 };
 use rlox_nn::train::{
-    DqnConfig, DqnLearner, Encoding, ReplayConfig, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyUpdateStats, OffPolicyMethod,
-    StepResult, SacConfig, SacLearner, EnvInfo, Td3Config, Td3Learner, predict_with,
+    DqnConfig, DqnLearner, Encoding, EnvInfo, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyMethod,
+    OffPolicyUpdateStats, ReplayConfig, SacConfig, SacLearner, StepResult, Td3Config, Td3Learner, predict_with,
 };
-use rlox_nn::{Activation, DeterministicActor, Init, Mlp, Network, QNetworks, SquashedPolicy, CriticEnsemble};
+use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Init, Mlp, Network, QNetworks, SquashedPolicy};
 
-use super::configs::{self, FIX, ConfigDict};
+use super::configs::{self, ConfigDict, FIX};
 use super::policy::{
-    PredictRequest, ActionBuffer, NativePolicy, EncodedObsArgument, EncodedObs, backend_of, encoding_of, rename_masks, predict, spec_of, tensors_dict,
-    tensors_of,
+    ActionBuffer, EncodedObs, EncodedObsArgument, NativePolicy, PredictRequest, backend_of, encoding_of, predict,
+    rename_masks, spec_of, tensors_dict, tensors_of,
 };
 use crate::alloc::try_map;
 use crate::convert::args::{
@@ -141,7 +142,9 @@ impl NativeAgent {
     fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         let normalizer = normalizer_of(normalizer)?;
-        env.with_env_and_normalizer(py, normalizer, |env, normalizer| self.inner.enter(|inner| inner.agent.start(env, normalizer)))
+        env.with_env_and_normalizer(py, normalizer, |env, normalizer| {
+            self.inner.enter(|inner| inner.agent.start(env, normalizer))
+        })
     }
 
     /// Goes on where native environments stand, in the middle of their episodes.
@@ -169,7 +172,8 @@ impl NativeAgent {
         progress_per_step: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
-        let (progress, progress_per_step) = (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
+        let (progress, progress_per_step) =
+            (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
         let done = env.with_env_and_normalizer(py, normalizer_of(normalizer)?, |env, normalizer| {
             self.inner.enter(|inner| {
                 inner.agent.set_progress_per_step(progress_per_step)?;
@@ -308,11 +312,11 @@ impl NativeAgent {
     /// Where the action noise is, float32 (num_envs * action numbers,), or empty; what is due of a minibatch; how far the run
     /// was in the last iteration.
     fn progress_state<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
-        let (noise, due, progress) = self.inner.with(py, true, |inner| {
+        let (noise, pending_updates, progress) = self.inner.with(py, true, |inner| {
             let agent = &inner.agent;
             Ok((agent.learner().noise().to_vec(), agent.remainder(), agent.progress()))
         })?;
-        Ok((noise.into_pyarray(py).into_any(), due, progress))
+        Ok((noise.into_pyarray(py).into_any(), pending_updates, progress))
     }
 
     /// Returns the largest number of minibatches that can be due after this many timesteps.
@@ -330,12 +334,12 @@ impl NativeAgent {
         py: Python<'_>,
         streams: &Bound<'_, PyAny>,
         noise: &Bound<'_, PyAny>,
-        due: &Bound<'_, PyAny>,
+        pending_updates: &Bound<'_, PyAny>,
         timesteps: &Bound<'_, PyAny>,
         updates: &Bound<'_, PyAny>,
         progress: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let (due, progress) = (number("due", due)?, number("progress", progress)?);
+        let (pending_updates, progress) = (number("pending_updates", pending_updates)?, number("progress", progress)?);
         let (timesteps, updates) = (index("timesteps", timesteps)? as u64, index("updates", updates)? as u64);
         let (streams, noise) =
             (argument::<i64>("streams", streams, &INTEGER)?, argument::<f32>("noise", noise, &REAL)?);
@@ -346,7 +350,7 @@ impl NativeAgent {
             let streams = streams_from_array(stream_states)?;
             let before = inner.agent.learner().noise().to_vec();
             inner.agent.learner_mut().set_noise(noise)?;
-            let set = inner.agent.load_progress_state(&streams, timesteps, updates, due, progress);
+            let set = inner.agent.load_progress_state(&streams, timesteps, updates, pending_updates, progress);
             // What was there is not refused.
             set.or_else(|error| inner.agent.learner_mut().set_noise(&before).and(Err(error)))
         })
@@ -396,8 +400,14 @@ impl NativeAgent {
 
     /// Begins an iteration that is made step by step; `progress_per_step` as for `iterate`.
     #[pyo3(signature = (progress, progress_per_step=None))]
-    fn begin(&self, py: Python<'_>, progress: &Bound<'_, PyAny>, progress_per_step: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (progress, progress_per_step) = (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
+    fn begin(
+        &self,
+        py: Python<'_>,
+        progress: &Bound<'_, PyAny>,
+        progress_per_step: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (progress, progress_per_step) =
+            (number("progress", progress)?, parse_progress_per_step(progress_per_step)?);
         self.inner.with(py, true, |inner| {
             inner.agent.set_progress_per_step(progress_per_step)?;
             inner.agent.begin(progress)
@@ -510,7 +520,8 @@ fn make_agent(
     expect_shape("seeds", seeds.shape(), 2, &[])?;
     let (state, seeds) = (state.slice(), [seeds.slice()[0], seeds.slice()[1]].map(i64::cast_unsigned));
     let spec = spec_of(&encoding, &space);
-    let (masked, idling, network) = (env_arguments.masked, env_arguments.idling, NetworkConfig { net_arch, activation });
+    let (masked, idling, network) =
+        (env_arguments.masked, env_arguments.idling, NetworkConfig { net_arch, activation });
     let agent = detach(py, || -> Result<_> {
         let mut rng = Pcg64::from_state_array(state)?;
         let (learner, replay_config) = method.build(&backend, &network, (&spec, num_envs), &mut rng)?;
@@ -603,7 +614,13 @@ impl AlgorithmConfig {
     }
 
     /// The learner on a backend.
-    fn build(self, backend: &str, network: &NetworkConfig, envs: (&EnvSpec, usize), rng: &mut Pcg64) -> Result<LearnerAndReplay> {
+    fn build(
+        self,
+        backend: &str,
+        network: &NetworkConfig,
+        envs: (&EnvSpec, usize),
+        rng: &mut Pcg64,
+    ) -> Result<LearnerAndReplay> {
         let activation = network.activation;
         match backend {
             #[cfg(feature = "candle")]
@@ -611,8 +628,9 @@ impl AlgorithmConfig {
                 rlox_candle::CandleMlp::new(sizes, activation, Init::Kaiming, rng)
             }),
             #[cfg(feature = "burn")]
-            "burn" => self
-                .learner(network, envs, rng, |sizes, rng| rlox_burn::BurnMlp::new(sizes, activation, Init::Kaiming, rng)),
+            "burn" => self.learner(network, envs, rng, |sizes, rng| {
+                rlox_burn::BurnMlp::new(sizes, activation, Init::Kaiming, rng)
+            }),
             _ => self.learner(network, envs, rng, |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)),
         }
     }

@@ -6,15 +6,15 @@ use numpy::{Element, IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    ActionsMut, DType, EnvSpec, Error, Field, FieldData, Normalizer, Pcg64, PolicyOut, Result, Space, InterruptCheck,
+    ActionsMut, DType, EnvSpec, Error, Field, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, Result, Space,
 };
 use rlox_nn::train::{
-    CollectConfig, Encoding, IterationStreams, UpdateStats, Minibatches, Observations, collect_transitions,
+    CollectConfig, Encoding, IterationStreams, Minibatches, Observations, UpdateStats, collect_transitions,
     estimate_advantages, mask_width, predict_actions,
 };
 use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
 
-use super::configs::{self, FIX, ConfigDict};
+use super::configs::{self, ConfigDict, FIX};
 use crate::alloc::{try_map, zeroed};
 use crate::convert::args::{
     Argument, INTEGER, Input, REAL, argument, count, expect_shape, index, instance, item_of, number, shape, short_repr,
@@ -213,8 +213,11 @@ impl NativePolicy {
         let masks = Self::masks(py, action_masks)?;
         let masks = masks.as_ref().map(Flags::slice);
         let n = buffer.num_envs;
-        let (mut actions, mut log_probs, mut values) =
-            (ActionBuffer::zeroed(&self.action, n).map_err(to_py)?, zeroed(n).map_err(to_py)?, zeroed(n).map_err(to_py)?);
+        let (mut actions, mut log_probs, mut values) = (
+            ActionBuffer::zeroed(&self.action, n).map_err(to_py)?,
+            zeroed(n).map_err(to_py)?,
+            zeroed(n).map_err(to_py)?,
+        );
         let out = PolicyOut { actions: actions.all(), log_probs: &mut log_probs, values: &mut values };
         let rows = t.saturating_mul(n)..t.saturating_add(1).saturating_mul(n);
         buffer.inner.with(py, n > DETACH_ABOVE_ENVS, |buffer| {
@@ -671,7 +674,8 @@ fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
     match got.split_first() {
         Some((n, row)) if row == row_shape => Ok(vec![*n]),
         _ => {
-            let expected = format!("one observation of shape {row_shape:?} or a batch with one more dimension in front");
+            let expected =
+                format!("one observation of shape {row_shape:?} or a batch with one more dimension in front");
             Err(value_error("obs", &expected, &format!("shape {got:?}"), "reshape it"))
         }
     }

@@ -8,12 +8,13 @@ use numpy::{Element, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use rlox_core::replay::{
-    AnySampler, SampleIndices, SequenceIndices, Column, TransitionSchema, NStep, FieldSpec, Replay, ReplayStorage, TransitionBatch,
+    AnySampler, Column, FieldSpec, NStep, Replay, ReplayStorage, SampleIndices, SequenceIndices, TransitionBatch,
+    TransitionSchema,
 };
-use rlox_core::{DType, Error, FieldData, Pcg64, Result, SeedSequence, InterruptCheck};
+use rlox_core::{DType, Error, FieldData, InterruptCheck, Pcg64, Result, SeedSequence};
 
 use super::sample::{ExtraOutput, OutputArrays, OutputColumn, Target, output_columns};
-use super::schema::{OneOrMany, FieldsArgument, key_of, make_schema, draw_entropy};
+use super::schema::{FieldsArgument, OneOrMany, draw_entropy, key_of, make_schema};
 use super::source::ReplayBackend;
 use crate::convert::args::{REAL, argument, expect_shape_or, has, is_subclassed, number, short_repr, size};
 use crate::convert::flags::{flag, flag_argument};
@@ -22,7 +23,7 @@ use crate::convert::seed::seed_of;
 use crate::error::{to_py, type_error};
 use crate::sync::borrow::{Elements, Kind, typed};
 use crate::sync::cell::{GuardedCell, try_guard};
-use crate::sync::gil::{is_alone, detach};
+use crate::sync::gil::{detach, is_alone};
 use crate::sync::rwlock::FairRwLock;
 
 /// From how many elements on a push may take more than 5 us.
@@ -103,7 +104,19 @@ impl<B: ReplayBackend> Buffer<B> {
         let (sample_pool, sequence_pool) = (ScratchPool::new(), ScratchPool::new());
         let capacity_name = Cow::Borrowed("capacity");
         let (prioritized, has_n_step) = (false, false);
-        Self { inner, rng, sample_pool, sequence_pool, schema, num_envs, width, columns, prioritized, has_n_step, capacity_name }
+        Self {
+            inner,
+            rng,
+            sample_pool,
+            sequence_pool,
+            schema,
+            num_envs,
+            width,
+            columns,
+            prioritized,
+            has_n_step,
+            capacity_name,
+        }
     }
 
     /// Returns an error with the name of the argument that the caller passed as the capacity.
@@ -123,7 +136,9 @@ impl<B: ReplayBackend> Buffer<B> {
         let extra = self.extra(extra)?;
         let reward = number("reward", reward)? as f32;
         let (terminated, truncated) = (flag("terminated", terminated)?, flag("truncated", truncated)?);
-        let hold = obs.len() + action.len() + extra.len() <= DETACH_ABOVE_ELEMENTS && is_alone(py) && !self.is_write_due(py, 1)?;
+        let hold = obs.len() + action.len() + extra.len() <= DETACH_ABOVE_ELEMENTS
+            && is_alone(py)
+            && !self.is_write_due(py, 1)?;
         let (obs, action, extra) = (obs.read(None, hold)?, action.read(None, hold)?, extra.read(None, hold)?);
         let next_obs = next_obs.map(|next| next.read(None, hold)).transpose()?;
         let (rewards, terminated, truncated) = ([reward], [terminated], [truncated]);
@@ -142,7 +157,8 @@ impl<B: ReplayBackend> Buffer<B> {
             let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
-        self.inner.write(py, !hold, |buffer| buffer.push(&batch, false).map_err(|error| self.name(rename_action(error))))
+        self.inner
+            .write(py, !hold, |buffer| buffer.push(&batch, false).map_err(|error| self.name(rename_action(error))))
     }
 
     /// Adds rows.
@@ -158,7 +174,9 @@ impl<B: ReplayBackend> Buffer<B> {
         let rewards = argument::<f32>("rewards", reward, &REAL)?;
         let (terminated, truncated) =
             (flag_argument("terminated", terminated)?, flag_argument("truncated", truncated)?);
-        let hold = obs.len() + actions.len() + extra.len() <= DETACH_ABOVE_ELEMENTS && is_alone(py) && !self.is_write_due(py, rewards.len())?;
+        let hold = obs.len() + actions.len() + extra.len() <= DETACH_ABOVE_ELEMENTS
+            && is_alone(py)
+            && !self.is_write_due(py, rewards.len())?;
         let rewards = rewards.read(hold)?;
         let rows = rewards.slice().len();
         expect_shape_or("rewards", rewards.shape(), (rows, &[]), ROWS_HINT)?;
@@ -184,7 +202,9 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// `push` of float32 arrays of the right shapes beside a float and two bools; none of anything else.
     fn push_arrays(&self, py: Python<'_>, transition: &Transition<'_, '_>) -> Option<PyResult<()>> {
-        let Self { schema: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else { return None };
+        let Self { schema: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else {
+            return None;
+        };
         let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
         if self.width > DETACH_ABOVE_ELEMENTS || !is_alone(py) {
             return None;
@@ -211,7 +231,12 @@ impl<B: ReplayBackend> Buffer<B> {
     }
 
     /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
-    fn push_array_batch(&self, py: Python<'_>, transition: &Transition<'_, '_>, in_order: bool) -> Option<PyResult<()>> {
+    fn push_array_batch(
+        &self,
+        py: Python<'_>,
+        transition: &Transition<'_, '_>,
+        in_order: bool,
+    ) -> Option<PyResult<()>> {
         let TransitionSchema { obs: specs, action, extra, .. } = &self.schema;
         let (false, [spec], [], None) = (B::DOES_IO, &**specs, &**extra, transition.extra) else { return None };
         let rewards = flat_elements::<f32>(transition.reward)?;
@@ -219,9 +244,12 @@ impl<B: ReplayBackend> Buffer<B> {
         if rows.saturating_mul(self.width) > DETACH_ABOVE_ELEMENTS || !is_alone(py) {
             return None;
         }
-        let (obs, actions) = (row_elements(transition.obs, spec, Some(rows))?, row_elements(transition.action, action, Some(rows))?);
-        let next_obs = transition.next_obs.map(|next| row_elements(next, spec, Some(rows)).ok_or(())).transpose().ok()?;
-        let (terminated, truncated) = (flat_elements::<bool>(transition.terminated)?, flat_elements::<bool>(transition.truncated)?);
+        let (obs, actions) =
+            (row_elements(transition.obs, spec, Some(rows))?, row_elements(transition.action, action, Some(rows))?);
+        let next_obs =
+            transition.next_obs.map(|next| row_elements(next, spec, Some(rows)).ok_or(())).transpose().ok()?;
+        let (terminated, truncated) =
+            (flat_elements::<bool>(transition.terminated)?, flat_elements::<bool>(transition.truncated)?);
         if terminated.slice().len() != rows || truncated.slice().len() != rows {
             return None;
         }
@@ -276,7 +304,9 @@ impl<B: ReplayBackend> Buffer<B> {
         let discounts = ExtraOutput::new("discounts", self.has_n_step, out, batch_size)?;
         let weights = ExtraOutput::new("weights", self.prioritized, out, batch_size)?;
         let indices = ExtraOutput::new("indices", self.prioritized, out, batch_size)?;
-        let long = B::DOES_IO || batch_size > DETACH_ABOVE_SAMPLES.0 || batch_size.saturating_mul(self.width) > DETACH_ABOVE_SAMPLES.1;
+        let long = B::DOES_IO
+            || batch_size > DETACH_ABOVE_SAMPLES.0
+            || batch_size.saturating_mul(self.width) > DETACH_ABOVE_SAMPLES.1;
         let targets = arrays.targets();
         let fill = |buffer: &B| self.fill(buffer, batch_size, seeded_rng, targets, long);
         let sample_indices = match beta {
@@ -323,7 +353,11 @@ impl<B: ReplayBackend> Buffer<B> {
     }
 
     /// Draws from a call's own stream, or else from the buffer's.
-    pub(super) fn draw(&self, seeded_rng: Option<&mut Pcg64>, draw: impl FnOnce(&mut Pcg64) -> Result<()>) -> Result<RngSteps> {
+    pub(super) fn draw(
+        &self,
+        seeded_rng: Option<&mut Pcg64>,
+        draw: impl FnOnce(&mut Pcg64) -> Result<()>,
+    ) -> Result<RngSteps> {
         if let Some(seeded_rng) = seeded_rng {
             return draw(seeded_rng).map(|()| None);
         }
@@ -385,7 +419,8 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// Bytes of memory, of which what it samples from has so many.
     pub(super) fn nbytes(&self, py: Python<'_>, backend_bytes: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
-        self.inner.read(py, false, |buffer| Ok(backend_bytes(buffer) + self.sample_pool.bytes() + self.sequence_pool.bytes()))
+        self.inner
+            .read(py, false, |buffer| Ok(backend_bytes(buffer) + self.sample_pool.bytes() + self.sequence_pool.bytes()))
     }
 
     /// Does the last thing, and lets everything go.

@@ -72,8 +72,8 @@ impl GoalReplayBuffer {
         };
         let _ = field_index("observation")?;
         let goal_specs = (field_index("achieved_goal")?, field_index("desired_goal")?);
-        let sampler =
-            Hindsight::new(&buffer_parts.storage, goal_specs, strategy, n_sampled_goal).map_err(|error| to_py(buffer_parts.name(error)))?;
+        let sampler = Hindsight::new(&buffer_parts.storage, goal_specs, strategy, n_sampled_goal)
+            .map_err(|error| to_py(buffer_parts.name(error)))?;
         let buffer = Buffer::new(py, buffer_parts, sampler.into(), "HindsightReplayBuffer")?;
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }

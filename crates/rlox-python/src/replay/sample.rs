@@ -3,13 +3,13 @@
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rlox_core::replay::{SampleIndices, Column, TransitionSchema};
+use rlox_core::replay::{Column, SampleIndices, TransitionSchema};
 use rlox_core::{DType, FieldMut, Result};
 
 use super::source::ReplayBackend;
 use crate::alloc::try_map;
 use crate::convert::args::{expect_shape_or, item_of, output};
-use crate::convert::array::{New, zeros, new_dict, empty};
+use crate::convert::array::{New, empty, new_dict, zeros};
 use crate::error::to_py;
 use crate::sync::borrow::{Kind, Output};
 
@@ -43,7 +43,12 @@ pub(crate) enum Target<'a> {
 
 impl Target<'_> {
     /// Copies a column of what was chosen.
-    pub(crate) fn write(self, sample_indices: &SampleIndices, source: &impl ReplayBackend, column: Column) -> Result<()> {
+    pub(crate) fn write(
+        self,
+        sample_indices: &SampleIndices,
+        source: &impl ReplayBackend,
+        column: Column,
+    ) -> Result<()> {
         match self {
             Self::Numbers(numbers) => source.read(sample_indices, column, numbers),
             Self::Flags(flags) => source.read_bools(sample_indices, column, flags),

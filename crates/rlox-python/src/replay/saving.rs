@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
-use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, Pcg64, Result, InterruptCheck};
+use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, InterruptCheck, Pcg64, Result};
 
 use super::buffer::Buffer;
 use super::source::ReplayBackend;
@@ -126,7 +126,8 @@ pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     let items: Vec<_> = dict.iter().collect();
     let mut fields = Vec::with_capacity(items.len());
     for (name, array) in items {
-        let name = name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &short_repr(&name), FIX))?;
+        let name =
+            name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &short_repr(&name), FIX))?;
         fields.push(field_of(name, &array)?);
     }
     Ok(fields)

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rlox_core::replay::{TransitionSchema, FieldSpec};
+use rlox_core::replay::{FieldSpec, TransitionSchema};
 
 use crate::alloc::try_collect;
 use crate::convert::args::{item_of, short_repr, sizes};
@@ -81,7 +81,9 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
             ObsArgument::new(name, &item_of(name, object, key, "pass an array for every key")?, spec.dtype)
         };
         let arguments = match specs {
-            [spec] if name != EXTRA && key_of(spec).is_none() => OneOrMany::one(ObsArgument::new(name, object, spec.dtype)?),
+            [spec] if name != EXTRA && key_of(spec).is_none() => {
+                OneOrMany::one(ObsArgument::new(name, object, spec.dtype)?)
+            }
             specs => {
                 check_unknown_keys(name, object, specs)?;
                 let each = specs.iter().map(|spec| argument_for_key(spec, key_of(spec).unwrap_or(&spec.name)));

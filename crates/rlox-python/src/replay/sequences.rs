@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::replay::{SequenceIndices, Column, ReplayStorage, Sequences};
-use rlox_core::{DType, Result, InterruptCheck};
+use rlox_core::replay::{Column, ReplayStorage, SequenceIndices, Sequences};
+use rlox_core::{DType, InterruptCheck, Result};
 
 use super::buffer::{Buffer, parse_out, rng_of};
 use super::sample::{ExtraOutput, OutputArrays, OutputMemory, Target, at_name};
@@ -49,15 +49,19 @@ impl Buffer {
         let targets = arrays.targets();
         let (mask_to, starts_to) = (mask.target(), starts.target());
         let sequence_indices = self.inner.read(py, true, |buffer| {
-            let (storage, mut sequence_indices, mut interrupt) = (buffer.storage(), self.sequence_pool.take(), InterruptCheck::default());
-            let drawn = self.draw(seeded_rng.as_mut(), |rng| sequences.draw(storage, batch_size, rng, &mut sequence_indices))?;
+            let (storage, mut sequence_indices, mut interrupt) =
+                (buffer.storage(), self.sequence_pool.take(), InterruptCheck::default());
+            let drawn =
+                self.draw(seeded_rng.as_mut(), |rng| sequences.draw(storage, batch_size, rng, &mut sequence_indices))?;
             self.restore_rng_on_error(drawn, || {
                 sequences.find(storage, &mut sequence_indices)?;
                 for (column, target) in targets {
                     interrupt.check()?;
                     write(target, &sequence_indices, storage, column)?;
                 }
-                for (target, flags) in [(mask_to, sequence_indices.mask()), (starts_to, sequence_indices.episode_starts())] {
+                for (target, flags) in
+                    [(mask_to, sequence_indices.mask()), (starts_to, sequence_indices.episode_starts())]
+                {
                     if let Target::Flags(to) = target {
                         copy(to, flags, &mut interrupt)?;
                     }
@@ -79,7 +83,12 @@ impl Buffer {
     }
 }
 
-fn write(target: Target<'_>, sequence_indices: &SequenceIndices, storage: &ReplayStorage, column: Column) -> Result<()> {
+fn write(
+    target: Target<'_>,
+    sequence_indices: &SequenceIndices,
+    storage: &ReplayStorage,
+    column: Column,
+) -> Result<()> {
     match target {
         Target::Numbers(numbers) => sequence_indices.read(storage, column, numbers),
         Target::Flags(flags) => sequence_indices.read_bools(storage, column, flags),

@@ -1,7 +1,8 @@
 //! `Source`: the storage that transitions are pushed to and sampled from.
 
 use rlox_core::replay::{
-    AnySampler, SampleIndices, Column, TransitionSchema, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, TransitionBatch,
+    AnySampler, Column, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
+    TransitionSchema,
 };
 use rlox_core::{Error, FieldMut, Pcg64, Result};
 

@@ -15,7 +15,7 @@ use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use rlox_core::{Result as CoreResult, InterruptCheck};
+use rlox_core::{InterruptCheck, Result as CoreResult};
 
 use crate::alloc::with_capacity;
 use crate::error::to_py;
@@ -109,7 +109,9 @@ impl Guard {
         }
         let (thread, mut borrows) = (this_thread(), lock_borrows());
         let overlaps = |borrow: &&ActiveBorrow| {
-            (writes || borrow.writes) && addresses.start < borrow.addresses.end && borrow.addresses.start < addresses.end
+            (writes || borrow.writes)
+                && addresses.start < borrow.addresses.end
+                && borrow.addresses.start < addresses.end
         };
         if let Some(borrow) = borrows.iter().find(overlaps) {
             let name = borrow.argument;
@@ -187,7 +189,10 @@ pub(crate) struct Output<'py, T: Element> {
 }
 
 impl<'py, T: Kind> Output<'py, T> {
-    pub(crate) fn try_new(argument: &'static str, array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Result<Self, OutputDefect>> {
+    pub(crate) fn try_new(
+        argument: &'static str,
+        array: &Bound<'py, PyArrayDyn<T>>,
+    ) -> PyResult<Result<Self, OutputDefect>> {
         let array = base_view(array)?;
         // SAFETY: a live array.
         if unsafe { (*array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
@@ -283,7 +288,8 @@ impl DisjointBorrows {
     /// Whether the memory is apart from all that was taken before. Takes it.
     pub(crate) fn try_add<T>(&mut self, (start, len): (*const T, usize)) -> bool {
         let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
-        let is_disjoint = self.ranges[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
+        let is_disjoint =
+            self.ranges[..self.count].iter().all(|other| range.end <= other.start || other.end <= range.start);
         let Some(free) = self.ranges.get_mut(self.count) else { return false };
         (*free, self.count) = (range, self.count + 1);
         is_disjoint
@@ -353,7 +359,8 @@ pub(crate) fn find_element<S: Copy + Sync + Send>(
     // Who looks converts them next: where a copy is out of the question, so is the look.
     drop(with_capacity::<f32>(view.len()).map_err(to_py)?);
     let mut first = None;
-    let mut search = |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| predicate(**x)).copied());
+    let mut search =
+        |view: ArrayView<'_, S, IxDyn>| first = first.or_else(|| view.iter().find(|x| predicate(**x)).copied());
     detach(py, || interruptible_scan(view, &mut InterruptCheck::default(), &mut search)).map_err(to_py)?;
     Ok(first)
 }

@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rlox_core::{Error, Result, InterruptCheck};
+use rlox_core::{Error, InterruptCheck, Result};
 
 use crate::error::to_py;
-use crate::sync::gil::{ShortCall, is_alone, detach, may_handle_signals, may_wait, this_process, this_thread};
+use crate::sync::gil::{ShortCall, detach, is_alone, may_handle_signals, may_wait, this_process, this_thread};
 
 /// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
 const MAX_WAIT_AFTER_FORK: Duration = Duration::from_millis(500);
@@ -31,7 +31,11 @@ pub(crate) fn run_locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -
 }
 
 /// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
-pub(crate) fn run_locked_with<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce(bool) -> Result<R> + Send) -> PyResult<R> {
+pub(crate) fn run_locked_with<R: Send>(
+    py: Python<'_>,
+    long: bool,
+    f: impl FnOnce(bool) -> Result<R> + Send,
+) -> PyResult<R> {
     if long || !is_alone(py) {
         return detach(py, || f(true)).map_err(to_py);
     }
@@ -63,7 +67,13 @@ impl Drop for OwnerGuard<'_> {
 
 impl LockState {
     pub(crate) fn new(name: &'static str, reopen: &'static str) -> Self {
-        Self { owner: AtomicUsize::new(0), owner_process: AtomicUsize::new(0), process: std::process::id(), name, reopen }
+        Self {
+            owner: AtomicUsize::new(0),
+            owner_process: AtomicUsize::new(0),
+            process: std::process::id(),
+            name,
+            reopen,
+        }
     }
 
     /// Notes that this thread alone has the lock.

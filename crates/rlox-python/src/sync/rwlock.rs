@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use rlox_core::Result;
 
 use crate::error::to_py;
-use crate::sync::cell::{LockState, try_guard, run_locked_with};
+use crate::sync::cell::{LockState, run_locked_with, try_guard};
 use crate::sync::gil::{detach, this_thread};
 
 pub(crate) struct FairRwLock<T> {

@@ -3,7 +3,7 @@
 use super::MmapReplayBuffer;
 use super::file::Disk;
 use crate::interrupt::InterruptCheck;
-use crate::replay::state::{key, number, number_field, invalid_field};
+use crate::replay::state::{invalid_field, key, number, number_field};
 use crate::{DType, Error, Field, FieldData, Result};
 
 const HINT: &str = "keep a copy of the file beside what was saved, or go on without it";

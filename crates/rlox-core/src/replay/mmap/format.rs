@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::timeline::Timeline;
-use crate::replay::batch::{copy, unknown_column, dtype_mismatch, for_each_piece};
+use crate::replay::batch::{copy, dtype_mismatch, for_each_piece, unknown_column};
 use crate::replay::schema::{RowLayout, count, row_bytes};
-use crate::replay::{Column, TransitionSchema, FieldSpec, TransitionBatch};
+use crate::replay::{Column, FieldSpec, TransitionBatch, TransitionSchema};
 use crate::{DType, Error, FieldMut, Result, check_len};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
@@ -212,7 +212,13 @@ impl Record {
     }
 
     /// Copies a column of records, `[B, ...]`.
-    pub(super) fn read(&self, schema: &TransitionSchema, records: &[u8], column: Column, out: FieldMut<'_>) -> Result<()> {
+    pub(super) fn read(
+        &self,
+        schema: &TransitionSchema,
+        records: &[u8],
+        column: Column,
+        out: FieldMut<'_>,
+    ) -> Result<()> {
         let (dtype, offset, width) = self.place(schema, column)?;
         if out.dtype() != dtype {
             return Err(dtype_mismatch(dtype, out.dtype()));
@@ -226,7 +232,13 @@ impl Record {
     }
 
     /// The same of a column of booleans.
-    pub(super) fn read_bools(&self, schema: &TransitionSchema, records: &[u8], column: Column, out: &mut [bool]) -> Result<()> {
+    pub(super) fn read_bools(
+        &self,
+        schema: &TransitionSchema,
+        records: &[u8],
+        column: Column,
+        out: &mut [bool],
+    ) -> Result<()> {
         let (dtype, offset, width) = self.place(schema, column)?;
         if dtype != DType::Bool {
             return Err(dtype_mismatch(dtype, DType::Bool));

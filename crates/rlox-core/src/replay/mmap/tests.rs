@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::replay::tests::pressed;
-use crate::replay::{SampleIndices, Column, FieldSpec, ReplayBuffer, SampledBatch};
+use crate::replay::{Column, FieldSpec, ReplayBuffer, SampleIndices, SampledBatch};
 use crate::testing::assert_rejects;
 use crate::{DType, FieldMut, Mismatch, Pcg64};
 
@@ -38,7 +38,8 @@ impl Faults {
 }
 
 fn layout() -> TransitionSchema {
-    let mut layout = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+    let mut layout =
+        TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
     layout.extra.push(FieldSpec::new("cost", &[], DType::F64));
     layout
 }

@@ -69,7 +69,8 @@ mod tests {
         let third = second.with_branch(6, 60, 1);
         assert_eq!([5, 6, 7, 100].map(|rows| third.number_at(rows)), [0, 50, 60, 60]);
         assert_eq!(third.with_branch(5, 51, 1).number_at(6), 51);
-        let many = (1..=Timeline::MAX_BRANCHES + 1).fold(first, |it, turn| it.with_branch(turn * 10, turn as u64, 1000));
+        let many =
+            (1..=Timeline::MAX_BRANCHES + 1).fold(first, |it, turn| it.with_branch(turn * 10, turn as u64, 1000));
         assert_eq!([10, 11, 20, 21, 30, 31, 41].map(|rows| many.number_at(rows)), [0, 1000, 1000, 1000, 1000, 3, 4]);
         assert_eq!(many.number_at(1000), Timeline::MAX_BRANCHES as u64 + 1);
         let mut bytes = [0; Timeline::LEN];

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_gae_batched, compute_gae_time_major,
-    compute_returns, compute_vtrace,
+    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_gae_batched,
+    compute_gae_time_major, compute_returns, compute_vtrace,
 };
 
 const NAN: f64 = f64::NAN;
@@ -34,7 +34,8 @@ fn termination_bootstraps_nothing_and_cuts_the_sum() {
 
 #[test]
 fn truncation_bootstraps_the_final_observation_and_cuts_the_sum() {
-    let ends = EpisodeEnds { terminated: &[false, false], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
+    let ends =
+        EpisodeEnds { terminated: &[false, false], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     // delta_0 = 1 + 0.5 * 6 - 2.
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [2.0, 3.0]);
 }

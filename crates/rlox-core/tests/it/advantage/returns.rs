@@ -110,7 +110,8 @@ fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64
         let [exact_rewards, exact_values, exact_finals] =
             [&rewards, &values, &finals].map(|x| x.iter().map(|x| wide(*x)).collect::<Vec<f64>>());
         let truncation = Some(&truncated[..]);
-        let ends = EpisodeEnds { terminated: &terminated, truncated: truncation, final_values: Some(&exact_finals[..]) };
+        let ends =
+            EpisodeEnds { terminated: &terminated, truncated: truncation, final_values: Some(&exact_finals[..]) };
         let (mut advantages, mut expected) = (finals.clone(), finals.clone());
         let exact_last = last[first].into();
         compute_gae(&exact_rewards, &exact_values, ends, exact_last, gamma, lambda, &mut advantages, &mut expected)?;
@@ -133,7 +134,8 @@ fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64
     let (rewards, values, finals) = (column(|r| r.0), column(|r| r.1), column(|r| r.2));
     let terminated: Vec<bool> = rows.iter().map(|r| r.3).collect();
     let truncated: Vec<bool> = rows.iter().map(|r| r.4).collect();
-    let ends = EpisodeEnds { terminated: &terminated, truncated: Some(&truncated[..]), final_values: Some(&finals[..]) };
+    let ends =
+        EpisodeEnds { terminated: &terminated, truncated: Some(&truncated[..]), final_values: Some(&finals[..]) };
     let mut returns = finals.clone();
     compute_lambda_returns_time_major(&rewards, &values, ends, n, &last, gamma, lambda, &mut returns)?;
     for (got, expected) in returns.into_iter().zip(grid) {

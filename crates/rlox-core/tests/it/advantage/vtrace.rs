@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rlox_core::compute_vtrace_time_major;
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_lambda_returns, compute_vtrace};
+use rlox_core::{
+    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_lambda_returns, compute_vtrace,
+};
 
 const NAN: f64 = f64::NAN;
 const INFINITY: f64 = f64::INFINITY;
@@ -55,7 +57,8 @@ fn termination_bootstraps_nothing_and_cuts_the_trace() {
 
 #[test]
 fn truncation_bootstraps_the_final_observation_and_cuts_the_trace() {
-    let ends = EpisodeEnds { terminated: &[false; 2], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
+    let ends =
+        EpisodeEnds { terminated: &[false; 2], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], ends, 4.0, HALF);
     assert_eq!((vs, pg), (vec![4.0, 4.0], vec![2.0, 3.0]));
     let ends = EpisodeEnds { terminated: &[false], truncated: Some(&[true]), final_values: Some(&[6.0]) };
@@ -142,7 +145,9 @@ fn bad_input_is_named_before_anything_is_written() {
     rejects((Error::Shape, "values", "3"), |v, p| compute_vtrace(x, x, &x[..3], none, 0.0, HALF, v, p));
     rejects((Error::Shape, "vs", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, &mut v[..2], p));
     rejects((Error::Shape, "pg_advantages", "2"), |v, p| compute_vtrace(x, x, x, none, 0.0, HALF, v, &mut p[..2]));
-    rejects((Error::Shape, "terminated", "1"), |v, p| compute_vtrace(x, x, x, EpisodeEnds::dones(&[true]), 0.0, HALF, v, p));
+    rejects((Error::Shape, "terminated", "1"), |v, p| {
+        compute_vtrace(x, x, x, EpisodeEnds::dones(&[true]), 0.0, HALF, v, p)
+    });
     let missing = rejects((Error::Shape, "final_values", "none"), |v, p| compute_vtrace(x, x, x, cut, 0.0, HALF, v, p));
     assert_eq!(missing.at.row, Some(2));
     let rows = rejects((Error::Shape, "rewards", "4"), |v, p| {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use rlox_core::replay::{Hindsight, HindsightReplayBuffer, TransitionSchema, NStep, FieldSpec, Replay, ReplayStorage};
-use rlox_core::replay::{SampledBatch, TransitionBatch, Strategy as Goals};
+use rlox_core::replay::{FieldSpec, Hindsight, HindsightReplayBuffer, NStep, Replay, ReplayStorage, TransitionSchema};
+use rlox_core::replay::{SampledBatch, Strategy as Goals, TransitionBatch};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64};
 
@@ -122,7 +122,10 @@ fn what_makes_no_sense_is_refused() {
     assert!(buffer(4, 1, Goals::Future, 4).with_n_step(NStep { n: 3, gamma: 0.9 }).is_err());
     assert!(Goals::from_name("past").is_err());
     let part = |name: &str, width| FieldSpec::new(name, &[width], DType::F32);
-    let layout = TransitionSchema { obs: vec![part("a", 1), part("b", 2)], ..TransitionSchema::new(part("a", 1), part("actions", 1)) };
+    let layout = TransitionSchema {
+        obs: vec![part("a", 1), part("b", 2)],
+        ..TransitionSchema::new(part("a", 1), part("actions", 1))
+    };
     let storage = ReplayStorage::new(4, 1, layout).unwrap();
     for parts in [(0, 1), (0, 2), (1, 1)] {
         assert!(Hindsight::new(&storage, parts, Goals::Future, 4).is_err());

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rlox_core::replay::{ExperienceRecord, TransitionSchema, MmapReplayBuffer, FieldSpec, SampledBatch, TransitionBatch};
+use rlox_core::replay::{
+    ExperienceRecord, FieldSpec, MmapReplayBuffer, SampledBatch, TransitionBatch, TransitionSchema,
+};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64, Result};
 use tempfile::TempDir;
@@ -150,7 +152,11 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     };
     assert_rejects(buffer.push_batch(&steps), Error::Config, "next_obs");
     let broken = [FieldData::F32(&[f32::NAN; DIM])];
-    assert_rejects(buffer.push_batch(&TransitionBatch { next_obs: Some(&broken), ..steps }), Error::NotFinite, "next_obs");
+    assert_rejects(
+        buffer.push_batch(&TransitionBatch { next_obs: Some(&broken), ..steps }),
+        Error::NotFinite,
+        "next_obs",
+    );
     let steps = TransitionBatch { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
     assert_rejects(buffer.push_batch(&steps), Error::NotFinite, "obs");
     let rejected = assert_rejects(buffer.sample_into(&mut batch, 6, 0), Error::Config, "batch_size");

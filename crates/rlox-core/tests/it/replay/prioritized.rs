@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rlox_core::replay::{
-    TransitionSchema, FieldSpec, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, TransitionBatch,
+    FieldSpec, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, TransitionBatch,
+    TransitionSchema,
 };
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{DType, Error, FieldData, Pcg64};

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, ResetOptions, Result, Seeds, EnvSnapshot};
+use rlox_core::{Checkpoint, EnvSnapshot, ResetOptions, Result, Seeds};
 use serde_json::Value;
 
-use super::settings::{self, ON_POLICY, ConfigMap};
-use super::{CheckpointInfo, COUNTERS, ENVIRONMENT, LoadedState, read_networks, named_streams, in_section};
+use super::settings::{self, ConfigMap, ON_POLICY};
+use super::{COUNTERS, CheckpointInfo, ENVIRONMENT, LoadedState, in_section, named_streams, read_networks};
 use crate::ActorCritic;
 use crate::alloc::resize;
 use crate::train::{AsyncOnPolicy, Episodes, ImpalaConfig, OnPolicyAlgorithm};
@@ -30,7 +30,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// fn trainer(seed: u64) -> Result<Impala<PolicyNetworks<Mlp>>> {
     ///     let env: Box<dyn VectorEnv> = Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?);
     ///     let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng);
-    ///     Impala::new(vec![env], make, ImpalaConfig::default(), Ahead { max_lag: 0, lockstep: true }, seed)
+    ///     Impala::new(vec![env], make, ImpalaConfig::default(), Ahead { max_staleness: 0, deterministic: true }, seed)
     /// }
     ///
     /// let folder = std::env::temp_dir().join(format!("rlox-impala-{}", std::process::id()));
@@ -74,7 +74,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// [`AsyncOnPolicy::resume`] goes on from there.
     ///
     /// Actors begin new rollouts with the weights that were loaded, and the bound of their staleness holds from there on. Where
-    /// the checkpoint does not say where environments stand, or the bound is not 0 in lockstep, they begin new episodes;
+    /// the checkpoint does not say where environments stand, or the bound is not 0 in deterministic, they begin new episodes;
     /// lockstep is still repeatable. Actors whose environments are elsewhere ([`rlox_core::Collect::state`]) go on with the
     /// episodes they are in.
     ///
@@ -112,7 +112,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         self.collector.restart_from(rollouts, self.policy.tensors(), all.iterations.clone())?;
         self.streams = all;
         self.seed = counters.seed.unwrap_or(self.seed);
-        (self.timesteps, self.updates, self.run, self.staleness) = (counters.timesteps, counters.updates, counters.run, 0);
+        (self.timesteps, self.updates, self.run, self.staleness) =
+            (counters.timesteps, counters.updates, counters.run, 0);
         self.episodes = Episodes::new(counters.episodes, counters.recent);
         Ok(())
     }
@@ -212,7 +213,11 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let mut config_map = self.config.config_map();
         config_map.extend(settings::actors(self.num_actors, self.staleness_policy));
         config_map.extend(settings::normalization(normalize));
-        config_map.extend(settings::collect_config(envs_per_actor * self.num_actors, *masks, collect_config.sde_sample_freq));
+        config_map.extend(settings::collect_config(
+            envs_per_actor * self.num_actors,
+            *masks,
+            collect_config.sde_sample_freq,
+        ));
         config_map.extend(settings::policy_arch(&self.policy));
         config_map
     }

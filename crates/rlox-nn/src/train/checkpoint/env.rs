@@ -1,6 +1,6 @@
 //! The state of environments, as a member of a checkpoint.
 
-use rlox_core::{Checkpoint, FieldMut, Pcg64, Result, EnvSnapshot};
+use rlox_core::{Checkpoint, EnvSnapshot, FieldMut, Pcg64, Result};
 
 const MEMBER: &str = "environment";
 

@@ -13,8 +13,7 @@ pub(super) fn write(checkpoint: &mut Checkpoint, normalizer: Option<&Normalizer>
     let shapes = array_shapes(obs.mean().len(), returns.len());
     let counts = [[obs.count()], [reward.count()]];
     let arrays = [obs.mean(), obs.var(), &counts[0], reward.mean(), reward.var(), &counts[1], returns];
-    let named: Vec<_> =
-        shapes.iter().zip(arrays).map(|((name, len), array)| (*name, &len[..], array.into())).collect();
+    let named: Vec<_> = shapes.iter().zip(arrays).map(|((name, len), array)| (*name, &len[..], array.into())).collect();
     checkpoint.insert_arrays(MEMBER, &named)
 }
 

@@ -3,12 +3,14 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Error, Pcg64, Result, Space, EnvSnapshot};
+use rlox_core::{Checkpoint, EnvSnapshot, Error, Pcg64, Result, Space};
 use serde_json::{Value, json};
 
-use super::settings::{self, ConfigValue, ConfigMap, number};
-use super::{CheckpointInfo, COUNTERS, LoadedState, check_snapshot, read_networks, restore_envs, named_streams, in_section};
-use crate::train::{Episodes, OffPolicy, OffPolicyUpdateStats, OffPolicyMethod};
+use super::settings::{self, ConfigMap, ConfigValue, number};
+use super::{
+    COUNTERS, CheckpointInfo, LoadedState, check_snapshot, in_section, named_streams, read_networks, restore_envs,
+};
+use crate::train::{Episodes, OffPolicy, OffPolicyMethod, OffPolicyUpdateStats};
 
 const REPLAY: &str = "replay";
 
@@ -81,7 +83,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         let LoadedState { counters, streams, normalizer, snapshot } = info.read(&checkpoint)?;
         check_snapshot(&checkpoint, snapshot.as_ref(), self.env.as_ref())?;
         let learner = self.agent.learner();
-        let progress_state = ProgressState::read(&checkpoint, learner.noise().len(), self.agent.pending_limit(counters.timesteps))?;
+        let progress_state =
+            ProgressState::read(&checkpoint, learner.noise().len(), self.agent.pending_limit(counters.timesteps))?;
         let (networks, optimizer) =
             read_networks(&checkpoint, |it| learner.check_tensors(it), |state| learner.check_optimizer_state(state))?;
         let replay = if has_replay(&checkpoint)? { Some(checkpoint.fields(REPLAY)?) } else { None };
@@ -101,7 +104,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         for ((_, stream), stored) in self.streams.named().into_iter().zip(&mut streams) {
             *stream = stored;
         }
-        let (streams, ProgressState { noise, pending_updates, progress, last_update }) = (streams.collect::<Vec<_>>(), progress_state);
+        let (streams, ProgressState { noise, pending_updates, progress, last_update }) =
+            (streams.collect::<Vec<_>>(), progress_state);
         agent.learner_mut().load(&networks)?;
         agent.learner_mut().load_optimizer_state(&optimizer)?;
         agent.learner_mut().set_noise(&noise)?;
@@ -205,8 +209,9 @@ impl ProgressState {
     fn read(checkpoint: &Checkpoint, noise: usize, pending_limit: f64) -> Result<Self> {
         let counters = checkpoint.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
-            let corrupt =
-                || checkpoint.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()));
+            let corrupt = || {
+                checkpoint.corrupt(COUNTERS, format!("no number in {} to {} as {name:?}", range.start(), range.end()))
+            };
             counters.get(name).and_then(Value::as_f64).filter(|number| range.contains(number)).ok_or_else(corrupt)
         };
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, Result, EnvSnapshot};
+use rlox_core::{Checkpoint, EnvSnapshot, Result};
 
-use super::settings::{self, ON_POLICY, ConfigMap};
-use super::{CheckpointInfo, LoadedState, check_snapshot, read_networks, restore_envs, named_streams};
+use super::settings::{self, ConfigMap, ON_POLICY};
+use super::{CheckpointInfo, LoadedState, check_snapshot, named_streams, read_networks, restore_envs};
 use crate::ActorCritic;
 use crate::train::trainer::Collector;
 use crate::train::{Episodes, OnPolicy, OnPolicyAlgorithm};
@@ -65,7 +65,11 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
         let mut config_map = self.config.config_map();
         config_map.extend(settings::normalization(normalize));
         let env = self.collector.env.as_ref();
-        config_map.extend(settings::collect_config(env.num_envs(), env.has_action_masks(), collect_config.sde_sample_freq));
+        config_map.extend(settings::collect_config(
+            env.num_envs(),
+            env.has_action_masks(),
+            collect_config.sde_sample_freq,
+        ));
         config_map.extend(settings::policy_arch(&self.policy));
         config_map
     }

@@ -1,6 +1,6 @@
 //! ConfigMap as checkpoints tell of them: by the names that the Python package has for them.
 
-use rlox_core::{StalenessPolicy, Checkpoint, Error, NormalizerOptions, Result};
+use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, StalenessPolicy};
 use serde_json::{Map, Value, json};
 
 use crate::optimizer::{ALPHA, BETAS, EPS, ON_POLICY_EPS};
@@ -90,7 +90,8 @@ impl ConfigValue {
             (Self::Double(x), Some(stored)) => stored == *x,
             (Self::Auto(x), None) => value.as_str().and_then(parse_auto) == Some(*x),
             (Self::Several(config_map), None) => value.as_object().is_some_and(|entries| {
-                let entry_matches = |(name, expected): &(&str, Self)| entries.get(*name).is_some_and(|saved| expected.matches(saved));
+                let entry_matches =
+                    |(name, expected): &(&str, Self)| entries.get(*name).is_some_and(|saved| expected.matches(saved));
                 entries.len() == config_map.len() && config_map.iter().all(entry_matches)
             }),
             _ => self.to_json() == *value,
@@ -150,8 +151,8 @@ fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
         "clip_reward" => ConfigValue::Double(clip_reward),
         "normalize_epsilon" => ConfigValue::Double(epsilon),
         "num_actors" => ConfigValue::Count(1),
-        "max_lag" => ConfigValue::Count(0),
-        "lockstep" => ConfigValue::Flag(true),
+        "max_staleness" => ConfigValue::Count(0),
+        "deterministic" => ConfigValue::Flag(true),
         _ => return None,
     })
 }
@@ -160,7 +161,8 @@ fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
 /// told where policy and values have the same.
 pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     let Some(PolicyArch { policy, value, activation, shared_trunk, use_sde }) = policy.arch() else { return vec![] };
-    let mut config_map = vec![("shared_trunk", ConfigValue::Flag(shared_trunk)), ("use_sde", ConfigValue::Flag(use_sde))];
+    let mut config_map =
+        vec![("shared_trunk", ConfigValue::Flag(shared_trunk)), ("use_sde", ConfigValue::Flag(use_sde))];
     config_map.extend(activation.map(|activation| ("activation", ConfigValue::Word(activation.name()))));
     config_map.extend((policy == value).then_some(("net_arch", ConfigValue::Widths(policy))));
     config_map
@@ -196,11 +198,15 @@ pub(in crate::train) fn actor_critic_arch(
 const ARCH_KEYS: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 
 /// The names in [`actors`].
-const ACTOR_KEYS: [&str; 3] = ["num_actors", "max_lag", "lockstep"];
+const ACTOR_KEYS: [&str; 3] = ["num_actors", "max_staleness", "deterministic"];
 
 /// Who collects, and how far ahead of the learner.
 pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> ConfigMap {
-    let values = [ConfigValue::Count(num_actors), ConfigValue::Count(staleness_policy.max_staleness), ConfigValue::Flag(staleness_policy.deterministic)];
+    let values = [
+        ConfigValue::Count(num_actors),
+        ConfigValue::Count(staleness_policy.max_staleness),
+        ConfigValue::Flag(staleness_policy.deterministic),
+    ];
     ACTOR_KEYS.into_iter().zip(values).collect()
 }
 
@@ -212,7 +218,7 @@ pub(super) fn check(config_map: &ConfigMap, checkpoint: &Checkpoint, defaults: D
     for (name, ours) in config_map {
         let theirs = match stored.get(*name).filter(|_| !(is_synchronous && ACTOR_KEYS.contains(name))) {
             Some(Value::Null) if *name == "net_arch" => json!(defaults.net_arch),
-            Some(Value::Null) if *name == "max_lag" => stored.get("num_actors").cloned().unwrap_or(json!(1)),
+            Some(Value::Null) if *name == "max_staleness" => stored.get("num_actors").cloned().unwrap_or(json!(1)),
             Some(theirs) => theirs.clone(),
             None => match default_value(name, defaults) {
                 Some(theirs) => theirs.to_json(),
@@ -254,7 +260,8 @@ pub(in crate::train) fn optimizer(optimizer: Optimizer) -> ConfigMap {
 
 pub(super) fn normalization(options: Option<NormalizerOptions>) -> ConfigMap {
     let (obs, reward) = options.map_or((false, false), |options| (options.obs, options.reward));
-    let mut config_map = vec![("normalize_obs", ConfigValue::Flag(obs)), ("normalize_reward", ConfigValue::Flag(reward))];
+    let mut config_map =
+        vec![("normalize_obs", ConfigValue::Flag(obs)), ("normalize_reward", ConfigValue::Flag(reward))];
     if let Some(options) = options.filter(|_| obs || reward) {
         config_map.extend([
             ("clip_obs", ConfigValue::Double(options.clip_obs)),

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use rlox_core::{
-    ActorParts, StalenessPolicy, AsyncCollector, RolloutJob, Collect, Collected, EnvSpec, Error, Pcg64, PipelineStats, Result,
-    Rollout, RolloutBuffer, Seeds, VectorEnv, InterruptCheck,
+    ActorParts, AsyncCollector, Collect, Collected, EnvSpec, Error, InterruptCheck, Pcg64, PipelineStats, Result,
+    Rollout, RolloutBuffer, RolloutJob, Seeds, StalenessPolicy, VectorEnv,
 };
 
 use super::Run;
@@ -129,7 +129,9 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         // Observations, the widest actions there are, and what is always beside them.
         let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
         let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_staleness as u128 + 1);
-        check_available("max_lag", bytes, || format!("{}, with rollouts of {n_steps} steps", staleness_policy.max_staleness))?;
+        check_available("max_staleness", bytes, || {
+            format!("{}, with rollouts of {n_steps} steps", staleness_policy.max_staleness)
+        })?;
         let mut buffers = Vec::new();
         for _ in 0..=staleness_policy.max_staleness {
             buffers.push(Rollout::from_buffer(RolloutBuffer::for_spec(n_steps, num_envs, spec, masks)?));
@@ -140,7 +142,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             reset += num_envs as u64;
         }
         let buffer = || buffers.pop().ok_or(Error::Interrupted);
-        let collector = AsyncCollector::new(actors, staleness_policy, policy.tensors(), streams.iterations.clone(), buffer)?;
+        let collector =
+            AsyncCollector::new(actors, staleness_policy, policy.tensors(), streams.iterations.clone(), buffer)?;
         Ok(Self {
             policy,
             config,
@@ -304,7 +307,8 @@ impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
         }
         streams.renew(job.ticket.seed, env.num_envs())?;
         let actions = &mut streams.actions;
-        let result = collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *config, &mut || stop());
+        let result =
+            collect_transitions(env.as_mut(), policy, actions, &mut rollout.steps, None, *config, &mut || stop());
         rollout.drain(env.as_mut(), known);
         result
     }
@@ -407,10 +411,10 @@ mod tests {
 
     #[test]
     fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
-        for max_lag in [usize::MAX, 1 << 50, 1 << 36] {
-            let staleness_policy = StalenessPolicy { max_staleness: max_lag, deterministic: true };
+        for max_staleness in [usize::MAX, 1 << 50, 1 << 36] {
+            let staleness_policy = StalenessPolicy { max_staleness, deterministic: true };
             let result = Impala::new(vec![env()], make, ImpalaConfig::default(), staleness_policy, 1);
-            assert_rejects(result, Error::Memory, "max_lag");
+            assert_rejects(result, Error::Memory, "max_staleness");
         }
     }
 }

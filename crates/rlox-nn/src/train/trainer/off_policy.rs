@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{EnvSpec, Field, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv, InterruptCheck};
+use rlox_core::{
+    EnvSpec, Field, InterruptCheck, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv,
+};
 
 use super::Run;
 use crate::alloc::resize;
 use crate::train::agent::{OffPolicyAgent, check_autoreset};
 use crate::train::algorithm::Method;
 use crate::train::streams::Streams;
-use crate::train::{Episodes, OffPolicyUpdateStats, EnvInfo};
+use crate::train::{EnvInfo, Episodes, OffPolicyUpdateStats};
 
 /// What an iteration of off-policy training said.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,7 +88,8 @@ impl<A: Method> OffPolicy<A> {
         let learner = Box::new(A::new(config.clone(), networks, spec, n)?);
         let seeds = [streams.iteration(), streams.iteration()];
         let agent = OffPolicyAgent::new(learner, replay_config, &EnvInfo::from_env(env.as_ref()), seeds)?;
-        let options = replay_config.normalize.map(|options| NormalizerOptions { gamma: replay_config.gamma, ..options });
+        let options =
+            replay_config.normalize.map(|options| NormalizerOptions { gamma: replay_config.gamma, ..options });
         let normalizer = options.map(|options| Normalizer::new(n, spec.observation.dim(), options)).transpose()?;
         let empty_replay = agent.replay_state()?;
         Ok(Self {
@@ -196,7 +199,8 @@ impl<A: Method> OffPolicy<A> {
             agent.start(env.as_ref(), normalizer.as_mut())?;
         }
         agent.set_progress_per_step(self.run.progress_per_step())?;
-        let result = agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || interrupt.check().map(|()| false));
+        let result =
+            agent.iterate(env.as_mut(), normalizer.as_mut(), progress, &mut || interrupt.check().map(|()| false));
         episodes.update(env.as_mut());
         result?;
         Ok(self.metrics())

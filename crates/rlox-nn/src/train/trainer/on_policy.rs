@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use rlox_core::profile::{self, Phase};
 use rlox_core::{
-    EnvSpec, Error, FieldData, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds,
-    VectorEnv, InterruptCheck, collect,
+    EnvSpec, Error, FieldData, InterruptCheck, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result,
+    RolloutBuffer, Seeds, VectorEnv, collect,
 };
 
 use super::Run;
@@ -14,7 +14,7 @@ use crate::ActorCritic;
 use crate::alloc::resize;
 use crate::train::streams::Streams;
 use crate::train::{
-    Encoding, Episodes, IterationStreams, UpdateStats, Metrics, Minibatches, ConfigMap, check_share, evaluate_policy,
+    ConfigMap, Encoding, Episodes, IterationStreams, Metrics, Minibatches, UpdateStats, check_share, evaluate_policy,
 };
 
 /// What sets one on-policy method apart: its settings, and how it learns from a rollout.
@@ -320,7 +320,8 @@ impl Collector {
         self.iteration.renew(self.streams.iteration(), self.env.num_envs())?;
         let Self { env, buffer, normalizer, config, iteration, .. } = self;
         let actions = &mut iteration.actions;
-        let result = collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
+        let result =
+            collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
         // Those of a rollout that failed have ended, too.
         self.episodes.update(self.env.as_mut());
         result

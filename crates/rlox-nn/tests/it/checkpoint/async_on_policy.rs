@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    StalenessPolicy, AutoresetMode, RolloutJob, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, Seeds,
-    Space, Step, VecEnv, VectorEnv,
+    AutoresetMode, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, RolloutJob, Seeds,
+    Space, StalenessPolicy, Step, VecEnv, VectorEnv,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, ActorPlan, AsyncOnPolicy, Impala, ImpalaConfig, IterationStreams, OnPolicyAlgorithm, Ppo,
@@ -96,8 +96,8 @@ fn the_loop_and_one_actor_in_turn_with_the_learner_load_each_others() {
 
 #[test]
 fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
-    for (actors, max_lag) in [(1, 1), (2, 3)] {
-        let ahead = StalenessPolicy { max_staleness: max_lag, deterministic: true };
+    for (actors, max_staleness) in [(1, 1), (2, 3)] {
+        let ahead = StalenessPolicy { max_staleness, deterministic: true };
         let scratch = tempfile::tempdir().unwrap();
         let mut first = impala(actors, ahead, 1);
         let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
@@ -118,7 +118,7 @@ fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
                 other.iterate(0.5).unwrap();
                 lags.push(other.staleness());
             }
-            let last: Vec<_> = (0..lags.len() as u64).map(|k| k.min(max_lag as u64)).collect();
+            let last: Vec<_> = (0..lags.len() as u64).map(|k| k.min(max_staleness as u64)).collect();
             assert_eq!(lags, last);
             state(&mut other)
         });
@@ -171,7 +171,7 @@ fn checkpoints_of_other_trainers_are_refused() {
     rejects(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, (Error::Config, "algorithm", "a2c", "impala"));
     rejects(|| impala(3, IN_TURN, 1), &path, setting("num_actors = 3", "2"));
     let ahead = StalenessPolicy { max_staleness: 1, deterministic: true };
-    rejects(|| impala(2, ahead, 1), &path, setting("max_lag = 1", "0"));
+    rejects(|| impala(2, ahead, 1), &path, setting("max_staleness = 1", "0"));
     let more_envs = || {
         let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
         Impala::new(envs, networks, ImpalaConfig::default(), IN_TURN, 1).unwrap()

@@ -9,7 +9,7 @@ use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyAlgorithm, OffPolicyMethod, Priorities, Sac, SacConfig,
     Schedule, Td3, Td3Config,
 };
-use rlox_nn::{Activation, NamedTensors, Optimizer, QNetworks, TdLoss, CriticEnsemble};
+use rlox_nn::{Activation, CriticEnsemble, NamedTensors, Optimizer, QNetworks, TdLoss};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -371,7 +371,10 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
                 |c| c.insert_arrays("environment", &[("states", &[3, 1], [0.0_f64; 3][..].into())]).unwrap(),
                 corrupt("environment", ""),
             ),
-            (|c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
+            (
+                |c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(),
+                corrupt("normalizer", ""),
+            ),
             (|c| fill(c, "optimizer", "actor.step", 0.5), (Error::Config, "optimizer, state", "", "")),
             (
                 |c| fill(c, "networks", "critic_target.qf1.2.bias", f32::NAN),

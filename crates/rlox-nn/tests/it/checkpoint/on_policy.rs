@@ -314,7 +314,10 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
         ),
         (|c| c.manifest["algorithm"] = json!(1), corrupt("algorithm", "")),
         (|c| c.insert_safetensors("networks", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("networks", "")),
-        (|c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(), corrupt("normalizer", "")),
+        (
+            |c| c.insert_arrays("normalizer", &[("obs_mean", &[1], [f64::NAN][..].into())]).unwrap(),
+            corrupt("normalizer", ""),
+        ),
         (
             |c| c.insert_arrays("environment", &[("states", &[4, 1], [0.0_f64; 4][..].into())]).unwrap(),
             corrupt("environment", ""),

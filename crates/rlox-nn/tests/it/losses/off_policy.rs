@@ -6,9 +6,9 @@ use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Error, Pcg64, Result, Space};
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{
-    ActionScaling, ActionValue, Activation, CriticReduction, DeterministicActor, DeterministicPolicy, Discount, Init, Mlp,
-    NamedTensors, Optimizer, QFunction, SquashedGaussian, SquashedPolicy, StochasticPolicy, TdLoss, Temperature,
-    QBatch, CriticEnsemble, CriticBatch,
+    ActionScaling, ActionValue, Activation, CriticBatch, CriticEnsemble, CriticReduction, DeterministicActor,
+    DeterministicPolicy, Discount, Init, Mlp, NamedTensors, Optimizer, QBatch, QFunction, SquashedGaussian,
+    SquashedPolicy, StochasticPolicy, TdLoss, Temperature,
 };
 
 use crate::support::learners::{ACT, DOUBLE, OBS, actor, batch, pair, q_networks, squashed, twin_critics};
@@ -233,13 +233,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
         (QBatch { weights: Some(&[1.0; 5]), ..all }, Error::Shape, "weights", "5", None),
         (QBatch { next_masks: Some(&[false; 12]), ..all }, Error::Action, "next_masks", "none", Some(1)),
         (QBatch { rewards: &[0.0, f32::NAN, 0.0, 0.0], ..all }, Error::NotFinite, "rewards", "NaN", Some(1)),
-        (
-            QBatch { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..all },
-            Error::NotFinite,
-            "weights",
-            "inf",
-            Some(2),
-        ),
+        (QBatch { weights: Some(&[1.0, 1.0, f32::INFINITY, 1.0]), ..all }, Error::NotFinite, "weights", "inf", Some(2)),
         (QBatch { obs: &obs, ..all }, Error::NotFinite, "obs", "NaN", Some(1)),
         (QBatch { next_obs: &next_obs, ..all }, Error::NotFinite, "next_obs", "NaN or infinity", Some(1)),
     ];

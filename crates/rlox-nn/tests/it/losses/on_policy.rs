@@ -3,11 +3,13 @@
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{Actions, ActionsMut, EpisodeEnds, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space, VtraceConfig};
+use rlox_core::{
+    Actions, ActionsMut, EnvSpec, EpisodeEnds, Error, Pcg64, Policy, PolicyOut, Result, Space, VtraceConfig,
+};
 use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Distribution, DistInputs, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
-    PolicyNetworks, Trajectories, VtraceTargets,
+    Activation, ActorCritic, ActorCriticLoss, DistInputs, Distribution, Minibatch, Mlp, NamedTensors, Optimizer,
+    PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets,
 };
 
 const OBS: usize = 3;
