@@ -49,7 +49,7 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
             let $net = &mut net;
             let got = $call;
             let $net = &mut built_in;
-            alike(got, $call, stringify!($call));
+            assert_same_error(got, $call, stringify!($call));
         }};
     }
     let (y, h, workspace) = (&mut [0.0; 4], &mut [0.0; 16], &mut Workspace::default());

@@ -37,7 +37,7 @@ impl Courier {
             action: Space::discrete(4),
             max_episode_steps: Some(60),
         };
-        Ok(Self { at: [0; 2], parcel: [0; 2], door: [0; 2], carries: false, size as i64, spec })
+        Ok(Self { at: [0; 2], parcel: [0; 2], door: [0; 2], carries: false, size: size as i64, spec })
     }
 
     fn goal(&self) -> Cell {
