@@ -120,8 +120,8 @@ def evaluate_policy(
     if reward_threshold is not None:
         reward_threshold = check_float("reward_threshold", reward_threshold, fix="pass a number")
     if not hasattr(model, "predict"):
-        expected = "a model with predict()"
-        raise ArgumentTypeError("model", expected, short_repr(model), "pass the model")
+        got = short_repr(model)
+        raise ArgumentTypeError("model", "a model with predict()", got, "pass the model")
     check_environment(env)
     envs = make_vec(env, None)
     space, expected = envs.single_observation_space, getattr(model, "observation_space", None)

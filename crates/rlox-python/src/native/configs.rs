@@ -163,7 +163,7 @@ pub(super) fn dqn(settings: &ConfigDict<'_, '_>) -> PyResult<DqnConfig> {
             exploration_fraction: settings.double("exploration_fraction")?,
             exploration_initial_eps: settings.number("exploration_initial_eps")?,
             exploration_final_eps: settings.number("exploration_final_eps")?,
-            prioritized,
+            prioritized: prioritized,
         }
     ))
 }
@@ -179,7 +179,7 @@ pub(super) fn sac(settings: &ConfigDict<'_, '_>) -> PyResult<SacConfig> {
         settings,
         SacConfig {
             target_update_interval: settings.count("target_update_interval")?,
-            ent_coef,
+            ent_coef: ent_coef,
             action_noise: noise(settings)?,
             use_sde: settings.switch("use_sde")?,
             sde_sample_freq: settings.index("sde_sample_freq")?,
