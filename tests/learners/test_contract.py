@@ -199,12 +199,12 @@ def rollout():
 @pytest.mark.parametrize(
     ("name", "where", "env", "step", "hint"),
     [
-        ("obs", (2, 1), 1, 12, "look at the environment"),
-        ("rewards", (0, 1), 1, 10, "look at the environment"),
-        ("log_probs", (1, 0), 0, 11, "go back to a checkpoint"),
-        ("values", (2, 1), 1, 12, "go back to a checkpoint"),
-        ("last_values", (1,), 1, 13, "go back to a checkpoint"),
-        ("final_values", (0,), 0, 11, "go back to a checkpoint"),
+        ("obs", (2, 1), 1, 12, "check the environment"),
+        ("rewards", (0, 1), 1, 10, "check the environment"),
+        ("log_probs", (1, 0), 0, 11, "resume from a checkpoint"),
+        ("values", (2, 1), 1, 12, "resume from a checkpoint"),
+        ("last_values", (1,), 1, 13, "resume from a checkpoint"),
+        ("final_values", (0,), 0, 11, "resume from a checkpoint"),
     ],
 )
 def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
