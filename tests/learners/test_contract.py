@@ -90,10 +90,10 @@ def test_streams_must_be_whole_and_those_of_the_learner(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
-        with refuses(ArgumentError, "streams", expected="those of a"):
+        with refuses(ArgumentError, "streams", expected="the streams a"):
             streams_from_states(states, ["a"])
     change(state)
-    with refuses(ArgumentError, "streams", expected="a PCG64's state"):
+    with refuses(ArgumentError, "streams", expected="a PCG64 state"):
         stream_from_state(state)
 
 
