@@ -140,7 +140,7 @@ ERRORS = [
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
     ("presets ppp", 2, ["ALGORITHM: expected one that has presets", "did you mean 'ppo'?"]),
-    ("presets ppo CartPole", 2, ["env_id: expected one that has a preset", "'CartPole-v1'"]),
+    ("presets ppo CartPole", 2, ["env_id: expected an environment with a preset", "'CartPole-v1'"]),
     ("envs CartPole-v1", 2, ["Unrecognized options: CartPole-v1"]),
 ]
 
