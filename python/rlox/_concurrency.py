@@ -36,7 +36,7 @@ class CallGuard:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process was forked from the process that created the lock."""
+        """True if this process was forked from the process that created the lock."""
         return os.getpid() != self._pid
 
     def __enter__(self) -> None:

@@ -34,7 +34,7 @@ class StructuredError(Exception):
         row: Index of the row of a batch, or of the step in a rollout.
         column: Index of the number within a flattened row of a batch.
         index: Index in a flat array or a list.
-        step: Number of steps that the environment made before the error.
+        step: Number of the step of that environment.
         timesteps: Number of steps of all environments together.
         section: Section of a file, a state or a list of arguments, or the name of one array.
         worker: Address of the worker that raised the error.

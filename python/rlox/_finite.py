@@ -59,7 +59,7 @@ def check_finite_array(name: str, array: npt.NDArray[Any], steps_before: int) ->
     Args:
         name: Name of the array: "obs", "rewards", or an output of the policy.
         array: One row per step and environment, (T, N, ...).
-        steps_before: Number of steps that each environment made before those of `array`.
+        steps_before: Number of steps that each environment took before those of `array`.
 
     Raises:
         NonFiniteError: A number is NaN or infinite.
@@ -94,7 +94,7 @@ def check_finite_rollout(
         buffer: A full buffer.
         last_values: Values of `buffer.last_obs`, (N,).
         final_values: Values of `buffer.final_obs`, (k,), or None if no episode was truncated.
-        steps_before: Number of steps that each environment made before those in the buffer.
+        steps_before: Number of steps that each environment took before those in the buffer.
 
     Raises:
         NonFiniteError: A number is NaN or infinite.
@@ -116,7 +116,7 @@ def check_finite_policy(
     Args:
         outputs: Actions, log_probs and values, (N, ...) each; may end early or be empty.
         parameters: Parameters of the policy by name.
-        step: Number of steps that each environment made before the failure.
+        step: Number of steps that each environment took before the failure.
 
     Raises:
         NonFiniteError: A number is NaN or infinite. Outputs are checked before parameters.

@@ -405,7 +405,7 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
         fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
         raise ArgumentError("action space", f"a Box for {name}", str(space), f"use {fix}")
     if not real:
-        # tanh-squashed actions almost never come close enough to the bounds to round to them.
+        # tanh-squashed actions are almost never so close to a bound that they round to it.
         raise ArgumentError(
             "action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C"
         )

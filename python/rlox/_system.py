@@ -72,7 +72,7 @@ def vector_units() -> list[str] | None:
 
 
 def check_memory(argument: str, value: object, needed: int) -> None:
-    """Check that enough memory is free.
+    """Check that a number of bytes is free.
 
     Args:
         argument: Name of the argument that determines the memory.

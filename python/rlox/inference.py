@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """Trained policy, as `load` returns it. It can be passed to `rlox.evaluation.evaluate`.
+    """Trained policy, as `load` returns it. `rlox.evaluation.evaluate` accepts such a policy.
 
     Attributes:
         algorithm: "ppo", "a2c", "impala", "dqn", "sac" or "td3".

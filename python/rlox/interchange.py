@@ -31,7 +31,7 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
             observations: with four frames, they need about eight times the memory.
 
     Returns:
-        Table with one row per transition. It has the columns of `sample`, with "obs.key" and
+        Table with one row per transition. The columns are those of `sample`, with "obs.key" and
         "next_obs.key" for Dict observations, and two more:
 
         - `env`: index of the environment
@@ -134,9 +134,9 @@ def from_arrow(
 ) -> ReplayBuffer:
     """Create a replay buffer with the transitions of a `pyarrow.Table`.
 
-    Two consecutive rows of an environment are steps of one episode if the next observation of the
-    first equals the observation of the second, the first neither terminates nor truncates, and its
-    `continues` is not False.
+    Two consecutive rows of an environment are steps of one episode under three conditions. The next
+    observation of the first row equals the observation of the second. The first row does not end an
+    episode. Its `continues` is not False.
 
     Args:
         table: Table from `to_arrow`, or another table with the columns obs, next_obs, actions,
