@@ -104,7 +104,7 @@ def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     rounded = Answer(spaces.Box(0, 3, (2,), np.int64))
     trainer = trainers.PPOTrainer(lambda: rounded, 1, runs_dir=None, num_envs=1, n_steps=8)
-    with refuses(ArgumentError, "action space", expected="a Box of real numbers"):
+    with refuses(ArgumentError, "action space", expected="a floating-point Box"):
         exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     assert not any(tmp_path.iterdir())
 

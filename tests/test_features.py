@@ -227,8 +227,8 @@ PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
         (spaces.MultiDiscrete([2, 9]), [[0, 8], [2, 0]], "obs", "integers in [0, 2)", 1),
         (spaces.MultiBinary(2), [[0, 1], [1, 3]], "obs", "integers in [0, 2)", 1),
         (spaces.Dict(a=spaces.Discrete(2)), {"a": [9]}, "obs['a']", "integers in [0, 2)", 0),
-        (SPACES["nested"], PARTIAL, "obs['body']['joints']", "it in the observation", None),
-        (spaces.Dict({}), {}, "observation space", "one with parts", None),
+        (SPACES["nested"], PARTIAL, "obs['body']['joints']", "a value in the observation", None),
+        (spaces.Dict({}), {}, "observation space", "a space with parts", None),
     ],
     ids=range(6),
 )

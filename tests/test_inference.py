@@ -80,7 +80,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_rejected(tmp_path):
     write_checkpoint(tmp_path / "other", {"algorithm": "sarsa"}, {})
     with pytest.raises(ArgumentError) as raised:
         rlox.load(tmp_path / "other")
-    assert raised.value.got == "one of 'sarsa'"
+    assert raised.value.got == "a checkpoint of 'sarsa'"
 
 
 @pytest.mark.parametrize(

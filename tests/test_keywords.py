@@ -8,7 +8,7 @@ from support.refusals import expect_refusal, refusals
 def test_hint_names_close_names_else_all():
     assert hint("nsteps", ["gamma", "n_steps"]) == "did you mean 'n_steps'?"
     assert hint("cartpole", ["CartPole-v0", "CartPole-v1"]) == "did you mean 'CartPole-v1'?"
-    assert hint("zzz", ["gamma", "n_steps"]) == "there are gamma, n_steps"
+    assert hint("zzz", ["gamma", "n_steps"]) == "choose from gamma, n_steps"
     assert hint("zzz", ["gamma", "n_steps"], "see the docs") == "see the docs"
 
 

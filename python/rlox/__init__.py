@@ -1,8 +1,8 @@
-"""Reinforcement learning with a Rust data plane and a Python control plane.
+"""Reinforcement learning with a Rust core and a Python interface.
 
-Environments, rollout buffers, advantage kernels and training with small networks are native and
-need only NumPy, Gymnasium and safetensors. PyTorch (``pip install 'rlox[torch]'``) is imported
-where it is what trains.
+Environments, rollout buffers, advantage estimators and the training of small networks are native
+code and need only NumPy, Gymnasium and safetensors. PyTorch (``pip install 'rlox[torch]'``) is
+imported only when a learner uses it.
 
 >>> import rlox
 >>> env = rlox.VecEnv(n=8, seed=42, env_id="CartPole-v1")
@@ -114,7 +114,7 @@ _LAZY_FUNCTIONS = {"load": "rlox.inference", "train_many": "rlox.experiments"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import trainers and algorithms when they are first used: ``import rlox`` stays light."""
+    """Import trainers and algorithms at their first use, so that ``import rlox`` stays fast."""
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name]), name)
     if name in _LAZY:

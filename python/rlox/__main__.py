@@ -1,4 +1,4 @@
-"""`python -m rlox`: the command line, as `rlox`."""
+"""Entry point of `python -m rlox`, which is the same as the command `rlox`."""
 
 import sys
 

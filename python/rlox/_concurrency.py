@@ -1,4 +1,4 @@
-"""Locks for objects that several threads use, and Ctrl-C that stops runs in order."""
+"""Locks for objects that several threads share, and graceful handling of Ctrl-C."""
 
 import functools
 import logging
@@ -19,10 +19,10 @@ _current = threading.local()
 
 
 class CallGuard:
-    """Re-entrant lock of an environment, for the process that made the environment.
+    """Re-entrant lock of an environment, usable only in the process that created the lock.
 
     Raises:
-        rlox.ClosedError: On entering, in a child process that was forked after the lock was made.
+        ClosedError: A forked child process enters a lock that its parent created.
 
     >>> guard = CallGuard()
     >>> with guard, guard:
@@ -32,20 +32,20 @@ class CallGuard:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self.in_call = False  # whether the thread that holds the lock runs the environment's code
+        self.in_call = False  # True while the thread that holds the lock is in the environment
 
     @property
     def inherited(self) -> bool:
-        """Whether this process was forked from the process that made the lock."""
+        """True if this process was forked from the process that created the lock."""
         return os.getpid() != self._pid
 
     def __enter__(self) -> None:
         if self.inherited:  # threads that hold the lock do not exist in a forked child
             raise ClosedError(
                 "env",
-                "one made in this process",
-                "one made before this process was forked",
-                "make it here, or start processes with multiprocessing's 'spawn' method",
+                "an environment created in this process",
+                "an environment created before this process was forked",
+                "create it here, or start processes with the 'spawn' method of multiprocessing",
             )
         self._lock.acquire()
 
@@ -53,7 +53,7 @@ class CallGuard:
         self._lock.release()
 
     def __reduce__(self) -> tuple[type["CallGuard"], tuple[()]]:
-        """Give copies of the environment a lock of their own."""
+        """Give each copy of the environment a new lock."""
         return CallGuard, ()
 
 
@@ -65,7 +65,7 @@ S = TypeVar("S", bound=_Guarded)
 
 
 def synchronized(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Make a method wait until no other thread runs a synchronized method of the same object."""
+    """Decorate a method to run in one thread at a time, per object, under the object's `_guard`."""
 
     @functools.wraps(method)
     def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -76,23 +76,24 @@ def synchronized(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate
 
 
 class InterruptScope:
-    """Runs of several threads that stop together.
+    """Group of runs in several threads that stop together.
 
-    >>> scope, stopped = InterruptScope(), []
-    >>> with scope.active(), stop_on_interrupt(lambda: stopped.append(True)):
+    >>> scope = InterruptScope()
+    >>> calls = []
+    >>> with scope.active(), stop_on_interrupt(lambda: calls.append("stop")):
     ...     scope.stop()
-    >>> stopped, scope.stop_requested
-    ([True], True)
+    >>> calls, scope.stop_requested
+    (['stop'], True)
     """
 
     def __init__(self) -> None:
-        # Re-entrant: a signal handler may stop the scope in the middle of a call.
+        # Re-entrant because a signal handler may call `stop` while this thread holds the lock.
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
         self.stop_requested = False
 
     def stop(self) -> None:
-        """Stop all runs of the scope, and those that begin later."""
+        """Stop all runs of the scope, including runs that start later."""
         with self._lock:
             self.stop_requested = True
             for callback in self._callbacks:
@@ -100,7 +101,7 @@ class InterruptScope:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Add the runs that this thread begins within the context to the scope."""
+        """Add the runs that this thread starts within the context to the scope."""
         _current.scope = self
         try:
             yield
@@ -109,7 +110,7 @@ class InterruptScope:
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` when the scope stops within the context."""
+        """Call `callback` if the scope stops within the context or has stopped before."""
         with self._lock:
             self._callbacks.append(callback)
             if self.stop_requested:
@@ -123,10 +124,11 @@ class InterruptScope:
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first Ctrl-C within the context; the second one acts as before.
+    """Call `stop` on the first Ctrl-C within the context; later ones reach the previous handler.
 
-    A run of an `InterruptScope` stops with the scope instead. Nothing changes outside of the main
-    thread, where Python runs no signal handlers, and where interrupts are ignored.
+    In a thread with an active `InterruptScope`, `stop` is called when the scope stops, and the
+    signal handler does not change. The handler does not change outside the main thread either, or
+    if SIGINT is ignored.
     """
     scope = getattr(_current, "scope", None)
     if scope is not None:
@@ -141,7 +143,7 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, previous)
-        _log.warning("stopping after the current step; Ctrl-C again stops at once")
+        _log.warning("stopping after the current step; press Ctrl-C again to stop immediately")
         stop()
 
     signal.signal(signal.SIGINT, handle)

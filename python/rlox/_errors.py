@@ -1,4 +1,4 @@
-"""Exceptions of rlox, with the rejected argument and its location as attributes."""
+"""Exceptions and warnings of rlox. Errors have the argument and its location as attributes."""
 
 import contextlib
 import logging
@@ -20,29 +20,28 @@ __all__ = [
 
 
 class StructuredError(Exception):
-    """Base class of the exceptions of rlox that name an argument.
+    """Base class of the rlox exceptions that name an argument.
 
     The text is ``"argument: expected X, got Y; hint"``, or ``"argument Y; hint"`` if `expected` is
-    None. The location is part of the text, but not of the other attributes.
+    None. The text includes the location; `expected`, `got` and `hint` do not.
 
     Args:
         argument: Name of the rejected argument, object or file.
         expected: Description of the accepted values, or None for a plain sentence.
         got: Description of the rejected value.
-        hint: How to correct the call, or None.
+        hint: Instruction that corrects the call, or None.
         env: Index of the environment.
         row: Index of the row of a batch, or of the step in a rollout.
-        column: Index of the column of a batch, counted through the numbers of a row.
+        column: Index of the number within a flattened row of a batch.
         index: Index in a flat array or a list.
-        step: Index of the step of that environment.
-        timesteps: Steps of all environments together.
-        section: Section of a file, of a state or of a list of arguments, or name of one array of
-            several.
+        step: Number of the step of that environment.
+        timesteps: Number of steps of all environments together.
+        section: Section of a file, a state or a list of arguments, or the name of one array.
         worker: Address of the worker that raised the error.
     """
 
     diagnosis: str | None = None
-    """Folder that describes the state of the run at the error."""
+    """Folder that describes the state of the run when the error occurred."""
 
     def __init__(
         self,
@@ -61,8 +60,8 @@ class StructuredError(Exception):
         worker: str | None = None,
     ) -> None:
         if expected is None and not got:
-            # Gymnasium raises `type(error)(error)` for an error of a worker process, and
-            # `type(error)(text)` for an error of a constructor.
+            # Gymnasium raises `type(error)(error)` for an error of a worker process and
+            # `type(error)(text)` for an error of a constructor. Both become copies.
             original: object = argument
             if sys._getframe(1).f_globals.get("__name__") == "gymnasium.envs.registration":
                 original = sys.exc_info()[1]
@@ -108,34 +107,35 @@ class StructuredError(Exception):
 
 
 class ArgumentError(StructuredError, ValueError):
-    """An argument has a value that is not accepted."""
+    """Raised when an argument has a value that is not accepted."""
 
 
 class ArgumentTypeError(StructuredError, TypeError):
-    """An argument has a type that is not accepted, or a keyword is unknown."""
+    """Raised when an argument has a type that is not accepted, or a keyword is unknown."""
 
 
 class NonFiniteError(StructuredError, ValueError, FloatingPointError):
-    """A number in an array, a state, a loss or a weight is NaN or infinite."""
+    """Raised when a number in an array, a state, a loss or a weight is NaN or infinite."""
 
 
 class ClosedError(StructuredError, ValueError):
-    """The object was closed, is in use by another call or belongs to another process."""
+    """Raised when an object is closed, is in use by another call or belongs to another process."""
 
 
 class CorruptFileError(StructuredError, ValueError):
-    """A file is damaged, truncated or has another format."""
+    """Raised when a file is damaged, truncated or in an unknown format."""
 
 
 class OutOfMemoryError(StructuredError, MemoryError):
-    """More memory is needed than is available."""
+    """Raised when an operation needs more memory than is available."""
 
 
 def add_section(error: Exception, section: str) -> StructuredError:
-    """Return the error with the section of the state; a wrong type in a state is a wrong value."""
+    """Return a copy of the error with the section of the state; wrong types become wrong values."""
     if not isinstance(error, StructuredError):
-        hint = "pass what `state` returned"
-        return ArgumentError(section, "what `state` returned", f"other ({error})", hint)
+        expected = "a value that `state` returned"
+        hint = "pass the value that `state` returned"
+        return ArgumentError(section, expected, f"other data ({error})", hint)
     cls = ArgumentError if isinstance(error, ArgumentTypeError) else type(error)
     copy = cls(error)
     copy.section = section if error.section is None else f"{section}, {error.section}"
@@ -145,13 +145,13 @@ def add_section(error: Exception, section: str) -> StructuredError:
 def add_file(
     error: Exception, path: str | os.PathLike[str], cls: type[StructuredError]
 ) -> StructuredError:
-    """Return the error of a state that was read from a file, with the file as argument.
+    """Return the error of a state that was read from a file, with the file as its argument.
 
-    A damaged file cannot be corrected by an argument, so its hint is another one.
+    The hint of a `CorruptFileError` is to use another copy of the file.
     """
     hint = "use another copy of the file"
     if not isinstance(error, StructuredError):
-        return cls(str(path), "what rlox wrote", f"other ({error})", hint)
+        return cls(str(path), "a state that rlox wrote", f"invalid data ({error})", hint)
     parts = (error.section, error.argument)
     copy = cls(error)
     copy.argument = str(path)
@@ -162,7 +162,7 @@ def add_file(
 
 @contextmanager
 def rename_arguments(names: Mapping[str, str]) -> Iterator[None]:
-    """Name the argument that the caller passed in errors of a block or of a decorated function."""
+    """Replace argument names in errors of a block or decorated function by the caller's names."""
     try:
         yield
     except StructuredError as error:
@@ -171,7 +171,7 @@ def rename_arguments(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the type and the text of an error on one line, to quote them in a message."""
+    """Return the type and text of an error on one line, for use in another message."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -183,19 +183,17 @@ _BETWEEN = (f"{Path(__file__).parent}{os.sep}", contextlib.__file__)
 
 
 def warn(message: str) -> None:
-    """Gives a `UserWarning` that names the nearest caller outside of rlox.
-
-    Args:
-        message: What was expected, what came, and what to do.
-    """
-    frame, level = sys._getframe(1), 2
+    """Issue a `UserWarning` at the nearest caller outside rlox."""
+    frame = sys._getframe(1)
+    level = 2
     while frame.f_code.co_filename.startswith(_BETWEEN) and frame.f_back is not None:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(message, stacklevel=level)
 
 
 def warn_at_most(message: str) -> None:
-    """Warns of what shall not stop a run: where warnings are errors, it is logged instead."""
+    """Issue a warning, or log the message if a filter turns warnings into errors."""
     try:
         warn(message)
     except Warning:

@@ -1,4 +1,4 @@
-"""Files: atomic writes, locks, and YAML."""
+"""Atomic writes, file locks, size limits and YAML."""
 
 import importlib
 import logging
@@ -15,16 +15,16 @@ from rlox._optional import load_extra
 
 _log = logging.getLogger("rlox")
 _flock: Any = None
-with suppress(ModuleNotFoundError):  # Windows has other locks, which folders do not take
+with suppress(ModuleNotFoundError):  # Windows has no `flock`, and its file locks exclude folders
     _flock = importlib.import_module("fcntl").flock
-# Of `fcntl`, the same on all systems that have it.
+# LOCK_EX, LOCK_NB and LOCK_UN of `fcntl`, which have the same values on all systems.
 _ALONE, _AT_ONCE, _FREE = 2, 4, 8
-_MAX_VALUES = 100_000  # of YAML, as a few aliases can stand for many values
+_MAX_VALUES = 100_000  # limit for YAML, where nested aliases can expand to very many values
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def write_file(file: Path, data: bytes) -> None:
-    """Write a file completely or not at all, and flush it to the disk.
+    """Write a file atomically, and flush the file and its folder to disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -45,25 +45,25 @@ def write_file(file: Path, data: bytes) -> None:
 
 
 def read_small(file: Path, largest: int) -> bytes:
-    """Read a file, or a pipe, of at most `largest` bytes."""
+    """Return the contents of a file or pipe; raise ArgumentError if it exceeds `largest` bytes."""
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
         raise ArgumentError(
-            "path", f"at most {largest:,} bytes", f"more in {file}", "pass a smaller file"
+            "path", f"at most {largest:,} bytes", f"more bytes in {file}", "pass a smaller file"
         )
     return data
 
 
 def parse_yaml(argument: str, data: str | bytes) -> Any:
-    """Return the content of YAML, as `yaml.safe_load` does, with three differences.
+    """Parse YAML as `yaml.safe_load` does, with three differences.
 
-    1e-3 is a number, as in YAML 1.2. A key that comes twice is an error, and so are aliases that
-    stand for many values, which no memory holds.
+    A number such as 1e-3 is a float, as in YAML 1.2. Duplicate keys are errors. Aliases that expand
+    to more than 100,000 values are errors.
 
     Raises:
         ModuleNotFoundError: PyYAML is not installed.
-        ValueError: The data are not such YAML; `argument` and the line are named.
+        ArgumentError: The data are not valid YAML; the error names `argument` and the line.
     """
     yaml = load_extra("yaml", "cli", argument)
 
@@ -79,7 +79,7 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
             names = set()
             for key, _ in node.value:
                 if (name := (key.tag, str(key.value))) in names:
-                    problem = f"{key.value!r} twice"
+                    problem = f"duplicate key {key.value!r}"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 names.add(name)
             return super().construct_mapping(node, deep)
@@ -87,16 +87,16 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
         return yaml.load(data, Loader)  # a SafeLoader
-    # PyYAML's constructors raise the last three for "!!bool x", "!!int" and "!!timestamp x".
+    # PyYAML raises the last three types for "!!bool x", "!!int" and "!!timestamp x".
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError) as error:
-        got = f"other ({one_line(error)})"
-        raise ArgumentError(argument, "YAML", got, "write keys and values as YAML does") from error
+        got = f"invalid data ({one_line(error)})"
+        raise ArgumentError(argument, "YAML", got, "correct the YAML") from error
 
 
 def _count_values(node: Any, counts: dict[int, float]) -> float:
-    """Count the values of a YAML node. An alias counts as the values that it stands for."""
+    """Count the values of a YAML node; an alias counts as the values that it expands to."""
     if id(node) not in counts:
-        counts[id(node)] = math.inf  # of an alias within its own value
+        counts[id(node)] = math.inf  # found only by an alias within its own value
         items = node.value if isinstance(node.value, list) else []
         nodes = (x for item in items for x in (item if isinstance(item, tuple) else (item,)))
         counts[id(node)] = 1 + sum(_count_values(x, counts) for x in nodes)
@@ -104,16 +104,16 @@ def _count_values(node: Any, counts: dict[int, float]) -> float:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with its parents, and flush each of them to the disk."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    """Create a folder and its parents, and flush the new entries to disk."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in reversed(missing):
-        flush_folder(one.parent)
+    for path in reversed(missing):
+        flush_folder(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    if os.name == "nt":  # folders cannot be opened there, and renames are flushed with the journal
+    """Flush the entries of a folder to disk."""
+    if os.name == "nt":  # Windows cannot open folders; NTFS journals renames
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -124,12 +124,12 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Lock an existing file or folder against other processes and threads that call this.
+    """Hold an exclusive advisory lock on an existing file or folder within the context.
 
-    Without locks in the file system, nothing is locked.
+    If the system or the file system has no locks, nothing is locked.
 
     Raises:
-        BlockingIOError: The lock is taken, and `wait` is False.
+        BlockingIOError: Another process or thread holds the lock, and `wait` is False.
     """
     if _flock is None:
         yield
@@ -144,11 +144,11 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             except OSError as error:
                 _log.debug("%s is not locked: %s", path, error)
             if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                continue  # who had it put another one into its place
+                continue  # the previous holder replaced the file
             yield
             return
         finally:
-            # Closing alone would leave it to a process that was forked meanwhile.
+            # Closing is not sufficient: a process that was forked meanwhile would hold the lock.
             with suppress(OSError):
                 _flock(descriptor, _FREE)
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""NaN and infinity end a run, with a message that says where they came from."""
+"""Checks that data and networks contain no NaN or infinity; errors name the source."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,62 +9,65 @@ import numpy.typing as npt
 from rlox._errors import NonFiniteError
 from rlox._rlox import RolloutBuffer
 
-_ENVIRONMENT = "look at the environment's dynamics"
-_POLICY = "go back to a checkpoint, and lower learning_rate or normalise observations and rewards"
+_ENVIRONMENT = "check the environment's dynamics"
+_POLICY = (
+    "resume from a checkpoint with a lower learning_rate or with normalized observations and "
+    "rewards"
+)
 _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
 def check_finite_env_array(
     name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False
 ) -> None:
-    """Refuses what cannot be learned from, of environments that made `step` steps.
+    """Check that data of one step of environments are finite and representable as float32.
 
     Args:
-        name: What `array` is.
-        array: (N, ...), one row of each environment.
-        step: Told in the message.
-        wide: Not going to be float32 as it is.
+        name: Name of the array in the error.
+        array: One row per environment, (N, ...). Only floating-point arrays are checked.
+        step: Step number in the error.
+        wide: Whether to accept finite float64 numbers beyond the range of float32.
 
     Raises:
-        ValueError: NaN, infinity, or a number beyond float32.
+        NonFiniteError: A number is NaN, infinite, or (unless `wide`) outside the float32 range.
 
     >>> check_finite_env_array("obs", np.array([[0.0], [1e300]]), step=7)
     Traceback (most recent call last):
-    rlox.NonFiniteError: obs: expected finite numbers that float32 holds, got 1e+300 in \
-environment 1 at step 7; look at that environment's dynamics
+    rlox.NonFiniteError: obs: expected finite numbers in the range of float32, got 1e+300 in \
+environment 1 at step 7; check the environment's dynamics
     """
     if array.dtype.kind != "f":
         return
-    fits_float32 = array.dtype.itemsize <= 4 or wide
-    # False for NaN.
-    good = np.isfinite(array) if fits_float32 else np.abs(array) <= np.finfo(np.float32).max
+    any_finite = array.dtype.itemsize <= 4 or wide
+    # Comparisons with NaN are False.
+    good = np.isfinite(array) if any_finite else np.abs(array) <= np.finfo(np.float32).max
     if not good.all():
-        at = tuple(np.argwhere(~good)[0])
+        index = tuple(np.argwhere(~good)[0])
         raise NonFiniteError(
             name,
-            "finite numbers" if fits_float32 else "finite numbers that float32 holds",
-            str(array[at]),
-            "look at that environment's dynamics",
+            "finite numbers" if any_finite else "finite numbers in the range of float32",
+            str(array[index]),
+            _ENVIRONMENT,
             step=step,
-            env=int(at[0]),
+            env=int(index[0]),
         )
 
 
 def check_finite_array(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
-    """Names the step and the environment of the first number that is not finite.
+    """Check that data of several steps are finite; the error has the step and the environment.
 
     Args:
-        name: What `array` is: "obs", "rewards", or something that the policy said.
-        array: (T, N, ...).
-        steps_before: Steps that each environment made before those of `array`.
+        name: Name of the array: "obs", "rewards", or an output of the policy.
+        array: One row per step and environment, (T, N, ...).
+        steps_before: Number of steps that each environment took before those of `array`.
 
     Raises:
-        FloatingPointError: There is one.
+        NonFiniteError: A number is NaN or infinite.
 
     >>> check_finite_array("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
     rlox.NonFiniteError: rewards: expected finite numbers, got inf in environment 0 at step \
-41; look at the environment's dynamics
+41; check the environment's dynamics
     """
     finite = np.isfinite(array)
     if not finite.all():
@@ -85,16 +88,16 @@ def check_finite_rollout(
     final_values: npt.NDArray[np.float32] | None,
     steps_before: int,
 ) -> None:
-    """As `check_finite_array`, for all that advantages are computed from.
+    """Check that all inputs of the advantage computation are finite.
 
     Args:
-        buffer: Filled.
-        last_values: (N,), of `buffer.last_obs`.
-        final_values: (k,), of `buffer.final_obs`; None where no episode was truncated.
-        steps_before: Steps that each environment made before those in the buffer.
+        buffer: A full buffer.
+        last_values: Values of `buffer.last_obs`, (N,).
+        final_values: Values of `buffer.final_obs`, (k,), or None if no episode was truncated.
+        steps_before: Number of steps that each environment took before those in the buffer.
 
     Raises:
-        FloatingPointError: Something is not finite.
+        NonFiniteError: A number is NaN or infinite.
     """
     for name in ("obs", "rewards", "log_probs", "values"):
         check_finite_array(name, getattr(buffer, name), steps_before)
@@ -108,15 +111,15 @@ def check_finite_rollout(
 def check_finite_policy(
     outputs: Iterable[npt.NDArray[Any]], parameters: Mapping[str, npt.NDArray[Any]], step: int
 ) -> None:
-    """Says whether NaN or infinity from the policy is why a step was refused.
+    """Check after a failed step that the policy's outputs and parameters are finite.
 
     Args:
-        said: Actions, log_probs and values, (N, ...) each, as far as the policy said them.
-        parameters: The policy's, by name.
-        step: Steps that each environment had made.
+        outputs: Actions, log_probs and values, (N, ...) each; may end early or be empty.
+        parameters: Parameters of the policy by name.
+        step: Number of steps that each environment took before the failure.
 
     Raises:
-        FloatingPointError: It is.
+        NonFiniteError: A number is NaN or infinite. Outputs are checked before parameters.
     """
     for name, array in zip(("actions", "log_probs", "values"), outputs, strict=False):
         if array.ndim:
@@ -126,18 +129,17 @@ def check_finite_policy(
             raise NonFiniteError(
                 name,
                 "finite numbers",
-                "NaN or infinity in this parameter of the policy, which then failed for all "
-                "environments",
+                "NaN or infinity in this parameter of the policy",
                 _POLICY,
                 step=step,
             )
 
 
 def check_finite(losses: Mapping[str, float], timesteps: int) -> None:
-    """Names the first loss, or sum of gradients' norms, that is not finite.
+    """Check that losses and gradient norms are finite.
 
     Raises:
-        FloatingPointError: There is one.
+        NonFiniteError: A number is NaN or infinite; the error names the first one.
     """
     for name, loss in losses.items():
         if not np.isfinite(loss):
@@ -145,7 +147,7 @@ def check_finite(losses: Mapping[str, float], timesteps: int) -> None:
                 name,
                 "finite numbers",
                 str(loss),
-                "go back to a checkpoint, lower learning_rate, or set normalize_obs and "
+                "resume from a checkpoint with a lower learning_rate, or set normalize_obs and "
                 "normalize_reward",
                 timesteps=timesteps,
             )

@@ -1,4 +1,4 @@
-"""`Layout`: how rollouts hold observations of any space, and how policies get them back."""
+"""Layout: conversion of observations of any space to rows of one array, and back."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +15,14 @@ from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, one_l
 from rlox._rlox import Normalizer
 
 Array = npt.NDArray[Any]
-# Where a leaf begins in packed rows: at a multiple of the largest item's size.
+# Alignment in bytes of leaves in packed rows: the size of the largest dtype.
 _ALIGNED = 8
 
 
 def is_image(space: gym.Space[Any]) -> bool:
-    """Whether observations are pictures: uint8 in [0, 255], two to four axes.
+    """Return whether a space has images: uint8 in [0, 255] with two to four axes.
 
-    Two are a picture without channels, four a stack of pictures.
+    Two axes are an image without channels, four axes are a stack of images.
 
     >>> is_image(spaces.Box(0, 255, (84, 84, 3), np.uint8))
     True
@@ -36,17 +36,17 @@ def is_image(space: gym.Space[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
+    """Part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
 
-    name: str  # "obs", or the way to it: "obs['camera'][0]"
-    path: tuple[Any, ...]  # keys and indices, from the outermost
+    name: str  # "obs", or an expression such as "obs['camera'][0]"
+    path: tuple[Any, ...]  # keys and indices, the outermost first
     space: gym.Space[Any]
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"  # uint8, int64 or float32
 
     @cached_property
     def _start_and_counts(self) -> tuple[Array | int, Array | int]:
-        """The least of the integers, and how many there are."""
+        """Smallest integer and number of integers, per component."""
         space: Any = self.space
         start = getattr(space, "start", 0)
         match space:
@@ -57,35 +57,35 @@ class Leaf:
         return start, 2
 
     def encode(self, array: npt.ArrayLike) -> Array:
-        """(n, *shape) as rollouts hold it: integers count from 0, numbers are float32.
+        """Convert values (n, *shape) to `dtype`; integers of a discrete space become zero-based.
 
         Raises:
-            ValueError: Integers that are not in the space.
+            ArgumentError: An integer is outside the space.
         """
         values: Array = np.asarray(array)
         if not isinstance(self.space, spaces.Box):
             start, counts = self._start_and_counts
             values = values - start
-            # Also what is no number is not inside.
+            # The negation also catches NaN.
             outside = ~((values >= 0) & (values < counts))
             if outside.any():
                 row, *rest = np.argwhere(outside)[0]
-                at = tuple(rest)
-                low, many = (np.broadcast_to(x, values.shape[1:])[at] for x in (start, counts))
-                got = np.asarray(array)[(row, *at)]
+                index = tuple(rest)
+                low, count = (np.broadcast_to(x, values.shape[1:])[index] for x in (start, counts))
+                got = np.asarray(array)[(row, *index)]
                 raise ArgumentError(
                     self.name,
-                    f"integers in [{low}, {low + many})",
+                    f"integers in [{low}, {low + count})",
                     str(got),
                     "pass observations of the observation space",
                     row=int(row),
                 )
-        with np.errstate(over="ignore"):  # who takes no infinities says so
+        with np.errstate(over="ignore"):  # callers check for infinity where it is not allowed
             result: Array = values.astype(self.dtype, copy=False)
         return result
 
     def decode(self, array: Array) -> Array:
-        """What `stored` gave, with integers as the space counts them, in its dtype."""
+        """Convert the result of `encode` to integers of the space; Box values are unchanged."""
         if isinstance(self.space, spaces.Box):
             return array
         result: Array = (array + self._start_and_counts[0]).astype(self.space.dtype)
@@ -93,18 +93,18 @@ class Leaf:
 
 
 class Layout:
-    """Rows of one shape and dtype that hold observations of a space.
+    """Format of the rows of an array that store observations of a space.
 
-    A Box of uint8 stays uint8, of other numbers it is float32. Discrete and MultiDiscrete are
-    int64, counted from 0; MultiBinary is uint8. Dict and Tuple, nested or not, are packed: the
-    bytes of their parts, one behind another, from which `unpack` makes views.
+    A Box of uint8 is stored as uint8, any other Box as float32. Discrete and MultiDiscrete are
+    stored as zero-based int64, MultiBinary as uint8. Dict and Tuple, nested or not, are packed: a
+    row is the concatenated bytes of their parts, and `unpack` returns views of the parts.
 
     Args:
-        space: Of one observation.
+        space: Space of one observation.
 
     Raises:
-        TypeError: The space, or a part of it, is none of those.
-        ValueError: It has no parts.
+        ArgumentTypeError: The space, or a part of it, has an unsupported type.
+        ArgumentError: The space has no parts.
 
     >>> camera = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     >>> layout = Layout(spaces.Dict({"camera": camera, "side": spaces.Discrete(3)}))
@@ -120,7 +120,7 @@ class Layout:
         self.leaves = list(_leaves(space, "obs", ()))
         if not self.leaves:
             raise ArgumentError(
-                "observation space", "one with parts", str(space), "give it something to see"
+                "observation space", "a space with parts", str(space), "add a part to the space"
             )
         self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
         self._starts = [0]
@@ -132,32 +132,32 @@ class Layout:
         self.dtype = np.dtype(np.uint8) if only is None else only.dtype
 
     def iter_leaves(self, obs: Any) -> Iterator[tuple[Leaf, Any]]:
-        """Each leaf, and what `obs` has for it.
+        """Return pairs of each leaf and its value in `obs`.
 
         Raises:
-            ValueError: It has nothing.
+            ArgumentError: `obs` has no value for a leaf.
         """
         return ((leaf, _get_leaf(obs, leaf)) for leaf in self.leaves)
 
     def parts(self, obs: Any) -> list[Array]:
-        """The arrays of a batch, (n, ...) each, in the order of `leaves`, as rollouts hold them.
+        """Return the encoded arrays of a batch, (n, ...) each, in the order of `leaves`.
 
         Raises:
-            ValueError: One is missing or has another shape.
+            ArgumentError: A leaf is missing, or an integer is outside its space.
         """
         return [leaf.encode(value) for leaf, value in self.iter_leaves(obs)]
 
     def pack(self, obs: Any) -> Array:
-        """A batch as environments and users have it, as rows (n, *shape)."""
+        """Convert a batch of observations to rows (n, *shape)."""
         return self.join(self.parts(obs))
 
     def row(self, obs: Any) -> Array:
-        """A single observation, (*shape)."""
+        """Convert one observation to a row (*shape)."""
         parts = [leaf.encode(np.asarray(value)[None]) for leaf, value in self.iter_leaves(obs)]
         return np.asarray(self.join(parts)[0])
 
     def join(self, parts: list[Array]) -> Array:
-        """What `parts` gave, as rows."""
+        """Join the result of `parts` to rows (n, *shape)."""
         if not self.packed:
             return parts[0]
         rows: Array = np.zeros((len(parts[0]), *self.shape), np.uint8)
@@ -170,16 +170,16 @@ class Layout:
     def unpack(
         self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any] = lambda dtype: dtype
     ) -> Any:
-        """Observations as a policy takes them: the rows, or dicts and tuples of views of them.
+        """Return rows as the policy's input: nested dicts and tuples of views if packed.
 
         Args:
-            rows: (..., *shape), of NumPy or of torch.
-            dtype_of: What the rows' library calls a dtype.
+            rows: NumPy array or torch tensor, (..., *shape).
+            dtype_of: Function from a NumPy dtype to the dtype of the rows' library.
         """
         return _nest(self.space, self._views(rows, dtype_of)) if self.packed else rows
 
     def decode(self, rows: Array) -> Any:
-        """Rows of NumPy as `unpack` gives them, but with integers as the spaces count them.
+        """Return NumPy rows as observations of the space; unlike `unpack`, decode integers.
 
         >>> Layout(spaces.Discrete(3, start=5)).decode(np.array([0, 2]))
         array([5, 7])
@@ -191,7 +191,7 @@ class Layout:
         return _nest(self.space, decoded_leaves)
 
     def _views(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any]) -> Iterator[Any]:
-        """The parts of packed rows, in the order of `leaves`."""
+        """Yield views of the parts of packed rows, in the order of `leaves`."""
         for leaf, start in zip(self.leaves, self._starts, strict=False):
             end = start + math.prod(leaf.shape) * leaf.dtype.itemsize
             view = rows[..., start:end].view(dtype_of(leaf.dtype))
@@ -199,7 +199,7 @@ class Layout:
 
 
 def has_parts(space: gym.Space[Any]) -> bool:
-    """Whether there is anything in an observation: a Dict or Tuple may be empty.
+    """Return whether a space has at least one leaf: a Dict or Tuple may be empty.
 
     >>> has_parts(spaces.Dict(a=spaces.Tuple(()))), has_parts(spaces.Dict(a=spaces.Discrete(2)))
     (False, True)
@@ -216,8 +216,8 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
             for i, part in enumerate(space.spaces):
                 yield from _leaves(part, f"{name}[{i}]", (*path, i))
         case spaces.Box():
-            kind = np.uint8 if space.dtype == np.uint8 else np.float32
-            yield Leaf(name, path, space, space.shape, np.dtype(kind))
+            stored = np.uint8 if space.dtype == np.uint8 else np.float32
+            yield Leaf(name, path, space, space.shape, np.dtype(stored))
         case spaces.Discrete() | spaces.MultiDiscrete():
             yield Leaf(name, path, space, tuple(space.shape or ()), np.dtype(np.int64))
         case spaces.MultiBinary():
@@ -225,9 +225,9 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
         case _:
             raise ArgumentTypeError(
                 "observation space",
-                "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of them",
+                "Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these",
                 str(space),
-                "change it in a wrapper",
+                "change the space in a wrapper",
                 section=name if path else None,
             )
 
@@ -241,8 +241,8 @@ def _get_leaf(obs: Any, leaf: Leaf) -> Any:
         if not is_present:
             raise ArgumentError(
                 leaf.name,
-                "it in the observation",
-                f"a {type(obs).__name__} without it",
+                "a value in the observation",
+                f"a {type(obs).__name__} without this entry",
                 "pass observations of the observation space",
             )
         obs = obs[key]
@@ -261,20 +261,22 @@ def _nest(space: gym.Space[Any], views: Iterator[Any]) -> Any:
 def as_batch(
     obs: Any, layout: Layout, normalizer: Normalizer | None = None
 ) -> tuple[npt.NDArray[Any], bool]:
-    """Observations as rows of a layout, and whether there was a single one.
+    """Convert observations to rows of a layout; also return whether `obs` is one observation.
 
     Args:
-        obs: One observation or a batch, raw; where the layout is of a Dict or Tuple, the parts of a
-            batch have one more dimension in front, all of them.
-        layout: Of the observation space.
-        normalizer: Normalises with the statistics it has; they do not change.
+        obs: Raw observation, or a batch of them. In a batch of Dict or Tuple observations, each
+            part has an additional first dimension.
+        layout: Layout of the observation space.
+        normalizer: Normalizer to apply; its statistics do not change.
 
     Returns:
-        (n, *layout.shape), and True if `obs` was one observation.
+        Rows (n, *layout.shape), and True if `obs` is one observation.
 
     Raises:
-        TypeError: No array of real numbers.
-        ValueError: Another shape, numbers that are not finite in float32, or outside of uint8.
+        ArgumentTypeError: `obs` is not an array of real numbers.
+        ArgumentError: The shape differs, parts have different batch sizes, or numbers are not
+            integers in the space.
+        NonFiniteError: A number is NaN, infinite or outside the range of float32.
 
     >>> from gymnasium import spaces
     >>> as_batch([1.0, 2.0], Layout(spaces.Box(-9, 9, (2,))))
@@ -285,32 +287,35 @@ def as_batch(
         raise ArgumentTypeError(
             "obs",
             "observations",
-            "a pair of them and their infos, as reset() gives",
+            "a pair of observations and infos, as reset() returns",
             "pass obs of obs, infos = env.reset()",
         )
-    parts, singles = [], []
+    parts = []
+    singles = []
     for leaf, value in layout.iter_leaves(obs):
-        name, raw = leaf.name, _real_numbers(leaf.name, value)
+        name = leaf.name
+        raw = _real_numbers(name, value)
         single = raw.shape == leaf.shape
         rows = raw[None] if single else raw
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:
             raise ArgumentError(
                 name,
-                f"one observation of shape {leaf.shape} or a batch with one more dimension in "
-                "front",
+                f"one observation of shape {leaf.shape} or a batch with an additional first "
+                "dimension",
                 f"shape {raw.shape}",
-                "reshape it",
+                "reshape the array",
             )
         if not np.isfinite(rows).all():
-            raise NonFiniteError(name, "finite numbers", "NaN or infinity", "look at their source")
+            hint = "check the source of the observations"
+            raise NonFiniteError(name, "finite numbers", "NaN or infinity", hint)
         parts.append(_to_leaf_dtype(name, leaf, rows))
         singles.append((single, len(rows)))
     if len(set(singles)) != 1:
         raise ArgumentError(
             "obs",
-            "parts of as many observations",
+            "parts with equal batch sizes",
             str([n for _, n in singles]),
-            "give all of them a batch dimension, or none",
+            "give all parts the same batch dimension, or none",
         )
     rows = layout.join(parts)
     if normalizer is not None and normalizer.normalizes_obs:
@@ -319,26 +324,26 @@ def as_batch(
 
 
 def _to_leaf_dtype(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Numbers in the dtype that rollouts hold them in."""
+    """Convert float32 numbers to the dtype of a leaf."""
     if leaf.dtype == np.float32:
         return rows
     low, high = (0, 255) if leaf.dtype == np.uint8 else (-(2**62), 2**62)
     if (rows != np.round(rows)).any() or (rows < low).any() or (rows > high).any():
         raise ArgumentError(
-            name, f"{leaf.dtype} numbers", "others", f"pass observations of {leaf.space}"
+            name, f"{leaf.dtype} numbers", "other numbers", f"pass observations of {leaf.space}"
         )
     return leaf.encode(rows.astype(leaf.dtype))
 
 
 def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """A float32 copy. Numbers too large for float32 become infinite."""
+    """Return a float32 copy; numbers outside the range of float32 become infinite."""
     try:
         array = np.asarray(obs)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentTypeError(
             name,
             "an array of real numbers",
-            f"{type(obs).__name__} that NumPy cannot make one of ({one_line(error)})",
+            f"a {type(obs).__name__} that NumPy cannot convert ({one_line(error)})",
             "give all rows the same length, and copy tensors to the CPU with .detach().cpu()",
         ) from error
     if array.dtype.kind not in "biuf":

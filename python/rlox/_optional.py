@@ -1,19 +1,19 @@
-"""Packages that only some need: imported where they are asked for, named where they are missing."""
+"""Import of optional packages, with an error that names the extra to install."""
 
 import importlib
 from typing import Any
 
 
 def load_extra(module: str, extra: str, what: str) -> Any:
-    """Imports a module of an optional package.
+    """Import a module of an optional package.
 
     Args:
-        module: Its full name.
-        extra: Of rlox, which brings it.
-        what: What needs it, for the message.
+        module: Full name of the module.
+        extra: Extra of rlox that installs the package.
+        what: Function, argument or feature that needs the package, for the error.
 
     Raises:
-        ModuleNotFoundError: It is not installed; the message says how it comes.
+        ModuleNotFoundError: The package is not installed; the error has the pip command.
 
     >>> load_extra("json", "no-extra", "this example").dumps(1)
     '1'

@@ -1,4 +1,4 @@
-"""Worker processes that run the tasks that they are sent, for experiments and actors."""
+"""Worker processes that run tasks of experiments and actors."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from rlox._concurrency import InterruptScope
 
-# Seconds that processes have to end in order.
+# Seconds that processes have to stop before they are killed.
 _GRACE = 10.0
 # Seconds between two checks for signals.
 _POLL = 0.5
@@ -26,14 +26,15 @@ class Task(Protocol):
     """Picklable work for a worker process."""
 
     def run(self, report: Report) -> Any:
-        """Return the result. `report(message)` sends a message, and returns the answer to it."""
+        """Return the result. `report(message)` sends a message and returns the reply."""
 
 
 class Process:
-    """Worker process with a connection to this process; it runs `worker_main`.
+    """Worker process that runs `worker_main`, with a connection to this process.
 
     Args:
-        threads: Number of threads that the process may use, unless environment variables set it.
+        threads: Number of threads of the process, unless RLOX_NUM_THREADS or OMP_NUM_THREADS is
+            set.
     """
 
     def __init__(self, threads: int) -> None:
@@ -47,14 +48,14 @@ class Process:
         stopped.close()
 
     def send(self, message: object) -> None:
-        """Send a task, or the answer to a report; `receive` tells if the process has died."""
+        """Send a task, or the reply to a report. If the process has died, `receive` returns it."""
         with suppress(OSError):
             self.connection.send(message)
 
     def receive(self) -> tuple[bool, Any]:
-        """Wait for a message: whether it is the result of the task, and the result or the report.
+        """Wait for a message; return whether it is the task's result, and the result or report.
 
-        An exception as the result is what the task raised, or a RuntimeError if the process died.
+        The result is an exception if the task raised it, or a RuntimeError if the process died.
         """
         try:
             is_result, value = self.connection.recv()
@@ -62,18 +63,18 @@ class Process:
             self._process.join(5)
             self.connection.close()
             return True, RuntimeError(
-                f"worker process died with exit code {self._process.exitcode}; look at its "
-                "output, and whether memory ran out"
+                f"worker process died with exit code {self._process.exitcode}; check its output "
+                "and the available memory"
             )
         return is_result, value
 
     def stop(self) -> None:
-        """Stop the task in order, as Ctrl-C stops a run. Signal handlers may call this."""
+        """Stop the task as Ctrl-C stops a run. Signal handlers may call this method."""
         self._stop.close()
 
 
 def end_all(processes: Collection[Process], grace: float = _GRACE) -> None:
-    """End processes in order, and kill those that have not ended after `grace` seconds."""
+    """Stop processes, and kill the processes that still run after `grace` seconds."""
     for process in processes:
         process.stop()
         process.connection.close()
@@ -85,17 +86,18 @@ def end_all(processes: Collection[Process], grace: float = _GRACE) -> None:
 
 
 class Pool:
-    """Processes that each run one task at a time. Leaving the context ends them.
+    """Pool of processes that each run one task at a time; leaving the context ends them.
 
     Args:
-        count: Number of processes, which start when they are needed.
+        count: Largest number of processes. A process starts when a task needs it.
         threads: As for `Process`.
     """
 
     def __init__(self, count: int, threads: int) -> None:
-        self._count, self._threads = count, threads
+        self._count = count
+        self._threads = threads
         self._processes: list[Process] = []
-        self._labels: dict[Process, Any] = {}  # of the tasks that run
+        self._labels: dict[Process, Any] = {}  # labels of the running tasks
         self._stopped = False
 
     def __enter__(self) -> "Pool":
@@ -106,19 +108,19 @@ class Pool:
         end_all(self._processes, 0 if kind is KeyboardInterrupt else _GRACE)
 
     def stop(self) -> None:
-        """Stop all tasks in order, as Ctrl-C stops a run. Signal handlers may call this."""
+        """Stop all tasks as Ctrl-C stops a run. Signal handlers may call this method."""
         self._stopped = True
         for process in [*self._processes]:
             process.stop()
 
     @property
     def free(self) -> int:
-        """Number of processes that run no task."""
+        """Number of tasks that can be submitted now."""
         return self._count - len(self._labels)
 
     def submit(self, task: Task, label: Any) -> None:
-        """Send a task to a free process; `wait` returns the label with its messages."""
-        idle = [x for x in self._processes if x not in self._labels and not x.connection.closed]
+        """Send a task to an idle process; `wait` yields the label with the task's messages."""
+        idle = [p for p in self._processes if p not in self._labels and not p.connection.closed]
         process = idle[0] if idle else Process(self._threads)
         if not idle:
             self._processes.append(process)
@@ -128,9 +130,9 @@ class Pool:
         self._labels[process] = label
 
     def wait(self) -> Iterator[tuple[Any, bool, Any, Process]]:
-        """Wait a while for messages: label, what `Process.receive` returns, and the process."""
+        """Wait up to 0.5 s, and yield messages: label, result flag, result or report, process."""
         running: dict[Any, Process] = {process.connection: process for process in self._labels}
-        # A signal just before a wait without a limit would be handled only after the wait.
+        # Without the timeout, a signal just before the wait is handled only after the wait.
         for connection in wait(list(running), _POLL):
             process = running[connection]
             label = self._labels[process]
@@ -141,12 +143,12 @@ class Pool:
 
 
 def worker_main(connection: Connection, stopped: Connection) -> None:
-    """Run the tasks that come through a connection until it closes.
+    """Run the tasks that a connection receives, until the connection closes.
 
-    Tasks stop in order, as on Ctrl-C, when `stopped` closes, also because the parent has died.
-    Ctrl-C itself is the parent's to handle.
+    Tasks stop as on Ctrl-C when `stopped` closes, which also happens if the parent dies. The
+    worker ignores SIGINT, because the parent handles Ctrl-C.
     """
-    # The worker may start processes itself, which end with their connections.
+    # Daemonic processes may not start processes, but tasks may; those end with their connections.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # has no public name
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -168,15 +170,15 @@ def worker_main(connection: Connection, stopped: Connection) -> None:
             task = connection.recv()
             try:
                 result = task.run(report)
-            except BaseException as error:  # later tasks run all the same
+            except BaseException as error:  # the worker continues with later tasks
                 result = picklable(error)
             connection.send((True, result))
 
 
 def picklable(error: BaseException) -> BaseException:
-    """Return an error that another process can read."""
+    """Return the error, or a RuntimeError with its text if the error cannot be pickled."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just written
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # trusted: pickled in the same expression
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
@@ -184,7 +186,7 @@ def picklable(error: BaseException) -> BaseException:
 
 @contextmanager
 def _inherited_settings(threads: int) -> Iterator[None]:
-    """Set numbers of threads, and block interrupts, for processes that start within."""
+    """Set thread counts and block SIGINT for processes that start within the context."""
     added = {name: str(threads) for name in _THREAD_VARIABLES if name not in os.environ}
     os.environ.update(added)
     blocks = hasattr(signal, "pthread_sigmask")  # not on Windows

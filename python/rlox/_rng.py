@@ -1,4 +1,4 @@
-"""Random streams: seeds of several environments, a native PCG64 as NumPy's and back."""
+"""Random streams: seeds of several environments, and states of PCG64 generators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ Seed = int | Sequence[int | None] | None
 
 
 def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
-    """One seed for each environment: an int s stands for s, s + 1, ...; None for none at all.
+    """Return one seed per environment: s, s + 1, ... for an int s; None for None.
 
     Raises:
-        ValueError: A seed below 0; in Gymnasium's words, for a sequence of another length.
-        TypeError: Neither an integer nor a sequence of integers.
+        ArgumentError: A seed is negative, or a sequence has another length than `num_envs`.
+        ArgumentTypeError: `seed` is neither an integer, a sequence of integers and None, nor None.
 
     >>> list(seed_each(5, num_envs=3))
     [5, 6, 7]
@@ -35,12 +35,13 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
 def _check_seeds(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
         fix = "pass an integer, one for each environment, or None"
-        raise ArgumentError("seed", f"one for each of {num_envs} environments", str(len(seed)), fix)
-    return [None if one is None else check_seed(one) for one in seed]
+        got = f"{len(seed)} seeds"
+        raise ArgumentError("seed", f"one seed for each of {num_envs} environments", got, fix)
+    return [None if item is None else check_seed(item) for item in seed]
 
 
 def state_for_numpy(state: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """A native stream, its (6,) words, as the `state` of NumPy's PCG64."""
+    """Convert the state (6,) of a native stream to the `state` of NumPy's PCG64."""
     high, low, inc_high, inc_low, has_uint32, uinteger = state.view(np.uint64).tolist()
     return {
         "bit_generator": "PCG64",
@@ -51,10 +52,10 @@ def state_for_numpy(state: npt.NDArray[np.int64]) -> dict[str, Any]:
 
 
 def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Where a NumPy generator stands, as the words of a native stream, (6,).
+    """Convert the state of a NumPy generator to the state (6,) of a native stream.
 
     Raises:
-        ValueError: The generator is not a PCG64.
+        ArgumentError: The bit generator is not a PCG64.
 
     >>> rng = np.random.default_rng(0)
     >>> state_for_numpy(state_for_native(rng)) == rng.bit_generator.state
@@ -74,18 +75,18 @@ def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
 
 
 def to_numpy(state: npt.NDArray[np.int64]) -> np.random.Generator:
-    """A NumPy generator that goes on where the native stream of these (6,) words stands."""
+    """Return a NumPy generator that continues a native stream with this state (6,)."""
     bits = np.random.PCG64(0)
     bits.state = state_for_numpy(state)  # type: ignore[assignment]  # NumPy's TypedDict is private
     return np.random.Generator(bits)
 
 
 class SeedTracker:
-    """The seeds that the streams of some environments were last given.
+    """Record of the seeds that environments were last reset with.
 
     Args:
         seed: As for `seed_each`.
-        num_envs: How many environments.
+        num_envs: Number of environments.
 
     >>> seeds = SeedTracker(0, num_envs=3)
     >>> seeds.record([7, None, 9], np.array([True, True, False]))
@@ -100,11 +101,11 @@ class SeedTracker:
         self.record(seed)
 
     def record(self, seed: Seed, mask: npt.NDArray[np.bool_] | None = None) -> None:
-        """Notes a reset of all, or where `mask` is true; None lets the streams go on."""
+        """Record a reset of all environments, or of those in `mask`; None keeps a seed."""
         seeds = seed_each(seed, len(self._seeds))
         if seeds is None:
             return
-        # A list is the caller's own, and may change.
+        # The caller may change the list later.
         self.last = seeds.start if isinstance(seeds, range) else list(seeds)
         self._action_stream = None
         if mask is None and isinstance(seeds, range):
@@ -118,19 +119,19 @@ class SeedTracker:
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
-        """The seed that each environment was last given, None where it never was given one."""
+        """Last seed of each environment, or None for an environment without a seed."""
         return tuple(self._seeds)
 
     @property
     def action_stream(self) -> np.random.Generator:
-        """The stream that uniformly random actions come from; the last seed given decides it."""
+        """Generator of uniformly random actions, seeded with the last seed."""
         if self._action_stream is None:
             known: int | list[int] | None
             if isinstance(self.last, list):
                 known = [s for s in self.last if s is not None] or None
             else:
                 known = self.last
-            # The spawn key keeps this stream apart from those of the environments, which have none.
+            # Environments use the same seed without a spawn key, so the streams differ.
             self._action_stream = np.random.default_rng(
                 np.random.SeedSequence(known, spawn_key=(0,))
             )
@@ -141,7 +142,7 @@ Stream = np.random.Generator
 
 
 def stream_state(stream: np.random.Generator) -> dict[str, Any]:
-    """Where a NumPy stream stands. Its 128-bit numbers become strings, as not every JSON has them.
+    """Return the state of a NumPy generator as JSON data, with 128-bit numbers as strings.
 
     >>> stream = np.random.default_rng(0)
     >>> state = stream_state(stream)
@@ -153,32 +154,32 @@ def stream_state(stream: np.random.Generator) -> dict[str, Any]:
 
 
 def stream_from_state(state: Mapping[str, Any]) -> np.random.Generator:
-    """A NumPy stream that goes on where `stream_state` was called.
+    """Return a NumPy generator that continues from a result of `stream_state`.
 
     Raises:
-        ValueError: `state` is nothing that it gave.
+        ArgumentError: `state` is not the state of a PCG64.
     """
     bits = np.random.PCG64(0)
     try:
         numbers = {key: int(value) for key, value in state["state"].items()}
         bits.state = dict(state, state=numbers)  # type: ignore[assignment]  # NumPy checks it
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _damaged("streams", "a PCG64's state", state) from error
+        raise _damaged("streams", "a PCG64 state", state) from error
     return np.random.Generator(bits)
 
 
 def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict[str, Stream]:
-    """The streams of these names.
+    """Return the generators with these names from their states.
 
     Raises:
-        ValueError: Others are there, or one is missing or damaged.
+        ArgumentError: The names differ from those in `states`, or a state is damaged.
     """
     if {*states} != {*names}:
-        raise _damaged("streams", f"those of {', '.join(names)}", [*states])
+        raise _damaged("streams", f"the streams {', '.join(names)}", [*states])
     return {name: stream_from_state(state) for name, state in states.items()}
 
 
 def _damaged(part: str, expected: str, got: object) -> ArgumentError:
     text = repr(got)
     text = text if len(text) <= 200 else f"{text[:200]}..."
-    return ArgumentError(part, expected, text, "use what `state` gave")
+    return ArgumentError(part, expected, text, "pass the value that `state` returned")

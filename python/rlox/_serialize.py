@@ -1,4 +1,4 @@
-"""Codec between plain data and arrays: numbers, str, lists, dicts and arrays, without any code."""
+"""Codec between plain data and arrays, which needs no pickle."""
 
 import json
 import math
@@ -13,15 +13,15 @@ from rlox._types import Arrays
 
 
 def numbers_to_state(numbers: Iterable[float]) -> list[float | None]:
-    """Numbers as JSON holds them, with None for NaN."""
+    """Convert numbers to JSON values, with None for NaN."""
     return [None if math.isnan(number) else number for number in numbers]
 
 
 def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> list[float]:
-    """So many numbers that the counters have under a name, as `numbers_to_state` gave them.
+    """Return `count` floats of the entry `name` of `counters`, with NaN for None.
 
     Raises:
-        ValueError: They are not as many, or something else.
+        ArgumentError: The entry is missing, has another length, or contains other values.
     """
     value = counters.get(name)
     flat = [math.nan if x is None else x for x in (value if isinstance(value, list) else [value])]
@@ -30,7 +30,7 @@ def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> li
     return flat
 
 
-# The name of the array that holds the JSON.
+# Name of the array that holds the JSON.
 TREE = "tree"
 
 
@@ -38,11 +38,11 @@ def to_arrays(value: Any) -> Arrays:
     """Encode plain data as arrays by name; the array `TREE` is JSON that refers to the others.
 
     Args:
-        value: None, bool, int, float, str, NumPy numbers and arrays, generators of PCG64, and
-            lists, tuples and dicts (with str keys) of these.
+        value: None, bool, int, float, str, NumPy number or array, PCG64 generator, or a list, tuple
+            or dict (with str keys) of these.
 
     Raises:
-        ValueError: The value contains something else.
+        ArgumentError: The value contains an object of another type.
 
     >>> from_arrays(to_arrays({"x": (1, float("inf")), "y": np.float32(2)}))
     {'x': (1, inf), 'y': np.float32(2.0)}
@@ -56,7 +56,7 @@ def from_arrays(arrays: Arrays) -> Any:
     """Decode the result of `to_arrays`.
 
     Raises:
-        ValueError: The arrays are damaged.
+        ArgumentError: The arrays are damaged.
     """
     try:
         return _decode(json.loads(arrays[TREE].astype(np.uint8).tobytes()), arrays)
@@ -67,7 +67,7 @@ def from_arrays(arrays: Arrays) -> Any:
 
 
 def _encode(value: Any, path: str, arrays: Arrays) -> Any:
-    """Return JSON for a value; add its arrays to `arrays`."""
+    """Return the JSON value of an object, and add its arrays to `arrays`."""
     cls = type(value)
     if value is None or cls in (bool, int, str) or (cls is float and math.isfinite(value)):
         return value
@@ -85,16 +85,16 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
         return {cls.__name__: [_encode(x, f"{path}[{i}]", arrays) for i, x in enumerate(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {k: _encode(x, f"{path}[{k!r}]", arrays) for k, x in value.items()}}
-    expected = "dicts, lists, tuples, arrays, PCG64 generators, numbers, texts or None"
+    expected = "a dict, list, tuple, array, PCG64 generator, number, str or None"
     raise ArgumentError(path, expected, f"a {cls.__name__}", "return plain data from get_state()")
 
 
 def _decode(tree: Any, arrays: Arrays) -> Any:
-    """Return the value for JSON and arrays of `_encode`."""
+    """Return the object that `_encode` encoded."""
     if not isinstance(tree, dict):
         return tree
-    ((kind, content),) = tree.items()
-    match kind:
+    ((tag, content),) = tree.items()
+    match tag:
         case "float":
             return float(content)
         case "array":

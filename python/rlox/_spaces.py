@@ -1,8 +1,8 @@
-"""Gymnasium spaces of native environments; actions as rollouts store and environments want them.
+"""Descriptions of Gymnasium spaces, and conversion and validation of actions.
 
-A rollout stores Discrete and MultiDiscrete actions counted from 0 and Box actions unclipped; an
-environment gets the space's `start` added and Box actions clipped to the bounds, those of an
-integer Box rounded to the nearest.
+A rollout stores zero-based Discrete and MultiDiscrete actions and unclipped Box actions. Before an
+environment receives them, integers are shifted by the space's `start`, and Box actions are clipped
+to the bounds. Actions of an integer Box are rounded to the nearest integer.
 """
 
 import math
@@ -17,7 +17,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 
 
 def from_native(space: dict[str, Any]) -> gym.Space[Any]:
-    """The Gymnasium space of a native description.
+    """Return the Gymnasium space of a native description.
 
     >>> from_native({"kind": "discrete", "n": 3, "start": 5})
     Discrete(3, start=5)
@@ -35,10 +35,10 @@ def from_native(space: dict[str, Any]) -> gym.Space[Any]:
 
 
 def to_native(space: gym.Space[Any]) -> dict[str, Any]:
-    """The native description of an action space whose integers count from 0.
+    """Return the native description of an action space, with zero-based integers.
 
     Raises:
-        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+        ArgumentTypeError: The space is not a Discrete, MultiDiscrete, MultiBinary or Box space.
 
     >>> to_native(spaces.Discrete(3, start=5))
     {'kind': 'discrete', 'n': 3, 'start': 0}
@@ -53,18 +53,19 @@ def to_native(space: gym.Space[Any]) -> dict[str, Any]:
         case spaces.Box():
             low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
             return {"kind": "box", "shape": space.shape, "low": low, "high": high}
-    action_dtype(space)  # which refuses it
+    action_dtype(space)  # raises ArgumentTypeError
     raise AssertionError
 
 
 def to_json(space: gym.Space[Any]) -> dict[str, Any]:
     """Return a description of a space as a JSON value. Equal spaces have equal descriptions.
 
-    Bounds and counts that are equal for all components are one number, others are a flat list.
-    Infinite bounds are "inf" and "-inf".
+    Bounds and counts are one number if all components are equal, otherwise a flat list. Infinite
+    bounds are "inf" and "-inf".
 
     Raises:
-        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary, Box, Dict and Tuple.
+        ArgumentTypeError: The space, or a part of it, is not a Discrete, MultiDiscrete,
+            MultiBinary, Box, Dict or Tuple space.
 
     >>> to_json(spaces.Discrete(3, start=5))
     {'type': 'Discrete', 'n': 3, 'start': 5, 'dtype': 'int64'}
@@ -90,7 +91,7 @@ def to_json(space: gym.Space[Any]) -> dict[str, Any]:
                 "space",
                 "Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple",
                 type(space).__name__,
-                "change it in a wrapper",
+                "change the space in a wrapper",
             )
     if not isinstance(space, spaces.Discrete):
         fields["shape"] = list(space.shape)
@@ -108,7 +109,7 @@ def from_json(description: Any) -> gym.Space[Any]:
     """Return the space that `to_json` described.
 
     Raises:
-        ValueError: The value does not describe a space.
+        ArgumentError: The value does not describe a space.
 
     >>> from_json({"type": "Discrete", "n": 3, "start": 5, "dtype": "int64"})
     Discrete(3, start=5)
@@ -153,7 +154,7 @@ def _from_json(description: Any) -> gym.Space[Any]:
 
 
 def get_action_counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
-    """How many values each component of an integer action has; None for Box."""
+    """Return the number of values of each component of an integer action; None for Box."""
     match space:
         case spaces.Discrete():
             return np.asarray(space.n, dtype=np.int64)
@@ -167,15 +168,15 @@ def get_action_counts(space: gym.Space[Any]) -> npt.NDArray[np.int64] | None:
         "action space",
         "Discrete, MultiDiscrete, MultiBinary or Box",
         str(space),
-        "flatten it with gymnasium.wrappers.TransformAction",
+        "convert the actions with gymnasium.wrappers.TransformAction",
     )
 
 
 def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
-    """The dtype in which a rollout stores actions of this space: "int64" or "float32".
+    """Return the dtype in which a rollout stores actions of a space: "int64" or "float32".
 
     Raises:
-        TypeError: The space is none of Discrete, MultiDiscrete, MultiBinary and Box.
+        ArgumentTypeError: The space is not a Discrete, MultiDiscrete, MultiBinary or Box space.
 
     >>> action_dtype(spaces.Discrete(2)), action_dtype(spaces.Box(-1, 1, (3,)))
     ('int64', 'float32')
@@ -186,7 +187,7 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
 def check_action_shape(
     space: gym.Space[Any], values: npt.ArrayLike, num_envs: int
 ) -> npt.NDArray[Any]:
-    """An array with one action for each environment, whatever is in it."""
+    """Convert actions to an array of one action per environment; check only the shape."""
     shape = (num_envs, *(space.shape or ()))
     try:
         actions = np.asarray(values)
@@ -205,11 +206,12 @@ def check_action_shape(
 
 
 def to_env_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
-    """Stored actions, (num_envs, ...), as the environment wants them, in the space's dtype.
+    """Convert stored actions (num_envs, ...) to actions of the space, in the space's dtype.
 
     Raises:
-        ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
-        TypeError: Fractional actions for an integer space.
+        ArgumentError: The shape is wrong, or an integer action is out of range.
+        NonFiniteError: A Box action is NaN or infinite.
+        ArgumentTypeError: Actions of an integer space are not integers, or actions are not numbers.
 
     >>> to_env_actions(spaces.Discrete(3, start=5), [0, 2], num_envs=2)
     array([5, 7])
@@ -225,13 +227,13 @@ def to_env_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) 
         return _clip(space, actions)
     _check_integers(actions)
     _check_valid((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
-    # Checked to be small, they are int64 now: beside uint64 the start would make them float64.
+    # NumPy promotes uint64 + int64 to float64, so convert the checked actions to int64 first.
     env_actions: npt.NDArray[Any] = (actions.astype(np.int64) + _start(space)).astype(space.dtype)
     return env_actions
 
 
 def _start(space: gym.Space[Any]) -> Any:
-    """What the values of each component of an integer action are counted from."""
+    """Return the smallest value of each component of an integer action."""
     return getattr(space, "start", 0)
 
 
@@ -251,43 +253,45 @@ def _to_real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return actions.astype(np.float64)
         except (TypeError, ValueError) as error:
             got = str(error)
-    raise ArgumentTypeError("actions", "real numbers", got, "pass an array of them")
+    raise ArgumentTypeError("actions", "real numbers", got, "pass an array of real numbers")
 
 
 def _clip(space: spaces.Box, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Inside the bounds, in the space's dtype: where it has no fractions, the nearest integers.
+    """Clip actions to the bounds, in the space's dtype; round them for an integer or bool Box.
 
-    Cut off, they would make 0 twice as likely as others, and the bounds hard to reach.
+    Truncation instead of rounding would make 0 twice as likely, and the bounds hard to reach.
     """
     dtype = np.dtype(space.dtype)
-    plain = actions
+    numbers = actions
     if dtype.kind in "iu":
-        # Integers are clipped as integers: float64 has not all of those beyond 2**53.
-        plain = _saturate(actions, dtype)
+        # Clip integers as integers, because float64 cannot represent all integers above 2**53.
+        numbers = _saturate(actions, dtype)
     elif dtype.kind == "b":
-        plain = np.rint(actions.astype(np.float64))
+        numbers = np.rint(actions.astype(np.float64))
     elif dtype.kind == "f" and not np.can_cast(actions.dtype, dtype):
-        kind: Any = dtype
-        most = float(np.finfo(kind).max)
-        plain = np.clip(actions, -most, most)  # beyond, they would become infinite
-    clipped: npt.NDArray[Any] = np.clip(plain, space.low, space.high).astype(dtype)
+        float_dtype: Any = dtype
+        largest = float(np.finfo(float_dtype).max)
+        numbers = np.clip(actions, -largest, largest)  # larger numbers would become infinite
+    clipped: npt.NDArray[Any] = np.clip(numbers, space.low, space.high).astype(dtype)
     return clipped
 
 
 def _saturate(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Numbers as integers of a dtype; those beyond it become its smallest and largest."""
-    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    """Round numbers to an integer dtype, and clip them to its range."""
+    smallest = np.iinfo(dtype).min
+    largest = np.iinfo(dtype).max
     match actions.dtype.kind:
         case "f":
             numbers = np.rint(actions.astype(np.promote_types(actions.dtype, np.float64)))
-            # A power of two or 0 each, which floats have; `most` they may not have.
-            under, over = numbers < float(least), numbers >= float(most + 1)
-            plain = np.where(under | over, 0, numbers).astype(dtype)
-            return np.where(under, dtype.type(least), np.where(over, dtype.type(most), plain))
+            # Compare with powers of two or 0, which floats represent exactly, unlike `largest`.
+            under, over = numbers < float(smallest), numbers >= float(largest + 1)
+            inside = np.where(under | over, 0, numbers).astype(dtype)
+            saturated = np.where(over, dtype.type(largest), inside)
+            return np.where(under, dtype.type(smallest), saturated)
         case "i":
             wide = actions.astype(np.int64)
-            return np.clip(wide, least, min(most, 2**63 - 1)).astype(dtype)
-    return np.minimum(actions.astype(np.uint64), np.uint64(most)).astype(dtype)
+            return np.clip(wide, smallest, min(largest, 2**63 - 1)).astype(dtype)
+    return np.minimum(actions.astype(np.uint64), np.uint64(largest)).astype(dtype)
 
 
 def check_actions(
@@ -296,28 +300,32 @@ def check_actions(
     num_envs: int,
     ignored: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[Any]:
-    """A batch of actions as environments take them, as an array; all else is refused.
+    """Convert a batch of the space's actions to an array, and check the values.
+
+    Box actions outside the bounds are accepted.
 
     Args:
-        space: Of one action.
-        actions: (num_envs, ...).
-        num_envs: How many environments.
-        ignored: (num_envs,): whose action is not used, so that it may be any number.
+        space: Space of one action.
+        actions: One action per environment, (num_envs, ...).
+        num_envs: Number of environments.
+        ignored: Mask (num_envs,) of the environments whose actions may have any value.
 
     Raises:
-        ValueError: Wrong shape, a Box action that is not finite, an integer action out of range.
-        TypeError: Fractional actions for an integer space.
+        ArgumentError: The shape is wrong, or an integer action is out of range.
+        NonFiniteError: A Box action is NaN or infinite.
+        ArgumentTypeError: Actions of an integer space are not integers, or actions are not numbers.
 
     >>> check_actions(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([5, 7])
     """
-    array, counts = check_action_shape(space, actions, num_envs), get_action_counts(space)
+    array = check_action_shape(space, actions, num_envs)
+    counts = get_action_counts(space)
     start = _start(space)
     if counts is None:
         bad = ~np.isfinite(_to_real(array))
     else:
         _check_integers(array)
-        if array.dtype == np.uint64:  # which would wrap around
+        if array.dtype == np.uint64:  # larger integers would wrap around in int64
             _check_valid(array > np.uint64(2**63 - 1), array, "integers below 2**63")
         indices = array.astype(np.int64) - start
         bad = (indices < 0) | (indices >= counts)
@@ -330,10 +338,13 @@ def check_actions(
 
 
 def to_zero_based(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) -> npt.ArrayLike:
-    """Actions as environments take them, as a rollout stores them: integers counted from 0.
+    """Convert integer actions of the space to the zero-based integers that a rollout stores.
+
+    If the space has no `start` or all starts are 0, actions are returned unchecked.
 
     Raises:
-        ValueError, TypeError: As `check_actions`, where something has to be counted.
+        ArgumentError: The shape is wrong, or an integer action is out of range.
+        ArgumentTypeError: Actions are not integers.
 
     >>> to_zero_based(spaces.Discrete(3, start=5), [5, 7], num_envs=2)
     array([0, 2])
@@ -347,36 +358,37 @@ def to_zero_based(space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int) 
 
 def _check_valid(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected: str) -> None:
     if bad.any():
-        at = tuple(np.argwhere(bad)[0])
+        index = tuple(np.argwhere(bad)[0])
         cls = ArgumentError if actions.dtype.kind in "iu" else NonFiniteError
         fix = "keep actions inside the action space"
-        raise cls("actions", expected, str(actions[at]), fix, env=int(at[0]))
+        raise cls("actions", expected, str(actions[index]), fix, env=int(index[0]))
 
 
 def check_action_space(space: gym.Space[Any], config: Any) -> None:
-    """Refuses action spaces in which there is nothing to do, or not what the settings ask for.
+    """Check that an action space has components, and that gSDE is used only with a Box space.
 
     Raises:
-        ValueError: It has no components; gSDE is asked for, and it is no Box.
+        ArgumentError: The space has no components, or `use_sde` is set and the space is not a Box.
     """
     if 0 in (space.shape or ()):
         raise ArgumentError(
-            "action space", "one component or more", str(space), "leave out the axis that is empty"
+            "action space", "at least one component", str(space), "remove the axis of size 0"
         )
     if getattr(config, "use_sde", False) and not isinstance(space, gym.spaces.Box):
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 
 def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any]) -> None:
-    """Refuses actions that an off-policy algorithm does not do.
+    """Check that an off-policy algorithm supports an action space.
 
     Args:
         algorithm: Name of the algorithm.
-        supported: "discrete", or "box": a Box of real numbers with bounds, which may be equal.
+        supported: "discrete" for Discrete spaces, or "box" for a floating-point Box with finite
+            bounds. The bounds of a component may be equal.
         space: Space of one action.
 
     Raises:
-        ValueError: It does not do them; those that do are named.
+        ArgumentError: The algorithm does not support the space; the hint names algorithms that do.
 
     >>> check_supported_actions("dqn", "discrete", gym.spaces.MultiBinary(2))
     Traceback (most recent call last):
@@ -393,7 +405,7 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
         fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
         raise ArgumentError("action space", f"a Box for {name}", str(space), f"use {fix}")
     if not real:
-        # Squashed into the bounds, actions hardly ever are what is rounded to the outermost.
+        # tanh-squashed actions are almost never so close to a bound that they round to it.
         raise ArgumentError(
             "action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C"
         )
@@ -401,17 +413,17 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
     if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
         raise ArgumentError(
             "action space",
-            f"finite bounds for {name}, which float32 holds",
+            f"finite bounds in the range of float32 for {name}",
             str(space),
             "rescale actions in a wrapper, or use PPO or A2C",
         )
-    # Equal ones are allowed: a component of which there is nothing to decide.
+    # Equal bounds are allowed: such a component is constant.
     if (above := space.low > space.high).any():
         raise ArgumentError(
             "action space",
             f"low <= high for {name}",
             f"{space.low[above][0]} > {space.high[above][0]}",
-            "swap them",
+            "swap the bounds",
             index=int(np.flatnonzero(above)[0]),
         )
 
@@ -422,13 +434,18 @@ _MOST = float(np.finfo(np.float32).max)
 def random_actions(
     space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Uniform actions as a rollout stores them, shape (*lead, *space.shape), int64 or float32.
+    """Sample uniform actions in the form that a rollout stores, int64 or float32.
 
-    Those of an integer Box are its integers, bounds included, as near as float32 comes to them;
-    those of a Box of real numbers are as far from 0 as float32 holds them.
+    Actions of an integer Box are integers including both bounds, rounded to float32. Bounds of a
+    floating-point Box are clipped to the range of float32.
+
+    Args:
+        space: Discrete, MultiDiscrete, MultiBinary or Box space.
+        rng: Generator of the samples.
+        batch_shape: Leading axes of the result, which has the shape (*batch_shape, *space.shape).
 
     Raises:
-        ValueError: A Box without finite bounds, be it of integers, has no uniform distribution.
+        ArgumentError: A Box has infinite bounds.
 
     >>> random_actions(spaces.Discrete(1, start=9), np.random.default_rng(0), (2, 3)).tolist()
     [[0, 0, 0], [0, 0, 0]]
@@ -446,9 +463,9 @@ def random_actions(
 
 
 def uniform_log_prob(space: gym.Space[Any]) -> float:
-    """The log-probability (of real ones: log-density) of each of the uniform `random_actions`.
+    """Return the log-probability, or log-density for a floating-point Box, of a random action.
 
-    Components of a Box that can have only one value are certain.
+    The distribution is that of `random_actions`. Box components with equal bounds contribute 0.
 
     >>> round(uniform_log_prob(spaces.MultiDiscrete([2, 5])), 4)
     -2.3026

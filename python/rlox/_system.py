@@ -1,4 +1,4 @@
-"""What the machine lends to this process: threads, as control groups have it, and vector units."""
+"""Resources of this process: CPUs, CPU instruction sets and free memory."""
 
 import os
 from pathlib import Path
@@ -7,23 +7,23 @@ from rlox._errors import OutOfMemoryError
 from rlox._rlox import available_memory
 from rlox._validation import short_repr
 
-# What the kernels of rlox ask a CPU for.
+# Instruction sets that the kernels of rlox use.
 _UNITS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "asimd")
 
 
 def allowed_cpus() -> int:
-    """How many CPUs the scheduler may put this process on."""
+    """Return the number of CPUs in the affinity mask of this process, or of all CPUs."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def quota(root: Path = Path("/sys/fs/cgroup"), group: Path = Path("/proc/self/cgroup")) -> float:
-    """How many CPUs' time control groups grant it, infinity without a limit.
+    """Return the CPU limit of this process's control groups in CPUs; infinity without a limit.
 
     Args:
-        root: Where control groups are seen, of version 2 or 1.
-        group: Which of them this process is in.
+        root: Mount point of the control groups, version 1 or 2.
+        group: File that lists the control groups of this process.
     """
     limits = [float("inf")]
     try:
@@ -36,31 +36,34 @@ def quota(root: Path = Path("/sys/fs/cgroup"), group: Path = Path("/proc/self/cg
             continue
         for top in [root, *([root / "cpu", root / controllers] if controllers else [])]:
             inner = top / path.lstrip("/")
-            above = [one for one in (inner, *inner.parents) if one.is_relative_to(top)]
-            limits += [limit for one in above if (limit := _limit(one)) is not None]
+            folders = [path for path in (inner, *inner.parents) if path.is_relative_to(top)]
+            limits += [limit for path in folders if (limit := _limit(path)) is not None]
     return min(limits)
 
 
 def _limit(folder: Path) -> float | None:
-    """The limit that one group has, if it says any."""
+    """Return the CPU limit of one control group, or None without a limit."""
     try:
         if (folder / "cpu.max").exists():
-            granted, period = (folder / "cpu.max").read_text().split()
+            limit, period = (folder / "cpu.max").read_text().split()
         else:
-            granted = (folder / "cpu.cfs_quota_us").read_text()
+            limit = (folder / "cpu.cfs_quota_us").read_text()
             period = (folder / "cpu.cfs_period_us").read_text()
-        return None if granted == "max" or int(granted) < 0 else int(granted) / int(period)
+        return None if limit == "max" or int(limit) < 0 else int(limit) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
 def threads() -> int:
-    """How many threads can run at once: what the affinity and control groups leave, at least 1."""
+    """Return the number of threads that can run in parallel: CPU affinity and quota, at least 1."""
     return max(1, int(min(allowed_cpus(), quota())))
 
 
 def vector_units() -> list[str] | None:
-    """Which of the instruction sets that matter the CPU has; None where the system does not say."""
+    """Return the CPU's instruction sets that rlox uses, or None if the system does not list them.
+
+    Only Linux lists them.
+    """
     try:
         cpu_flags = {*Path("/proc/cpuinfo").read_text().split()}
     except OSError:
@@ -72,12 +75,12 @@ def check_memory(argument: str, value: object, needed: int) -> None:
     """Check that a number of bytes is free.
 
     Args:
-        argument: The argument that asks for the memory.
-        value: Its value.
-        needed: The number of bytes.
+        argument: Name of the argument that determines the memory.
+        value: Value of the argument.
+        needed: Number of bytes that the value needs.
 
     Raises:
-        MemoryError: Fewer bytes are free.
+        OutOfMemoryError: Fewer than `needed` bytes are free.
 
     >>> check_memory("n", 1, needed=2**61)
     Traceback (most recent call last):

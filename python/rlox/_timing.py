@@ -1,7 +1,8 @@
-"""Where a thread's time goes: native calls and Python enter phases of one clock.
+"""Clock per thread that splits the time of a run into phases.
 
-A thread's clock runs from `start` to `stop`, in one phase at a time, so that phases add up to the
-time that went by; otherwise `enter` does nothing. On a GPU, work counts where it is waited for.
+The clock runs from `start` to `stop` and is in one phase at a time, so the phases add up to the
+elapsed time. While no clock runs, `enter` does nothing. GPU work counts in the phase that waits for
+the result.
 
 >>> start()
 >>> enter("env_step")
@@ -17,27 +18,31 @@ from rlox._validation import check_int
 
 __all__ = ["PHASES", "EveryNSteps", "enter", "read", "start", "stop"]
 PHASES = ("env_step", "inference", "gae_compute", "gradient_update", "buffer", "other")
-"""What time is told apart into.
+"""Names of the phases.
 
-`env_step` is environments, `inference` the policy's actions and values, `gae_compute` advantages,
-`gradient_update` losses, gradients and weights, `buffer` storing and fetching transitions and
-minibatches. `other` is the rest: callbacks, loggers, checkpoints.
+- `env_step`: stepping the environments
+- `inference`: actions and values of the policy
+- `gae_compute`: advantages
+- `gradient_update`: losses, gradients and weights
+- `buffer`: storing transitions and sampling minibatches
+- `other`: everything else, such as callbacks, loggers and checkpoints
 """
 
 
 def read() -> dict[str, float]:
-    """Seconds of this thread in each phase since its clock was started; 0 without one."""
+    """Return the seconds of this thread per phase since `start`; 0 if no clock was started."""
     return dict(zip(PHASES, _rlox.phase_seconds(), strict=True))
 
 
 class EveryNSteps:
-    """Says when so many environment steps have gone by: after each multiple of them, once.
+    """Trigger that is ready once after each multiple of a number of environment steps.
 
     Args:
-        every: Environment steps, all environments together.
+        every: Number of environment steps, all environments together.
 
     Raises:
-        TypeError, ValueError: `every` is no integer of at least 1.
+        ArgumentTypeError: `every` is not an integer.
+        ArgumentError: `every` is below 1.
 
     >>> every = EveryNSteps(100)
     >>> every.start(timesteps=0)
@@ -50,11 +55,11 @@ class EveryNSteps:
         self._next = self.steps
 
     def start(self, timesteps: int) -> None:
-        """Goes on from here: the same multiples, whether a run was resumed or not."""
+        """Set the current step, so that the next trigger is at the next multiple of `every`."""
         self._next = (timesteps // self.steps + 1) * self.steps
 
     def ready(self, timesteps: int) -> bool:
-        """Whether a multiple was reached since it last was."""
+        """Return whether a multiple of `every` was reached since the last call that was ready."""
         if timesteps < self._next:
             return False
         self.start(timesteps)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Type aliases of NumPy arrays."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Settings and other arguments: checked, and put together from what is known and asked for."""
+"""Checks and conversions of arguments, and resolution of settings from their sources."""
 
 import difflib
 import math
@@ -21,11 +21,11 @@ ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 def check_int(
     name: str, value: Any, low: int, extra_value: int | None = None, *, fix: str = ""
 ) -> int:
-    """A whole number of at least `low`, or equal to `extra_value`, as a plain int.
+    """Return an integer of at least `low`, or equal to `extra_value`, as an int.
 
     Raises:
-        TypeError: It is no integer; floats, whole or not, True and False are none.
-        ValueError: It is too small.
+        ArgumentTypeError: `value` is not an integer. Floats and bools are not integers.
+        ArgumentError: `value` is too small.
 
     >>> check_int("n_steps", np.int64(8), low=1)
     8
@@ -50,11 +50,11 @@ pass 100000
 def check_float(
     name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = ""
 ) -> float:
-    """A finite number in [low, high] as a plain float.
+    """Return a finite number in [low, high] as a float.
 
     Raises:
-        TypeError: It is no number; True and False are none.
-        ValueError: It is outside, NaN or infinite.
+        ArgumentTypeError: `value` is not a real number. Bools are not numbers.
+        ArgumentError: `value` is outside [low, high], NaN or infinite.
 
     >>> check_float("gamma", np.float32(0.5), 0, 1)
     0.5
@@ -80,11 +80,12 @@ def check_float(
 def check_float_or_tuple(
     name: str, value: Any, low: float = -math.inf, high: float = math.inf
 ) -> float | tuple[float, ...]:
-    """A finite number in [low, high], or an array of such as a tuple of them, row by row.
+    """Return a finite number in [low, high], or an array of such numbers as a flat tuple.
 
     Raises:
-        TypeError: Something in it is no number.
-        ValueError: One is outside, NaN or infinite; there is none.
+        ArgumentTypeError: An element is not a real number.
+        ArgumentError: An element is outside [low, high], NaN or infinite, the array is empty, or
+            its rows have different lengths.
 
     >>> check_float_or_tuple("sigma", np.array([[0.5], [1.0]]), 0, 1)
     (0.5, 1.0)
@@ -94,20 +95,20 @@ def check_float_or_tuple(
     try:
         values = np.asarray(value).tolist()
     except ValueError as error:  # rows of different lengths
-        raise _wrong(name, "a number, or an array of them", value, "pass one number") from error
+        raise _wrong(name, "a number or an array of numbers", value, "pass a number") from error
     if not isinstance(values, list):
         return check_float(name, values, low, high)
     flat = np.ravel(np.array(values, object))
     if len(flat) == 0:
-        raise _wrong(name, "a number, or an array of them", value, "pass one number")
+        raise _wrong(name, "a number or an array of numbers", value, "pass a number")
     return tuple(check_float(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
 
 
 def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
-    """True or False, as a plain bool.
+    """Return a Python or NumPy bool as a bool.
 
     Raises:
-        ValueError: It is neither.
+        ArgumentError: `value` is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
         raise _wrong(name, "True or False", value, fix)
@@ -115,11 +116,11 @@ def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> boo
 
 
 def check_str(name: str, value: Any, choices: Sequence[str] = ()) -> str:
-    """A plain str, one of `choices` if there are any.
+    """Return a str, which must be one of `choices` unless they are empty.
 
     Raises:
-        TypeError: It is no str.
-        ValueError: It is none of them.
+        ArgumentTypeError: `value` is not a str.
+        ArgumentError: `value` is not one of `choices`.
     """
     names = " or ".join(map(repr, choices))
     if len(choices) > 2:
@@ -133,10 +134,10 @@ def check_str(name: str, value: Any, choices: Sequence[str] = ()) -> str:
 
 
 def check_path(name: str, value: Any) -> Path | None:
-    """A path, or None.
+    """Return a str or path as a Path, and None as None.
 
     Raises:
-        TypeError: It is neither.
+        ArgumentTypeError: `value` is not a str, a path or None.
     """
     if value is None:
         return None
@@ -148,10 +149,10 @@ def check_path(name: str, value: Any) -> Path | None:
 
 
 def check_int_tuple(name: str, value: Any) -> tuple[int, ...]:
-    """A sequence of integers of at least 1, as a tuple of plain ints.
+    """Return a sequence of integers of at least 1 as a tuple of ints.
 
     Raises:
-        ValueError: It is something else.
+        ArgumentError: `value` is not a sequence of integers of at least 1.
 
     >>> check_int_tuple("net_arch", np.array([64, 64]))
     (64, 64)
@@ -161,18 +162,16 @@ def check_int_tuple(name: str, value: Any) -> tuple[int, ...]:
             return tuple(check_int(name, x, 1) for x in value)
     except (TypeError, ValueError):
         pass
-    raise _wrong(name, "a sequence of integers of at least 1", value, "pass for example (64, 64)")
+    expected = "a sequence of integers of at least 1"
+    raise _wrong(name, expected, value, "pass a tuple such as (64, 64)")
 
 
 def check_fields(
     config: object, check: Callable[..., Any], names: Iterable[str], *args: Any
 ) -> None:
-    """Replaces each of these fields of a frozen config by `check(name, value, *args)`.
+    """Replace each named field of a frozen config by `check(name, value, *args)`.
 
-    None stays where it is the field's default.
-
-    Raises:
-        TypeError, ValueError: As `check` does.
+    None is accepted if it is the default of the field. Errors of `check` pass through.
     """
     defaults = {field.name: field.default for field in fields(config)}  # type: ignore[arg-type]  # configs are dataclasses
     for name in names:
@@ -182,20 +181,20 @@ def check_fields(
 
 
 def get_bool_fields(config: object) -> list[str]:
-    """The names of the fields that are True or False by default."""
+    """Return the names of the fields whose default is a bool."""
     config_fields = fields(config)  # type: ignore[arg-type]  # configs are dataclasses
     return [field.name for field in config_fields if isinstance(field.default, bool)]
 
 
 def short_repr(value: object) -> str:
-    """What came, for a message: its `repr`, cut short; its type where it has none.
+    """Return the `repr` of a value, cut to 200 characters, or its type if `repr` fails.
 
     >>> short_repr(10**5000)
     "a <class 'int'>"
     """
     try:
         text = repr(value)
-    except Exception:  # of the caller's objects, and integers of thousands of digits
+    except Exception:  # a faulty __repr__, or an integer of thousands of digits
         return f"a {type(value)}"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -206,12 +205,12 @@ def _wrong(
     return cls(name, expected, short_repr(value), fix)
 
 
-def check_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> int:
-    """A seed as a plain int: of any size, as NumPy and Gymnasium take them.
+def check_seed(seed: Any, *, fix: str = "pass an integer, or None for a random seed") -> int:
+    """Return a seed as an int. As in NumPy and Gymnasium, any non-negative integer is a seed.
 
     Raises:
-        TypeError: It is no integer; floats, True and False are none.
-        ValueError: It is below 0.
+        ArgumentTypeError: `seed` is not an integer. Floats and bools are not integers.
+        ArgumentError: `seed` is negative.
 
     >>> check_seed(np.int64(7)), check_seed(2**70) == 2**70
     (7, True)
@@ -225,10 +224,11 @@ def check_seed(seed: Any, *, fix: str = "pass an integer, or None for any") -> i
 
 
 def resolve_seed(seed: int | None) -> int:
-    """The seed, or for None one from the operating system, so that every run can be repeated.
+    """Return the seed, or a random seed from the operating system for None.
 
     Raises:
-        TypeError, ValueError: As `check_seed` does.
+        ArgumentTypeError: `seed` is neither an integer nor None.
+        ArgumentError: `seed` is negative.
     """
     if seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
@@ -236,11 +236,11 @@ def resolve_seed(seed: int | None) -> int:
 
 
 def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[str, Any]:
-    """Keywords as JSON holds them: NumPy's numbers become plain ones, tuples become lists.
+    """Convert keywords to JSON values: NumPy scalars become Python ones, tuples become lists.
 
     Raises:
-        TypeError: It is no dict with str keys, has one that is `reserved`, or holds what JSON does
-            not have, NaN for instance; the key is named.
+        ArgumentTypeError: `value` is not a dict with str keys, has a `reserved` key, or contains a
+            value that JSON cannot represent, such as NaN. The error names the key.
 
     >>> json_keywords("env_kwargs", {"g": np.float32(0.5), "size": (8, 8)})
     {'g': 0.5, 'size': [8, 8]}
@@ -273,12 +273,12 @@ def _json(name: str, value: Any) -> Any:
             return plain
         case None | bool() | int() | str():
             return plain
-    expected = "what JSON can hold (str, finite numbers, bools, None, lists, dicts)"
-    fix = "make the environments in a function of your own and pass that as env"
+    expected = "a JSON value (str, finite number, bool, None, list, dict)"
+    fix = "create the environment in a function, and pass the function as env"
     raise _wrong(name, expected, value, fix, ArgumentTypeError)
 
 
-# A setting, and the one it is given in place of.
+# Setting, and the setting of a preset that it replaces.
 _OVERRIDES = {"utd_ratio": "gradient_steps"}
 
 
@@ -288,13 +288,20 @@ def resolve(
     arguments: Mapping[str, Any],
     exclude: Iterable[str] = (),
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments before rl-zoo3's settings before defaults: the settings, and where each is from.
+    """Return settings and the source of each: arguments, else the preset, else defaults.
 
-    `exclude` names settings of built-in policies, where a policy of one's own takes their place:
-    the preset's are left out. So is what an argument stands in place of.
+    Args:
+        defaults: Default of each setting.
+        preset: Tuned settings of rl-zoo3.
+        arguments: Settings that the caller passed.
+        exclude: Settings of built-in policies that a custom policy does not use. The preset's
+            values of these settings are ignored.
+
+    Returns:
+        Values by setting, and sources by setting: "argument", "rl-zoo3" or "default".
 
     Raises:
-        TypeError: One of those is given.
+        ArgumentTypeError: An excluded setting is passed as an argument.
 
     >>> resolve({"gamma": 0.99, "n_steps": 2048}, {"gamma": 0.9}, {"n_steps": 8})
     ({'gamma': 0.9, 'n_steps': 8}, {'gamma': 'rl-zoo3', 'n_steps': 'argument'})
@@ -303,9 +310,9 @@ def resolve(
         if name in arguments:
             raise ArgumentTypeError(
                 name,
-                "no settings of the built-in policy beside a policy of your own",
+                "no settings of the built-in policy together with a custom policy",
                 repr(arguments[name]),
-                "leave one of them out",
+                "remove one of the two arguments",
             )
     replaced = {old for new, old in _OVERRIDES.items() if arguments.get(new) is not None}
     excluded_names = {*exclude, *replaced}
@@ -316,18 +323,18 @@ def resolve(
 
 
 def hint(name: str, known: Iterable[str], default: str | None = None) -> str:
-    """Return the known names that are close to a misspelled one, else `default` or all of them.
+    """Return a hint with known names similar to `name`, else `default` or a list of all names.
 
-    Case and version suffixes such as "-v1" do not count.
+    Case and version suffixes such as "-v1" are ignored.
 
     >>> hint("cartpole", ["Acrobot-v1", "CartPole-v1"]), hint("x", ["train", "eval"])
-    ("did you mean 'CartPole-v1'?", 'there are train, eval')
+    ("did you mean 'CartPole-v1'?", 'choose from train, eval')
     """
     names = list(known)
     by_stem = {_stem(candidate): candidate for candidate in sorted(names)}
     if close := difflib.get_close_matches(_stem(name), by_stem):
         return f"did you mean {' or '.join(repr(by_stem[stem]) for stem in close)}?"
-    return default or f"there are {', '.join(names)}"
+    return default or f"choose from {', '.join(names)}"
 
 
 def _stem(name: str) -> str:
@@ -340,13 +347,13 @@ def check_keywords(
     """Check that all names of keyword arguments are known.
 
     Args:
-        names: The keywords passed.
-        known: The keywords that exist.
-        owner: The class or function that takes them.
-        hints: Fixes for names that are often passed by mistake.
+        names: Names of the keywords that the caller passed.
+        known: Names of the accepted keywords.
+        owner: Name of the class or function that accepts the keywords.
+        hints: Hints for names that callers often pass by mistake.
 
     Raises:
-        TypeError: A name is unknown; close ones are suggested.
+        ArgumentTypeError: A name is unknown; the hint suggests similar names.
 
     >>> check_keywords(["gama"], ["gamma", "n_steps"], owner="PPOTrainer")
     Traceback (most recent call last):
@@ -360,17 +367,18 @@ mean 'gamma'?
             raise ArgumentTypeError(name, f"a setting of {owner}", "an unknown name", fix)
 
 
-# Scheme of the setting, and prefix of each address: without TLS, and with TLS.
+# URL scheme of `actors`, and prefix of each address: without TLS, and with TLS.
 SCHEMES = {"grpc": "http://", "grpcs": "https://"}
 WAITS = ("connect_timeout", "keepalive_timeout", "reply_timeout", "recovery_timeout")
 _DAY = 86_400.0
 
 
 def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
-    """Return addresses and timeouts in seconds; None if `actors` names no workers.
+    """Return the addresses and the timeouts in seconds of gRPC workers; None without workers.
 
     Raises:
-        ValueError: An address without host or port, or a timeout that cannot be set.
+        ArgumentError: An address has no host or no valid port, or a timeout is unknown, repeated,
+            or outside (0, 86400].
 
     >>> worker_addresses("grpc://127.0.0.1:50051,worker:50051?reply_timeout=60")
     (['http://127.0.0.1:50051', 'http://worker:50051'], {'reply_timeout': 60.0})
@@ -387,7 +395,7 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
                 "actors",
                 f"workers as host:port, such as '{scheme}://host:50051,host:50052'",
                 f"{worker!r} in {actors!r}",
-                "a worker prints its address when it starts",
+                "pass the address that the worker prints when it starts",
             )
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
@@ -399,9 +407,8 @@ def worker_addresses(actors: str) -> tuple[list[str], dict[str, float]] | None:
     if not valid:
         raise ArgumentError(
             "actors",
-            f"seconds for {', '.join(WAITS)} after '?', more than 0 and at most a day, such as "
-            "'?reply_timeout=60&recovery_timeout=60'",
+            f"{', '.join(WAITS)} after '?', each in seconds, above 0 and at most one day",
             repr(actors),
-            "write the seconds as a number after '='",
+            "write the timeouts as in '?reply_timeout=60&recovery_timeout=60'",
         )
     return [SCHEMES[scheme] + worker for worker in workers.split(",")], waits

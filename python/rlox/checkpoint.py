@@ -1,17 +1,17 @@
-"""Checkpoints: a folder with a manifest and safetensors members, written whole or not at all.
+"""Checkpoints: a folder with a manifest and safetensors files, written atomically.
 
-    manifest.json             what it is, the config, counters, random streams; and of each member
-                              its name, size and SHA-256; and the SHA-256 of all that
+    manifest.json             config, counters and random streams; name, size and SHA-256 of each
+                              member; SHA-256 of the manifest itself
     networks.safetensors      parameters and buffers by name
-    optimizer.safetensors     what it keeps for each parameter
-    normalizer.safetensors    left out where nothing is normalised
-    environment.safetensors   where environments stand; left out where they cannot tell, and the
-                              manifest says "environment": "approximate"
-    replay.safetensors        what the replay buffer holds; left out without one, and where the
-                              manifest says "replay": false
+    optimizer.safetensors     optimizer state of each parameter
+    normalizer.safetensors    statistics; absent if nothing is normalized
+    environment.safetensors   state of the environments; absent if they have no state to save, and
+                              the manifest contains "environment": "approximate"
+    replay.safetensors        contents of the replay buffer; absent without a buffer, and if the
+                              manifest contains "replay": false
 
-A member is any safetensors file, and the manifest is canonical JSON (sorted keys, an indent of 2, a
-newline at the end), so other programs can read and write both. Reading runs no code of the file's.
+Members are ordinary safetensors files. The manifest is canonical JSON (sorted keys, an indent of 2,
+a final newline). Other programs can read and write both. Reading runs no code from the files.
 """
 
 import hashlib
@@ -39,25 +39,30 @@ __all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = 2
 MANIFEST = "manifest.json"
-# Names within a run folder.
+# Names in a run folder.
 FOLDER, LATEST, BEST, SCORES = "checkpoints", "latest", "best", "scores.json"
 FINAL = "checkpoint"
 _CONFIG = "config.json"
 _STEP = re.compile(r"step-(\d{9,})")
-# Errors of reading JSON that another program wrote.
+# Errors that reading damaged JSON can raise.
 _DAMAGED = (
     *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
     RecursionError,
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_LONGEST = 2**28  # bytes of a manifest
-_SAFETENSORS_OVERHEAD = 2**20  # bytes that safetensors needs besides the file and the arrays
+_LONGEST = 2**28  # largest size of a manifest in bytes
+_SAFETENSORS_OVERHEAD = 2**20  # bytes that safetensors needs in addition to file and arrays
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `read_checkpoint` gives: the manifest, and arrays by member and name."""
+    """Contents of a checkpoint, as `read_checkpoint` returns them.
+
+    Attributes:
+        manifest: Contents of `manifest.json`, without its checksum.
+        members: Arrays by member and name.
+    """
 
     manifest: dict[str, Any]
     members: dict[str, Arrays]
@@ -66,23 +71,27 @@ class Checkpoint:
 def write_checkpoint(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, Arrays]
 ) -> None:
-    """Writes a checkpoint into the folder `path`, or leaves what was there.
+    """Write a checkpoint atomically into the folder `path`.
 
-    A process killed at any time leaves the old or the new checkpoint, never a mixture: files are
-    written into a folder next to it, flushed to disk, and the folder is renamed. Arrays are written
-    from where they lie.
+    A process that is killed at any time leaves the old or the new checkpoint, never a mixture. The
+    files are written to a sibling folder and flushed to disk, then the folder is renamed. C-ordered
+    little-endian arrays are written without a copy.
 
     Args:
-        path: Made with its parents. A checkpoint or an empty folder there is replaced.
-        manifest: What JSON can hold.
-        members: Arrays by member ([a-z0-9_]) and name; empty members are left out.
+        path: Folder, which is created with its parents. An existing checkpoint or empty folder is
+            replaced.
+        manifest: JSON-compatible dict.
+        members: Arrays by member and name. Names of members consist of a-z, 0-9 and _, and start
+            with a letter. Members without arrays are not written.
 
     Raises:
-        FileExistsError: Something else is at `path`.
-        TypeError, ValueError: The manifest holds what JSON cannot; a member holds other things than
-            arrays of numbers.
-        MemoryError: An array that has to be put into order does not fit into memory again.
-        OSError: They cannot be written; what was written of them is removed.
+        FileExistsError: `path` is a file, or a folder that is neither empty nor a checkpoint.
+        ArgumentTypeError: An argument has a wrong type, the manifest is not JSON-compatible, or an
+            array does not contain numbers of at most 64 bits.
+        ArgumentError: The path is empty, the name of a member is invalid, or the manifest contains
+            NaN or infinity.
+        MemoryError: The copy of a non-contiguous or big-endian array does not fit into memory.
+        OSError: The files cannot be written; incomplete files are removed.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -104,25 +113,25 @@ def write_checkpoint(
         if not _NAME.fullmatch(name):
             raise ArgumentError("members", "names of a-z, 0-9 and _", repr(name), "rename it")
     content = {**manifest, "format": FORMAT, "rlox": __version__}
-    _sign({**content, "members": {}})  # which refuses what JSON cannot hold
+    _sign({**content, "members": {}})  # raises if the manifest is not JSON-compatible
 
     _make_parent(path)
-    with locked(path.parent):  # who writes at the same time comes after
+    with locked(path.parent):  # concurrent writers wait for each other
         _check_replaceable(path)
         _replace(path, content, checked)
 
 
 def _check_replaceable(path: Path) -> None:
-    """Refuses to replace what is no checkpoint; nobody writes there meanwhile."""
+    """Raise FileExistsError if `path` is not a checkpoint, an empty folder or absent."""
     if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
         raise FileExistsError(
-            f"path: expected a checkpoint, an empty folder or nothing, got {str(path)!r}, which is "
-            "something else; choose another path"
+            f"path: expected a checkpoint, an empty folder or a new path, got {str(path)!r}, which "
+            "has other contents; choose another path"
         )
 
 
 def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Arrays]) -> None:
-    """Puts a checkpoint in the place of what is at `path`."""
+    """Write a checkpoint to a sibling folder, and move it to `path`."""
     partial, previous = _sibling_path(path, "partial"), _sibling_path(path, "previous")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -134,12 +143,12 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
         }
         write_file(partial / MANIFEST, _sign({**content, "members": entries}))
     except BaseException:
-        # On a full disk it would be in the way of something smaller.
+        # The partial folder would waste space, for example on a full disk.
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if path.exists():
-        # A folder cannot be renamed onto another. Between the two renames only `previous` is
-        # there, and `read_checkpoint` knows it.
+        # A folder cannot be renamed onto a non-empty one. Between the two renames,
+        # `read_checkpoint` reads `previous`.
         shutil.rmtree(previous, ignore_errors=True)
         path.rename(previous)
     partial.rename(path)
@@ -148,17 +157,18 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
 
 
 def _sign(content: Mapping[str, Any]) -> bytes:
-    """Return a manifest with its checksum."""
+    """Return the JSON of a manifest with its checksum."""
     try:
         digest = hashlib.sha256(_to_canonical_json(content)).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
-        kind = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
-        raise kind("manifest", "what JSON can hold", f"other ({error})", "leave it out") from error
+        cls = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
+        got = f"an incompatible value ({error})"
+        raise cls("manifest", "JSON-compatible values", got, "convert or remove it") from error
     return _to_canonical_json({**content, "sha256": digest})
 
 
 def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The members, each a dict of what is given by name."""
+    """Return the members as dicts of arrays by name."""
     return {
         member: dict(_items(f"members[{member!r}]", arrays))
         for member, arrays in _items("members", members)
@@ -178,7 +188,7 @@ def _items(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether a folder holds a checkpoint, whole or damaged, and nothing else."""
+    """Return whether a folder contains only the files of a checkpoint, which may be damaged."""
     manifest = path / MANIFEST
     if not manifest.is_file() or b'"rlox":' not in manifest.read_bytes():
         return False
@@ -190,10 +200,10 @@ def _is_empty(path: Path) -> bool:
 
 
 def _check_folder_path(path: object) -> Path:
-    wrong = ("path", "the path of a folder", repr(path), "pass one as str or Path")
+    wrong = ("path", "the path of a folder", repr(path), "pass a str or a pathlib.Path")
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
         raise ArgumentTypeError(*wrong)
-    if not os.fspath(path):  # which pathlib takes for the folder that the process is in
+    if not os.fspath(path):  # pathlib would use the current folder
         raise ArgumentError(*wrong)
     try:
         os.fsencode(path)
@@ -208,23 +218,29 @@ def _make_parent(path: Path) -> None:
     except OSError as error:
         raise type(error)(
             error.errno,
-            f"path: expected where a folder can be made, got {str(path)!r}, where the system does "
-            f"not make {error.filename} ({error.strerror}); pass another path",
+            f"path: expected a path where a folder can be created, got {str(path)!r}: cannot "
+            f"create {error.filename} ({error.strerror}); pass another path",
         ) from error
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Reads and checks a checkpoint.
+    """Read a checkpoint and verify its checksums.
+
+    A checkpoint may be replaced while this function reads it: the result is the old or the new one.
 
     Args:
-        path: Of the checkpoint, or of a run folder, of whose checkpoints the newest is read.
+        path: Folder of a checkpoint, or a run folder, of which the newest checkpoint is read.
+
+    Returns:
+        Manifest and arrays of the checkpoint.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        rlox.CorruptFileError: Anything in it is damaged, missing or not a checkpoint's; the file
-            and the section are named.
-        ValueError: A newer rlox wrote it.
-        MemoryError: It does not fit into memory.
+        FileNotFoundError: There is no checkpoint at `path`.
+        CorruptFileError: A file is damaged, missing or not part of a checkpoint. The error names
+            the file and the section.
+        ArgumentError: The checkpoint has another format version, or `path` is not a valid path.
+        ArgumentTypeError: `path` is not a path.
+        OutOfMemoryError: The arrays do not fit into memory.
     """
     path = _check_folder_path(path)
     while True:
@@ -234,16 +250,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             return _read_folder(found)
         except (CorruptFileError, OSError):
             if _get_identity(found) != before:
-                continue  # it was replaced, or removed for a newer one, while it was read
+                continue  # the checkpoint was replaced or removed while it was read
             if not found.parent.is_dir():
                 raise
-            # It is so, or somebody was replacing it whenever we looked: not while we are alone.
+            # Read again without concurrent writers, in case one interfered.
             with locked(found.parent):
                 return _read_folder(_find_checkpoint(path))
 
 
 def _find_checkpoint(path: Path) -> Path:
-    """Where the checkpoint lies that a path names, if there is one."""
+    """Return the folder of the checkpoint for a path; it may not exist."""
     path = path.resolve()
     if not (path / MANIFEST).exists():
         path = newest(path) or (path / "checkpoint" if (path / "checkpoint").exists() else path)
@@ -253,7 +269,7 @@ def _find_checkpoint(path: Path) -> Path:
 
 
 def _get_identity(folder: Path) -> tuple[int, ...] | None:
-    """What changes when another folder comes to this place; None where there is none."""
+    """Return values that change if the folder is replaced; None if there is no folder."""
     try:
         info = folder.stat()
     except OSError:
@@ -262,8 +278,8 @@ def _get_identity(folder: Path) -> tuple[int, ...] | None:
 
 
 def _read_folder(path: Path) -> Checkpoint:
-    if (what := explain_missing_checkpoint(path)) is not None:
-        raise FileNotFoundError(f"path: expected a checkpoint, {path} {what}")
+    if (problem := explain_missing_checkpoint(path)) is not None:
+        raise FileNotFoundError(f"path: expected a checkpoint, but {path} {problem}")
     manifest = _read_manifest(path / MANIFEST)
     members = {}
     check_keys(path / MANIFEST, "manifest", manifest, {"members": (dict,)})
@@ -274,29 +290,30 @@ def _read_folder(path: Path) -> Checkpoint:
         file = path / f"{name}.safetensors"
         data = _read_file(file, name, entry["bytes"])
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise corrupt(file, name, "another SHA-256 than the manifest says")
+            raise corrupt(file, name, "a SHA-256 that differs from the manifest")
         try:
-            np.empty(
-                2 * len(data) + _SAFETENSORS_OVERHEAD, np.uint8
-            )  # safetensors panics without memory
+            # Check the memory first, because safetensors panics if it runs out.
+            np.empty(2 * len(data) + _SAFETENSORS_OVERHEAD, np.uint8)
         except MemoryError:
-            hint = "free memory, or load it on a larger machine"
-            got = f"{len(data):,} bytes as {name!r}"
-            raise OutOfMemoryError("path", "what fits into memory", got, hint) from None
+            hint = "free memory, or load the checkpoint on a larger machine"
+            got = f"a member {name!r} of {len(data):,} bytes"
+            raise OutOfMemoryError(
+                "path", "a checkpoint that fits into memory", got, hint
+            ) from None
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:
-            raise corrupt(file, name, f"no safetensors ({error})") from error
+            raise corrupt(file, name, f"invalid safetensors ({error})") from error
     return Checkpoint(manifest, members)
 
 
 def check_keys(
     file: Path, section: str, content: Any, kinds: Mapping[str, tuple[type, ...]]
 ) -> None:
-    """A section is a dict with these keys, and values of exactly these types.
+    """Check that a section is a dict with certain keys and with values of exact types.
 
     Raises:
-        rlox.CorruptFileError: It is not; file and section are named.
+        CorruptFileError: The section is not such a dict; the error names the file and the section.
     """
     if not isinstance(content, dict):
         raise corrupt(file, section, type(content).__name__)
@@ -304,7 +321,7 @@ def check_keys(
         if key not in content:
             raise corrupt(file, section, f"no key {key!r}")
         if type(content[key]) not in types:
-            raise corrupt(file, section, f"{content[key]!r} as {key!r}")
+            raise corrupt(file, section, f"{content[key]!r} for the key {key!r}")
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
@@ -312,21 +329,21 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise corrupt(file, "manifest", f"no JSON ({error})") from error
+        raise corrupt(file, "manifest", f"invalid JSON ({error})") from error
     if not isinstance(manifest, dict) or "sha256" not in manifest:
-        raise corrupt(file, "manifest", "no SHA-256 of it")
-    # All other lines, byte for byte: white space is covered, and other writers' digits are as good.
+        raise corrupt(file, "manifest", "no key 'sha256'")
+    # The digest covers all other bytes as written, because writers format numbers differently.
     digest = manifest.pop("sha256")
     before, _, after = data.partition(f'\n  "sha256": {json.dumps(digest)}'.encode())
     rest = before + after[1:] if after[:1] == b"," else before.removesuffix(b",") + after
     if hashlib.sha256(rest).hexdigest() != digest:
-        raise corrupt(file, "manifest", "another SHA-256 than it says")
+        raise corrupt(file, "manifest", "contents that do not match the SHA-256")
     if manifest.get("format") != FORMAT:
         raise ArgumentError(
             str(file),
             f"format {FORMAT}",
             f"{manifest.get('format')!r}, written by rlox {manifest.get('rlox')}",
-            "read it with that version",
+            "read the checkpoint with that version",
         )
     return manifest
 
@@ -336,9 +353,9 @@ def _to_canonical_json(content: Mapping[str, Any]) -> bytes:
 
 
 def _read_file(file: Path, section: str, size: int | None = None) -> bytes:
-    """A file's bytes, of which there must be `size`, or few enough for a manifest."""
+    """Return the bytes of a file, which must have `size` bytes; None: at most `_LONGEST` bytes."""
     try:
-        # What never ends, or waits for a writer, is no file.
+        # Do not block on a pipe without a writer; special files are rejected below.
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise corrupt(file, section, "no such file") from error
@@ -346,7 +363,7 @@ def _read_file(file: Path, section: str, size: int | None = None) -> bytes:
         stack.callback(os.close, descriptor)
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
-            raise corrupt(file, section, "no file")
+            raise corrupt(file, section, "no regular file")
         if size is None and info.st_size > _LONGEST:
             raise corrupt(file, section, f"{info.st_size:,} bytes")
         if size is not None and info.st_size != size:
@@ -356,18 +373,18 @@ def _read_file(file: Path, section: str, size: int | None = None) -> bytes:
 
 
 def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
-    """The error that names a file and the section of it that is not as rlox writes it."""
-    hint = "the file is damaged or not a checkpoint's, use another copy"
-    return CorruptFileError(str(file), "what rlox wrote", got, hint, section=section)
+    """Return the error for a file with a section that is damaged or that rlox did not write."""
+    hint = "the file is damaged or not part of a checkpoint; use another copy"
+    return CorruptFileError(str(file), "contents that rlox wrote", got, hint, section=section)
 
 
-def _sibling_path(path: Path, what: str) -> Path:
-    return path.with_name(f".{path.name}.{what}")
+def _sibling_path(path: Path, suffix: str) -> Path:
+    return path.with_name(f".{path.name}.{suffix}")
 
 
-# Bytes that are written together: Ctrl-C comes between two such pieces.
+# Bytes per write call; Ctrl-C takes effect between two calls.
 _PIECE = 1 << 24
-# Of NumPy's dtypes, in the order of the format's own writer: what comes last is written first.
+# Names of dtypes in safetensors, in the order of its own writer: the last is written first.
 _DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -386,14 +403,14 @@ _DTYPE_ORDER = list(_DTYPES)
 
 
 def check_member(member: str, values: dict[str, Any]) -> Arrays:
-    """The arrays of a member, which `write_member` can write.
+    """Convert the values of a member to arrays that `write_member` can write.
 
     Args:
-        member: Its name, for messages.
-        given: By name, what NumPy makes arrays of.
+        member: Name of the member, for errors.
+        values: Array-likes by name.
 
     Raises:
-        TypeError: One holds other things than numbers of at most 64 bits.
+        ArgumentTypeError: An array does not contain numbers or bools of at most 64 bits.
 
     >>> check_member("networks", {"w": [1, 2]})
     {'w': array([1, 2])}
@@ -405,27 +422,32 @@ def check_member(member: str, values: dict[str, Any]) -> Arrays:
                 f"members[{member!r}][{name!r}]",
                 "an array of numbers of at most 64 bits",
                 f"dtype {array.dtype}",
-                "convert it first",
+                "convert the array first",
             )
     return arrays
 
 
 def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
-    """Writes arrays into a new file, as `safetensors.numpy.save_file` does, down to the disk.
+    """Write arrays to a new safetensors file, and flush the file to disk.
+
+    The bytes are those of `safetensors.numpy.save_file`.
 
     Returns:
-        Its size in "bytes" and its "sha256", as manifests have them.
+        The entry of the manifest: size in "bytes" and "sha256".
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file exists or cannot be written.
     """
     names = sorted(arrays, key=lambda name: (-_DTYPE_ORDER.index(arrays[name].dtype.name), name))
-    header, end = dict[str, Any](), 0
+    header = dict[str, Any]()
+    end = 0
     for name in names:
-        array, begin = arrays[name], end
+        array = arrays[name]
+        begin = end
         end += array.nbytes
-        kind, shape = _DTYPES[array.dtype.name], list(array.shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+        dtype = _DTYPES[array.dtype.name]
+        shape = list(array.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     header_bytes = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     header_bytes = len(header_bytes).to_bytes(8, "little") + header_bytes
@@ -442,16 +464,16 @@ def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """The bytes of an array as files have them: row by row, the least of a number first."""
-    kind = array.dtype.newbyteorder("<")
-    plain = np.array(array, kind, order="C", copy=None, subok=False)
-    data = plain.reshape(-1).view(np.uint8).data
+    """Yield the bytes of an array in C order and little-endian."""
+    dtype = array.dtype.newbyteorder("<")
+    ordered = np.array(array, dtype, order="C", copy=None, subok=False)
+    data = ordered.reshape(-1).view(np.uint8).data
     for begin in range(0, len(data), _PIECE):
         yield data[begin : begin + _PIECE]
 
 
 def step_name(timesteps: int) -> str:
-    """The name of a checkpoint after so many environment steps; names sort as steps do.
+    """Return the name of a checkpoint after `timesteps` environment steps.
 
     >>> step_name(100_000)
     'step-000100000'
@@ -460,20 +482,20 @@ def step_name(timesteps: int) -> str:
 
 
 def list_step_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of steps in a folder, the oldest first."""
+    """Return the folders named by `step_name`, in order of their steps."""
     found = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name)]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def check_no_newer(run: Path, timesteps: int) -> None:
-    """Check that a run folder has no checkpoint of more environment steps.
+    """Check that a run folder has no newer checkpoint, which training would overwrite.
 
     Args:
-        run: The run folder.
+        run: Run folder.
         timesteps: Environment steps of the checkpoint that training resumes from.
 
     Raises:
-        FileExistsError: It has one; training would overwrite it.
+        FileExistsError: The folder has a checkpoint with more environment steps.
     """
     newer = newest(run)
     if newer is not None and read_timesteps(newer) > timesteps:
@@ -485,21 +507,21 @@ def check_no_newer(run: Path, timesteps: int) -> None:
 
 
 def newest(run: Path) -> Path | None:
-    """The checkpoint of a run folder that has the most steps; None where there is none.
+    """Return the checkpoint of a run folder with the most environment steps, or None.
 
     >>> newest(Path("no such run")) is None
     True
     """
     final = run / FINAL
-    if not final.exists():  # killed while it was replaced
+    if not final.exists():  # the process was killed while it replaced the checkpoint
         final = run / f".{FINAL}.previous"
-    found = [*list_step_checkpoints(run / FOLDER), final]
-    there = [(read_timesteps(path), path) for path in found if (path / MANIFEST).is_file()]
-    return max(there, key=lambda one: (one[0], one[1] == final), default=(0, None))[1]
+    paths = [*list_step_checkpoints(run / FOLDER), final]
+    existing = [(read_timesteps(path), path) for path in paths if (path / MANIFEST).is_file()]
+    return max(existing, key=lambda pair: (pair[0], pair[1] == final), default=(0, None))[1]
 
 
 def read_timesteps(checkpoint: Path) -> int:
-    """The environment steps of a checkpoint, by its name or its manifest; 0 where none tells."""
+    """Return the environment steps from a checkpoint's name or its manifest; 0 if unknown."""
     named = _STEP.fullmatch(checkpoint.name)
     if named is not None:
         return int(named[1])
@@ -510,9 +532,9 @@ def read_timesteps(checkpoint: Path) -> int:
 
 
 def explain_missing_checkpoint(path: Path) -> str | None:
-    """What there is in the place of a checkpoint, and what to do; None where there may be one."""
+    """Return why a path has no checkpoint, with a hint; None if it may have one."""
     if not path.exists():
-        return "does not exist; pass where one is"
+        return "does not exist; pass the folder of a checkpoint"
     if path.is_file():
         return "is a file; pass the folder of a checkpoint"
     names = {file.name for file in path.iterdir()}
@@ -520,9 +542,10 @@ def explain_missing_checkpoint(path: Path) -> str | None:
         return None
     if _CONFIG in names:
         return (
-            f"is a run that ended before its first one; begin it again with rlox train --config "
-            f"{path / _CONFIG}, and --checkpoint-every N where it may be killed"
+            f"is a run that stopped before its first checkpoint; start it again with rlox train "
+            f"--config {path / _CONFIG} and --checkpoint-every N"
         )
     if not any(name.endswith(".safetensors") for name in names):
-        return f"{'has no' if names else 'is empty, without'} {MANIFEST}; pass where one is"
+        problem = f"has no {MANIFEST}" if names else "is empty"
+        return f"{problem}; pass the folder of a checkpoint"
     return None

@@ -1,4 +1,4 @@
-"""Scores: full episodes in Gymnasium's own environments."""
+"""Evaluation of policies by full episodes in Gymnasium environments."""
 
 import dataclasses
 import math
@@ -27,33 +27,36 @@ if TYPE_CHECKING:
 
 
 class EvaluationResult(TypedDict):
-    """What `evaluate` gives."""
+    """Result of `evaluate`."""
 
     mean_reward: float  # mean of `returns`
     std_reward: float  # standard deviation of `returns`
-    returns: list[float]  # the sum of raw rewards of each episode
-    lengths: list[int]  # the steps of each episode
+    returns: list[float]  # sum of raw rewards of each episode
+    lengths: list[int]  # number of steps of each episode
 
 
 class Predictor(Protocol):
-    """What can be evaluated: a trainer, a learner, or anything else that decides on actions."""
+    """Protocol of objects that `evaluate` accepts: trainers, learners and other policies."""
 
     def predict(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]:
-        """Actions (n, ...) as the environment takes them, for raw observations (n, ...)."""
+        """Return actions (n, ...) in the action space for raw observations (n, ...)."""
 
 
 class SeededPredictor:
-    """A learner whose samples come from a seed, so that they neither differ from one evaluation to
-    the next nor move the learner's own stream.
+    """Learner with a separate, seeded random stream for samples.
+
+    Samples are the same in each evaluation and do not advance the learner's stream.
 
     Args:
-        learner: Decides on actions.
-        seed: Of the samples; environments made with this seed have other streams.
-        interrupt_requested: Asked before each step whether what is being played shall end there.
+        learner: Learner that computes the actions.
+        seed: Seed of the samples. Environments with the same seed have different streams.
+        interrupt_requested: Function that `evaluate` calls before each step; True ends the
+            evaluation.
 
     Raises:
-        TypeError: No learner, no seed, or no function.
-        ValueError: A seed below 0.
+        ArgumentTypeError: `learner` has no `config`, `seed` is not an integer, or
+            `interrupt_requested` is not callable.
+        ArgumentError: `seed` is negative.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class SeededPredictor:
     ) -> None:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError(
-                "learner", "a Learner", short_repr(learner), "pass a trainer's `learner`"
+                "learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer"
             )
         if not callable(interrupt_requested):
             raise ArgumentTypeError(
@@ -70,67 +73,73 @@ class SeededPredictor:
                 short_repr(interrupt_requested),
                 "pass lambda: False",
             )
-        self._learner, seed, self.interrupt_requested = (
-            learner,
-            check_seed(seed),
-            interrupt_requested,
-        )
+        seed = check_seed(seed)
+        self._learner = learner
+        self.interrupt_requested = interrupt_requested
         self.spaces = getattr(learner, "spaces", None)
         self.masked = bool(getattr(learner.config, "action_masks", False))
-        # The spawn key keeps this stream apart from the environments', which have none.
+        # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
-        """As `Learner.predict`, with this stream."""
+        """Return actions as `Learner.predict` does, with samples from the seeded stream."""
         return self._learner.predict(obs, deterministic, self._stream, action_masks)
 
 
 def evaluation_seed(seed: int, *, training: bool = False) -> int:
-    """The seed of the episodes that belong to a trainer's seed: always the same, and its own.
+    """Return the seed of evaluation episodes that is derived from a trainer's seed.
 
     Args:
-        seed: The trainer's.
-        training: For those that are played while it trains, by which the best is chosen: others,
-            so that the score of the best is not the one for which it was chosen.
+        seed: Seed of the trainer.
+        training: Whether the episodes are played during training. Their seed differs, so that the
+            best checkpoint is not scored on the episodes that selected it.
+
+    Raises:
+        ArgumentTypeError: `seed` is not an integer.
+        ArgumentError: `seed` is negative, or `training` is not a bool.
 
     >>> evaluation_seed(1) == evaluation_seed(1) != evaluation_seed(2)
     True
     """
-    # The learner's streams are children 0, 1, ... of the same sequence.
+    # The learner uses the spawn keys 0, 1, ... of the same seed.
     during = check_bool("training", training)
     stream = np.random.SeedSequence(check_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
     return int(stream.generate_state(1)[0] >> 1)
 
 
 def check_env_maker(env: Any) -> Any:
-    """What environments can be made of.
+    """Return `env` if it is an id, an `EnvSpec` or a callable.
 
     Raises:
-        TypeError: It is neither an id, a spec nor a function.
+        ArgumentTypeError: `env` is something else.
     """
     if isinstance(env, str | EnvSpec) or callable(env):
         return env
     raise ArgumentTypeError(
         "env",
-        "an id or a function that makes an environment",
+        "an id, a spec or a function that returns an environment",
         type(env).__name__,
-        "pass what makes it",
+        "pass an id, a spec or a function",
     )
 
 
 def get_env_maker(trainer: "Trainer", env: Any = None) -> Any:
-    """What `evaluate` makes environments of: `env`, or what the trainer was given.
+    """Return the id, spec or function that creates evaluation environments.
+
+    Args:
+        trainer: Trainer whose id, spec or function is the default.
+        env: Id, spec or function that replaces the default.
 
     Raises:
-        ValueError: Those were already made, so `env` is needed.
+        ArgumentError: The trainer was created with environment objects, and `env` is None.
     """
     chosen = (trainer.env_id or trainer._env) if env is None else env
     if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
         raise ArgumentError(
             "env",
-            "an id or a function, as the trainer was given environments already made",
+            "an id or a function, because the trainer was created with environment objects",
             "None",
             "pass env=",
         )
@@ -148,39 +157,44 @@ def evaluate(
     env_kwargs: dict[str, Any] | None = None,
     max_episode_steps: int | None = None,
 ) -> EvaluationResult:
-    """Plays `n_episodes` full episodes.
+    """Evaluate a policy by playing `n_episodes` full episodes.
 
-    Episodes are shared out among the environments beforehand: environment i counts its first ones
-    and no others. Taking the first `n_episodes` to finish would prefer short episodes.
+    The number of episodes of each environment is fixed in advance, and its first episodes count.
+    Counting the first `n_episodes` that finish would favor short episodes.
 
     Args:
-        policy: Decides on actions. Samples (`deterministic=False`) come from its own stream:
-            `Trainer.evaluate` is what makes them the same each time.
-        env: An id in Gymnasium's registry, an `EnvSpec`, or a function that makes an environment.
-        n_episodes: At least 1.
-        seed: Environment i gets `seed + i`; None takes entropy from the operating system.
-        deterministic: Passed to `policy.predict`.
-        num_envs: How many environments play at once, at most.
-        env_kwargs: Passed to what makes the environments; `make_vec`'s own modes are left out.
-        max_episode_steps: Episodes that have not ended by then are cut off there, which some
-            environments never do themselves; None: where the environment has it.
+        policy: Policy that selects the actions. With `deterministic=False`, samples come from the
+            policy's random stream; use `Trainer.evaluate` for reproducible samples.
+        env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment.
+        n_episodes: Number of episodes, at least 1.
+        seed: Seed of the environments: environment i is reset with `seed + i`. None uses entropy
+            from the operating system.
+        deterministic: Argument of `policy.predict`.
+        num_envs: Largest number of environments that play at the same time.
+        env_kwargs: Keywords for creating the environments. `vectorization_mode` and
+            `autoreset_mode` are ignored.
+        max_episode_steps: Number of steps after which an episode is truncated; None uses only the
+            limit of the environment.
 
     Returns:
-        If the policy's `interrupt_requested()` becomes true, the means are NaN, and returns and
-        lengths are those of the finished episodes.
+        Mean and standard deviation of the returns, and the return and length of each episode. If
+        `policy.interrupt_requested()` becomes true, mean and standard deviation are NaN, and the
+        returns and lengths include the unfinished episode of each environment.
 
     Raises:
-        TypeError: An argument of another kind, such as an environment already made.
-        ValueError: A number below 1 or not whole, a negative seed, an unknown id.
+        ArgumentTypeError: An argument has a wrong type; `env` is an environment object.
+        ArgumentError: A number is out of range, `seed` is negative, the id is unknown, or the
+            spaces differ from those of the policy.
+        NonFiniteError: A reward is NaN or infinite.
 
-    >>> class Left:
+    >>> class PushLeft:
     ...     def predict(self, obs, deterministic=True):
     ...         return np.zeros(len(obs), np.int64)
-    >>> result = evaluate(Left(), "CartPole-v1", n_episodes=3, seed=0)
+    >>> result = evaluate(PushLeft(), "CartPole-v1", n_episodes=3, seed=0)
     >>> result["returns"]
     [11.0, 10.0, 9.0]
     """
-    fix = "ask for one or more"
+    fix = "pass one or more"
     n_episodes = check_int("n_episodes", n_episodes, 1, fix=fix)
     n = min(check_int("num_envs", num_envs, 1, fix=fix), n_episodes)
     seed = None if seed is None else resolve_seed(seed)
@@ -219,7 +233,7 @@ def evaluate(
 
 
 def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords but for how `make_vec` steps environments for training: no matter of episodes."""
+    """Return the keywords without those that only matter for training with `make_vec`."""
     modes = {"vectorization_mode", "autoreset_mode"}
     return {name: value for name, value in keywords.items() if name not in modes}
 
@@ -248,7 +262,7 @@ def _make_vector(
             raise
         except gym.error.Error as error:
             raise ArgumentError(
-                "env", "an id in Gymnasium's registry", repr(env), str(error)
+                "env", "an id in the Gymnasium registry", repr(env), str(error)
             ) from error
     check_env_maker(env)
 
@@ -262,18 +276,19 @@ def _make_vector(
 
 
 def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
-    """Check that environments have the spaces that the learner was made for."""
+    """Check that the environments have the spaces of the policy, if the policy has spaces."""
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
-    for what, ours, theirs in zip(("observation", "action"), pair, spaces, strict=False):
-        is_compatible = isinstance(theirs, type(ours)) or isinstance(ours, type(theirs))
-        is_compatible = is_compatible and ours.shape == theirs.shape
-        # What an action means, its bounds say; observations are numbers all the same.
-        if not is_compatible or (what == "action" and to_json(ours) != to_json(theirs)):
+    for name, policy_space, env_space in zip(("observation", "action"), pair, spaces, strict=False):
+        is_compatible = isinstance(env_space, type(policy_space))
+        is_compatible = is_compatible or isinstance(policy_space, type(env_space))
+        is_compatible = is_compatible and policy_space.shape == env_space.shape
+        # Bounds define the meaning of actions, but not of observations.
+        if not is_compatible or (name == "action" and to_json(policy_space) != to_json(env_space)):
             raise ArgumentError(
                 "env",
-                f"{what} space {ours}, as the policy was made for",
-                str(theirs),
+                f"the {name} space of the policy, {policy_space}",
+                str(env_space),
                 "pass an environment with the same spaces",
             )
 
@@ -285,7 +300,7 @@ def _play(
     seed: int | None,
     deterministic: bool,
 ) -> tuple[list[list[tuple[float, int]]], bool]:
-    """(return, length) of each environment's first episodes, and whether all were played."""
+    """Return (return, length) of the counted episodes by environment, and whether all finished."""
     _check_spaces(policy, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]

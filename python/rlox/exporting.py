@@ -1,6 +1,6 @@
-"""Trained policies for other programs: torch's `state_dict`, safetensors, ONNX.
+"""Export of trained policies as a torch `state_dict`, safetensors or ONNX.
 
-Each takes what `rlox.load` gives, or a trainer. Files hold numbers alone, no code.
+Each function takes a policy from `rlox.load` or a trainer. The files contain no Python code.
 """
 
 import itertools
@@ -21,20 +21,20 @@ from rlox._registry import ALGORITHMS
 from rlox._types import Arrays
 from rlox.learners._backends import check_torch
 
-# What of a normaliser makes inputs of observations.
+# Arrays of a normalizer's state that normalize observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")
 _CLIP, _EPSILON, _CLIP_MEAN = 10.0, 1e-8, 2.0
-_OPSET, _FORMAT = 20, 9  # of ONNX: what has all operators below, and its files' version
+_OPSET, _FORMAT = 20, 9  # ONNX operator set and file version
 
 
 def state_dict(policy: Any) -> dict[str, Any]:
-    """The networks as torch's tensors by name, critics and targets included; copies.
+    """Return copies of all networks, including critics and targets, as torch tensors by name.
 
     Args:
-        policy: What `rlox.load` gave, or a trainer.
+        policy: Policy from `rlox.load`, or a trainer.
 
     Raises:
-        TypeError: It is something else.
+        ArgumentTypeError: `policy` is neither a policy nor a trainer.
         ModuleNotFoundError: torch is not installed.
 
     >>> import rlox
@@ -43,22 +43,24 @@ def state_dict(policy: Any) -> dict[str, Any]:
     torch.Size([64, 4])
     """
     networks, _ = _arrays(policy)
-    check_torch("state_dict gives its tensors")
+    check_torch("state_dict returns torch tensors")
     import torch
 
     return {name: torch.from_numpy(np.array(x)) for name, x in networks.items()}
 
 
 def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
-    """Writes the networks by name into a file; a normaliser's statistics as "normalizer.obs_mean"
-    and so on.
+    """Write all networks to a safetensors file.
+
+    If training normalized observations, the file also has "normalizer.obs_mean",
+    "normalizer.obs_var" and "normalizer.obs_count".
 
     Args:
-        policy: What `rlox.load` gave, or a trainer.
-        path: The file; one there is replaced.
+        policy: Policy from `rlox.load`, or a trainer.
+        path: Path of the file. An existing file is replaced.
 
     Raises:
-        TypeError: It is no policy.
+        ArgumentTypeError: `policy` is neither a policy nor a trainer.
         OSError: The file cannot be written.
     """
     networks, normalizer = _arrays(policy)
@@ -70,19 +72,21 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
 
 
 def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
-    """Writes what predicts greedily as an ONNX model, from raw observations to actions.
+    """Write an ONNX model from raw observations to greedy actions.
 
-    Its input "obs" is (n, *obs_shape): float32, of Discrete and MultiDiscrete spaces int64. Its
-    output "action" is (n, *action_shape) as the environment takes them. The normaliser is in it.
+    The input "obs" has the shape (n, *obs_shape) and the dtype int64 for Discrete and MultiDiscrete
+    spaces, otherwise float32. The output "action" has the shape (n, *action_shape) and the dtype of
+    the action space. The model includes the normalization of observations.
 
     Args:
-        policy: What `rlox.load` gave, or a trainer, with a built-in MLP.
-        path: The file; one there is replaced.
+        policy: Policy from `rlox.load`, or a trainer, with a built-in MLP. Use `torch.onnx` for
+            other networks.
+        path: Path of the file. An existing file is replaced.
 
     Raises:
-        TypeError: It is no policy.
-        ValueError: Pictures, Dict or Tuple observations, actions of an integer Box; networks of the
-            caller's: `torch.onnx` exports those.
+        ArgumentTypeError: `policy` is neither a policy nor a trainer.
+        ArgumentError: The networks are not a built-in MLP, observations are images, dicts or
+            tuples, or the action space is an integer Box.
         ModuleNotFoundError: The package onnx is not installed.
         OSError: The file cannot be written.
     """
@@ -92,20 +96,20 @@ def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
-    """The networks, and what normalises observations."""
+    """Return the networks and the statistics of observations; {} if they are not normalized."""
     learner = getattr(policy, "learner", None)
     if not callable(getattr(learner, "state", None)):
         raise ArgumentTypeError(
-            "policy", "what rlox.load gives, or a trainer", type(policy).__name__, "load one"
+            "policy", "a policy or a trainer", type(policy).__name__, "pass rlox.load(path)"
         )
-    state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # it has that
-    normalize_obs = learner.config.normalize_obs  # type: ignore[union-attr]  # and this
+    state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # checked above
+    normalize_obs = learner.config.normalize_obs  # type: ignore[union-attr]  # checked above
     normalizer = {name: state.normalizer[name] for name in _STATISTICS} if normalize_obs else {}
     return state.networks, normalizer
 
 
 class _Graph:
-    """The operators of a model, one behind another."""
+    """Builder of an ONNX graph, whose operators are appended in order."""
 
     def __init__(self, learner: Any, networks: Arrays, normalizer: Arrays, onnx: Any) -> None:
         self.learner, self.networks, self.normalizer = learner, networks, normalizer
@@ -115,27 +119,28 @@ class _Graph:
         if is_custom or any(name.startswith("features.") for name in networks):
             raise ArgumentError(
                 "policy",
-                "built-in hidden layers",
-                "networks of one's own, or of pictures",
+                "a built-in MLP",
+                "a custom network or a network for images",
                 "export the torch module with torch.onnx",
             )
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def serialize(self) -> bytes:
-        """The model, checked, as files have it."""
-        onnx, helper, kinds = self.onnx, self.onnx.helper, self.onnx.TensorProto
+        """Build and check the model, and return its serialized bytes."""
+        onnx = self.onnx
+        helper = onnx.helper
         integers = isinstance(
             self.observation_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete
         )
-        kind = kinds.INT64 if integers else kinds.FLOAT
+        obs_dtype = onnx.TensorProto.INT64 if integers else onnx.TensorProto.FLOAT
         action = self._actions(self._outputs(self._rows()))
         self.nodes.append(helper.make_node("Identity", [action], ["action"]))
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.action_space.dtype))
         graph = helper.make_graph(
             self.nodes,
             f"rlox-{self.learner.algorithm}",
-            [helper.make_tensor_value_info("obs", kind, ["n", *self.observation_space.shape])],
+            [helper.make_tensor_value_info("obs", obs_dtype, ["n", *self.observation_space.shape])],
             [helper.make_tensor_value_info("action", dtype, ["n", *self.action_space.shape])],
             self.constants,
         )
@@ -146,7 +151,7 @@ class _Graph:
         return bytes(model.SerializeToString())
 
     def op(self, op_type: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
-        """Adds an operator; the name of what it gives."""
+        """Append an operator, and return the name of its output."""
         names = []
         for value in inputs:
             if not isinstance(value, str):
@@ -162,12 +167,12 @@ class _Graph:
         return name
 
     def cast(self, x: str, dtype: Any) -> str:
-        """The same numbers in another dtype."""
-        kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return self.op("Cast", x, to=kind)
+        """Append a cast of `x` to another dtype."""
+        onnx_dtype = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.op("Cast", x, to=onnx_dtype)
 
     def _rows(self) -> str:
-        """Observations as the networks' inputs, (n, k) float32."""
+        """Append the conversion of observations to network inputs, (n, k) float32."""
         space = self.observation_space
         match space:
             case gym.spaces.Discrete():
@@ -179,7 +184,7 @@ class _Graph:
                 return self._normalized(rows) if self.normalizer else rows
         raise ArgumentError(
             "observation space",
-            "numbers or integers in one space",
+            "a Box without images, Discrete, MultiDiscrete or MultiBinary",
             str(space),
             "export the torch module with torch.onnx",
         )
@@ -201,14 +206,14 @@ class _Graph:
         return self.cast(clipped, np.float32)
 
     def _outputs(self, x: str) -> str:
-        """What the policy's network makes of its inputs."""
+        """Append the policy network, including a shared trunk."""
         x = self._mlp(x, "trunk")
         if any(name.startswith("trunk.") for name in self.networks):
             x = self._activated(x)
         return self._mlp(x, self.spec.policy_network)
 
     def _mlp(self, x: str, name: str) -> str:
-        """Linear layers with activations between them; none gives what came in."""
+        """Append linear layers with activations between them; return `x` if there are no layers."""
         for i in itertools.count(0, 2):
             if (weight := f"{name}.{i}.weight") not in self.networks:
                 return x
@@ -226,7 +231,7 @@ class _Graph:
         )
 
     def _actions(self, out: str) -> str:
-        """Greedy actions as the environment takes them."""
+        """Append the conversion of network outputs to greedy actions of the action space."""
         space, shape = self.action_space, np.array([-1, *self.action_space.shape])
         match space:
             case gym.spaces.Discrete():
@@ -245,9 +250,9 @@ class _Graph:
         if space.dtype.kind != "f":
             raise ArgumentError(
                 "action space",
-                "a Box of real numbers",
+                "a floating-point Box",
                 str(space),
-                "round them outside, and make the space of float32",
+                "train with a float32 action space, and round the actions in a wrapper",
             )
         low, high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
         if self.spec.actions == "box":
@@ -256,13 +261,13 @@ class _Graph:
         return self.cast(self.op("Reshape", bounded, shape), space.dtype)
 
     def _best(self, out: str, begin: int, end: int) -> str:
-        """The place of the largest of some outputs, (n, 1)."""
-        where = (np.array([x]) for x in (begin, end, 1))
-        part = self.op("Slice", out, *where)
+        """Append the argmax of the outputs `begin` to `end`, (n, 1)."""
+        bounds = (np.array([x]) for x in (begin, end, 1))
+        part = self.op("Slice", out, *bounds)
         return self.op("ArgMax", part, axis=1, keepdims=1)
 
     def _squashed(self, out: str, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> str:
-        """Actions in their bounds, of what SAC and TD3 make; log standard deviations are left."""
+        """Append the squashing of SAC or TD3 means to the bounds; other outputs are ignored."""
         begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
         mean = self.op("Slice", out, begin, end, axis)
         if getattr(self.learner.config, "use_sde", False):

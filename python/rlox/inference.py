@@ -1,4 +1,4 @@
-"""`load`: a trained policy from a checkpoint, to predict with; no environment is needed."""
+"""Load a trained policy from a checkpoint for prediction, without an environment."""
 
 import dataclasses
 import os
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class Policy:
-    """What was trained, as `load` gives it; `rlox.evaluation.evaluate` takes it as well.
+    """Trained policy, as `load` returns it. `rlox.evaluation.evaluate` accepts such a policy.
 
     Attributes:
         algorithm: "ppo", "a2c", "impala", "dqn", "sac" or "td3".
-        env: The id that it was trained on; None for environments without one.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        timesteps: How many steps it had learned from.
-        manifest: All that the checkpoint says, see `rlox.checkpoint`.
-        learner: What computes.
+        env: Id of the environment that it was trained on; None for environments without an id.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment.
+        timesteps: Number of environment steps of the training.
+        manifest: Manifest of the checkpoint, see `rlox.checkpoint`.
+        learner: Learner that computes the actions.
     """
 
     def __init__(self, learner: "Learner", manifest: dict[str, Any]) -> None:
@@ -53,27 +53,31 @@ class Policy:
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
-        """Actions as the environment takes them, for one observation or a batch.
+        """Return the actions for one observation or a batch.
 
-        As the trainer's own at the moment of saving: samples go on in its stream, too.
+        The actions are those that the trainer would have returned when it was saved. Samples
+        continue the trainer's random stream.
 
         Args:
-            obs: (*obs_shape) or (n, *obs_shape), raw: what training normalised is normalised.
-            deterministic: Greedy actions rather than samples.
-            action_masks: (n, k) flags of the actions that are allowed; None: all.
+            obs: Raw observations, (*obs_shape) or (n, *obs_shape); dicts or tuples for Dict and
+                Tuple spaces. They are normalized if training normalized observations.
+            deterministic: Whether to return greedy actions instead of samples.
+            action_masks: Flags (n, k) of the allowed actions; None allows all actions.
 
         Returns:
-            (*action_shape) or (n, *action_shape), in the action space.
+            Actions in the action space, (*action_shape) or (n, *action_shape).
 
         Raises:
-            ValueError: Another shape, or numbers that are not finite.
-            TypeError: No array of real numbers.
+            ArgumentError: The observations or masks have a wrong shape, or no action is allowed.
+            ArgumentTypeError: The observations are not an array of real numbers, the masks are not
+                flags, or a custom policy without `mode` cannot be greedy.
+            NonFiniteError: An observation is NaN or infinite.
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
     def __repr__(self) -> str:
         steps = f"{self.timesteps:,} steps"
-        return f"Policy({self.algorithm}, {self.env or 'an environment of its own'}, {steps})"
+        return f"Policy({self.algorithm}, {self.env or 'custom environment'}, {steps})"
 
 
 def load(
@@ -84,21 +88,29 @@ def load(
     features_extractor: "FeaturesExtractor | None" = None,
     device: str | None = None,
 ) -> Policy:
-    """The policy that was saved: it predicts as it did then.
+    """Load a trained policy from a checkpoint.
 
     Args:
-        path: What a trainer's `save` wrote, or a run folder.
-        backend: What computes; None: what did. On "native", built-in networks of torch's need no
-            torch; actions are then equal but for rounding.
-        policy: Needed where the trainer was made with one, as are `features_extractor`s.
-        device: Where the networks shall live; None: where they were.
+        path: Checkpoint that a trainer saved, or a run folder, whose newest checkpoint is loaded.
+        backend: Backend that computes the actions; None is the backend of the checkpoint. With
+            "native", built-in networks that were trained with torch need no torch, and actions
+            differ only by rounding.
+        policy: Policy that was passed to the trainer. Required if there was one.
+        features_extractor: Feature extractor that was passed to the trainer. Required if there was
+            one.
+        device: Torch device of the networks; None is the device of the checkpoint.
+
+    Returns:
+        The policy, which predicts as the trainer did when it was saved.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        rlox.CorruptFileError: It is damaged; the file and the section are named.
-        ValueError: It is no trainer's, or does not fit policy or backend; one of the caller's is
-            needed.
-        ModuleNotFoundError: It needs torch.
+        FileNotFoundError: There is no checkpoint at `path`.
+        CorruptFileError: A file is damaged or missing; the error names the file and the section.
+        ArgumentError: The algorithm is unknown, the checkpoint does not fit `policy` or `backend`,
+            or a required `policy` or `features_extractor` is missing.
+        ArgumentTypeError: An argument has a wrong type.
+        OutOfMemoryError: The checkpoint does not fit into memory.
+        ModuleNotFoundError: The backend is torch, and torch is not installed.
 
     >>> import rlox, tempfile
     >>> trainer = rlox.trainers.PPOTrainer("CartPole-v1", seed=1, runs_dir=None)
@@ -134,22 +146,22 @@ def load(
 
 
 def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> AlgorithmSpec:
-    """Return the specification of the checkpoint's algorithm."""
+    """Return the specification of the algorithm of a checkpoint."""
     name = checkpoint.manifest.get("algorithm")
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise ArgumentError(
             str(path),
             f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
-            f"one of {name!r}",
-            "read it with rlox.checkpoint.read_checkpoint",
+            f"a checkpoint of {name!r}",
+            "read the checkpoint with rlox.checkpoint.read_checkpoint",
         )
     return ALGORITHMS[name]
 
 
 def _make_minimal_config(config: Any) -> Any:
-    """Settings of which nothing takes memory that only training needs."""
+    """Return the config without settings that use memory or environments only for training."""
     names = {field.name for field in dataclasses.fields(config)}
-    if "num_actors" in names:  # nobody collects: actors would need environments
+    if "num_actors" in names:  # actors would need environments
         config = dataclasses.replace(local_config(config, config.num_envs), device=config.device)
     small: dict[str, Any] = {"her": None, "frame_stack": 1, "compile": False}
     if "buffer_size" in names:
@@ -158,7 +170,7 @@ def _make_minimal_config(config: Any) -> Any:
 
 
 class _SpacesOnlyEnv:
-    """Environments of which only the spaces are known."""
+    """Stand-in for environments that has only their spaces and cannot step."""
 
     has_action_masks = True
 
@@ -169,7 +181,7 @@ class _SpacesOnlyEnv:
 
     def _raise_unsupported(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentTypeError(
-            "policy", None, "can only predict", "load it with its trainer to train"
+            "policy", None, "can only predict", "load the checkpoint with a trainer to train"
         )
 
     begin_rollout = step_rollout = step = reset = pop_episodes = _raise_unsupported

@@ -1,6 +1,7 @@
-"""Replay buffers from and to other programs: Arrow tables, and Minari's data sets.
+"""Conversion of replay buffers to and from Arrow tables, and from Minari datasets.
 
-Needs pyarrow (``pip install 'rlox[arrow]'``) or minari (``pip install 'rlox[minari]'``).
+Arrow tables need pyarrow (``pip install 'rlox[arrow]'``), Minari datasets need minari (``pip
+install 'rlox[minari]'``).
 """
 
 import json
@@ -22,24 +23,28 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def to_arrow(buffer: ReplayBuffer) -> Any:
-    """All stored transitions as a `pyarrow.Table`, in the order of pushing.
+    """Convert the stored transitions to a `pyarrow.Table`, in the order of pushing.
 
     Args:
-        buffer: Any `rlox.ReplayBuffer`; priorities are left out. Where it stacks frames, which it
-            stores once, the table has whole stacks: of four frames eight times the memory, all at
-            once.
+        buffer: Replay buffer in memory. Priorities are not converted. A buffer with `frame_stack`
+            stores each frame once, but the table has complete stacks of observations and next
+            observations: with four frames, they need about eight times the memory.
 
     Returns:
-        A row each, with the columns that `sample` has, "obs.key" and "next_obs.key" for Dict
-        observations, and `env`, the environment's number, and `continues`, whether its next row is
-        of the same episode. Vectors are fixed-size lists, as are arrays of more axes, whose shape
-        is in the column's metadata; dtypes are kept.
+        Table with one row per transition. The columns are those of `sample`, with "obs.key" and
+        "next_obs.key" for Dict observations, and two more:
+
+        - `env`: index of the environment
+        - `continues`: whether the next row of the environment is the next step of the episode
+
+        Arrays with one or more axes per row are fixed-size lists; the metadata of the column has
+        their shape. Dtypes do not change.
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed.
-        TypeError: Something else than a buffer in memory, such as a `rlox.MmapReplayBuffer`.
-        MemoryError: Whole stacks do not fit; the bytes they would take are named.
-        ValueError: Something else is stored as "env" or "continues".
+        ArgumentTypeError: `buffer` is not a buffer in memory; `rlox.MmapReplayBuffer` is not.
+        OutOfMemoryError: Complete stacks do not fit into memory; the error has their size.
+        ArgumentError: The buffer has an `extra` array named "env" or "continues".
     """
     pa = load_extra("pyarrow", "arrow", "to_arrow")
     if not isinstance(buffer, ReplayBuffer):
@@ -47,7 +52,7 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
             "buffer",
             "a rlox.ReplayBuffer",
             type(buffer).__name__,
-            "pass one, and keep the file of a rlox.MmapReplayBuffer, which opens it again",
+            "pass a rlox.ReplayBuffer; store a rlox.MmapReplayBuffer as its file",
         )
     columns, buffer_options = _read_transitions(buffer)
     fields, arrays = [], []
@@ -65,12 +70,12 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
 
 
 def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
-    """Every column of what can be sampled, and what the buffer was made with."""
+    """Return the columns of all complete transitions, and the options of the buffer."""
     state = buffer.state()
     frames = int(state["frame_stack"][0])
     n, separate_rows = int(state["num_envs"][0]), state["next_aside"]
     rows = len(separate_rows)
-    num_pending = n if rows and state["tails"][0] == 3 else 0  # the next observations are to come
+    num_pending = n if rows and state["tails"][0] == 3 else 0  # rows without next observations
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
     flags = {name: state[f"step.{name}"] for name in _FLAGS}
     columns: Columns = {part: state[f"step.{part}"] for part in parts}
@@ -85,7 +90,8 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     extra = [name[5:] for name in state if name.startswith("step.") and name not in known_names]
     columns |= common_columns | {name: state[f"step.{name}"] for name in extra}
     if wrong := sorted({*_BESIDE} & {*columns}):
-        raise ArgumentError("buffer", f"no part {wrong[0]!r}", "one", "rename it")
+        hint = "rename the array in `extra`"
+        raise ArgumentError("buffer", f"no array named {wrong[0]!r}", "such an array", hint)
     columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
     columns["continues"] = state["continues"]
     buffer_options = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
@@ -95,7 +101,7 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
 
 
 def _stack_frames(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Whole observations and next ones of a buffer that stores frames once."""
+    """Return complete stacks of observations and next observations from stored frames."""
     newest, head = state["step.obs"], state["older_aside"]
     rows, num_frames, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
     check_memory(
@@ -104,9 +110,9 @@ def _stack_frames(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any]
     obs = np.zeros((num_frames, frames, *frame), newest.dtype)
     obs[:, -1] = newest
     older = state["older.obs"].reshape(-1, frames - 1, *frame)
-    for at in reversed(range(frames - 1)):  # a frame is the next newer one of the step before
-        obs[n:, at] = obs[:-n, at + 1]
-        obs[head, at] = older[:, at]
+    for i in reversed(range(frames - 1)):  # frame i of a step is frame i + 1 of the step before
+        obs[n:, i] = obs[:-n, i + 1]
+        obs[head, i] = older[:, i]
     obs = obs[num_frames - rows :]
     following = np.empty_like(obs)
     following[:, :-1] = obs[:, 1:]
@@ -126,24 +132,34 @@ def from_arrow(
     gamma: float = 0.99,
     seed: int | np.random.Generator | None = None,
 ) -> ReplayBuffer:
-    """A buffer with the transitions of a `pyarrow.Table`.
+    """Create a replay buffer with the transitions of a `pyarrow.Table`.
+
+    Two consecutive rows of an environment are steps of one episode under three conditions. The next
+    observation of the first row equals the observation of the second. The first row does not end an
+    episode. Its `continues` is not False.
 
     Args:
-        table: As `to_arrow` gives it. Of others, the columns obs, next_obs, actions, rewards,
-            terminated and truncated are needed, and all further ones are stored beside them. Rows
-            follow each other where observations fit and no episode ends, but not where a column
-            `continues` says False.
-        capacity: How many transitions it holds; None for as many as the buffer that the table is
-            of, or else as there are rows.
-        num_envs: How many environments' rows take turns; None for as many as that buffer had, or
-            one, whose rows are steps in their order.
-        frame_stack: How many frames observations stack; None for as many as in that buffer, or one.
-        n_step, gamma, seed: As for `rlox.ReplayBuffer`.
+        table: Table from `to_arrow`, or another table with the columns obs, next_obs, actions,
+            rewards, terminated and truncated. Further columns are stored as `extra`, except `env`
+            and `continues`. Rows of several environments alternate: environment 0, 1, ... for each
+            step.
+        capacity: Capacity of the buffer in transitions; None is the capacity of the buffer that was
+            converted to the table, or the number of rows for other tables.
+        num_envs: Number of environments; None is that of the converted buffer, or 1 for others.
+        frame_stack: Number of stacked frames per observation; None is that of the converted
+            buffer, or 1 for others.
+        n_step: As for `rlox.ReplayBuffer`.
+        gamma: As for `rlox.ReplayBuffer`.
+        seed: As for `rlox.ReplayBuffer`.
+
+    Returns:
+        The filled buffer.
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed.
-        TypeError: Something else than a table.
-        ValueError: A column is missing, has nulls or another type, or rows are in another order.
+        ArgumentTypeError: `table` is not a `pyarrow.Table`.
+        ArgumentError: A column is missing, has nulls or an unsupported type, or the rows are not in
+            the order of steps and environments.
     """
     pa = load_extra("pyarrow", "arrow", "from_arrow")
     if not isinstance(table, pa.Table):
@@ -154,15 +170,16 @@ def from_arrow(
     buffer_options = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     n = buffer_options.get("num_envs", 1) if num_envs is None else num_envs
     if not isinstance(n, int) or n < 1:
-        raise ArgumentError("num_envs", "at least 1", repr(n), "pass how many there are")
+        hint = "pass the number of environments"
+        raise ArgumentError("num_envs", "an int >= 1", repr(n), hint)
     rows = table.num_rows
     env_index = columns.pop("env", np.arange(rows) % n)
     if rows % n or not np.array_equal(env_index, np.arange(rows) % n):
         raise ArgumentError(
             "table",
-            f"rows of the environments 0 to {n - 1} in turns",
-            "another order",
-            "sort them by time step and env, or pass num_envs",
+            f"alternating rows of the environments 0 to {n - 1}",
+            "rows in another order",
+            "sort the rows by time step and env, or pass num_envs",
         )
     continues = columns.pop("continues", None)
     if capacity is None:
@@ -178,25 +195,24 @@ def from_arrow(
 def _split_rows(
     buffer: ReplayBuffer, columns: Columns, continues: npt.NDArray[np.bool_], num_envs: int
 ) -> None:
-    """Parts rows that were taken to follow each other where they do not."""
-    apart = ~(continues | columns["terminated"] | columns["truncated"])
-    if not apart[:-num_envs].any():  # after the last ones nothing has followed yet
+    """Separate consecutive rows whose `continues` is False."""
+    is_separate = ~(continues | columns["terminated"] | columns["truncated"])
+    if not is_separate[:-num_envs].any():  # the last step has no next rows
         return
     state = buffer.state()
     first = len(continues) - len(state["continues"])
     state["continues"] &= continues[first:]
-    if first:  # of the oldest rows, whether they go on from some that are not kept
+    if first:  # `cut`: whether the oldest stored rows continue rows that were overwritten
         state["cut"] &= continues[first - num_envs : first]
     buffer.load_state(state)
 
 
 def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
-    """A column as an array (N, ...)."""
+    """Return a column as an array (N, ...)."""
     column, field = table.column(name).combine_chunks(), table.schema.field(name)
     if column.null_count:
-        raise ArgumentError(
-            f"table[{name!r}]", "no nulls", str(column.null_count), "fill or drop them"
-        )
+        got = f"{column.null_count} nulls"
+        raise ArgumentError(f"table[{name!r}]", "no nulls", got, "fill or drop the nulls")
     shape: tuple[int, ...] = ()
     if pa.types.is_fixed_size_list(field.type):
         metadata = field.metadata or {}
@@ -207,9 +223,9 @@ def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
     if array.dtype.name not in wanted:
         raise ArgumentError(
             f"table[{name!r}]",
-            f"{', '.join(_DTYPES)} or fixed-size lists of them",
+            f"{', '.join(_DTYPES)} or fixed-size lists of these",
             str(field.type),
-            "cast it",
+            "cast the column",
         )
     return array.reshape(table.num_rows, *shape)
 
@@ -217,46 +233,48 @@ def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
 def _fill_buffer(
     columns: Columns, capacity: int, num_envs: int, options: dict[str, Any]
 ) -> ReplayBuffer:
-    """A buffer with these transitions."""
+    """Create a buffer with the transitions of columns."""
     keys = [name[4:] for name in columns if name.startswith("obs.")]
     obs = [f"obs.{key}" for key in keys] or ["obs"]
     required_names = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
     for name in required_names:
         if name not in columns:
-            raise ArgumentError("table", f"a column {name!r}", ", ".join(columns), "rename one")
+            hint = f"add or rename a column to {name!r}"
+            raise ArgumentError("table", f"a column {name!r}", ", ".join(columns), hint)
     extra = [name for name in columns if name not in required_names]
 
     def spec(name: str) -> tuple[tuple[int, ...], str]:
         return columns[name].shape[1:], columns[name].dtype.name
 
-    single, act = spec(obs[0]), spec("actions")
+    obs_shape, obs_dtype = spec(obs[0])
+    act_shape, act_dtype = spec("actions")
     buffer = ReplayBuffer(
         capacity,
-        {key: spec(f"obs.{key}") for key in keys} if keys else single[0],
-        act[0],
+        {key: spec(f"obs.{key}") for key in keys} if keys else obs_shape,
+        act_shape,
         num_envs=num_envs,
-        obs_dtype="float32" if keys else single[1],
-        act_dtype=act[1],
+        obs_dtype="float32" if keys else obs_dtype,
+        act_dtype=act_dtype,
         extra={name: spec(name) for name in extra} or None,
         **options,
     )
     rows = len(columns["rewards"])
     for first in range(0, rows, num_envs if num_envs > 1 else max(rows, 1)):
-        at = slice(first, first + num_envs if num_envs > 1 else None)
+        batch = slice(first, first + num_envs if num_envs > 1 else None)
 
-        def observation(kind: str, at: slice = at) -> Any:
+        def observation(name: str, batch: slice = batch) -> Any:
             if keys:
-                return {key: columns[f"{kind}.{key}"][at] for key in keys}
-            return columns[kind][at]
+                return {key: columns[f"{name}.{key}"][batch] for key in keys}
+            return columns[name][batch]
 
         buffer.push_batch(
             observation("obs"),
             observation("next_obs"),
-            columns["actions"][at],
-            columns["rewards"][at],
-            columns["terminated"][at],
-            columns["truncated"][at],
-            extra={name: columns[name][at] for name in extra} if extra else None,
+            columns["actions"][batch],
+            columns["rewards"][batch],
+            columns["terminated"][batch],
+            columns["truncated"][batch],
+            extra={name: columns[name][batch] for name in extra} if extra else None,
             in_order=num_envs == 1,
         )
     return buffer
@@ -270,20 +288,26 @@ def from_minari(
     gamma: float = 0.99,
     seed: int | np.random.Generator | None = None,
 ) -> ReplayBuffer:
-    """A buffer with the transitions of a Minari data set, episode after episode.
+    """Create a replay buffer with the transitions of a Minari dataset, episode by episode.
 
-    `terminated` and `truncated` are as they were recorded, and the next observation of an episode's
-    last step is the one it ended with.
+    `terminated` and `truncated` are those of the dataset. The next observation of the last step of
+    an episode is the final observation of the episode.
 
     Args:
-        dataset: A `minari.MinariDataset`, or the id of one that is installed.
-        capacity: How many transitions it holds; None for as many as there are.
-        n_step, gamma, seed: As for `rlox.ReplayBuffer`.
+        dataset: `minari.MinariDataset`, or the id of an installed dataset.
+        capacity: Capacity of the buffer in transitions; None is the number of steps of the dataset.
+        n_step: As for `rlox.ReplayBuffer`.
+        gamma: As for `rlox.ReplayBuffer`.
+        seed: As for `rlox.ReplayBuffer`.
+
+    Returns:
+        The filled buffer.
 
     Raises:
         ModuleNotFoundError: minari is not installed.
-        TypeError: Something else than a data set, or observations that are nested.
-        ValueError: It has no steps.
+        ArgumentTypeError: `dataset` is neither a dataset nor an id, its observations are not arrays
+            or dicts of arrays, or its actions are not arrays.
+        ArgumentError: The dataset has no steps.
     """
     minari = load_extra("minari", "minari", "from_minari")
     if isinstance(dataset, str):
@@ -293,10 +317,10 @@ def from_minari(
             "dataset",
             "a minari.MinariDataset or an id",
             type(dataset).__name__,
-            "pass what minari.load_dataset gives",
+            "pass the result of minari.load_dataset",
         )
     if not dataset.total_steps:
-        raise ArgumentError("dataset", "steps", "none", "record some first")
+        raise ArgumentError("dataset", "steps", "none", "record steps first")
     buffer: ReplayBuffer | None = None
     for episode in dataset.iterate_episodes():
         columns: Columns = {}
@@ -317,24 +341,24 @@ def from_minari(
             buffer = _fill_buffer(empty, size, 1, options)
         keys = [key for key in parts if key]
         obs, following = (
-            {key: columns[f"{kind}.{key}"] for key in keys} if keys else columns[kind]
-            for kind in ("obs", "next_obs")
+            {key: columns[f"{name}.{key}"] for key in keys} if keys else columns[name]
+            for name in ("obs", "next_obs")
         )
         rest = (columns[name] for name in ("actions", "rewards", *_FLAGS))
         buffer.push_batch(obs, following, *rest, in_order=True)
     if buffer is None:
-        raise ArgumentError("dataset", "episodes", "none", "record some first")
+        raise ArgumentError("dataset", "episodes", "none", "record episodes first")
     return buffer
 
 
 def _to_supported_dtype(name: str, value: Any) -> npt.NDArray[Any]:
-    """Numbers in a dtype that buffers have."""
+    """Convert numbers to a dtype that buffers support."""
     if isinstance(value, dict | tuple | list):
         raise ArgumentTypeError(
             "dataset",
-            f"{name} of one array",
+            f"one array of {name}",
             f"a {type(value).__name__}",
-            "flatten the space with Gymnasium's wrappers when recording",
+            "flatten the space with a Gymnasium wrapper before recording",
         )
     array = np.asarray(value)
     if array.dtype.name in _DTYPES:

@@ -1,4 +1,4 @@
-"""Learning curves, of one run or of many. Needs matplotlib, the extra `rlox[plot]`."""
+"""Plots of learning curves. Needs matplotlib (``pip install 'rlox[plot]'``)."""
 
 import json
 import threading
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Along = Literal["steps", "time"]
-# Places along the axis at which several seeds are compared, and draws for their interval.
+# Points of a curve of several runs, and bootstrap resamples for its interval.
 _PLACES, _RESAMPLES = 200, 1000
-# Matplotlib is not made for several threads at once.
+# Matplotlib is not thread-safe.
 _drawing = threading.Lock()
 _LABELS = {"steps": "environment steps", "time": "seconds of training"}
 
 
 def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
-    """Draws the mean return over environment steps from a run's `metrics.csv` into a PNG.
+    """Plot the mean return over environment steps from the `metrics.csv` of a run.
 
     Args:
-        metrics: The CSV file.
-        image: Where the picture goes.
-        title: Above it.
+        metrics: Path of the CSV file.
+        image: Path of the image; the suffix selects the format, such as `.png`.
+        title: Title of the plot.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
+        FileNotFoundError: The CSV file does not exist.
+        ArgumentError: The CSV file has no such column, or a value is not a number.
     """
     with _drawing:
         figure, rows = _figure(), read_metrics(metrics)
@@ -49,9 +51,13 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's metric: where along the axis, (n,), and what it was there, (n,).
+    """Metric of one run.
 
-    Runs of one `label` and equal `settings` differ in their seed alone.
+    Attributes:
+        label: Algorithm, environment and backend of the run.
+        settings: Settings of the run. Runs with equal labels and settings differ only in the seed.
+        at: Positions on the horizontal axis, (n,).
+        values: Values of the metric at these positions, (n,).
     """
 
     label: str
@@ -63,31 +69,37 @@ class Curve:
 def read_curve(
     run: str | Path, metric: str = METRIC, along: Along = "steps", smooth: int = 1
 ) -> Curve:
-    """A run's metric, labelled with its algorithm, environment and backend.
+    """Read a metric of a run.
 
     Args:
-        run: The run folder.
-        metric: A column of its `metrics.csv`; rows that have none, or NaN, are left out.
-        along: "steps" of all environments together, or "time", seconds of training.
-        smooth: Each value is the mean of so many rows, those before it and its own.
+        run: Run folder.
+        metric: Column of `metrics.csv`. Rows where the value is missing or not finite are skipped.
+        along: Horizontal axis: "steps" of all environments together, or "time" in seconds of
+            training.
+        smooth: Length of the moving average in rows; each value is averaged with the values before
+            it.
+
+    Returns:
+        The curve. For a run folder without a readable `config.json`, the label is the folder name.
 
     Raises:
         FileNotFoundError: There is no `metrics.csv`.
-        ValueError: It has no such column, or no number in it.
+        ArgumentError: The column does not exist or contains no finite number, or a value is not a
+            number.
     """
     file = Path(run) / "metrics.csv"
     rows = read_metrics(file)
     values = column(rows, metric, file)
     steps = column(rows, STEPS, file)
     at = steps if along == "steps" else column(rows, ELAPSED, file)
-    # A run that went on from an older checkpoint made some steps anew: the later ones count.
-    after = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
-    there = np.isfinite(values) & np.isfinite(at) & (steps < after)
-    if not there.any():
+    # A run resumed from an older checkpoint repeats some steps; the later rows count.
+    smallest_later_step = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
+    valid = np.isfinite(values) & np.isfinite(at) & (steps < smallest_later_step)
+    if not valid.any():
         raise ArgumentError(
-            str(file), f"numbers as {metric}", "none", "choose another metric, or train on"
+            str(file), f"numbers as {metric}", "none", "choose another metric, or train longer"
         )
-    return Curve(*_read_label_and_settings(Path(run)), at[there], smoothed(values[there], smooth))
+    return Curve(*_read_label_and_settings(Path(run)), at[valid], smoothed(values[valid], smooth))
 
 
 def plot_runs(
@@ -99,36 +111,39 @@ def plot_runs(
     bands: bool = True,
     title: str = "",
 ) -> list[str]:
-    """Draws curves into a picture: those that differ in their seed alone as one, with a band.
+    """Plot curves in one image, and combine runs that differ only in the seed.
 
-    The line is the interquartile mean of such runs, where all of them have been; the band is its
-    95% interval (`rlox.scores`). Runs that were nowhere at once are lines of their own.
+    The line of combined runs is their interquartile mean, and the band is its 95% bootstrap
+    interval (see `rlox.scores`). Both cover the part of the axis that all combined runs cover. Runs
+    without a common part are drawn as separate lines.
 
     Args:
-        curves: What `read_curve` gave.
-        image: Where the picture goes; its ending says what it is (png, svg, pdf).
-        metric, along: What the axes are called.
-        bands: False draws every run as a line of its own.
-        title: Above it.
+        curves: Curves from `read_curve`.
+        image: Path of the image; the suffix selects the format, such as `.png`, `.svg` or `.pdf`.
+        metric: Label of the vertical axis.
+        along: Horizontal axis of the curves, "steps" or "time".
+        bands: Whether to combine runs; False draws each run as a separate line.
+        title: Title of the plot.
 
     Returns:
-        The lines' labels, with the number of runs where there are several, and the settings in
-        which runs of a label differ.
+        Labels of the lines. A label includes the number of combined runs, and up to three settings
+        if runs with the same label have different settings.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
-        ValueError: No curve, or an ending that matplotlib does not know.
+        ArgumentError: `curves` is empty, or matplotlib does not support the suffix of `image`.
     """
     if not curves:
-        raise ArgumentError("curves", "at least one", "none", "pass what read_curve gives")
+        raise ArgumentError("curves", "at least one curve", "none", "pass results of read_curve")
     figure = _figure()
-    known, ending = figure.canvas.get_supported_filetypes(), Path(image).suffix.lstrip(".")
-    if ending.lower() not in known:
+    supported = figure.canvas.get_supported_filetypes()
+    suffix = Path(image).suffix.lstrip(".")
+    if suffix.lower() not in supported:
         raise ArgumentError(
             "image",
-            f"a name that ends in .{', .'.join(sorted(known))}",
+            f"a name that ends in .{', .'.join(sorted(supported))}",
             repr(str(image)),
-            "pass one that ends in .png",
+            "pass a name that ends in .png",
         )
     axes = figure.add_subplot()
     labels = []
@@ -158,27 +173,27 @@ def _groups(curves: Iterable[Curve], bands: bool) -> list[tuple[str, list[Curve]
         groups = labels.setdefault(curve.label, {})
         groups.setdefault(json.dumps(curve.settings, sort_keys=True), []).append(curve)
     return [
-        (f"{label}{_differing(group[0].settings, alike.values())}", part)
-        for label, alike in labels.items()
-        for group in alike.values()
+        (f"{label}{_differing(group[0].settings, groups.values())}", part)
+        for label, groups in labels.items()
+        for group in groups.values()
         for part in ([group] if _overlap(group) else [[curve] for curve in group])
     ]
 
 
 def _overlap(group: Sequence[Curve]) -> bool:
-    """Whether there are places that all curves of a group have been at."""
+    """Return whether the curves of a group have a common part of the axis."""
     return bool(max(curve.at[0] for curve in group) <= min(curve.at[-1] for curve in group))
 
 
 def _differing(settings: dict[str, Any], groups: Iterable[list[Curve]]) -> str:
-    """The settings in which not all groups of a label agree, as words behind it."""
+    """Return up to three settings in which groups of a label differ, as a suffix of the label."""
     others = [group[0].settings for group in groups]
     differ = [name for name in settings if any(x.get(name) != settings[name] for x in others)]
     return "".join(f", {name} {settings[name]}" for name in differ[:3])
 
 
 def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Places that all curves of a group have been at, (p,), and their values there, (p, runs)."""
+    """Return positions (p,) in the common part of the curves, and values there, (p, runs)."""
     first = max(curve.at[0] for curve in group)
     last = min(curve.at[-1] for curve in group)
     at = np.linspace(first, last, _PLACES)
@@ -186,14 +201,14 @@ def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
 
 def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
-    """A run's algorithm, environment and backend, and its settings; its folder's name without."""
+    """Return the label and settings of a run, or its folder name and {} without a valid config."""
     try:
         config: Any = json.loads((run / "config.json").read_bytes())
         label_parts = [config[name] for name in ("algorithm", "env", "backend")]
         settings = {**config["settings"], **config["env_kwargs"]}
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return run.name, {}
-    return " ".join(str(word) for word in label_parts if word is not None), settings
+    return " ".join(str(part) for part in label_parts if part is not None), settings
 
 
 def _figure() -> "Figure":
@@ -201,8 +216,7 @@ def _figure() -> "Figure":
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "matplotlib: expected the package, for the learning curve, got none; "
-            "pip install 'rlox[plot]'",
+            "matplotlib: expected the package, got none; pip install 'rlox[plot]'",
             name="matplotlib",
         ) from error
     return Figure(figsize=(7, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""rl-zoo3's settings of PPO; what is not said is Stable-Baselines3's default, as in `PPOConfig`."""
+"""Tuned settings of rl-zoo3 by algorithm and environment, where they differ from the defaults."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -275,7 +275,7 @@ def _tuned(algorithm: str) -> dict[str, dict[str, Any]]:
 
 
 def preset(algorithm: str, env_id: str) -> dict[str, Any]:
-    """The settings in which rl-zoo3 differs from the defaults; empty where it has none.
+    """Return the tuned settings of rl-zoo3 that differ from the defaults; {} without a preset.
 
     >>> preset("ppo", "CartPole-v1")["n_steps"]
     32
@@ -293,17 +293,23 @@ def resolve_config(
     arguments: Mapping[str, Any],
     exclude: Iterable[str] = (),
 ) -> tuple[Any, dict[str, str]]:
-    """An algorithm's config, and where each setting comes from.
+    """Return the config of an algorithm from arguments, preset and defaults, and the sources.
 
     Args:
-        config_type: Its class.
-        algorithm, env_id: What the preset is of.
-        count: How many environments there are already; None: they are made by `num_envs`.
-        given: What is asked for.
-        without: Settings that a preset shall not decide, see `rlox._validation.resolve`.
+        config_type: Class of the config.
+        algorithm: Algorithm of the preset.
+        env_id: Environment of the preset.
+        count: Number of environments that exist already, which sets `num_envs`; None if the
+            environments will be created.
+        arguments: Settings that the caller passed.
+        exclude: Settings that the preset does not set, see `rlox._validation.resolve`.
+
+    Returns:
+        The config, and the source of each setting: "argument", "rl-zoo3", "default" or "env".
 
     Raises:
-        TypeError, ValueError: As the config does.
+        ArgumentTypeError: A setting has a wrong type, is unknown, or is excluded.
+        ArgumentError: A setting has a value that is not accepted.
     """
     defaults = {field.name: field.default for field in fields(config_type)}
     resolved, config_sources = resolve(
@@ -315,7 +321,7 @@ def resolve_config(
 
 
 def names() -> dict[str, list[str]]:
-    """The environments for which there are tuned settings, by algorithm.
+    """Return the ids of environments with tuned settings, by algorithm.
 
     >>> names()["a2c"][0]
     'CartPole-v1'
@@ -324,10 +330,10 @@ def names() -> dict[str, list[str]]:
 
 
 def show(algorithm: str, env_id: str) -> str:
-    """Tuned settings as a YAML file that `rlox train --config` takes.
+    """Return tuned settings as the text of a YAML file for `rlox train --config`.
 
     Raises:
-        ValueError: There are none.
+        ArgumentError: There is no preset for the algorithm and environment.
 
     >>> print(show("a2c", "Acrobot-v1").rstrip())
     algorithm: a2c
@@ -343,15 +349,15 @@ def show(algorithm: str, env_id: str) -> str:
         ("env_id", env_id, _tuned(algorithm)),
     ):
         if name not in known:
-            description = f"a preset of {algorithm}" if what == "env_id" else "presets"
-            raise ArgumentError(
-                what, f"one that has {description}", repr(name), hint(str(name), known)
-            )
+            description = "an algorithm with presets"
+            if what == "env_id":
+                description = f"an environment with a preset of {algorithm}"
+            raise ArgumentError(what, description, repr(name), hint(str(name), known))
     settings = _tuned(algorithm)[env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())
 
 
 def _plain(value: Any) -> str:
-    """A value as JSON, which is YAML."""
+    """Return a value as JSON, which is also valid YAML."""
     return json.dumps(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]  # noise

@@ -1,8 +1,8 @@
-"""What returns of episodes come to: means, and how sure one can be of them.
+"""Statistics of episode returns: means, interquartile means and bootstrap intervals.
 
-The interquartile mean is the mean without the lowest and the highest quarter, and its interval is
-the percentile bootstrap's, as Agarwal et al. (2021) advise for scores of reinforcement learning.
-Tests compare both with the authors' package, rliable, which brings too many others for `rlox eval`.
+Agarwal et al. (2021, arXiv:2108.13264) recommend the interquartile mean and its percentile
+bootstrap interval for scores of reinforcement learning. The tests compare both with the authors'
+package, rliable.
 """
 
 from typing import Any, TypedDict
@@ -14,32 +14,34 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import check_float, check_int, short_repr
 
 RESAMPLES = 10_000
-# Numbers that are drawn at once.
+# Largest number of samples in memory.
 _BLOCK = 1_000_000
 
 
 class Score(TypedDict):
-    """What `score` gives."""
+    """Result of `score`."""
 
-    mean: float  # of the returns
-    std: float  # their standard deviation
-    iqm: float  # their interquartile mean
-    iqm_interval: tuple[float, float]  # its 95% interval
-    episodes: int  # how many returns
+    mean: float  # mean of the returns
+    std: float  # standard deviation of the returns
+    iqm: float  # interquartile mean of the returns
+    iqm_interval: tuple[float, float]  # 95% interval of the interquartile mean
+    episodes: int  # number of returns
 
 
 def interquartile_mean(numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The mean without the lowest and the highest quarter, rounded down, along the last axis.
+    """Compute the interquartile mean along the last axis.
+
+    The floor(n / 4) smallest and the floor(n / 4) largest of n numbers are not counted.
 
     Args:
-        numbers: (..., n) with n of at least 1.
+        numbers: Numbers (..., n), with n of at least 1.
 
     Returns:
-        (...), float64.
+        Interquartile means (...), float64.
 
     Raises:
-        TypeError: They are no real numbers.
-        ValueError: There is none, or one is NaN.
+        ArgumentTypeError: `numbers` is not an array of real numbers.
+        ArgumentError: `numbers` is empty or contains NaN.
 
     >>> float(interquartile_mean([0, 1, 2, 3, 100]))
     2.0
@@ -53,20 +55,22 @@ def interquartile_mean(numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def bootstrap_interval(
     numbers: npt.ArrayLike, confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> npt.NDArray[np.float64]:
-    """The interval of the interquartile mean, from numbers drawn anew with replacement.
+    """Compute the percentile bootstrap interval of the interquartile mean.
 
-    The draws are always the same ones, so the same numbers have the same interval.
+    The resamples are the same in each call, so equal numbers have equal intervals.
 
     Args:
-        numbers: (..., n) with n of at least 1.
-        confidence: The share of draws whose mean lies inside.
-        resamples: How many draws.
+        numbers: Numbers (..., n), with n of at least 1.
+        confidence: Confidence level of the interval, in [0, 1].
+        resamples: Number of resamples, at least 1.
 
     Returns:
-        (2, ...), float64: the lower and the upper end.
+        Lower and upper ends (2, ...), float64.
 
     Raises:
-        TypeError, ValueError: As `interquartile_mean`; a share outside of [0, 1], no draw.
+        ArgumentTypeError: An argument has a wrong type.
+        ArgumentError: `numbers` is empty or contains NaN, or `confidence` or `resamples` is out of
+            range.
 
     >>> bootstrap_interval([3.0, 3.0, 3.0]).tolist()
     [3.0, 3.0]
@@ -87,13 +91,14 @@ def bootstrap_interval(
 
 
 def score(returns: Any) -> Score:
-    """Mean, deviation and interquartile mean of episodes' returns.
+    """Compute mean, standard deviation and interquartile mean of episode returns.
 
     Args:
-        returns: One number for each episode, at least one.
+        returns: Return of each episode, (n,), with n of at least 1.
 
     Raises:
-        TypeError, ValueError: As `interquartile_mean`; they are no sequence.
+        ArgumentTypeError: `returns` is not an array of real numbers.
+        ArgumentError: `returns` is not one-dimensional, is empty or contains NaN.
 
     >>> score([1.0, 2.0, 3.0, 4.0])["iqm"]
     2.5
@@ -101,7 +106,7 @@ def score(returns: Any) -> Score:
     array = _check_numbers(returns)
     if array.ndim != 1:
         raise ArgumentError(
-            "returns", "one number for each episode", f"shape {array.shape}", "pass a list"
+            "returns", "one number per episode", f"shape {array.shape}", "pass a flat list"
         )
     low, high = bootstrap_interval(array)
     return {
@@ -114,19 +119,18 @@ def score(returns: Any) -> Score:
 
 
 def _check_numbers(values: Any) -> npt.NDArray[np.float64]:
-    """(..., n) with n of at least 1, of which none is NaN."""
+    """Convert values to float64, (..., n); check that n is at least 1 and no number is NaN."""
     try:
         plain = np.asarray(values)
-        known = plain.dtype.kind in "iuf"
-    except ValueError:  # rows of several lengths
-        known = False
-    if not known:
+        is_real = plain.dtype.kind in "iuf"
+    except ValueError:  # rows of different lengths
+        is_real = False
+    if not is_real:
         raise ArgumentTypeError("numbers", "real numbers", short_repr(values), "pass returns")
     array = plain.astype(np.float64)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise ArgumentError(
-            "numbers", "at least one in each row", f"shape {array.shape}", "play an episode"
-        )
+        hint = "pass at least one number"
+        raise ArgumentError("numbers", "at least one per row", f"shape {array.shape}", hint)
     if np.isnan(array).any():
-        raise ArgumentError("numbers", "no NaN", "some", "leave it out")
+        raise ArgumentError("numbers", "numbers without NaN", "NaN", "remove the NaN")
     return array

@@ -154,7 +154,7 @@ def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
 
 def test_invalid_bounds_are_rejected():
     space = Box(-1, 1, (2, 1))  # Gymnasium's constructor rejects these bounds
-    for low, hint in ((2.0, "swap them"), (np.nan, "rescale actions")):
+    for low, hint in ((2.0, "swap the bounds"), (np.nan, "rescale actions")):
         space.low[1] = low
         with refuses(ArgumentError, "action space", hint):
             check_supported_actions("sac", space)

@@ -53,7 +53,7 @@ def stop_on_unknown_metric():
     (lambda: evaluate(3, "CartPole-v1"), ArgumentTypeError, "policy", "a trainer"),
     (
         lambda: evaluate(trainer(), gym.make("CartPole-v1")),
-        *(ArgumentTypeError, "env", "pass what makes it"),
+        *(ArgumentTypeError, "env", "pass an id, a spec or a function"),
     ),
 )
 def test_wrong_argument_is_rejected_by_name(refusal):

@@ -83,7 +83,7 @@ ERRORS = [
     ("train --config option.yaml", 2, ["--config", "eval_evry:", "did you mean 'eval_every'"]),
     ("train --config inner.yaml", 2, ["--config: seed:"]),
     ("train --config tag.yaml", 2, ["--config tag.yaml: expected YAML", "line 2"]),
-    ("train --config twice.yaml", 2, ["--config twice.yaml: expected YAML", "'seed' twice"]),
+    ("train --config twice.yaml", 2, ["--config twice.yaml: expected YAML", "key 'seed'"]),
     ("train --config dashes.yaml", 2, ["--config dashes.yaml: expected each key once"]),
     ("train --config places.yaml", 2, ["--config: expected 'n_steps' once"]),
     ("train --config list.yaml", 2, ["--config list.yaml: expected keys and values", "a list"]),
@@ -140,7 +140,7 @@ ERRORS = [
     (SWEEP + "--space none.json", 2, ["space: expected settings"]),
     # Lists.
     ("presets ppp", 2, ["ALGORITHM: expected an algorithm with presets", "did you mean 'ppo'?"]),
-    ("presets ppo CartPole", 2, ["env_id: expected one that has a preset", "'CartPole-v1'"]),
+    ("presets ppo CartPole", 2, ["env_id: expected an environment with a preset", "'CartPole-v1'"]),
     ("envs CartPole-v1", 2, ["Unrecognized options: CartPole-v1"]),
 ]
 

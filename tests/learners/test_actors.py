@@ -69,7 +69,7 @@ def impala(**settings):
     (impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
     (impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
     (impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
-    (impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "its address"),
+    (impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "the address"),
 )
 def test_settings_that_actors_cannot_have_are_refused(refusal):
     expect_refusal(refusal)

@@ -90,10 +90,10 @@ def test_streams_must_be_whole_and_those_of_the_learner(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
-        with refuses(ArgumentError, "streams", expected="those of a"):
+        with refuses(ArgumentError, "streams", expected="the streams a"):
             streams_from_states(states, ["a"])
     change(state)
-    with refuses(ArgumentError, "streams", expected="a PCG64's state"):
+    with refuses(ArgumentError, "streams", expected="a PCG64 state"):
         stream_from_state(state)
 
 
@@ -199,12 +199,12 @@ def rollout():
 @pytest.mark.parametrize(
     ("name", "where", "env", "step", "hint"),
     [
-        ("obs", (2, 1), 1, 12, "look at the environment"),
-        ("rewards", (0, 1), 1, 10, "look at the environment"),
-        ("log_probs", (1, 0), 0, 11, "go back to a checkpoint"),
-        ("values", (2, 1), 1, 12, "go back to a checkpoint"),
-        ("last_values", (1,), 1, 13, "go back to a checkpoint"),
-        ("final_values", (0,), 0, 11, "go back to a checkpoint"),
+        ("obs", (2, 1), 1, 12, "check the environment"),
+        ("rewards", (0, 1), 1, 10, "check the environment"),
+        ("log_probs", (1, 0), 0, 11, "resume from a checkpoint"),
+        ("values", (2, 1), 1, 12, "resume from a checkpoint"),
+        ("last_values", (1,), 1, 13, "resume from a checkpoint"),
+        ("final_values", (0,), 0, 11, "resume from a checkpoint"),
     ],
 )
 def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):

@@ -150,7 +150,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: ppo().set_env(rlox.make_vec(CARTPOLE, 2)), ArgumentError, "env"),
     (lambda: ppo().set_env("Acrobot-v1"), ArgumentError, "env", "new model"),
     (lambda: ppo().predict((np.zeros(4), {})), ArgumentTypeError, "observation", "env.reset"),
-    (lambda: ppo().predict(np.zeros(3)), ArgumentError, "observation", "reshape it"),
+    (lambda: ppo().predict(np.zeros(3)), ArgumentError, "observation", "reshape"),
     (lambda: evaluate_policy(None, CARTPOLE), ArgumentTypeError, "model", "pass the model"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, 0), ArgumentError, "n_eval_episodes", "one or more"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, render=True), TypeError, "'render'"),
