@@ -40,7 +40,7 @@ def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
     assert trainer.learner.backend == "native"
     defaults = "ortho_init log_std_init full_std compile device"
-    defaults += " async_collect num_actors actors max_staleness lockstep"
+    defaults += " async_collect num_actors actors max_staleness deterministic"
     found = {name for name, source in trainer.config_sources.items() if source == "default"}
     assert found == {*defaults.split()}
     assert {*trainer.config_sources.values()} == {"checkpoint", "default"}

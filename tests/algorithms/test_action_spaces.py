@@ -157,4 +157,4 @@ def test_invalid_bounds_are_rejected():
     for low, hint in ((2.0, "swap the bounds"), (np.nan, "rescale actions")):
         space.low[1] = low
         with refuses(ArgumentError, "action space", hint):
-            check_supported_actions("sac", space)
+            check_supported_actions("sac", "box", space)

@@ -353,7 +353,7 @@ def test_an_iteration_of_a2c_is_one_step_of_rmsprop_on_the_clipped_gradient_of_a
     gradient = a2c.optimizer.gradient(a2c_loss(a2c.evaluate, a2c.rows, a2c.config)[0])
     assert gradient.norm() > 0.05
     gradient *= 0.05 / gradient.norm()
-    a2c.update(7e-4)
+    a2c.update(progress=0.0)
     moved = 7e-4 * gradient / ((0.01 * gradient**2).sqrt() + 1e-5)
     torch.testing.assert_close(before - a2c.optimizer.vector, moved, rtol=1e-3, atol=1e-6)
 
@@ -510,7 +510,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
     monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
     with refuses(NonFiniteError, "gradient"):
-        ppo.update(1e-3, 0.2)
+        ppo.update(progress=0.0)
     np.testing.assert_equal(torch_state.module_arrays(ppo.policy), before)
 
 

@@ -197,7 +197,9 @@ def test_errors_name_the_worker_and_tokens_are_checked(two, tmp_path, monkeypatc
     url = f"http://{two[0]}"
     with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
         RemoteVecEnv(two, 2, 0, gravity=1)
-    there = trained(actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", deterministic=True)
+    there = trained(
+        actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", deterministic=True
+    )
     np.testing.assert_equal(there.networks, trained(deterministic=True).networks)
     (tmp_path / "token").write_text(TOKEN)
     with worker("--token-file", str(tmp_path / "token")) as (_, address):

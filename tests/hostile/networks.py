@@ -179,7 +179,13 @@ def seeds():
 
 
 def agent_state(agent):
-    return agent.tensors(), agent.optimizer_state(), agent.streams(), agent.progress_state(), agent.metrics()
+    return (
+        agent.tensors(),
+        agent.optimizer_state(),
+        agent.streams(),
+        agent.progress_state(),
+        agent.metrics(),
+    )
 
 
 def envs_for(kind):
@@ -231,7 +237,7 @@ NORMALIZER = {"normalizer": optional(normalizer)}
 # The agent has an environment without masks.
 NO_MASKS = {"action_masks": None, "final_action_masks": None}
 NO_NOISE = without(instance(lambda: np.zeros(0, np.float32)), "a list")
-READ = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "standing")
+READ = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "progress_state")
 READ += ("metrics", "last_update")
 CALLS = [
     call("network_backends"),

@@ -60,7 +60,12 @@ def impala(**settings):
         "env",
         "deterministic=True",
     ),
-    (impala(actors="ray", deterministic=True, max_staleness=0), ArgumentError, "actors", "raise max_staleness"),
+    (
+        impala(actors="ray", deterministic=True, max_staleness=0),
+        ArgumentError,
+        "actors",
+        "raise max_staleness",
+    ),
     (impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
     (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set one of them"),
     (impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),

@@ -170,7 +170,9 @@ def test_stop_ends_the_wait_for_actors(name, settings, backend):
 
 
 @PAIR
-@pytest.mark.parametrize("setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}])
+@pytest.mark.parametrize(
+    "setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}]
+)
 def test_settings_of_actors_need_async_collect(name, setting):
     with refuses(ArgumentError, next(iter(setting))):
         trainer(name, async_collect=False, **setting)

@@ -135,7 +135,7 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     # Methods.
     (lambda: ppo().learn(0), ArgumentError, "total_timesteps", "number of steps"),
     (lambda: ppo().learn(1e3), ArgumentTypeError, "total_timesteps", "pass 1000"),
-    (lambda: ppo().learn(8, 3), ArgumentTypeError, "callback", "derive it from Callback"),
+    (lambda: ppo().learn(8, 3), ArgumentTypeError, "callback", "derived from Callback"),
     (lambda: ppo().learn(8, lambda trainer: None), ArgumentTypeError, "callback"),
     (lambda: ppo().learn(8, callbacks=[]), TypeError, "'callbacks'"),
     (lambda: ppo().learn(8, CALLBACK), ArgumentTypeError, "callback", "rlox.callbacks.Callback"),

@@ -105,17 +105,17 @@ def rows_of(batch):
 
 def local_digest(trainer):
     """The digest of what a rank holds. Rank 0's learner would ask the others for their states."""
-    leads, trainer.learner.ranks.leads = trainer.learner.ranks.leads, False
+    is_main_rank, trainer.learner.ranks.is_main_rank = trainer.learner.ranks.is_main_rank, False
     try:
         return digest(trainer)
     finally:
-        trainer.learner.ranks.leads = leads
+        trainer.learner.ranks.is_main_rank = is_main_rank
 
 
 def on_policy_gradient(group, algorithm):
     """A rollout of this rank, and the averaged gradient of its loss."""
     learner = make(group, algorithm, normalize_obs=False, normalize_reward=False).learner
-    with learner.seeded(), learner._local_episodes():
+    with learner.seeded(), learner._use_local_episodes():
         assert learner.collect()
     half = learner.unpack_batch(learner.rows)
     clip = (0.2,) if algorithm == "ppo" else ()

@@ -60,7 +60,7 @@ def test_missing_code_is_required_and_other_code_is_rejected(tmp_path):
         ({"policy": Coin}, "env", "what the trainer was made with"),
         ({"env": Echo}, "policy", "what the trainer was made with"),
         ({"env": "CartPole-v1", "policy": Coin}, "env", "observation space"),
-        ({"env": Echo, "policy": MlpPolicy}, str(path), "what a MlpPolicy"),
+        ({"env": Echo, "policy": MlpPolicy}, str(path), "float32 (64,) as actor.0.bias"),
     ):
         with pytest.raises(ArgumentError) as raised:
             PPOTrainer.load(path, **keywords)
@@ -79,7 +79,7 @@ def test_missing_key_and_wrong_type_in_a_manifest_are_named(tmp_path, key):
     small().save(tmp_path / "saved")
     for i, change in enumerate((lambda m, _: m.pop(key), lambda m, _: m.update({key: 1.5}))):
         path = rewrite(tmp_path / "saved", change, tmp_path / str(i))
-        got = (f"no key {key!r}", f"1.5 as {key!r}")[i]
+        got = (f"no key {key!r}", f"1.5 for the key {key!r}")[i]
         with refuses(CorruptFileError, str(path / "manifest.json"), got=got, section="manifest"):
             PPOTrainer.load(path)
 

@@ -527,7 +527,9 @@ def _check_actors(actors: str, saved: Mapping[str, Any]) -> None:
         none = f"{algorithm} has no such setting"
     elif not settings.get("async_collect", True):
         none = "async_collect is False"
-    elif settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1:
+    elif (
+        settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1
+    ):
         none = "actor and learner take turns (deterministic=True, max_staleness=0, num_actors=1)"
     else:
         return

@@ -56,7 +56,7 @@ class RunOptions:
     checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N")
     keep_last: int | None = option("number of checkpoints to keep; default: 3", None, "N")
     video_every: int | None = option("record an episode every N steps", None, "N")
-    timing: bool = option("log the shares of the run time per kind of work", False)
+    timing: bool = option("log shares of the run time", False)
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

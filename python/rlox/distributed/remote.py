@@ -159,7 +159,7 @@ class RemoteVecEnv(VecEnv):
                 autoreset_mode=mode,
                 max_episode_steps=limit,
                 kwargs=kwargs,
-                reach=options,
+                client_options=options,
             )
             return native
 
@@ -218,6 +218,6 @@ def start_remote_actors(
         autoreset_mode=env.metadata["autoreset_mode"].value,
         max_episode_steps=arguments.pop("max_episode_steps"),
         kwargs=arguments,
-        reach=make_connection_options() | waits,
+        client_options=make_connection_options() | waits,
     )
     return Actors(native, buffers, faults=faults)

@@ -219,7 +219,9 @@ class Actors:
         With workers also how many sessions were lost, and went on elsewhere.
         """
         stats, faults = self._native.stats(), self._faults()
-        waited = {f"time/{name}": stats[name] for name in ("learner_wait_seconds", "actor_wait_seconds")}
+        waited = {
+            f"time/{name}": stats[name] for name in ("learner_wait_seconds", "actor_wait_seconds")
+        }
         return waited | {f"workers/{name}": x for name, x in faults.items()}
 
     def close(self) -> None:

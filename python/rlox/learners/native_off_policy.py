@@ -155,7 +155,9 @@ class NativeOffPolicy(BaseLearner):
         is_new, env = not self.env_initialized, self.env
         if not self.fused:
             self.stepper.start(self.first_seed())
-            self.policy.start_from_obs(self.stepper.obs, is_new, self.stepper.masks, self.normalizer)
+            self.policy.start_from_obs(
+                self.stepper.obs, is_new, self.stepper.masks, self.normalizer
+            )
         elif is_new:
             env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
             self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
