@@ -465,7 +465,7 @@ fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
 fn with_progress(error: Error, num_pushed: usize, rows: usize) -> Error {
     match error {
         Error::Io { path, source } if num_pushed > 0 => {
-            let message = format!("{source}; {num_pushed} of {rows} rows were num_pushed");
+            let message = format!("{source}; {num_pushed} of {rows} rows were stored");
             Error::Io { path, source: std::io::Error::new(source.kind(), message) }
         }
         error => error,

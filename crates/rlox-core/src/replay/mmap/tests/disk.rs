@@ -39,7 +39,7 @@ fn pushes_larger_than_memory_are_split_and_smaller_ones_are_atomic() {
     // The first piece's writes succeed.
     buffer.cold.disk.faults.left.set(Some(5));
     let text = push(&mut buffer, 5..17).unwrap_err().to_string();
-    assert!(text.ends_with("; 5 of 12 rows were taken"), "{text}");
+    assert!(text.ends_with("; 5 of 12 rows were stored"), "{text}");
     buffer.cold.disk.faults.left.set(None);
     assert_eq!(check(&buffer), 0..10);
 }
