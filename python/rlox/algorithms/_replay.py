@@ -73,7 +73,7 @@ class Replay:
         self.layout = layout
         self.config = config
         self.device = device
-        # Asynchronous copies need events, which other devices than CUDA lack here.
+        # Only CUDA events report when an asynchronous copy has read its source memory.
         self.pinned = device.type == "cuda"
         # Dict observations are stored by name, because goals are accessed by name.
         self.named = bool(parts_of(layout))
