@@ -103,12 +103,7 @@ class OffPolicyCollector(BaseLearner):
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
     def explore(self, obs: Array, masks: Array | None) -> Array:
-        """Return the policy's actions for raw observations, in stored form and before noise.
-
-        Args:
-            obs: (N, *layout.shape), not normalized.
-            masks: (N, n) bool, True where an action is allowed; None allows all.
-        """
+        """Return the policy's actions for raw observations, in stored form and before noise."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -178,11 +173,7 @@ class OffPolicyCollector(BaseLearner):
         return n_transitions
 
     def step(self, t: int) -> int:
-        """Step all environments; return the number of new transitions.
-
-        Args:
-            t: Index of the step in the iteration.
-        """
+        """Take step `t` of an iteration in all environments; return the number of transitions."""
         stepper, before = self.stepper, self.timesteps
         enter("inference")
         obs, actions = stepper.obs, self.choose(t)
@@ -212,11 +203,7 @@ class OffPolicyCollector(BaseLearner):
         return n_transitions
 
     def choose(self, t: int) -> Array:
-        """Return actions for the current observations: random ones until `learning_starts`.
-
-        Args:
-            t: Index of the step in the iteration.
-        """
+        """Return actions for step `t` of an iteration; they are random until `learning_starts`."""
         config = self.config
         is_warmup = self.timesteps < config.learning_starts
         freq = getattr(config, "sde_sample_freq", -1)
@@ -545,10 +532,7 @@ class OffPolicyLearner(OffPolicyCollector):
         self.record(**{name: loss})
 
     def unpack_obs(self, rows: Array) -> Any:
-        """Convert raw observations to inputs of the policy on its device.
-
-        A custom policy gets a copy, because it may write to its inputs.
-        """
+        """Convert raw observations to policy inputs; a custom policy may write to its copy."""
         if self.normalizer is not None and self.config.normalize_obs:
             rows = self.normalizer.normalize_obs(rows)
         tensor = torch.from_numpy(rows if self.built_in else rows.copy())

@@ -116,11 +116,7 @@ class PPO(TorchLearner):
             yield batch
 
     def update(self, progress: float) -> dict[str, float]:
-        """Run `n_epochs` of minibatches; see `TorchLearner.update`.
-
-        The epochs end early if `approx_kl` of a minibatch exceeds 1.5 * `target_kl`, or if
-        `stop_requested` is set.
-        """
+        """Run `n_epochs` of minibatches, or fewer if `approx_kl` exceeds 1.5 * `target_kl`."""
         config, optimizer = self.config, self.optimizer
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         clip_coef = scheduled(config.clip_coef, config.clip_schedule, progress)
@@ -176,17 +172,10 @@ class PPO(TorchLearner):
     def metrics(
         self, rows: Batch, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
     ) -> dict[str, float]:
-        """Return the metrics of an iteration.
+        """Return metrics from the losses (M, 4) of M minibatches and the sum of gradient norms.
 
         `clip_fraction` is a mean over steps. Stable-Baselines3 averages the means of minibatches,
         which differs only if the last minibatch is smaller.
-
-        Args:
-            rows: All steps of the rollout.
-            parts: (M, 4), losses of each of M minibatches, from `ppo_loss`.
-            log_ratio: Log-ratios of all minibatches, concatenated.
-            norms: Scalar, sum of the gradient norms.
-            clip_coef: Clip range of the probability ratio.
 
         Raises:
             NonFiniteError: A loss or a gradient is NaN or infinite.

@@ -26,11 +26,7 @@ __all__ = ["SAC", "SACConfig"]
 
 
 class Temperature(nn.Module):
-    """Learned entropy coefficient, stored as its logarithm.
-
-    Args:
-        begin: Initial coefficient, greater than 0.
-    """
+    """Learned entropy coefficient, stored as its logarithm."""
 
     def __init__(self, begin: float) -> None:
         super().__init__()

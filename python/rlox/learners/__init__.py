@@ -64,11 +64,11 @@ class Learner(Protocol):
     config: Any
     """Settings, a frozen dataclass."""
     timesteps: int
-    """Number of environment steps so far, summed over the environments."""
+    """Environment steps so far, summed over the environments, without discarded rollouts."""
     episodes: "EpisodeStatistics"
     """Statistics of the episodes that finished during training."""
     progress_per_step: float
-    """Run progress per environment step; if set, exploration schedules change in iterations."""
+    """Run progress per environment step; if > 0, exploration rates change inside iterations."""
     stop_requested: bool
     """Flag that makes `iterate` return early; a signal handler may set it."""
 
@@ -109,8 +109,9 @@ class Learner(Protocol):
         Raises:
             ArgumentTypeError: `obs` is not an array of real numbers, or a custom policy has no
                 greedy actions.
-            ArgumentError: `obs` has another shape, or numbers that are not finite.
-            ClosedError: Another thread is in `iterate`, and `deterministic` is False.
+            ArgumentError: `obs` has another shape.
+            NonFiniteError: `obs` has numbers that are not finite.
+            ClosedError: On torch, another thread is in `iterate` and `deterministic` is False.
         """
 
     def state(self, replay: bool = True) -> LearnerState:

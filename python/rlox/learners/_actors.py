@@ -148,7 +148,7 @@ def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
 
 
 def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
-    """Return a native policy with the given weights."""
+    """Return a native policy with these weights."""
     if isinstance(weights, NativePolicy):
         return weights
     policy = blank_policy(env, config)

@@ -84,7 +84,7 @@ def select_streams(state: learners.LearnerState, names: Container[str]) -> learn
 def read_progress_state(
     state: learners.LearnerState, agent: NativeAgent, num_envs: int
 ) -> ProgressState:
-    """Return the arguments of `NativeAgent.load_progress_state` from an `add_progress_state`.
+    """Return `NativeAgent.load_progress_state` arguments from a result of `add_progress_state`.
 
     Raises:
         ArgumentError: The state is damaged or of another learner.
@@ -119,7 +119,7 @@ def _means_to_json(means: LastUpdate | None) -> dict[str, float | str | None] | 
 
 
 def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
-    """Return the argument of `NativeAgent.load_last_update` from an `add_progress_state`.
+    """Return the `NativeAgent.load_last_update` argument from a result of `add_progress_state`.
 
     Raises:
         ArgumentError: The state is damaged.
@@ -195,7 +195,7 @@ def observation_spec(layout: Layout) -> dict[str, Any]:
     """Describe the conversion of observations to inputs of native networks; integers are one-hot.
 
     Raises:
-        ArgumentError: The space is a Dict, a Tuple or another composed space.
+        ArgumentError: The space is a Dict or a Tuple.
     """
     if layout.packed:
         raise ArgumentError(
@@ -214,7 +214,7 @@ def observation_spec(layout: Layout) -> dict[str, Any]:
 
 
 def has_native_actions(space: gym.Space[Any]) -> bool:
-    """Return whether native actions have the dtype and the values of the space."""
+    """Return whether native actions are valid in the space without conversion."""
     match space:
         case gym.spaces.Discrete():
             return space.start == 0 and space.dtype == np.int64

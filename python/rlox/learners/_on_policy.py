@@ -89,7 +89,7 @@ class OnPolicyLearner(BaseLearner):
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
         normalizer_state = {} if self.normalizer is None else dict(self.normalizer.state())
         if self.actor_mode == "threads":
-            # A copy, because the learner's statistics are those of the last learned rollout.
+            # The learner's normalizer follows the learned rollouts, so the actor needs a copy.
             normalizer = learners.make_normalizer(
                 self.config, self.spaces[0], normalizer_state or None
             )

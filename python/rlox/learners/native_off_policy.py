@@ -188,12 +188,7 @@ class NativeOffPolicy(BaseLearner):
         policy.learn(self.normalizer)
 
     def _metrics(self, values: dict[str, float], progress: float) -> dict[str, float]:
-        """Return metrics under Stable-Baselines3's names; losses are NaN before the first update.
-
-        Args:
-            values: Result of `NativeAgent.metrics`.
-            progress: Fraction of the run that is done.
-        """
+        """Return metrics by Stable-Baselines3's names; losses are NaN before the first update."""
         config = self.config
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
@@ -270,7 +265,7 @@ class NativeOffPolicy(BaseLearner):
 
 
 class NativeDQN(NativeOffPolicy):
-    """DQN learner without PyTorch, with settings `rlox.configs.DQNConfig`.
+    """DQN learner (Mnih et al. 2015) without PyTorch, with settings `rlox.configs.DQNConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import DQNConfig
@@ -283,7 +278,7 @@ class NativeDQN(NativeOffPolicy):
 
 
 class NativeSAC(NativeOffPolicy):
-    """SAC learner without PyTorch, with settings `rlox.configs.SACConfig`.
+    """SAC learner (Haarnoja et al. 2018) without PyTorch, with settings `rlox.configs.SACConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import SACConfig
@@ -296,7 +291,7 @@ class NativeSAC(NativeOffPolicy):
 
 
 class NativeTD3(NativeOffPolicy):
-    """TD3 learner without PyTorch, with settings `rlox.configs.TD3Config`.
+    """TD3 learner (Fujimoto et al. 2018) without PyTorch, with settings `rlox.configs.TD3Config`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import TD3Config

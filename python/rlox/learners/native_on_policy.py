@@ -103,11 +103,7 @@ class NativeLearner(OnPolicyLearner):
         self.policy.begin(rollout.seed, rollout.num_envs)
 
     def collect(self, seed: int | None = None) -> bool:
-        """Fill the buffer with one rollout; return False if `stop_requested` stopped the rollout.
-
-        Args:
-            seed: Seed of the rollout; None: the next seed of the learner's stream.
-        """
+        """Fill the buffer from `seed` or the next seed; return False if `stop_requested` is set."""
         config, buffer, policy = self.config, self.buffer, self.policy
         seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
         policy.begin(seed, config.num_envs)
@@ -168,7 +164,7 @@ class NativeLearner(OnPolicyLearner):
 
         Raises:
             NonFiniteError: A gradient is NaN or infinite (the weights have not changed), or the
-                optimizer step made a weight non-finite (only a checkpoint helps).
+                optimizer step made a weight non-finite (restore a checkpoint).
         """
         raise NotImplementedError
 
@@ -290,7 +286,7 @@ def _std_metric(metrics: dict[str, float]) -> dict[str, float]:
 
 
 class NativePPO(NativeLearner):
-    """PPO learner without PyTorch, with settings `rlox.configs.PPOConfig`.
+    """PPO learner (Schulman et al. 2017) without PyTorch, with settings `rlox.configs.PPOConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import PPOConfig
@@ -333,7 +329,7 @@ class NativePPO(NativeLearner):
 
 
 class NativeA2C(NativeLearner):
-    """A2C learner without PyTorch, with settings `rlox.configs.A2CConfig`.
+    """A2C learner (Mnih et al. 2016) without PyTorch, with settings `rlox.configs.A2CConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import A2CConfig
@@ -367,10 +363,10 @@ class NativeA2C(NativeLearner):
 
 
 class NativeIMPALA(NativeLearner):
-    """IMPALA learner without PyTorch, with settings `rlox.configs.IMPALAConfig`.
+    """IMPALA learner (Espeholt et al. 2018) without PyTorch, see `rlox.configs.IMPALAConfig`.
 
-    Actor threads have native environments and a copy of the policy each, and do not use the GIL.
-    `stop_actors` stops the actors, as does the garbage collection of the learner.
+    With native environments, actors are threads that do not use the GIL, each with a copy of the
+    policy. `stop_actors` stops the actors, as does garbage collection of the learner.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import IMPALAConfig
