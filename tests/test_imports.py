@@ -79,13 +79,13 @@ try:
 except AttributeError as error:
     print(error)
 """)
-    end = ", got none; pip install 'rlox[torch]'"
+    end = "; run: pip install 'rlox[torch]'"
     assert [line.removesuffix(end) for line in lines] == [
-        "torch: expected PyTorch, as rlox.algorithms.PPO is written in it",
-        "torch: expected PyTorch, as rlox.algorithms.a2c is written in it",
-        "torch: expected PyTorch, as backend is 'torch'",
-        "torch: expected PyTorch, as policy= is a torch module",
-        "torch: expected PyTorch, as device is 'cuda'",
+        "PyTorch is not installed, but rlox.algorithms.PPO uses it",
+        "PyTorch is not installed, but rlox.algorithms.a2c uses it",
+        "PyTorch is not installed, but backend is 'torch'",
+        "PyTorch is not installed, but policy= is a torch module",
+        "PyTorch is not installed, but device is 'cuda'",
         "module 'rlox.algorithms' has no attribute 'REINFORCE'",
     ]
 

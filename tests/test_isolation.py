@@ -253,7 +253,7 @@ def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer.learner.policy.act = wait  # within an iteration
     threads, errors = start_threads(lambda: trainer.train(64))
     inside.wait(30)
-    with refuses(ClosedError, "learner", "make a trainer for each thread"):
+    with refuses(ClosedError, "learner", "create one trainer per thread"):
         trainer.learner.iterate()
     leave.set()
     join(threads)

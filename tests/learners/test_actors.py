@@ -67,7 +67,7 @@ def impala(**settings):
         "raise max_staleness",
     ),
     (impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
-    (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set one of them"),
+    (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set actors='processes'"),
     (impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
     (impala(max_staleness=0), ArgumentError, "max_staleness", "deterministic=True"),
     (impala(num_actors=4, max_staleness=2), ArgumentError, "max_staleness", "lower num_actors"),
@@ -396,7 +396,7 @@ def test_environments_that_a_process_cannot_make_alike_are_refused():
     with pytest.raises(LookupError, match="only at home"):
         learner.iterate()
     assert learner.actors is None
-    with refuses(ArgumentTypeError, "env", "make locks, files and connections within the function"):
+    with refuses(ArgumentTypeError, "env", "create locks, files and connections"):
         trained(locked)
     with refuses(ArgumentError, "env", got=str(gym.make("Acrobot-v1").observation_space)):
         trained(other)

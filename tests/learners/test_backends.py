@@ -86,7 +86,7 @@ def test_all_other_settings_select_the_native_backend(name):
     [
         ({"activation": "elu"}, "one of tanh, relu, gelu, silu", "'elu'"),
         ({"device": "cuda"}, "'cpu'", "'cuda'"),
-        ({"policy": Doors}, "None, the built-in MLP,", "Doors"),
+        ({"policy": Doors}, "None (the built-in MLP)", "Doors"),
         ({"full_std": False}, "True", "False"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_a_backend_that_is_not_here_says_which_one_has_its_netwo
     for asked in ("native", "torch"):
         loaded = PPOTrainer.load(folder, backend=asked, runs_dir=None)
         assert (loaded.learner.backend, loaded.timesteps) == (asked, trainer.timesteps)
-    with refuses(ArgumentError, "backend", "build it from source"):
+    with refuses(ArgumentError, "backend", "build rlox from source"):
         PPOTrainer.load(folder, backend=backend, runs_dir=None)
 
 

@@ -1,6 +1,6 @@
-"""The algorithms in PyTorch: each is one file that reads from top to bottom.
+"""Algorithms in PyTorch: one module and one learner class per algorithm, and their settings.
 
-Their settings need no PyTorch; it is imported with the first learner that is asked for.
+The settings do not need PyTorch. The first access to a learner or its module imports PyTorch.
 """
 
 import importlib
@@ -35,10 +35,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a learner or its module."""
+    """Import a learner class, such as `PPO`, or its module, such as `ppo`."""
     if name.lower() not in ALGORITHMS or name not in (name.lower(), name.upper()):
         raise AttributeError(f"module 'rlox.algorithms' has no attribute {name!r}")
-    check_torch(f"rlox.algorithms.{name} is written in it")
+    check_torch(f"rlox.algorithms.{name} uses it")
     module, _, learner = ALGORITHMS[name.lower()].torch_learner.partition(":")
     loaded = importlib.import_module(module)
     return loaded if name.islower() else getattr(loaded, learner)

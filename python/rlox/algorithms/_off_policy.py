@@ -1,4 +1,4 @@
-"""`OffPolicyCollector`: a learner that acts in environments and remembers what came of it."""
+"""Off-policy learners in PyTorch: collection of transitions, replay, and minibatch updates."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -38,32 +38,35 @@ from rlox.noise import NoiseProcess
 
 
 class OffPolicyCollector(BaseLearner):
-    """Collects transitions: random actions first, then those of a policy, with noise.
+    """Base class of off-policy learners that collects transitions into a replay buffer.
 
-    Box actions are stored in [-1, 1], whatever the bounds are, Discrete ones counted from 0.
+    The first `learning_starts` steps use random actions, later steps the policy, with action noise.
+    The buffer stores Box actions scaled to [-1, 1], and Discrete actions counted from 0.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: An off-policy algorithm's settings.
-        seed: Decides everything random.
-        device: Where minibatches are wanted.
+        env: Environments from `rlox.make_vec`.
+        config: Settings of an off-policy algorithm.
+        seed: Seed of all random streams, an int >= 0.
+        device: Device of the minibatches.
 
     Raises:
-        ValueError: An action space that the algorithm does not do, or settings that do not fit.
-        MemoryError: The buffer does not fit into memory.
+        ArgumentError: The algorithm does not support the action space, or settings conflict.
+        OutOfMemoryError: The replay buffer does not fit into memory.
     """
 
     algorithm: str
-    # Beside the others: what explores, and which transitions are sampled.
+    # "actions": random actions and action noise; "minibatches": sampled transitions.
     stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
         name = type(self).__name__
         super().__init__(env, config, seed, name)
         check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, self.spaces[1])
-        self.stop_requested, self.pending_updates, self.progress = False, 0.0, 0.0
-        self.ended = 0  # episodes
-        # What updates said last, by name.
+        self.stop_requested = False
+        self.pending_updates = 0.0
+        self.progress = 0.0
+        self.ended = 0  # number of finished episodes
+        # Metrics of the last iteration that learned, by name.
         self.last: dict[str, float] = {}
         self.width = self._mask_width()
         self.stepper = StepRecorder(env, masked=self.width is not None)
@@ -73,11 +76,11 @@ class OffPolicyCollector(BaseLearner):
             if has_reset_rows and got not in (default, 1):
                 raise ArgumentError(
                     setting,
-                    f"{default} beside several environments in autoreset mode NEXT_STEP",
+                    f"{default} for several environments in autoreset mode NEXT_STEP",
                     repr(got),
-                    "make them with autoreset_mode='SameStep'",
+                    "create the environments with autoreset_mode='SameStep'",
                 )
-        # Where some only reset, the others' rows are pushed without theirs, and follow no others.
+        # Rows of resets are not stored, so consecutive rows do not follow each other.
         streams = 1 if has_reset_rows else config.num_envs
         frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
@@ -100,21 +103,21 @@ class OffPolicyCollector(BaseLearner):
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
     def explore(self, obs: Array, masks: Array | None) -> Array:
-        """The policy's actions for raw observations, as they are stored, before noise."""
+        """Return the policy's actions for raw observations, in stored form and before noise."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Before the first step of an iteration that the policy decides on."""
+        """Prepare exploration, before an iteration and every `sde_sample_freq` steps."""
 
     def on_step(self, before: int) -> None:
-        """After a step of all environments, which had made `before` steps together."""
+        """Run after each step of all environments; `before` is the previous `timesteps`."""
 
     def _parameters(self) -> _types.Arrays:
-        """The parameters of the policy, to name one that is NaN."""
+        """Return the parameters of the policy by name, for errors about NaN."""
         raise NotImplementedError
 
     def _set_bounds(self, space: gym.Space[Any]) -> None:
-        """Notes the bounds of Box actions, (k,) each; of others there are none."""
+        """Set the bounds of Box actions, (k,) each; they are empty for other spaces."""
         self.low = self.high = np.empty(0, np.float32)
         if isinstance(space, gym.spaces.Box):
             self.low, self.high = (
@@ -122,20 +125,20 @@ class OffPolicyCollector(BaseLearner):
             )
 
     def to_env_actions(self, actions: Array) -> Array:
-        """Actions as they are stored, (n,) or (n, k), as environments take them.
+        """Convert stored actions, (n,) or (n, k), to actions of the environments.
 
         Raises:
-            ValueError: They are not finite.
+            ArgumentError: An action is not finite.
         """
         space = self.spaces[1]
         if isinstance(space, gym.spaces.Box):
-            # The halves cannot overflow; the bounds themselves come out as they are.
+            # This form does not overflow, and maps -1 and 1 exactly to the bounds.
             actions = (0.5 - 0.5 * actions) * self.low + (0.5 + 0.5 * actions) * self.high
             actions = actions.reshape(len(actions), *space.shape)
         return _spaces.to_env_actions(space, actions, len(actions))
 
     def sample_random_actions(self) -> Array:
-        """Uniformly random actions, as they are stored: of what is allowed."""
+        """Sample uniform allowed actions for all environments, in stored form."""
         space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
         if isinstance(space, gym.spaces.Box):
             return stream.uniform(-1, 1, (n, len(self.low))).astype(np.float32)
@@ -144,10 +147,13 @@ class OffPolicyCollector(BaseLearner):
         return random_actions(space, stream, (n,))
 
     def collect(self, progress: float) -> int:
-        """Make `train_freq` steps of each environment, or episodes, unless `stop_requested` is set.
+        """Run `train_freq` steps or episodes per environment, or fewer if `stop_requested` is set.
+
+        Args:
+            progress: Fraction of the run that is done, in [0, 1].
 
         Returns:
-            How many transitions came in.
+            Number of new transitions.
         """
         enter("env_step")
         self._start()
@@ -163,22 +169,22 @@ class OffPolicyCollector(BaseLearner):
             self.progress = min(progress + n_transitions * self.progress_per_step, 1.0)
             n_new = self.step(steps)
             n_transitions += n_new
-            steps += n_new > 0  # what only resets is no step
+            steps += n_new > 0  # a step in which all environments only reset does not count
         return n_transitions
 
     def step(self, t: int) -> int:
-        """One step of all environments, the iteration's step `t`; how many transitions came in."""
+        """Take step `t` of an iteration in all environments; return the number of transitions."""
         stepper, before = self.stepper, self.timesteps
         enter("inference")
         obs, actions = stepper.obs, self.choose(t)
         try:
             env_actions = self.to_env_actions(actions)
         except ValueError:
-            # NaN from the policy is refused by what meets it first; here it gets its name.
+            # The action space rejects NaN actions; name the tensor of the policy instead.
             first_step = before // self.config.num_envs
             _finite.check_finite_policy([actions], self._parameters(), first_step)
             raise
-        self.env_initialized = False  # what fails in the middle of it ends all episodes
+        self.env_initialized = False  # after an error in the step, all environments are reset
         enter("env_step")
         step = stepper.step(env_actions)
         enter("buffer")
@@ -189,7 +195,7 @@ class OffPolicyCollector(BaseLearner):
         dones = step.terminated | step.truncated
         self.ended += int(dones.sum())
         if self.noise is not None:
-            # What was added where an environment only reset is none of its new episode's.
+            # The noise also advanced where an environment only reset; restart it there.
             self.noise.end_episodes(dones if step.valid is None else dones | ~step.valid)
         n_transitions = self.config.num_envs if step.valid is None else int(step.valid.sum())
         self.timesteps += n_transitions
@@ -197,13 +203,13 @@ class OffPolicyCollector(BaseLearner):
         return n_transitions
 
     def choose(self, t: int) -> Array:
-        """Actions for where environments stand: in the beginning any, then those of the policy."""
+        """Return actions for step `t` of an iteration; they are random until `learning_starts`."""
         config = self.config
-        early = self.timesteps < config.learning_starts
-        every = getattr(config, "sde_sample_freq", -1)
-        if t > 0 and every > 0 and t % every == 0:
+        is_warmup = self.timesteps < config.learning_starts
+        freq = getattr(config, "sde_sample_freq", -1)
+        if t > 0 and freq > 0 and t % freq == 0:
             self.begin()
-        if early and not getattr(config, "use_sde_at_warmup", False):
+        if is_warmup and not getattr(config, "use_sde_at_warmup", False):
             actions = self.sample_random_actions()
         else:
             actions = self.explore(self.stepper.obs, self.stepper.masks)
@@ -212,7 +218,7 @@ class OffPolicyCollector(BaseLearner):
         return actions
 
     def _start(self) -> None:
-        """Starts episodes everywhere, if that was not done."""
+        """Start episodes in all environments, unless they are already running."""
         if self.env_initialized and self._checked:
             return
         seed = self.first_seed()
@@ -223,25 +229,25 @@ class OffPolicyCollector(BaseLearner):
         self.env_initialized = self._checked = True
 
     def _update_normalizer(self, obs: Array, step: Step) -> None:
-        """Has the normaliser's statistics follow, as in a rollout of one step."""
+        """Update the statistics of the normalizer, as in a rollout of one step."""
         row, n = self._statistics, self.config.num_envs
         zeros = np.zeros(n, np.float32)
-        pausing = self.stepper.mode is AutoresetMode.NEXT_STEP
+        is_next_step = self.stepper.mode is AutoresetMode.NEXT_STEP
         idle = None
-        if pausing:  # which is told apart by this, whether one pauses or not
+        if is_next_step:  # the buffer detects this mode by `idle` even if no environment is idle
             idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
         row.begin(obs, self._is_new, self.normalizer, idle)
         flags = (step.terminated, step.truncated)
-        final = step.next_obs if not pausing and any(x.any() for x in flags) else None
+        final = step.next_obs if not is_next_step and any(x.any() for x in flags) else None
         args = (np.zeros_like(row.actions[0]), zeros, zeros, self.stepper.obs, step.rewards)
         row.record(0, *args, *flags, final, self.normalizer)
         self._is_new = False
 
     def minibatches(self, n_transitions: int) -> int:
-        """How many minibatches are due, after so many new transitions.
+        """Return the number of due minibatches after `n_transitions` new transitions.
 
-        Where minibatches are counted by transitions, `pending_updates` is the number of due
-        minibatches, including those of stopped iterations.
+        With `utd_ratio` or `gradient_steps=-1`, the new transitions are added to `pending_updates`,
+        which also counts the due minibatches of stopped iterations.
         """
         config = self.config
         if (per_transition := self._updates_per_transition()) is None:
@@ -250,19 +256,19 @@ class OffPolicyCollector(BaseLearner):
         return int(self.pending_updates + 1e-9)
 
     def _pay_updates(self, updates: int) -> None:
-        """Notes that so many minibatches are owed no more."""
+        """Subtract finished minibatches from `pending_updates`."""
         if self._updates_per_transition() is not None:
             self.pending_updates = max(self.pending_updates - updates, 0.0)
 
     def _updates_per_transition(self) -> float | None:
-        """Minibatches for each transition; None where they are counted by iterations."""
+        """Return the minibatches per transition; None if there is a fixed number per iteration."""
         config = self.config
         if config.utd_ratio is not None:
             return float(config.utd_ratio)
         return 1.0 if config.gradient_steps == -1 else None
 
     def state(self, replay: bool = True) -> learners.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
+        """Return a copy of the state; see `Learner.state`."""
         state = super().state(replay)
         state.replay = self.replay.state() if replay else None
         noise = [] if self.noise is None else self.noise.state.ravel().tolist()
@@ -277,7 +283,7 @@ class OffPolicyCollector(BaseLearner):
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
+        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
         learners.check_state(state)
         state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
         noise_size = 0 if self.noise is None else self.noise.state.size
@@ -287,14 +293,14 @@ class OffPolicyCollector(BaseLearner):
             for name, count in wanted.items()
         )
         (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
-        # Sums are rounded, and of other settings less than one minibatch can be due.
+        # Sums are rounded. A fraction of a minibatch may remain from a run with other settings.
         limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
         if not 0 <= pending_updates[0] <= limit:
             raise ArgumentError(
                 "counters",
-                f"0 to {limit:g} minibatches that are due",
+                f"0 to {limit:g} pending minibatches",
                 str(pending_updates[0]),
-                "use what `state` gave",
+                "pass the result of state()",
             )
         super().load_state(state)
         self.pending_updates, self.progress, self._checked = pending_updates[0], progress[0], False
@@ -303,38 +309,40 @@ class OffPolicyCollector(BaseLearner):
             self.noise.state = np.reshape(noise, self.noise.state.shape)
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Takes environments and buffer; see `BaseLearner._restore`."""
+        """Restore the environments and the buffer; see `BaseLearner._restore`."""
         self._checked = False
         load_replay = partial(self.replay.load_state, state.replay)
         return self._set_env_state(state.environment, load_replay)
 
 
-# What is added to Adam's roots: torch's default, as Stable-Baselines3 has it for these algorithms.
+# Epsilon of Adam: torch's default, which Stable-Baselines3 uses for these algorithms.
 EPS = 1e-8
-# Modules whose names the names of tensors leave out.
+# Prefixes of torch's names that the shared tensor names of all backends omit.
 _OMITTED_PREFIXES = ("policy.", "temperature.")
 
 
 class OffPolicyLearner(OffPolicyCollector):
-    """Steps, replay and updates; an algorithm says what its networks are and what they learn.
+    """Base class of the off-policy algorithms; subclasses define networks, losses and `update`.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random.
-        policy: A torch module of the caller's, or a function from the observation and the action
-            space to one, as the algorithm describes it; None: built-in networks.
-        features_extractor: For the built-in networks, as `rlox.policies.MlpPolicy` has it.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of all random streams, an int >= 0.
+        policy: Custom torch module, or a function from the observation and the action space to a
+            module; the subclass documents its methods. None: built-in networks.
+        features_extractor: Features extractor of the built-in networks, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
-        MemoryError: The buffer or the networks do not fit into memory.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The replay buffer or the networks do not fit into memory.
     """
 
     backend = "torch"
-    # Of the policy among modules; "policy" is left out of the names of tensors.
+    # Name of the policy in `modules`; tensor names omit "policy".
     policy_name = "policy"
-    # The losses, and what else updates say, in the order of the metrics.
+    # Names of the losses and other metrics of updates, in the order of the output.
     metric_names: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -367,49 +375,49 @@ class OffPolicyLearner(OffPolicyCollector):
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
-        """The caller's policy, checked, or the built-in one, whose weights `init` decides."""
+        """Return the custom policy after a check, or the built-in policy initialized by `init`."""
         raise NotImplementedError
 
     def make_targets(self) -> dict[str, nn.Module]:
-        """Target networks, and what else has tensors, by name."""
+        """Create the target networks and other modules with state; return them by name."""
         raise NotImplementedError
 
     def make_optimizers(self) -> list[Adam]:
-        """The optimisers, each of other parameters."""
+        """Create the optimizers, which have disjoint parameters."""
         raise NotImplementedError
 
     def compile_losses(self, *functions: Callable[..., Any]) -> None:
-        """Notes, as `losses`, what is computed of minibatches; `compile` has it compiled."""
+        """Set `losses` to functions of minibatches, which are compiled if `config.compile`."""
         self._plain = self._fast = self.losses = functions
         if self.config.compile:
             self._fast = tuple(torch.compile(function) for function in functions)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """Learns from a minibatch; `record`s what it has to say."""
+        """Learn from a minibatch, and `record` the metrics."""
         raise NotImplementedError
 
     def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions that the policy draws."""
+        """Sample actions from the policy, in stored form."""
         raise NotImplementedError
 
     def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions to learn from: samples, unless an algorithm's go together over several steps."""
+        """Sample actions for training; gSDE keeps its noise over several steps."""
         return self.sample_actions(obs, mask)
 
     def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Greedy actions."""
+        """Return the greedy actions, in stored form."""
         raise NotImplementedError
 
     def sampling(self, progress: float) -> dict[str, float]:
-        """What else sampling takes at this share of the run."""
+        """Return further arguments of the replay buffer's `sample`."""
         return {}
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Within it, all that torch draws comes from the next seeds of ours.
+        """Seed torch's generators from this learner's stream for a block.
 
         Raises:
-            RuntimeError: Another thread is within.
+            ClosedError: Another thread is in the block.
         """
         with self._exclusive():
             seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
@@ -420,12 +428,12 @@ class OffPolicyLearner(OffPolicyCollector):
                 yield
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Make `train_freq` steps of each environment and learn from the buffer; see `Learner`.
+        """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
 
-        Steps count even if `stop_requested` prevents the updates: they are in the buffer.
+        If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
         """
         progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the share that is done"
+            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
         )
         config = self.config
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
@@ -452,18 +460,18 @@ class OffPolicyLearner(OffPolicyCollector):
         }
 
     def rates(self, progress: float) -> dict[str, float]:
-        """Metrics of how it explores."""
+        """Return metrics of the exploration."""
         return {}
 
     def learn(self, count: int, learning_rate: float, progress: float) -> None:
-        """Updates by so many minibatches, until `stop_requested` ends them.
+        """Learn from `count` minibatches, or fewer if `stop_requested` is set.
 
         Raises:
-            FloatingPointError: A loss or a gradient is NaN or infinite.
+            NonFiniteError: A loss or a gradient is NaN or infinite.
         """
         self.norms.zero_()
         for tensors in self._metric_tensors.values():
-            tensors.clear()  # of an iteration that failed
+            tensors.clear()  # metrics of the previous iteration
         for _ in range(count):
             if self.stop_requested:
                 break
@@ -472,22 +480,22 @@ class OffPolicyLearner(OffPolicyCollector):
             batch = self.replay.sample(stream, self.normalizer, **options)
             enter("gradient_update")
             if batch is not None:
-                # Smaller ones would be compiled for as well.
+                # Uncompiled losses for smaller batches avoid a second compilation.
                 is_full = len(batch.rewards) == self.config.batch_size
                 self.losses = self._fast if is_full else self._plain
                 self.update(batch, learning_rate)
             self.updates += 1
-        # Only here are numbers read: on a GPU, each reading would wait for all work before it.
+        # Reading a number waits for the GPU, so metrics are read once per iteration.
         metrics = {
-            name: torch.stack(told).mean().item()
-            for name, told in self._metric_tensors.items()
-            if told
+            name: torch.stack(tensors).mean().item()
+            for name, tensors in self._metric_tensors.items()
+            if tensors
         }
         self.last |= metrics
         _finite.check_finite({**metrics, "gradient": self.norms.item()}, self.timesteps)
 
     def record(self, **metrics: Tensor) -> None:
-        """Notes what an update has to say; metrics are the means over an iteration's updates."""
+        """Record metrics of one update; an iteration reports their means over its updates."""
         for name, value in metrics.items():
             self._metric_tensors[name].append(value.detach())
 
@@ -499,11 +507,18 @@ class OffPolicyLearner(OffPolicyCollector):
         name: str,
         max_norm: float | None = None,
     ) -> None:
-        """Moves an optimiser's parameters against the gradient of a loss, cut to a norm.
+        """Take one optimizer step on a loss, and record the loss.
+
+        Args:
+            optimizer: Optimizer of the parameters.
+            loss: Scalar loss.
+            learning_rate: Learning rate of this step.
+            name: Name of the loss in metrics and errors.
+            max_norm: Maximum norm of the gradient; None: no clipping.
 
         Raises:
-            FloatingPointError: It is not finite; these parameters have not moved then. On a GPU,
-                where looking would wait, the iteration ends first.
+            NonFiniteError: The gradient is not finite; the parameters are unchanged. On other
+                devices than the CPU, a non-finite gradient is replaced by 0 and `learn` raises.
         """
         gradient = optimizer.gradient(loss)
         norm = gradient.norm() if max_norm is None else clip_norm_(gradient, max_norm)
@@ -517,14 +532,14 @@ class OffPolicyLearner(OffPolicyCollector):
         self.record(**{name: loss})
 
     def unpack_obs(self, rows: Array) -> Any:
-        """Raw observations as the policy takes them, where it lives; it may write to them."""
+        """Convert raw observations to policy inputs; a custom policy may write to its copy."""
         if self.normalizer is not None and self.config.normalize_obs:
             rows = self.normalizer.normalize_obs(rows)
         tensor = torch.from_numpy(rows if self.built_in else rows.copy())
         return self.layout.unpack(tensor.to(self.device), torch_dtype)
 
     def explore(self, obs: Array, masks: Array | None) -> Array:
-        """Actions for raw observations, as they are stored."""
+        """Return actions for raw observations, in stored form; see `OffPolicyCollector.explore`."""
         mask = None if masks is None else torch.from_numpy(masks).to(self.device)
         actions = self.explore_actions(self.unpack_obs(obs), mask)
         return actions.numpy(force=True)
@@ -536,10 +551,10 @@ class OffPolicyLearner(OffPolicyCollector):
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
     ) -> Array:
-        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        """Return greedy or sampled actions for raw observations; see `Learner.predict`."""
         sample_stream, space = self._sample_stream(deterministic, stream), self.spaces[1]
         rows, single = as_batch(obs, self.layout)
-        if len(rows) == 0:  # which torch cannot take apart
+        if len(rows) == 0:  # torch cannot unpack an empty batch
             return np.zeros((0, *(space.shape or ())), space.dtype)
         mask = None
         if action_masks is not None:
@@ -561,19 +576,19 @@ class OffPolicyLearner(OffPolicyCollector):
         return env_actions[0] if single else env_actions
 
     def _parameters(self) -> _types.Arrays:
-        """The parameters of the policy, to name one that is NaN."""
+        """Return the parameters of the policy by name, for errors about NaN."""
         return runtime.module_arrays(self.policy)
 
     def _networks(self) -> _types.Arrays:
-        """Copies of all parameters and buffers, by name."""
+        """Return copies of all parameters and buffers, by name."""
         return {_common_name(name): x for name, x in runtime.module_arrays(self.modules).items()}
 
     def _optimizer_state(self) -> _types.Arrays:
-        """Copies of what the optimisers keep, by name."""
+        """Return copies of the optimizers' states, by name."""
         return {name: x for optimizer in self.optimizers for name, x in optimizer.state().items()}
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
+        """Restore networks, optimizers, buffer and environments; see `BaseLearner._restore`."""
         full_names = {_common_name(name): name for name in self.modules.state_dict()}
         arrays = {full_names.get(name, name): x for name, x in state.networks.items()}
         tensors = runtime.module_tensors(self.modules, arrays)
@@ -587,7 +602,7 @@ class OffPolicyLearner(OffPolicyCollector):
         return is_restored
 
     def _split_optimizer_state(self, arrays: _types.Arrays) -> list[_types.Arrays]:
-        """What each optimiser keeps; the first one gets what none knows, and refuses it."""
+        """Split arrays by optimizer; the first one gets unknown names, and rejects them."""
         rest, parts = dict(arrays), list[_types.Arrays]()
         for optimizer in self.optimizers:
             names = [name for name in optimizer.state() if name in rest]
@@ -597,7 +612,7 @@ class OffPolicyLearner(OffPolicyCollector):
 
 
 def _common_name(name: str) -> str:
-    """The name of a tensor, as every backend has it."""
+    """Return the name of a tensor that all backends share."""
     for prefix in _OMITTED_PREFIXES:
         name = name.removeprefix(prefix)
     return name

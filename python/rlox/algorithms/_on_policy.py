@@ -1,4 +1,4 @@
-"""`TorchLearner`: what learners on torch have in common, around the algorithm itself."""
+"""Base class of the on-policy learners in PyTorch: rollout collection, seeds and prediction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,46 +26,48 @@ from rlox.learners._on_policy import OnPolicyLearner
 
 
 class Batch(NamedTuple):
-    """B steps of what was collected."""
+    """B steps of a rollout."""
 
-    obs: Any  # (B, *obs_shape), normalised; rows of a `Layout`, or what policies take
-    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy said them
-    log_probs: Tensor  # (B,) float32, when collected
-    values: Tensor  # (B,) float32, when collected
+    obs: Any  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
+    actions: Tensor  # (B, *action_shape) int64 or float32, as the policy returned them
+    log_probs: Tensor  # (B,) float32, at collection
+    values: Tensor  # (B,) float32, at collection
     advantages: Tensor  # (B,) float32
     returns: Tensor  # (B,) float32, advantages + values
-    masks: Tensor | None = None  # (B, n) bool, which actions were allowed; None: all
+    masks: Tensor | None = None  # (B, n) bool, True where an action was allowed; None: all
 
     @classmethod
     def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
-        """All rows of a buffer, whatever it holds from now on, and of (T, N, n) masks; no copy."""
+        """Return views of all rows of a buffer and of masks (T, N, n), without a copy."""
         fields = [torch.from_numpy(buffer.field(name)) for name in cls._fields[:-1]]
         return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
 
     def to(self, device: torch.device) -> "Batch":
-        """The same steps on a device."""
+        """Return the batch on a device."""
         return Batch._make(None if x is None else x.to(device) for x in self)
 
     def at(self, index: Tensor) -> "Batch":
-        """The steps of these indices, or where a mask is true."""
+        """Return the steps at indices, or where a mask (B,) is True."""
         return Batch._make(None if x is None else x[index] for x in self)
 
 
 class TorchLearner(OnPolicyLearner):
-    """An `OnPolicyLearner` with a policy of torch.
+    """On-policy learner with a torch policy; subclasses define `update`.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one; None: the built-in MLP. Torch's global
-            generator is seeded by ours meanwhile; other threads must not draw from it.
-        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        policy: Torch module that implements `rlox.policies.ActorCritic`, or a function from the
+            observation and the action space to such a module; None: the built-in MLP. For custom
+            modules, the learner seeds torch's global generator; other threads must not use it.
+        features_extractor: Features extractor of the built-in policy, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
-        MemoryError: The networks do not fit into memory.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the rollouts do not fit into memory.
     """
 
     backend = "torch"
@@ -97,7 +99,7 @@ class TorchLearner(OnPolicyLearner):
 
     @property
     def stop_requested(self) -> bool:
-        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
+        """Flag that makes `iterate` return early, before the next minibatch."""
         return self._should_stop
 
     @stop_requested.setter
@@ -108,53 +110,53 @@ class TorchLearner(OnPolicyLearner):
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Within it, all that torch draws comes from the next seeds of ours.
+        """Seed torch's generators from this learner's stream for a block.
 
         Raises:
-            RuntimeError: Another thread is within.
+            ClosedError: Another thread is in the block.
         """
         with self._exclusive():
-            seed = global_seed = 0  # where actors collect, their rollouts' seeds decide
+            seed = global_seed = 0  # with actors, `_prepare` sets the seed of the rollout
             if self.is_synchronous:
                 seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(seed)
-            # Built-in policies draw from nothing else; others may, from torch's global generators.
+            # Built-in policies use only `generator`; others may use torch's global generators.
             with runtime.isolate_torch(
                 None if self.built_in else global_seed, self.device, self.threads
             ):
                 yield
 
     def _make_storage(self) -> None:
-        """The buffer for rollouts, and views of it: steps' observations and masks, and all rows."""
+        """Create the rollout buffer and torch views of it."""
         super()._make_storage()
         self.obs, masked = torch.from_numpy(self.buffer.obs), self.config.action_masks
         self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
         self.rows = self._views(self.buffer)
 
     def _views(self, buffer: RolloutBuffer) -> Batch:
-        """All rows of a buffer."""
+        """Return views of all rows of a buffer."""
         masked = self.config.action_masks
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
 
     def _worker_args(self) -> tuple[Any, ...]:
-        """Copies of modules: their own tensors are parts of one vector, which all would carry."""
+        """Return copies of modules, whose tensors otherwise pickle the vector that they share."""
         return tuple(
             deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args
         )
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Takes weights by name; see `OnPolicyLearner`."""
+        """Load weights by name; see `OnPolicyLearner.load_weights`."""
         self.policy.load_state_dict(runtime.module_tensors(self.policy, weights))
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
         self.streams["iterations"] = np.random.default_rng(seed)
         with self.seeded(), runtime.evaluating(self.policy):
             return self.collect()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Collect `n_steps` steps of each environment and learn from them; see `Learner`."""
+        """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
         fix = "pass the fraction of the run that is done"
         progress = _validation.check_float("progress", progress, 0, 1, fix=fix)
         with self.seeded():
@@ -164,7 +166,7 @@ class TorchLearner(OnPolicyLearner):
 
     @torch.no_grad()
     def collect(self) -> bool:
-        """Fill the buffer with one rollout; return False if `stop_requested` was set meanwhile.
+        """Fill the buffer with one rollout; return False if `stop_requested` stopped the rollout.
 
         In NEXT_STEP mode, a rollout may consist of resets only; another one is collected then.
         """
@@ -226,35 +228,35 @@ class TorchLearner(OnPolicyLearner):
         raise NotImplementedError
 
     def _prepare(self, rollout: Rollout) -> None:
-        """What is drawn comes from the rollout's seed; see `OnPolicyLearner`."""
+        """Seed torch with the seed of an actor's rollout; see `OnPolicyLearner._prepare`."""
         self.generator.manual_seed(rollout.seed)
         if not self.built_in:
-            torch.manual_seed(rollout.seed)  # within `seeded`, which puts it back
+            torch.manual_seed(rollout.seed)  # `seeded` restores the global generator
         self.rows = self._views(self.buffer)
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
-        """The masks of step `t`, noted in the buffer; nothing for environments without."""
+        """Store and return the action masks of step `t`; an empty tuple without masks."""
         if self.masks is None:
             return ()
-        env: Any = self.env  # with masks, see `_make_storage`
+        env: Any = self.env  # `_mask_width` has checked that it has masks
         self.masks[t] = torch.from_numpy(env.action_masks())
         return (self.masks[t].to(self.device),)
 
     def _get_obs(self, t: int) -> Any:
-        """What the policy acts on in step `t`; a caller's policy may write to it."""
+        """Return the policy's inputs in step `t`; a custom policy may write to them."""
         rows = self.obs[t]
         return self.unpack_obs(rows if self.built_in else rows.clone())
 
     def unpack_obs(self, rows: Tensor) -> Any:
-        """Rows of a rollout as the policy takes them, where it lives."""
+        """Convert rows of a rollout to inputs of the policy on its device."""
         return self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
 
     def unpack_batch(self, batch: Batch) -> Batch:
-        """A batch whose observations are as the policy takes them."""
+        """Return the batch with observations as inputs of the policy."""
         return batch._replace(obs=self.unpack_obs(batch.obs))
 
     def values(self, obs: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """The policy's values of normalised observations, (n,)."""
+        """Return the policy's values (n,) of normalized observations (n, *layout.shape)."""
         values: Tensor = self.policy.get_value(self.unpack_obs(torch.from_numpy(obs)))
         return values.numpy(force=True)
 
@@ -265,11 +267,11 @@ class TorchLearner(OnPolicyLearner):
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
-        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        """Return greedy or sampled actions for raw observations; see `Learner.predict`."""
         sample_stream = self._sample_stream(deterministic, stream)
         rows, single = as_batch(obs, self.layout, self.normalizer)
         space = self.spaces[1]
-        if len(rows) == 0:  # which torch cannot take apart
+        if len(rows) == 0:  # torch cannot unpack an empty batch
             return np.zeros((0, *(space.shape or ())), space.dtype)
         policy_obs = self.unpack_obs(torch.from_numpy(rows))
         mask = None
@@ -292,15 +294,15 @@ class TorchLearner(OnPolicyLearner):
         return env_actions[0] if single else env_actions
 
     def _networks(self) -> _types.Arrays:
-        """Copies of the parameters and buffers, by name."""
+        """Return copies of the parameters and buffers, by name."""
         return runtime.module_arrays(self.policy)
 
     def _optimizer_state(self) -> _types.Arrays:
-        """Copies of what the optimiser keeps, by name."""
+        """Return copies of the optimizer's state, by name."""
         return self.optimizer.state()
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
+        """Restore networks, optimizer and environments; see `BaseLearner._restore`."""
         tensors = runtime.module_tensors(self.policy, state.networks)
         self.optimizer.check_state(state.optimizer)
         is_restored = _state.set_state_if_supported(self.env, state.environment)

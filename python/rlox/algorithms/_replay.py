@@ -1,4 +1,4 @@
-"""`Replay`: a learner's replay buffer, raw transitions in, normalised minibatches of torch out."""
+"""Replay buffer of a torch learner: stores raw transitions, returns normalized minibatches."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,21 +20,21 @@ from rlox.buffers.replay import make_replay_buffer, parts_of
 
 
 class ReplayBatch(NamedTuple):
-    """B transitions to learn from."""
+    """Minibatch of B transitions."""
 
-    obs: Any  # (B, *obs_shape), normalised; rows of a `Layout`, or what policies take
+    obs: Any  # (B, *obs_shape), normalized, in the form that policies accept
     actions: Tensor  # (B,) int64, counted from 0, or (B, k) float32 in [-1, 1]
-    rewards: Tensor  # (B,) float32; over several steps the discounted sum
-    next_obs: Any  # as obs: the true next ones, of an episode that ended its last
-    terminated: Tensor  # (B,) bool: nothing comes after; a time limit is none
-    discounts: Tensor | float  # (B,) float32, or one for all: what the next value counts
-    weights: Tensor | None = None  # (B,) float32, importance; None: as likely as all others
-    # (B, n) bool: what is allowed then, nothing where `terminated`; None: everything.
+    rewards: Tensor  # (B,) float32; with `n_steps` > 1 the discounted sum
+    next_obs: Any  # like obs; after the end of an episode its last observation
+    terminated: Tensor  # (B,) bool: the next value is 0; False after a time limit
+    discounts: Tensor | float  # (B,) float32 or one number: factor of the next value
+    weights: Tensor | None = None  # (B,) float32, importance weights; None: all 1
+    # (B, n) bool: actions allowed at `next_obs`, all False where `terminated`; None: all allowed.
     next_masks: Tensor | None = None
 
 
 def _map_arrays(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
-    """A dict, and the dicts in it, with all else changed."""
+    """Return a nested dict with `change` applied to all values."""
     return {
         name: _map_arrays(change, x) if isinstance(x, dict) else change(x)
         for name, x in arrays.items()
@@ -42,21 +42,21 @@ def _map_arrays(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[st
 
 
 class Replay:
-    """A replay buffer for an environment's transitions.
+    """Replay buffer for the transitions of vectorized environments.
 
     Args:
-        layout: Of the observations.
+        layout: Layout of the observations.
         action_space: Box or Discrete.
-        config: An off-policy algorithm's settings.
-        num_envs: How many environments each push has a row of; 1: rows that stand for themselves.
-        device: Where minibatches are wanted.
-        mask_width: Flags of the masks of what is allowed next; None: no masks.
-        goals: What other goals are worth, with `her`; None without.
-        frames: How many frames observations stack along their first axis; each is stored once.
+        config: Settings of an off-policy algorithm.
+        num_envs: Environments per push; 1 if consecutive rows do not follow each other.
+        device: Device of the minibatches.
+        mask_width: Flags per action mask of the next state; None: no masks are stored.
+        goals: Goal functions if `config.her` is set, else None.
+        frames: Frames that observations stack along their first axis; each is stored once.
 
     Raises:
-        MemoryError: It does not fit into memory.
-        ValueError: Goals are asked for, and observations have none.
+        ArgumentError: `goals` with `config.prioritized`, or for observations without goals.
+        OutOfMemoryError: The buffer does not fit into memory.
     """
 
     def __init__(
@@ -70,34 +70,36 @@ class Replay:
         goals: GoalFunctions | None = None,
         frames: int = 1,
     ) -> None:
-        self.layout, self.config, self.device = layout, config, device
-        # Elsewhere nothing would tell when a copy that nobody waited for has read its memory.
+        self.layout = layout
+        self.config = config
+        self.device = device
+        # Only CUDA events report when an asynchronous copy has read its source memory.
         self.pinned = device.type == "cuda"
-        # Dict observations by name, as goals need them.
+        # Dict observations are stored by name, because goals are accessed by name.
         self.named = bool(parts_of(layout))
         args = (layout, action_space, config, num_envs, mask_width, goals, frames)
         self.buffer = make_replay_buffer(*args)
         self.empty = self.state()
-        """What `state` gives when nothing is stored."""
+        """State of the empty buffer."""
         self._out: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
         self._copied: Any = None
-        # (B,): which transitions of the last sample were learned from; None: all.
+        # (B,) bool: transitions of the last sample that `sample` returned; None: all.
         self._used: Array | None = None
 
     def __len__(self) -> int:
         return len(self.buffer)
 
     def push(self, obs: Array, actions: Array, step: Step) -> None:
-        """Stores a step of all environments, but of those that only reset.
+        """Store one step of all environments, except environments that only reset.
 
         Args:
-            obs: (N, *layout.shape), raw: what was acted on.
+            obs: (N, *layout.shape), not normalized: observations before the step.
             actions: (N,) counted from 0, or (N, k) in [-1, 1].
-            step: What came of it.
+            step: Result of the step.
 
         Raises:
-            MemoryError: There is no room for next observations that are no other row's.
+            MemoryError: The final observations of episodes do not fit into memory.
         """
         rest = [actions, step.rewards, step.terminated, step.truncated]
         obs_pair, valid, next_masks = [obs, step.next_obs], step.valid, step.next_masks
@@ -113,15 +115,18 @@ class Replay:
     def sample(
         self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any
     ) -> ReplayBatch | None:
-        """A minibatch, or as many transitions as there are while those are fewer.
+        """Sample a minibatch of `batch_size` transitions, or of all while there are fewer.
 
-        Its tensors share memory that the next one overwrites. Transitions that bootstrap from a
-        state whose action mask is not known are left out; None if no others are sampled.
+        The next call overwrites the tensors. Transitions that bootstrap from a state with an
+        unknown action mask are dropped.
 
         Args:
-            stream: Decides which.
-            normalizer: Normalises observations and rewards by its statistics of now.
-            how: `beta`, where priorities decide.
+            stream: Random generator.
+            normalizer: Normalizer with the current statistics; None: no normalization.
+            options: `beta`, the exponent of the importance weights of a prioritized buffer.
+
+        Returns:
+            The minibatch, or None if all sampled transitions were dropped.
         """
         tensors = self._sample_raw(min(self.config.batch_size, len(self.buffer)), stream, options)
         if normalizer is not None:
@@ -149,17 +154,17 @@ class Replay:
     def _sample_raw(
         self, size: int, stream: np.random.Generator, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Raw transitions in memory that is used again."""
+        """Sample transitions without normalization, into reused memory."""
         if len(self._tensors.get("rewards", ())) != size:
             self._reserve(self.buffer.sample(size, stream, **options))
             return self._tensors
         if self._copied is not None:
-            self._copied.synchronize()  # what is still on its way to the device
+            self._copied.synchronize()  # wait for copies from this memory to the device
         self.buffer.sample(size, stream, out=self._out, **options)
         return self._tensors
 
     def _with_known_masks(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Leave out transitions that need an action mask of the next state that is not known."""
+        """Drop transitions that need an unknown action mask of the next state."""
         self._used = None
         if "next_masks" not in tensors:
             return tensors
@@ -170,22 +175,22 @@ class Replay:
         return _map_arrays(lambda x: x[known], tensors)
 
     def _reserve(self, like: dict[str, Any]) -> None:
-        """Memory for minibatches."""
+        """Allocate the memory of minibatches, in the form of a first sample."""
         self._tensors = _map_arrays(lambda x: self._pin(torch.from_numpy(x)), like)
         self._out = _map_arrays(lambda x: x.numpy(), self._tensors)
 
     def _pin(self, tensor: Tensor) -> Tensor:
-        """Pinned where it goes to a GPU, so that copies need no waiting."""
+        """Pin the memory of a tensor for asynchronous copies to a CUDA device."""
         return tensor.pin_memory() if self.pinned else tensor
 
     def _note_copies(self) -> None:
-        """Marks when all copies so far are done: before that their memory is not written to."""
+        """Record an event after the copies so far; their memory is reused after this event."""
         if self.pinned:
             self._copied = self._copied or torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self.device))
 
     def _normalize(self, normalizer: Normalizer) -> dict[str, Tensor]:
-        """What is normalised of what was sampled."""
+        """Return normalized observations and rewards of the last sample, as configured."""
         tensors = dict[str, Tensor]()
         if self.config.normalize_obs:
             for name in ("obs", "next_obs"):
@@ -199,32 +204,30 @@ class Replay:
         return rows if self.named else self.layout.unpack(rows, torch_dtype)
 
     def prioritize(self, errors: Tensor) -> None:
-        """Gives the transitions sampled last priorities by their TD errors, (B,)."""
+        """Set the priorities of the last sample to the absolute TD errors (B,)."""
         buffer: Any = self.buffer
-        # On a GPU, where looking would wait, the iteration ends before what is NaN is refused.
+        # The buffer rejects NaN, but on a GPU the learner reports NaN only after the iteration.
         priorities = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
         if self._used is not None:
-            # Those left out would keep the largest priority and fill later minibatches.
+            # Otherwise dropped transitions keep the largest priority and fill later minibatches.
             least = priorities.min() if len(priorities) else 0.0
             priorities, used_priorities = (
                 np.full(len(self._used), least, priorities.dtype),
                 priorities,
             )
             priorities[self._used] = used_priorities
-        buffer.update_priorities(
-            self._out["indices"], priorities
-        )  # it adds what keeps them above 0
+        buffer.update_priorities(self._out["indices"], priorities)  # adds a small epsilon
 
     def state(self) -> _types.Arrays:
-        """Copies of all that the buffer holds, and where it stands."""
+        """Return copies of the stored transitions and the counters of the buffer."""
         buffer: Any = self.buffer
         return dict(buffer.state())
 
     def load_state(self, arrays: _types.Arrays | None) -> None:
-        """Goes back to what `state` gave; None: forgets everything.
+        """Restore the result of `state`; None clears the buffer.
 
         Raises:
-            ValueError: It is of another buffer, or damaged; nothing has changed then.
+            ArgumentError: The arrays are damaged or of another buffer. The buffer is unchanged.
         """
         buffer: Any = self.buffer
         try:

@@ -1,7 +1,7 @@
-"""Advantage actor-critic (Mnih et al. 2016) in PyTorch, synchronous, from rollout to loss.
+"""Synchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783) in PyTorch.
 
-An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
-shares with Rust, estimates advantages (GAE), and takes one gradient step on all of them.
+An iteration collects `n_steps` steps from each of `num_envs` environments, estimates advantages by
+GAE (Schulman et al. 2016), and takes one gradient step on the rollout.
 """
 
 import torch
@@ -19,10 +19,17 @@ from rlox.features import FeaturesExtractor
 
 
 def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:
-    """The policy gradient's loss with the value loss and the entropy bonus.
+    """Compute the policy gradient loss with value loss and entropy bonus.
+
+    Args:
+        evaluate: Function from observations, actions and masks to log-probabilities, entropies and
+            values, (B,) each.
+        batch: B steps of a rollout.
+        config: Loss coefficients and `normalize_advantage`.
 
     Returns:
-        The loss (); policy, value, entropy and whole loss (4,). Only the first has a gradient.
+        Total loss, a scalar with gradient, and the policy, value, entropy and total losses, (4,),
+        without gradient.
     """
     log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
 
@@ -35,24 +42,28 @@ def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tu
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
         loss = loss + config.ent_coef * entropy_loss
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 
 
 class A2C(TorchLearner):
-    """The learner: environments, policy, optimiser, and the loop over them.
+    """A2C learner with environments, policy and optimizer.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions.
-        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one (called under our seed); None: the built-in MLP.
-        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments and actions, an int >= 0.
+        policy: Torch module that implements `rlox.policies.ActorCritic`, or a function from the
+            observation and the action space to such a module; None: the built-in MLP. The function
+            is called with torch's global generator seeded from `seed`.
+        features_extractor: Features extractor of the built-in policy, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the rollouts do not fit into memory.
 
     >>> from rlox import make_vec
     >>> learner = A2C(make_vec("CartPole-v1", 8), A2CConfig(num_envs=8), seed=1)
@@ -78,12 +89,12 @@ class A2C(TorchLearner):
         self._make_storage()
 
     def update(self, progress: float) -> dict[str, float]:
-        """Make one gradient step on the rollout."""
+        """Take one gradient step on the rollout; see `TorchLearner.update`."""
         config, policy = self.config, self.policy
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         enter("gradient_update")
         rows = self.rows.to(self.device)
-        if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
+        if self.buffer.n_transitions < len(rows.obs):  # drop rows in which an env only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         loss, parts = self.loss(self.evaluate, self.unpack_batch(rows), config)
         gradient = self.optimizer.gradient(loss)
@@ -105,7 +116,7 @@ class A2C(TorchLearner):
 
 
 def make_optimizer(config: A2CConfig | IMPALAConfig, module: torch.nn.Module) -> VectorOptimizer:
-    """The optimiser that is asked for, over all parameters of a module."""
+    """Return the optimizer that `config.optimizer` names, for all parameters of a module."""
     if config.optimizer == "adam":
         return Adam(module, eps=config.optimizer_eps)
     tf_like = config.optimizer == "rmsprop_tf"

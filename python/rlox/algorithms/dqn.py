@@ -1,14 +1,11 @@
-"""Deep Q-networks (Mnih et al. 2015) in PyTorch: networks, exploration, targets, loss and update.
+"""Deep Q-networks (Mnih et al. 2015, Nature 518) in PyTorch.
 
-What stands around them is what other algorithms have, too. `rlox.configs.DQNConfig` has the
-settings, `rlox.exploring.Explorer.collect` makes the steps and fills the buffer of
-`rlox.replaying`, and `rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls
-`update` here.
+An iteration takes `train_freq` epsilon-greedy steps per environment, stores the transitions in a
+replay buffer, and learns from minibatches. The loop is `_off_policy.OffPolicyLearner.iterate`; this
+module has networks, exploration, targets, loss and update.
 
-An iteration makes `train_freq` steps of each environment, some of them at random, keeps them in a
-replay buffer, and learns from minibatches of it what actions are worth. As options: the online
-network chooses the next action (double), values and advantages apart (dueling), steps sampled by
-how wrong they are (prioritized), and several steps at once (`n_steps`).
+Options: double Q-learning (van Hasselt et al. 2016), dueling networks (Wang et al. 2016),
+prioritized replay (Schaul et al. 2016), and multi-step returns (`n_steps`).
 """
 
 from typing import Any
@@ -30,7 +27,16 @@ __all__ = ["DQN", "DQNConfig"]
 
 @torch.no_grad()
 def dqn_targets(online: nn.Module, target: nn.Module, batch: ReplayBatch, double: bool) -> Tensor:
-    """What the chosen actions shall be worth, (B,): a time limit is no end."""
+    """Compute the targets of the action values, (B,).
+
+    Targets bootstrap after a truncation, but not after a termination.
+
+    Args:
+        online: Network that learns; with `double`, it chooses the next actions.
+        target: Target network, which evaluates the next actions.
+        batch: B transitions.
+        double: Use double Q-learning.
+    """
     values = target(batch.next_obs)
     choices = online(batch.next_obs) if double else values
     if batch.next_masks is not None:
@@ -41,7 +47,7 @@ def dqn_targets(online: nn.Module, target: nn.Module, batch: ReplayBatch, double
 
 
 def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean Huber loss, weighted where priorities decided, and the TD errors (B,)."""
+    """Compute the mean Huber loss, with importance weights if any, and the TD errors (B,)."""
     values = online(batch.obs).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
     losses = F.smooth_l1_loss(values, targets, reduction="none")
     if batch.weights is not None:
@@ -50,19 +56,23 @@ def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Te
 
 
 class DQN(OffPolicyLearner):
-    """The learner: what the loop of `OffPolicyLearner` asks of DQN.
+    """DQN learner with environments, Q-networks, replay buffer and optimizer.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Discrete actions.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: weights, environments, actions, minibatches.
-        policy: A torch module from observations to the values of all actions, (N, n), or a function
-            from the observation and the action space to one (called under our seed). None: an MLP,
-            behind a `rlox.features.NatureCNN` for pictures.
-        features_extractor: For the built-in network, see `rlox.policies.MlpPolicy`.
+        env: Environments from `rlox.make_vec` with Discrete actions.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of weights, environments, actions and minibatches, an int >= 0.
+        policy: Torch module from observations to the values of all actions, (N, n) float32, or a
+            function from the observation and the action space to such a module, called with torch's
+            global generator seeded from `seed`. None: an MLP, after a `rlox.features.NatureCNN`
+            for images.
+        features_extractor: Features extractor of the built-in network, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the replay buffer do not fit into memory.
 
     >>> from rlox import make_vec
     >>> config = DQNConfig(learning_starts=8, net_arch=(16,))
@@ -78,7 +88,7 @@ class DQN(OffPolicyLearner):
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
-        """The network that learns."""
+        """Return the Q-network that learns."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             return make_custom_q_network(policy, obs_space, action_space, features_extractor)
@@ -90,18 +100,18 @@ class DQN(OffPolicyLearner):
         return q_network(features, actions, net_arch, config.activation, config.dueling, init)
 
     def make_targets(self) -> dict[str, nn.Module]:
-        """The network that follows."""
+        """Create the target network."""
         self.target = make_target_network(self.policy)
         return {"q_net_target": self.target}
 
     def make_optimizers(self) -> list[Adam]:
-        """The only one."""
+        """Create the optimizer of the Q-network."""
         self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
         self.compile_losses(dqn_targets, dqn_loss)
         return [self.optimizer]
 
     def exploration_rate(self, progress: float) -> float:
-        """The share of random actions when so much of the run is done."""
+        """Return the probability of a random action, which decreases linearly with `progress`."""
         config = self.config
         begin, end = config.exploration_initial_eps, config.exploration_final_eps
         if progress >= config.exploration_fraction:
@@ -109,39 +119,40 @@ class DQN(OffPolicyLearner):
         return float(begin + progress / config.exploration_fraction * (end - begin))
 
     def rates(self, progress: float) -> dict[str, float]:
-        """The share of random actions in the iteration's first step, as a metric."""
+        """Return the exploration rate at the start of the iteration, as a metric."""
         return {"rollout/exploration_rate": self.exploration_rate(progress)}
 
     def sampling(self, progress: float) -> dict[str, float]:
-        """How much importance weights make up for priorities: all in the end."""
+        """Return the exponent of the importance weights, which increases linearly to 1."""
         begin = self.config.priority_beta
         return {"beta": begin + progress * (1 - begin)} if self.config.prioritized else {}
 
     def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """The actions that are worth most, of those that are allowed."""
+        """Return the allowed actions with the highest values, (N,)."""
         values: Tensor = self.policy(obs)
         if mask is not None:
             values = values.masked_fill(~mask, -torch.inf)
         return values.argmax(1)
 
     def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Greedy actions, and now and then any that is allowed: ever more rarely, step by step."""
+        """Sample epsilon-greedy actions among the allowed ones, (N,)."""
         values: Tensor = self.policy(obs)
-        anyhow = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
-        chance = torch.empty_like(values).uniform_(generator=self.generator)
-        values = torch.where(anyhow < self.exploration_rate(self.progress), chance, values)
+        draws = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)
+        random_values = torch.empty_like(values).uniform_(generator=self.generator)
+        epsilon = self.exploration_rate(self.progress)
+        values = torch.where(draws < epsilon, random_values, values)
         if mask is not None:
             values = values.masked_fill(~mask, -torch.inf)
         return values.argmax(1)
 
     def on_step(self, before: int) -> None:
-        """Moves the target network every so many steps of all environments together."""
+        """Update the target network every `target_update_interval` steps of all environments."""
         every = self.config.target_update_interval
         if before // every < self.timesteps // every:
             polyak_update(self.target, self.policy, self.config.tau)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """One gradient step."""
+        """Take one gradient step on a minibatch; see `OffPolicyLearner.update`."""
         config, (targets_of, loss_of) = self.config, self.losses
         targets = targets_of(self.policy, self.target, batch, config.double)
         loss, errors = loss_of(self.policy, batch, targets)

@@ -1,10 +1,9 @@
-"""IMPALA (Espeholt et al. 2018) in PyTorch, from rollouts of older policies to the loss.
+"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561) in PyTorch.
 
-Actors collect `n_steps` steps from each of their environments with a copy of the policy's weights,
-in threads without Python or in processes, while the learner takes one gradient step on each of
-their rollouts.
-V-trace corrects for the updates that came between. `deterministic=True` with `max_staleness=0` lets collector
-and learner take turns, for any environment and any policy.
+Actors collect `n_steps` steps from each of their environments with a copy of the weights, in native
+threads, processes or remote workers. The learner takes one gradient step per rollout, and V-trace
+corrects for the staleness of the actors' policy. With `deterministic=True`, `max_staleness=0` and
+`num_actors=1`, one thread collects and learns alternately, for any environment and policy.
 """
 
 import numpy as np
@@ -32,39 +31,48 @@ def impala_loss(
     advantages: Tensor,
     config: IMPALAConfig,
 ) -> tuple[Tensor, Tensor]:
-    """The policy gradient's loss with V-trace's advantages, the value loss, the entropy bonus.
+    """Compute the policy gradient loss with V-trace advantages, value loss and entropy bonus.
 
     Args:
-        log_probs, entropy, values: Of the steps, by the policy as it is, (B,).
-        vs, advantages: V-trace's targets and advantages (the paper's section 4.2), constants, (B,).
-        config: The weights.
+        log_probs: Log-probabilities of the actions by the current policy, (B,).
+        entropy: Entropies of the current policy, (B,).
+        values: Values of the current policy, (B,).
+        vs: V-trace targets (equation 1 of the paper), constants, (B,).
+        advantages: V-trace policy gradient advantages (section 4.2), constants, (B,).
+        config: Loss coefficients.
 
     Returns:
-        The loss (); policy, value, entropy and whole loss (4,). Only the first has a gradient.
+        Total loss, a scalar with gradient, and the policy, value, entropy and total losses, (4,),
+        without gradient.
     """
     policy_loss = -(advantages * log_probs).mean()
     value_loss = F.mse_loss(values, vs)
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
         loss = loss + config.ent_coef * entropy_loss
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 
 
 class IMPALA(TorchLearner):
-    """The learner: actors, policy, optimiser, and the loop over rollouts.
+    """IMPALA learner with actors, policy and optimizer.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions.
-        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one (called under our seed); None: the built-in MLP.
-        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments and actions, an int >= 0.
+        policy: Torch module that implements `rlox.policies.ActorCritic`, or a function from the
+            observation and the action space to such a module; None: the built-in MLP. The function
+            is called with torch's global generator seeded from `seed`.
+        features_extractor: Features extractor of the built-in policy, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match, or the actors cannot run as
+            `config.actors` asks.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the rollouts do not fit into memory.
 
     >>> from rlox import make_vec
     >>> learner = IMPALA(make_vec("CartPole-v1", 8), IMPALAConfig(), seed=1)
@@ -92,20 +100,20 @@ class IMPALA(TorchLearner):
         """Do nothing: V-trace estimates advantages with the policy of the update."""
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
         is_full = super().collect_for_remote(seed)
-        if is_full:  # who learns from it estimates advantages, but only whole rollouts are sent
+        if is_full:  # only finished buffers can be sent; the learner ignores these advantages
             zeros = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
             self.buffer.finish(zeros[0], 0.0, 0.0, zeros[1])
         return is_full
 
     @torch.no_grad()
     def correct(self, log_probs: Tensor, values: Tensor) -> list[Tensor]:
-        """V-trace's targets and advantages of all rows by the policy as it is, (T * N,) each."""
+        """Return V-trace targets and advantages of the current policy, (T * N,) each."""
         buffer, config, device = self.buffer, self.config, log_probs.device
         shape = (buffer.n_steps, buffer.num_envs)
         with runtime.evaluating(self.policy):
-            # Where an episode was cut, what would have followed is worth its last state's value.
+            # A truncated episode bootstraps from the value of its last state.
             cut, final_values = buffer.final_index, np.zeros(shape, np.float32)
             if len(cut):
                 final_values.flat[cut] = self.values(buffer.final_obs)
@@ -130,7 +138,7 @@ class IMPALA(TorchLearner):
         return [torch.from_numpy(x).flatten().to(device) for x in targets]
 
     def update(self, progress: float) -> dict[str, float]:
-        """Make one gradient step on the rollout."""
+        """Take one gradient step on the rollout; see `TorchLearner.update`."""
         config, policy, buffer = self.config, self.policy, self.buffer
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         enter("gradient_update")
@@ -140,7 +148,7 @@ class IMPALA(TorchLearner):
         log_rhos = log_probs.detach() - rows.log_probs
         enter("gradient_update")
         tensors = log_probs, entropy, values, vs, advantages
-        if buffer.n_transitions < len(log_probs):  # in the others, environments only reset
+        if buffer.n_transitions < len(log_probs):  # drop rows in which an env only reset
             valid = torch.from_numpy(buffer.valid).flatten().to(self.device)
             log_probs, entropy, values, vs, advantages = (x[valid] for x in tensors)
             log_rhos = log_rhos[valid]

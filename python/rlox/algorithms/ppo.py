@@ -1,7 +1,7 @@
-"""Proximal policy optimization (Schulman et al. 2017) in PyTorch, from rollout to loss.
+"""Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347) in PyTorch.
 
-An iteration collects `n_steps` steps from each of `num_envs` environments into a buffer that torch
-shares with Rust, estimates advantages (GAE), and takes `n_epochs` passes over it in minibatches.
+An iteration collects `n_steps` steps from each of `num_envs` environments, estimates advantages by
+GAE (Schulman et al. 2016), and learns from the rollout in `n_epochs` passes of minibatches.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,18 @@ from rlox.features import FeaturesExtractor
 def ppo_loss(
     evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The clipped surrogate objective with its value loss and entropy bonus.
+    """Compute the clipped surrogate loss (equation 7 of the paper) with value loss and entropy.
+
+    Args:
+        evaluate: Function from observations, actions and masks to log-probabilities, entropies and
+            values, (B,) each.
+        batch: B steps of a rollout.
+        config: Loss coefficients, `clip_coef_vf` and `normalize_advantage`.
+        clip_coef: Clip range of the probability ratio, 1 +/- clip_coef.
 
     Returns:
-        The loss (); the logarithms of the ratios of new to old probability (B,); policy, value,
-        entropy and whole loss (4,). Only the first has a gradient.
+        Total loss, a scalar with gradient; log-ratios of new to old probability, (B,); and the
+        policy, value, entropy and total losses, (4,). Only the first has a gradient.
     """
     log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
     log_ratio = log_probs - batch.log_probs
@@ -48,25 +55,29 @@ def ppo_loss(
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # else its gradient would be computed only to be multiplied by 0
+    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
         loss = loss + config.ent_coef * entropy_loss
     parts = torch.stack((policy_loss, value_loss, entropy_loss, loss))
     return loss, log_ratio.detach(), parts.detach()
 
 
 class PPO(TorchLearner):
-    """The learner: environments, policy, optimiser, and the loop over them.
+    """PPO learner with environments, policy and optimizer.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        policy: A torch module that does what `rlox.policies.ActorCritic` says, or a function from
-            the observation and action space to one (called under our seed); None: the built-in MLP.
-        features_extractor: For the built-in policy, see `rlox.policies.MlpPolicy`.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        policy: Torch module that implements `rlox.policies.ActorCritic`, or a function from the
+            observation and the action space to such a module; None: the built-in MLP. The function
+            is called with torch's global generator seeded from `seed`.
+        features_extractor: Features extractor of the built-in policy, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the rollouts do not fit into memory.
 
     >>> from rlox import make_vec
     >>> learner = PPO(make_vec("CartPole-v1", 8), PPOConfig(num_envs=8, n_steps=32), seed=1)
@@ -92,10 +103,10 @@ class PPO(TorchLearner):
         self._make_storage()
 
     def batches(self, rows: Batch) -> Iterator[Batch]:
-        """All steps in minibatches, in a new random order."""
+        """Iterate over all steps in minibatches, in a new random order."""
         total, size = len(rows.obs), self.config.batch_size
         if total <= size:
-            yield self.unpack_batch(rows)  # in any order they give the same loss
+            yield self.unpack_batch(rows)  # the loss of a single batch ignores the order
             return
         permutation = torch.randperm(total, generator=self.generator, device=self.device)
         for index in permutation.split(size):
@@ -105,13 +116,13 @@ class PPO(TorchLearner):
             yield batch
 
     def update(self, progress: float) -> dict[str, float]:
-        """Run `n_epochs` of minibatches; `target_kl` and `stop_requested` end them early."""
+        """Run `n_epochs` of minibatches, or fewer if `approx_kl` exceeds 1.5 * `target_kl`."""
         config, optimizer = self.config, self.optimizer
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         clip_coef = scheduled(config.clip_coef, config.clip_schedule, progress)
         enter("gradient_update")
         rows = self.rows.to(self.device)
-        if self.buffer.n_transitions < len(rows.obs):  # in the others, environments only reset
+        if self.buffer.n_transitions < len(rows.obs):  # drop rows in which an env only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms = torch.zeros((), device=self.device)
@@ -155,27 +166,27 @@ class PPO(TorchLearner):
         }
 
     def divergence(self, log_ratio: Tensor) -> float:
-        """A minibatch's `approx_kl`, which `target_kl` bounds."""
+        """Return the `approx_kl` of a minibatch, for the comparison with `target_kl`."""
         return approx_kl(log_ratio).item()
 
     def metrics(
         self, rows: Batch, parts: Tensor, log_ratio: Tensor, norms: Tensor, clip_coef: float
     ) -> dict[str, float]:
-        """What an iteration's updates did, from what `ppo_loss` said of each minibatch.
+        """Return metrics from the losses (M, 4) of M minibatches and the sum of gradient norms.
 
-        Ratios count by steps, where Stable-Baselines3 takes the mean over the minibatches' means:
-        the same, unless the last minibatch is smaller.
+        `clip_fraction` is a mean over steps. Stable-Baselines3 averages the means of minibatches,
+        which differs only if the last minibatch is smaller.
 
         Raises:
-            FloatingPointError: A loss or a gradient was NaN or infinite.
+            NonFiniteError: A loss or a gradient is NaN or infinite.
         """
-        # Only here are numbers read: on a GPU, each reading would wait for all work before it.
+        # Reading a number waits for the GPU, so metrics are read once per iteration.
         names = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
         means = dict(zip(names, parts.mean(0).tolist(), strict=True))
         _finite.check_finite({**means, "gradient": norms.item()}, self.timesteps)
         arrays = (x.numpy(force=True) for x in (rows.values, rows.returns))
         metrics = {f"train/{name}": mean for name, mean in means.items()} | {
-            "train/loss": parts[-1, -1].item(),  # the last minibatch's, as Stable-Baselines3's
+            "train/loss": parts[-1, -1].item(),  # of the last minibatch, as in Stable-Baselines3
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
             "train/explained_variance": learners.explained_variance(*arrays),
         }
@@ -185,5 +196,5 @@ class PPO(TorchLearner):
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
-    """KL divergence of the new policy from the old one, estimated by k3 (Schulman 2020)."""
+    """Estimate KL(old || new) from log-ratios by the k3 estimator (Schulman 2020)."""
     return (log_ratio.exp() - 1 - log_ratio).mean()

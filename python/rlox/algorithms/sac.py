@@ -1,13 +1,9 @@
-"""Soft actor-critic (Haarnoja et al. 2018) in PyTorch: targets, losses and update.
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905) in PyTorch.
 
-The built-in networks are `rlox.squashed.SquashedPolicy`'s. What stands around them is what other
-algorithms have, too: `rlox.configs.SACConfig` has the settings, `rlox.exploring.Explorer.collect`
-makes the steps and fills the buffer of `rlox.replaying`, and
-`rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls `update` here.
-
-An iteration makes `train_freq` steps of each environment, keeps them in a replay buffer, and learns
-from minibatches of it: two critics from what the next state is worth, entropy included, the actor
-from the critics, and the temperature from how far the entropy is from its target.
+An iteration takes `train_freq` steps per environment, stores the transitions in a replay buffer,
+and learns from minibatches. Each minibatch updates two critics, the actor, and a learned
+temperature. The loop is `_off_policy.OffPolicyLearner.iterate`; this module has targets,
+losses and update.
 """
 
 import math
@@ -30,7 +26,7 @@ __all__ = ["SAC", "SACConfig"]
 
 
 class Temperature(nn.Module):
-    """What entropy is worth: the exponential of a parameter."""
+    """Learned entropy coefficient, stored as its logarithm."""
 
     def __init__(self, begin: float) -> None:
         super().__init__()
@@ -39,7 +35,17 @@ class Temperature(nn.Module):
 
 @torch.no_grad()
 def sac_targets(policy: Any, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor) -> Tensor:
-    """What the critics shall say, (B,): where the time was over, something still comes after."""
+    """Compute the targets of the critics, (B,), from the minimum of the target critics.
+
+    The next value includes the entropy bonus. Targets bootstrap after a truncation, but not after a
+    termination.
+
+    Args:
+        policy: Policy that samples the next actions.
+        critic_target: Target critics, from observations and actions to (critics, B).
+        batch: B transitions.
+        alpha: Entropy coefficient, (1,).
+    """
     next_actions, next_log_probs = policy.get_action_and_logprob(batch.next_obs)
     next_values = critic_target(batch.next_obs, next_actions).amin(0) - alpha * next_log_probs
     targets: Tensor = batch.rewards + batch.discounts * ~batch.terminated * next_values
@@ -47,7 +53,7 @@ def sac_targets(policy: Any, critic_target: nn.Module, batch: ReplayBatch, alpha
 
 
 def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tensor:
-    """Half the sum over critics of their mean squared errors."""
+    """Compute half the sum over critics of the mean squared errors."""
     errors = critic(batch.obs, batch.actions) - targets
     loss: Tensor = 0.5 * (errors**2).mean(1).sum()
     return loss
@@ -56,29 +62,37 @@ def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tenso
 def actor_loss(
     critic: nn.Module, batch: ReplayBatch, actions: Tensor, log_probs: Tensor, alpha: Tensor
 ) -> Tensor:
-    """Actions shall be worth much to the critic that says least, and not be sure."""
+    """Compute the actor loss, the mean of alpha * log_probs - min(Q1, Q2)."""
     loss: Tensor = (alpha * log_probs - critic(batch.obs, actions).amin(0)).mean()
     return loss
 
 
 class SAC(OffPolicyLearner):
-    """The learner: what the loop of `OffPolicyLearner` asks of SAC.
+    """SAC learner with environments, actor, critics, replay buffer and optimizers.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: weights, environments, actions, minibatches.
-        policy: A torch module, or a function from the observation and the action space to one
-            (called under our seed), with `get_action_and_logprob(obs)`: actions (N, k) in [-1, 1],
-            through which gradients flow, and their log-probabilities (N,); `mode(obs)`: greedy
-            actions (N, k); and a part `critic`, a module from observations and actions to
-            (critics, N). All other parameters are the actor's. With `use_sde`, `reset_noise(rows)`,
-            `explore(obs)` and `one_matrix()`, if it has them, are called as of
-            `rlox.policies.SquashedPolicy`. None: that one.
-        features_extractor: For the built-in policy; learns by the critics' loss.
+        env: Environments from `rlox.make_vec` with Box actions.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of weights, environments, actions and minibatches, an int >= 0.
+        policy: Torch module with the members below, or a function from the observation and the
+            action space to such a module, called with torch's global generator seeded from `seed`.
+            None: `rlox.policies.SquashedPolicy`.
+        features_extractor: Features extractor of the built-in policy; the critic loss trains it.
+
+    Members of `policy`:
+
+    - `get_action_and_logprob(obs)` returns differentiable actions (N, k) in [-1, 1] and their
+      log-probabilities (N,).
+    - `mode(obs)` returns greedy actions (N, k).
+    - `critic` is a submodule from observations and actions to values (critics, N). All other
+      parameters belong to the actor.
+    - `reset_noise(rows)`, `explore(obs)` and `one_matrix()` are optional. With `use_sde`, they are
+      called as for `rlox.policies.SquashedPolicy`.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the replay buffer do not fit into memory.
 
     >>> from rlox import make_vec
     >>> config = SACConfig(learning_starts=8, net_arch=(16,))
@@ -94,7 +108,7 @@ class SAC(OffPolicyLearner):
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
-        """Actor and critics."""
+        """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             methods = ("get_action_and_logprob", "mode")
@@ -113,7 +127,7 @@ class SAC(OffPolicyLearner):
         )
 
     def make_targets(self) -> dict[str, nn.Module]:
-        """The critics' targets, and the temperature."""
+        """Create the target critics, and the temperature if it is learned."""
         config, ent_coef = self.config, str(self.config.ent_coef)
         self.alpha = torch.full((1,), 0.0, device=self.device)
         self.temperature: Temperature | None = None
@@ -131,7 +145,7 @@ class SAC(OffPolicyLearner):
         return targets
 
     def make_optimizers(self) -> list[Adam]:
-        """One each for actor, critics and temperature."""
+        """Create one optimizer each for actor, critics and a learned temperature."""
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
@@ -142,26 +156,26 @@ class SAC(OffPolicyLearner):
         return optimizers
 
     def begin(self) -> None:
-        """Draws new matrices of gSDE."""
+        """Sample new noise matrices for gSDE."""
         if self.config.use_sde and hasattr(self.policy, "reset_noise"):
             self.policy.reset_noise(self.config.num_envs)
 
     def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions with the policy's own noise, each drawn anew."""
+        """Sample independent actions from the policy."""
         return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
 
     def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions with the policy's own noise, with gSDE that of `begin`."""
+        """Sample actions from the policy; with gSDE, use the noise matrices of `begin`."""
         if self.config.use_sde and hasattr(self.policy, "explore"):
             return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
         return self.sample_actions(obs, mask)
 
     def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Actions without noise."""
+        """Return the actions of the policy without noise."""
         return self.policy.mode(obs)  # type: ignore[no-any-return]  # a Tensor
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """A step of the critics, of the actor by the new critics, and of the temperature."""
+        """Update the critics, then the actor, then the temperature, then the target critics."""
         config, policy, critic = self.config, self.policy, self.policy.critic
         targets_of, critic_loss_of, actor_loss_of = self.losses
         temperature, alpha = self.temperature, self.alpha
@@ -169,7 +183,7 @@ class SAC(OffPolicyLearner):
             alpha = temperature.log_alpha.detach().exp()
         self.record(ent_coef=alpha)
 
-        # Of gSDE, all that an update samples is by one matrix, as in Stable-Baselines3.
+        # With gSDE, all samples of an update use one noise matrix, as in Stable-Baselines3.
         one_matrix = getattr(policy, "one_matrix", nullcontext) if config.use_sde else nullcontext
         with one_matrix():
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
@@ -179,7 +193,7 @@ class SAC(OffPolicyLearner):
 
         loss = actor_loss_of(critic, batch, actions, log_probs, alpha)
         self.optimizer_step(self.actor_optimizer, loss, learning_rate, "actor_loss")
-        if temperature is not None:  # last: nothing else goes by its new value
+        if temperature is not None:  # last, because this update uses the previous value
             excess = (log_probs + self.target_entropy).detach()
             loss = -(temperature.log_alpha * excess).mean()
             self.optimizer_step(self.optimizers[2], loss, learning_rate, "ent_coef_loss")

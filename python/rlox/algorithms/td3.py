@@ -1,13 +1,9 @@
-"""Twin delayed DDPG (Fujimoto et al. 2018) in PyTorch: targets, losses and update.
+"""Twin delayed DDPG (Fujimoto et al. 2018, arXiv:1802.09477) in PyTorch.
 
-The built-in networks are `rlox.featured.DeterministicPolicy`'s. What stands around them is what
-other algorithms have, too: `rlox.configs.TD3Config` has the settings,
-`rlox.exploring.Explorer.collect` makes the steps and fills the buffer of `rlox.replaying`, and
-`rlox.off_policy_learner.OffPolicyLearner.iterate` is the loop, which calls `update` here.
-
-An iteration makes `train_freq` steps of each environment, with noise, keeps them in a replay
-buffer, and learns from minibatches of it: two critics from what a smoothed target actor would do
-next, and every `policy_delay` minibatches the actor from the first critic.
+An iteration takes `train_freq` steps per environment with action noise, stores the transitions in a
+replay buffer, and learns from minibatches. Each minibatch updates two critics; every `policy_delay`
+minibatches update the actor and the target networks. The loop is
+`_off_policy.OffPolicyLearner.iterate`; this module has targets, losses and update.
 """
 
 from typing import Any
@@ -30,7 +26,16 @@ __all__ = ["TD3", "TD3Config"]
 def td3_targets(
     actor_target: nn.Module, critic_target: nn.Module, batch: ReplayBatch, noise: Tensor
 ) -> Tensor:
-    """What the critics shall say, (B,): where the time was over, something still comes after."""
+    """Compute the targets of the critics, (B,), from the minimum of the target critics.
+
+    Targets bootstrap after a truncation, but not after a termination.
+
+    Args:
+        actor_target: Target actor, from observations to actions (B, k).
+        critic_target: Target critics, from observations and actions to (critics, B).
+        batch: B transitions.
+        noise: Clipped noise of the next actions (target policy smoothing), (B, k).
+    """
     next_actions = (actor_target(batch.next_obs) + noise).clamp(-1, 1)
     next_values = critic_target(batch.next_obs, next_actions).amin(0)
     targets: Tensor = batch.rewards + batch.discounts * ~batch.terminated * next_values
@@ -38,32 +43,35 @@ def td3_targets(
 
 
 def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tensor:
-    """The sum over critics of their mean squared errors."""
+    """Compute the sum over critics of the mean squared errors."""
     errors = critic(batch.obs, batch.actions) - targets
     loss: Tensor = (errors**2).mean(1).sum()
     return loss
 
 
 def actor_loss(policy: Any, batch: ReplayBatch) -> Tensor:
-    """Actions shall be worth much to the first critic."""
+    """Compute the actor loss, the negative mean value of the first critic."""
     return -policy.critic(batch.obs, policy.actor(batch.obs))[0].mean()  # type: ignore[no-any-return]  # a Tensor
 
 
 class TD3(OffPolicyLearner):
-    """The learner: what the loop of `OffPolicyLearner` asks of TD3.
+    """TD3 learner with environments, actor, critics, replay buffer and optimizers.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with Box actions.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: weights, environments, actions, minibatches.
-        policy: A torch module, or a function from the observation and the action space to one
-            (called under our seed), with two parts that are modules: `actor`, from observations to
-            actions (N, k) in [-1, 1], and `critic`, from observations and actions to (critics, N).
-            None: `rlox._nn.critics.DeterministicPolicy`.
-        features_extractor: For the built-in policy; one each for actor and critics.
+        env: Environments from `rlox.make_vec` with Box actions.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of weights, environments, actions and minibatches, an int >= 0.
+        policy: Torch module with two submodules, or a function from the observation and the action
+            space to such a module, called with torch's global generator seeded from `seed`.
+            `actor` maps observations to actions (N, k) in [-1, 1], `critic` maps observations and
+            actions to values (critics, N). None: `rlox._nn.critics.DeterministicPolicy`.
+        features_extractor: Features extractor of the built-in policy; actor and critics have one
+            each.
 
     Raises:
-        ValueError, TypeError: Spaces, policy and config that do not fit together.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The networks or the replay buffer do not fit into memory.
 
     >>> from rlox import make_vec
     >>> config = TD3Config(learning_starts=8, net_arch=(16,))
@@ -79,7 +87,7 @@ class TD3(OffPolicyLearner):
     def make_policy(
         self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
-        """Actor and critics."""
+        """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             return make_custom_actor_critic(
@@ -94,13 +102,13 @@ class TD3(OffPolicyLearner):
         )
 
     def make_targets(self) -> dict[str, nn.Module]:
-        """The targets of actor and critics."""
+        """Create the target actor and the target critics."""
         self.actor_target = make_target_network(self.policy.actor)
         self.critic_target = make_target_network(self.policy.critic)
         return {"actor_target": self.actor_target, "critic_target": self.critic_target}
 
     def make_optimizers(self) -> list[Adam]:
-        """One each for actor and critics."""
+        """Create one optimizer each for actor and critics."""
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
@@ -108,15 +116,15 @@ class TD3(OffPolicyLearner):
         return [self.actor_optimizer, self.critic_optimizer]
 
     def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """The actor's actions: what explores is noise that is added to them."""
+        """Return the actor's actions; exploration adds `action_noise` afterwards."""
         return self.greedy_actions(obs, mask)
 
     def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """The actor's actions."""
+        """Return the actor's actions, (N, k) in [-1, 1]."""
         return self.policy.actor(obs)  # type: ignore[no-any-return]  # a Tensor
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """A step of the critics, and now and then of the actor and the targets."""
+        """Update the critics, and every `policy_delay` minibatches actor and target networks."""
         config, policy = self.config, self.policy
         targets_of, critic_loss_of, actor_loss_of = self.losses
         noise = torch.empty_like(batch.actions).normal_(generator=self.generator)

@@ -1,4 +1,4 @@
-"""`Learner`: what an algorithm on some backend must do for a trainer. Needs no tensor library."""
+"""Interface between learners and trainers, and functions that all learners share."""
 
 import math
 from collections import deque
@@ -18,28 +18,29 @@ from rlox._rng import Stream, _damaged
 from rlox._types import Arrays
 from rlox.envs._rollout_env import RolloutEnv
 
-# The parts of a state that are arrays: the members of a checkpoint.
+# Fields of a state that consist of arrays; each is a member of a checkpoint.
 MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
 
 
 @dataclass
 class LearnerState:
-    """All that a learner needs to go on: arrays for files, and what JSON can hold.
+    """Complete state of a learner, as arrays and JSON values.
 
     Args:
-        networks: Parameters and buffers by their names in torch's sense, "actor.0.weight".
-        optimizer: What it keeps for each parameter, "actor.0.weight.exp_avg" and
-            "actor.0.weight.exp_avg_sq" of each optimiser, and the steps, "actor.step".
-        normalizer: What `rlox.Normalizer.state` gives; empty without one.
-        environment: What the environments' `get_state` gives; empty where they cannot tell, and
-            before the first reset.
-        counters: Steps, updates, finished episodes.
-        streams: Random streams by name, as `stream_state` gives them.
-        replay: What the replay buffer's `state` gives; empty without one, None if it is left out.
-        unrestorable_reason: The reason why `environment` is empty although the environments have
-            been reset; else None.
-        ranks: Of a run of several processes (`rlox.distributed.ddp`) what each of them has of its
-            own: environments, replay, counters, streams; empty where there is one.
+        networks: Parameters and buffers by torch's names, such as "actor.0.weight".
+        optimizer: Moments of each parameter, such as "actor.0.weight.exp_avg", and steps, such as
+            "actor.step".
+        normalizer: Result of `rlox.Normalizer.state`; empty without a normalizer.
+        environment: Result of the environments' `get_state`; empty if they do not support states,
+            and before the first reset.
+        counters: Steps, updates, finished episodes and further counts.
+        streams: Random streams by name, from `stream_state`.
+        replay: Result of the replay buffer's `state`; empty without a buffer, None if it was
+            excluded.
+        unrestorable_reason: Reason why `environment` is empty although the environments have been
+            reset; else None.
+        ranks: In a run of several processes (`rlox.distributed.ddp`), the state of each rank:
+            environments, replay, counters, streams. Empty for a single process.
     """
 
     networks: Arrays
@@ -54,35 +55,36 @@ class LearnerState:
 
 
 class Learner(Protocol):
-    """An algorithm on a backend. A `rlox.trainers.Trainer` drives it, one iteration at a time."""
+    """Protocol of an algorithm on a backend; `rlox.trainers.Trainer` calls `iterate` in a loop."""
 
     algorithm: str
-    """Its name, "ppo"."""
+    """Name of the algorithm, such as "ppo"."""
     backend: str
-    """"native", "candle", "burn" or "torch"."""
+    """Backend: "native", "candle", "burn" or "torch"."""
     config: Any
-    """A frozen dataclass."""
+    """Settings, a frozen dataclass."""
     timesteps: int
-    """Environment steps learned from so far, all environments together."""
+    """Environment steps so far, summed over the environments, without discarded rollouts."""
     episodes: "EpisodeStatistics"
-    """Of the episodes finished while training."""
+    """Statistics of the episodes that finished during training."""
     progress_per_step: float
-    """How much of the run a step is: set it, and schedules go on within an iteration."""
+    """Run progress per environment step; if > 0, exploration rates change inside iterations."""
     stop_requested: bool
-    """Set it to have `iterate` return early, from a signal handler for instance."""
+    """Flag that makes `iterate` return early; a signal handler may set it."""
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Collects steps and learns from them.
+        """Collect steps and learn from them.
 
         Args:
-            progress: How much of the run is done, in [0, 1]: schedules go by it.
+            progress: Fraction of the run that is done, in [0, 1], for schedules.
 
         Returns:
             Metrics under Stable-Baselines3's names. Empty if `stop_requested` was set before the
-            first update: nothing was learned then, and the steps do not count.
+            first update of an on-policy learner, which then discards the steps, or before the
+            first step of an off-policy learner.
 
         Raises:
-            FloatingPointError: NaN or infinity, with the tensor, the step and the environment.
+            NonFiniteError: A number is NaN or infinite. The error names the tensor and the step.
         """
 
     def predict(
@@ -92,39 +94,48 @@ class Learner(Protocol):
         stream: Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
-        """Actions as the environment takes them, for one observation or a batch.
+        """Return actions of the environment for one observation or a batch.
 
         Args:
-            obs: (*obs_shape) or (n, *obs_shape), raw; of Dict and Tuple spaces, dicts and tuples.
-            deterministic: Greedy actions rather than samples.
-            stream: Decides the samples; None: a stream of the learner's own, which goes on.
-            action_masks: (n, k) flags of the actions that are allowed; None: all.
+            obs: (*obs_shape) or (n, *obs_shape), not normalized; dicts and tuples of arrays for
+                Dict and Tuple spaces.
+            deterministic: Return greedy actions instead of samples.
+            stream: Random generator of the samples; None: the learner's stream of predictions.
+            action_masks: (n, k) bool, True where an action is allowed; None allows all.
+
+        Returns:
+            (*action_shape) or (n, *action_shape), in the dtype of the action space.
 
         Raises:
-            TypeError: No array of real numbers; a policy that cannot be greedy.
-            ValueError: Another shape, or numbers that are not finite.
+            ArgumentTypeError: `obs` is not an array of real numbers, or a custom policy has no
+                greedy actions.
+            ArgumentError: `obs` has another shape.
+            NonFiniteError: `obs` has numbers that are not finite.
+            ClosedError: On torch, another thread is in `iterate` and `deterministic` is False.
         """
 
     def state(self, replay: bool = True) -> LearnerState:
-        """A copy of everything, between two iterations; of environments, where they can tell.
+        """Return a copy of the state between two iterations.
 
-        Episodes that have ended are in it, even those of an iteration that was cut short.
+        The state has the environments if they support it, and all episodes that have ended.
 
-        With `replay=False` a replay buffer is left out: who goes back to it has an empty one.
+        Args:
+            replay: Include the replay buffer. Without it, a restored learner has an empty buffer.
         """
 
     def load_state(self, state: LearnerState) -> None:
-        """Goes back to a state of a learner with the same config and spaces.
+        """Restore a state of a learner with the same config and spaces.
 
         Raises:
-            ValueError: It is of another learner, or damaged; the message begins with the name of
-                the part. Nothing has changed then.
+            ArgumentError: The state is damaged or of another learner. The error names the section,
+                and the learner is unchanged.
+            ArgumentTypeError: `state` is not a `LearnerState`.
         """
 
 
 @dataclass
 class EpisodeStatistics:
-    """Returns and lengths of the last 100 finished episodes, and how many there were.
+    """Returns and lengths of the last 100 finished episodes, and the count of all episodes.
 
     >>> episodes = EpisodeStatistics()
     >>> episodes.mean_return
@@ -139,47 +150,48 @@ class EpisodeStatistics:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=100))
 
     def add(self, returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64]) -> None:
-        """Takes in newly finished episodes, (k,) each."""
+        """Add newly finished episodes, (k,) returns and lengths."""
         self.count += len(returns)
         self.returns.extend(returns.tolist())
         self.lengths.extend(lengths.tolist())
 
     def drain(self, env: RolloutEnv) -> None:
-        """Takes in those that ended since the last time; closed environments have none left."""
+        """Add the episodes of `env` that ended since the last call; none if `env` is closed."""
         with suppress(ClosedError):
             self.add(*env.pop_episodes())
-            # Native environments keep the newest 16,384 episodes and count the rest.
+            # Native environments store the newest 16,384 episodes and only count the others.
             self.count += getattr(env, "dropped_episodes", 0)
 
     @property
     def mean_return(self) -> float:
-        """NaN before the first episode has finished."""
-        returns = [*self.returns]  # which another thread may change
+        """Mean return of the last 100 episodes; NaN before the first episode finishes."""
+        returns = [*self.returns]  # another thread may change the deque
         return math.fsum(returns) / len(returns) if returns else math.nan
 
     @property
     def mean_length(self) -> float:
-        """NaN before the first episode has finished."""
+        """Mean length of the last 100 episodes; NaN before the first episode finishes."""
         lengths = [*self.lengths]
         return sum(lengths) / len(lengths) if lengths else math.nan
 
     def state(self) -> dict[str, Any]:
-        """What JSON can hold of it."""
+        """Return the statistics as JSON values."""
         return {"count": self.count, "returns": [*self.returns], "lengths": [*self.lengths]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes back to what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
-            ValueError: It is something else. Nothing has changed then.
+            ArgumentError: `state` is something else. The statistics are unchanged.
         """
         try:
             count = int(state["count"])
             returns, lengths = [*map(float, state["returns"])], [*map(int, state["lengths"])]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise _damaged("counters", "the episodes' count, returns and lengths", state) from error
+            expected = "count, returns and lengths of episodes"
+            raise _damaged("counters", expected, state) from error
         if not len(returns) == len(lengths) == min(count, 100):
-            raise _damaged("counters", "the last 100 episodes' returns and lengths", state)
+            raise _damaged("counters", "returns and lengths of the last 100 episodes", state)
         self.count = count
         self.returns, self.lengths = deque(returns, maxlen=100), deque(lengths, maxlen=100)
 
@@ -187,10 +199,10 @@ class EpisodeStatistics:
 def counts_from_state(
     counters: Mapping[str, Any], names: Iterable[str]
 ) -> tuple[list[int], EpisodeStatistics]:
-    """The counts of these names, and the episodes.
+    """Return the named counts and the episode statistics of `LearnerState.counters`.
 
     Raises:
-        ValueError: One is missing or not a count.
+        ArgumentError: A count is missing or is not an int >= 0, or the statistics are damaged.
     """
     counts = [counters.get(name) for name in names]
     plain = [count for count in counts if type(count) is int and count >= 0]
@@ -202,56 +214,57 @@ def counts_from_state(
 
 
 def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
-    """Environments and settings are what a learner takes, and fit together.
+    """Check the types of the environments and the config, and the number of environments.
 
     Raises:
-        TypeError: They are something else.
-        ValueError: The settings are for another number of environments.
+        ArgumentTypeError: `env` or `config` has another type.
+        ArgumentError: `config.num_envs` is not the number of environments.
     """
     if not hasattr(env, "step_rollout"):
         raise ArgumentTypeError(
-            "env", "environments ready for rollouts", type(env).__name__, "pass rlox.make_vec(env)"
+            "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
         )
     if not hasattr(config, "num_envs"):
-        raise ArgumentTypeError(
-            "config", "the algorithm's settings", type(config).__name__, f"pass a {algorithm}Config"
-        )
+        expected = f"a {algorithm}Config"
+        raise ArgumentTypeError("config", expected, type(config).__name__, f"pass {expected}")
     if env.num_envs != config.num_envs:
         raise ArgumentError(
             "num_envs",
-            f"{env.num_envs}, as there are so many environments",
+            f"{env.num_envs}, the number of environments",
             str(config.num_envs),
-            "make them as many as the setting says, or change it",
+            "set num_envs to the number of environments",
         )
 
 
 def check_state(state: object) -> None:
-    """It is what a learner's `state` gave.
+    """Check that `state` is a `LearnerState`.
 
     Raises:
-        TypeError: It is something else.
+        ArgumentTypeError: `state` has another type.
     """
     if not isinstance(state, LearnerState):
-        raise ArgumentTypeError("state", "a LearnerState", type(state).__name__, "pass state()")
+        hint = "pass the result of state()"
+        raise ArgumentTypeError("state", "a LearnerState", type(state).__name__, hint)
 
 
 def make_normalizer(
     config: Any, observation_space: gym.Space[Any], arrays: Arrays | None = None
 ) -> Normalizer | None:
-    """A normaliser of what the config says, None for nothing.
+    """Create the normalizer of a config; None if nothing is normalized.
 
     Args:
-        config: Has `num_envs`, `gamma`, `normalize_obs` and `normalize_reward`.
-        observation_space: Of one environment.
-        arrays: The statistics to start with, as `Normalizer.state` gives them; None for none.
+        config: Settings `num_envs`, `gamma`, `normalize_obs` and `normalize_reward`.
+        observation_space: Observation space of one environment.
+        arrays: Initial statistics from `Normalizer.state`; None: no statistics yet.
 
     Raises:
-        ValueError: `arrays` do not fit.
+        ArgumentError: `arrays` do not match the config and the space.
     """
     obs, reward = config.normalize_obs, config.normalize_reward
     if not obs and not reward:
         if arrays:
-            raise _damaged("normalizer", "nothing, as nothing is normalised", [*arrays])
+            expected = "no arrays, because normalization is off"
+            raise _damaged("normalizer", expected, [*arrays])
         return None
     shape = Layout(observation_space).shape
     normalizer = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)
@@ -264,7 +277,7 @@ def make_normalizer(
 
 
 def explained_variance(values: npt.NDArray[Any], returns: npt.NDArray[Any]) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 for perfect values; NaN where returns are equal.
+    """Return 1 - Var(returns - values) / Var(returns); NaN if all returns are equal.
 
     >>> explained_variance(np.array([1.0, 2.0]), np.array([1.0, 3.0]))
     0.75

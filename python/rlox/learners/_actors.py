@@ -1,4 +1,4 @@
-"""`Actors`: they collect while a learner learns, in threads of this process or in others."""
+"""Actors, which collect rollouts in threads, processes or remote workers while a learner learns."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,18 +24,18 @@ from rlox.envs.vec_env import VecEnv
 from rlox.learners import EpisodeStatistics, _native
 from rlox.learners._backends import torch_reasons
 
-# Seconds between two checks whether to go on waiting for a worker.
+# Seconds between two checks for a stop request while a worker starts.
 _POLL = 0.1
-# Returns and lengths of episodes, and the number of further ones.
+# Returns and lengths of episodes, and the number of dropped episodes.
 Episodes = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], int]
 UNRESTORABLE_REASON = (
-    "actors collect ahead of the learner: rollouts under way are not saved; "
-    "deterministic=True with max_staleness=0 and num_actors=1 goes on exactly"
+    "actors collect ahead of the learner, and rollouts under way are not saved; "
+    "runs with deterministic=True, max_staleness=0 and num_actors=1 resume exactly"
 )
 
 
 def is_synchronous(config: Any) -> bool:
-    """Whether one thread collects and learns, by turns: there are no actors then.
+    """Return whether one thread collects and learns alternately, without actors.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
     >>> is_synchronous(A2CConfig()), is_synchronous(A2CConfig(async_collect=True))
@@ -49,11 +49,11 @@ def is_synchronous(config: Any) -> bool:
 
 
 def gae_lambda(config: Any) -> float:
-    """Of the advantages that are estimated while collecting; IMPALA estimates its own later."""
+    """Return `config.gae_lambda`; 1 for IMPALA, whose updates replace these advantages."""
     return float(getattr(config, "gae_lambda", 1.0))
 
 
-# What networks in Rust must be able to do for actors to have copies of a policy's weights.
+# Names of torch reasons that prevent native actors from copying the weights of a policy.
 _COPIED = (
     "policy",
     "features_extractor",
@@ -67,53 +67,61 @@ _COPIED = (
 def resolve_actors(
     env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
 ) -> str:
-    """Where actors work: "threads", "processes", "ray" or "grpc".
+    """Return where actors run: "threads", "processes", "ray" or "grpc".
 
-    Threads are for native environments and copies of the built-in policy; whatever else is Python,
-    where threads would wait for each other.
+    Threads run native environments and copies of the built-in policy. Everything else runs Python
+    code, for which threads would wait for each other.
+
+    Args:
+        env: Environments of the learner.
+        config: Settings of the learner.
+        policy: Custom policy, or None.
+        features_extractor: Custom features extractor, or None.
 
     Raises:
-        ValueError: They cannot work where `config.actors` says; actor and learner may take turns.
+        ArgumentError: Actors cannot run as `config.actors` asks.
     """
     if (config.normalize_obs or config.normalize_reward) and config.num_actors > 1:
         raise ArgumentError(
             "num_actors",
-            "1 beside normalize_obs or normalize_reward, as each actor would have statistics of "
-            "its own",
+            "1 with normalize_obs or normalize_reward, because each actor would have its own "
+            "statistics",
             str(config.num_actors),
-            "take one, or normalise in a wrapper",
+            "set num_actors=1, or normalize in a wrapper",
         )
     reason = _not_in_threads(env, config, policy, features_extractor)
     remote = config.actors.startswith(("grpc://", "grpcs://"))
     if (config.actors == "threads" or remote) and reason is not None:
         raise ArgumentError(
-            "actors", f"'processes' or 'ray' where {reason}", repr(config.actors), "set one of them"
+            "actors",
+            f"'processes' or 'ray', because {reason}",
+            repr(config.actors),
+            "set actors='processes'",
         )
     if remote and (config.normalize_obs or config.normalize_reward):
         raise ArgumentError(
             "normalize_obs",
-            "False where workers collect, as they have no statistics",
-            "True, or normalize_reward=True",
-            "normalise elsewhere",
+            "False, and normalize_reward=False, because gRPC workers do not normalize",
+            f"{config.normalize_obs}, and normalize_reward={config.normalize_reward}",
+            "normalize in the environment",
         )
     if reason is None and (remote or config.actors in ("auto", "threads")):
         if isinstance(env, VecEnv) and env.has_action_masks != config.action_masks:
-            has = "masks" if env.has_action_masks else "none"
+            masks = "action masks" if env.has_action_masks else "no action masks"
             raise ArgumentError(
                 "action_masks",
-                f"{env.has_action_masks} where actors collect, as the environments have {has}",
+                f"{env.has_action_masks} with actors, because the environments have {masks}",
                 str(config.action_masks),
-                "set it so",
+                f"set action_masks={env.has_action_masks}",
             )
         return "grpc" if remote else "threads"
     if get_env_factory(env) is None:
         raise ArgumentError(
             "env",
-            "an id, or a function that makes environments, where actors make their own in "
-            "processes",
-            f"a {type(env).__name__} already made",
-            "pass what makes it, or set deterministic=True, max_staleness=0 and num_actors=1: actor and "
-            "learner take turns then",
+            "an id or a function, because actors in processes create their own environments",
+            f"an existing {type(env).__name__}",
+            "pass the id or function, or set deterministic=True, max_staleness=0 and num_actors=1 "
+            "to collect without actors",
         )
     return "ray" if config.actors == "ray" else "processes"
 
@@ -121,18 +129,18 @@ def resolve_actors(
 def _not_in_threads(
     env: RolloutEnv, config: Any, policy: object, features_extractor: object
 ) -> str | None:
-    """Why threads cannot collect, as a clause; None where they can."""
+    """Return the reason why threads cannot collect, as a clause; None if they can."""
     if not isinstance(env, VecEnv):
-        return "environments are not native"
+        return "the environments are not native"
     if type(env) is not VecEnv and config.num_actors > 1:
-        return "several actors would need more such environments"
+        return f"threads cannot create a {type(env).__name__} for each actor"
     space = env.single_observation_space
-    needs = torch_reasons(config, space, policy, features_extractor)
-    return next((need.why for need in needs if need.name in _COPIED), None)
+    reasons = torch_reasons(config, space, policy, features_extractor)
+    return next((reason.why for reason in reasons if reason.name in _COPIED), None)
 
 
 def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
-    """A policy of the shape that the config says, whose weights are to be replaced."""
+    """Create a native policy for an environment and a config, whose weights will be replaced."""
     observation = _native.observation_spec(Layout(env.single_observation_space))
     action = _spaces.to_native(env.single_action_space)
     rng_state = state_for_native(np.random.default_rng(0))
@@ -140,7 +148,7 @@ def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
 
 
 def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
-    """A policy on native networks with these weights."""
+    """Return a native policy with these weights."""
     if isinstance(weights, NativePolicy):
         return weights
     policy = blank_policy(env, config)
@@ -149,24 +157,25 @@ def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> N
 
 
 class Rollout(NamedTuple):
-    """A rollout to learn from."""
+    """Reference to a finished rollout in a buffer of `Actors`."""
 
-    buffer: int  # its number
-    lag: int  # how many updates its policy is behind
-    seed: int  # that was drawn for its iteration
-    num_envs: int  # that were stepped for it
-    normalizer: Arrays  # statistics after it, where the actor has its own
+    buffer: int  # index of the buffer
+    lag: int  # staleness of its policy, in updates
+    seed: int  # seed of its random numbers, and of the update
+    num_envs: int  # number of environments
+    normalizer: Arrays  # statistics after the rollout; empty without a normalizer of the actor
 
 
 class Actors:
-    """What collects ahead of a learner, and the ring of rollouts that it fills.
+    """Running actors, and the ring of rollout buffers that they fill.
 
     Args:
-        native: The threads.
-        buffers: The ring.
-        statistics: Of normalisers after each buffer's rollout, where actors have their own.
-        end: Called after the threads have ended.
-        faults: Tells what went wrong with workers, and was made good.
+        native: Threads of the actors.
+        buffers: Ring of rollout buffers.
+        statistics: Normalizer state after the rollout in each buffer, for actors outside of this
+            process; empty for native actors.
+        end: Function that is called after the threads have ended.
+        faults: Function that returns counts of lost and recovered worker sessions.
     """
 
     def __init__(
@@ -182,10 +191,13 @@ class Actors:
         self._end = finalize(self, _end, native, end, os.getpid())
 
     def pop(self, episodes: EpisodeStatistics) -> Rollout | None:
-        """The next rollout; None where `set_stop_requested` said so.
+        """Wait for the next rollout; return None if a stop was requested.
+
+        Args:
+            episodes: Statistics, to which the episodes of the rollout are added.
 
         Raises:
-            Whatever an actor failed of; all have ended then.
+            Exception: The first error of an actor. All actors have ended.
         """
         result = self._native.pop()
         if result is None:
@@ -197,11 +209,11 @@ class Actors:
         return Rollout(index, lag, seed, self.buffers[index].num_envs, normalizer)
 
     def set_stop_requested(self, stop: bool) -> None:
-        """Whether `pop` shall give None rather than wait."""
+        """Set whether `pop` returns None instead of waiting."""
         self._native.set_stop_requested(stop)
 
     def publish(self, weights: NativePolicy | Arrays) -> None:
-        """The rollout was learned from: actors act with these weights from here on."""
+        """Return the buffer of the last `pop` to the actors, with the updated weights."""
         if isinstance(weights, NativePolicy):
             self._native.publish(weights)
         elif self._statistics:
@@ -210,30 +222,29 @@ class Actors:
             self._native.publish_tensors(weights)
 
     def stream(self) -> np.random.Generator:
-        """Where the next rollout's seed comes from."""
+        """Return the random stream of the seed of the next rollout."""
         return to_numpy(self._native.stream())
 
     def metrics(self) -> dict[str, float]:
-        """How long learner and actors have waited so far, in seconds; those of all actors.
+        """Return the wait times so far, in seconds, and the faults of remote workers.
 
-        With workers also how many sessions were lost, and went on elsewhere.
+        `time/actor_wait_seconds` is the sum over all actors.
         """
         stats, faults = self._native.stats(), self._faults()
-        waited = {
-            f"time/{name}": stats[name] for name in ("learner_wait_seconds", "actor_wait_seconds")
-        }
-        return waited | {f"workers/{name}": x for name, x in faults.items()}
+        names = ("learner_wait_seconds", "actor_wait_seconds")
+        wait_times = {f"time/{name}": stats[name] for name in names}
+        return wait_times | {f"workers/{name}": x for name, x in faults.items()}
 
     def close(self) -> None:
-        """Ends the threads, and processes."""
+        """End the threads and the worker processes."""
         self._end()
 
 
 def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
-    if os.getpid() != process:  # threads and processes are the parent's
+    if os.getpid() != process:  # in a forked child, the workers belong to the parent
         native.close()
         return
-    native.set_stop_requested(True)  # who waits in `pop` would have `close` wait
+    native.set_stop_requested(True)  # `close` would wait for a thread in `pop`
     try:
         native.close()
     finally:
@@ -241,15 +252,15 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
 
 
 def lag_bound(config: Any) -> int:
-    """How many updates a rollout's policy may be behind."""
+    """Return the maximum staleness of a rollout's policy, in updates."""
     return int(config.num_actors if config.max_staleness is None else config.max_staleness)
 
 
 def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
-    """As many buffers as are filled or learned from at once, each for an actor's environments.
+    """Create the rollout buffers that are in use at once, each for the environments of an actor.
 
     Raises:
-        MemoryError: They do not fit into memory.
+        OutOfMemoryError: The buffers do not fit into memory.
     """
     width = mask_width(env.single_action_space) if config.action_masks else None
 
@@ -264,40 +275,41 @@ def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
 
     lag = lag_bound(config)
     first = make()
-    each = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
-    check_memory("max_staleness", lag, (lag + 1) * each)
+    # All other arrays of a rollout take about 30 bytes per step.
+    num_bytes = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
+    check_memory("max_staleness", lag, (lag + 1) * num_bytes)
     return [first, *(make() for _ in range(lag))]
 
 
 class Worker(Protocol):
-    """Process that runs a `Collector`. Methods raise what the environments or the policy raise."""
+    """Process with a `RolloutWorker`. Methods raise the errors of environments and policy."""
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
-        """Ask for a rollout with the weights of a version."""
+        """Request a rollout with the weights of a version."""
 
     def poll(self, seconds: float) -> bool:
-        """Wait for an answer; return whether there is one."""
+        """Wait up to `seconds` for an answer; return whether there is one."""
 
     def receive(self) -> "RolloutMessage | None":
-        """Return the answer: a rollout, or None when the worker is ready or was stopped."""
+        """Return the answer: a rollout, or None if the worker is ready or was stopped."""
 
 
 class Workers(Protocol):
-    """Workers of one kind."""
+    """Workers of one type, such as processes or Ray actors."""
 
     def start(self, plan: "WorkerPlan") -> Worker:
         """Start a worker."""
 
     def end(self) -> None:
-        """Close the environments, and end all workers."""
+        """Close the environments and end all workers."""
 
 
 class RemoteActor:
-    """Actor outside of this process; threads of `NativeActors.start_python_actors` call its methods.
+    """Actor outside of this process, called by a thread of `NativeActors.start_python_actors`.
 
     Args:
-        worker: Collects the rollouts.
-        buffers: Ring for the rollouts.
+        worker: Worker that collects the rollouts.
+        buffers: Ring of rollout buffers.
         statistics: Normalizer state after the rollout in each buffer, which the actor writes.
     """
 
@@ -310,7 +322,7 @@ class RemoteActor:
         self._buffer = 0
 
     def is_ready(self) -> bool:
-        """Wait a moment; return whether the environments and the policy are made."""
+        """Wait a moment; return whether the worker has created environments and policy."""
         if not self._worker.poll(_POLL):
             return False
         self._worker.receive()
@@ -322,7 +334,7 @@ class RemoteActor:
         self._buffer = buffer
 
     def wait(self, seconds: float) -> Episodes | None:
-        """Return the episodes that ended in the rollout; None if it is not done after `seconds`."""
+        """Store the rollout and return its episodes; None if it is not done after `seconds`."""
         if not self._worker.poll(seconds):
             return None
         rollout: RolloutMessage | None = self._worker.receive()
@@ -346,24 +358,27 @@ def start_worker_actors(
     """Start actors outside of this process, and wait until they are ready.
 
     Args:
-        workers: Collect the rollouts.
-        env: The learner's environments; the actors' environments have the same spaces.
+        workers: Workers that collect the rollouts.
+        env: Environments of the learner, with the same spaces as those of the actors.
         config: Settings of the learner.
-        plan: Plan of the first actor; the others have the seeds after its own.
+        plan: Plan of the first actor; the other actors have consecutive seeds.
         weights: Weights of the policy by name.
-        stream: Stream of the rollouts' seeds.
-        should_stop: Whether to stop waiting; the function returns None then.
+        stream: Random stream of the rollouts' seeds.
+        stop_requested: Function that returns whether to stop waiting.
+
+    Returns:
+        The actors, or None if `stop_requested` returned True.
 
     Raises:
-        MemoryError: The rollouts do not fit into memory.
-            Environments and policy raise errors of their own.
+        OutOfMemoryError: The rollouts do not fit into memory.
+        Exception: The environments or the policy raise an error.
     """
     buffers = ring(env, config)
     statistics: list[Arrays] = [{} for _ in buffers]
     num_envs = plan.config.num_envs
     try:
         plans = [plan._replace(seed=plan.seed + i * num_envs) for i in range(config.num_actors)]
-        actors = [RemoteActor(workers.start(one), buffers, statistics) for one in plans]
+        actors = [RemoteActor(workers.start(p), buffers, statistics) for p in plans]
         for actor in actors:
             while not actor.is_ready():
                 if stop_requested():
@@ -387,30 +402,31 @@ def start_thread_actors(
     seed: int,
     stream: np.random.Generator,
 ) -> Actors:
-    """Threads that step native environments with networks in Rust.
+    """Start threads that step native environments with native networks.
 
     Args:
-        env: The learner's environments; a single actor steps these, several have their own.
-        config: Has `num_actors`, `max_staleness` and `deterministic` beside the settings of rollouts.
-        weights: To begin with, of a policy on native networks.
-        normalizer: The actor's own; the learner gets its statistics with each rollout.
-        seed: Of the first environment.
-        stream: Where each rollout's seed comes from.
+        env: Environments of the learner. A single actor uses them; several actors create their own.
+        config: Settings of the learner.
+        weights: Initial weights of the native policies.
+        normalizer: Normalizer of a single actor, whose statistics come with each rollout.
+        seed: Seed of the first environment.
+        stream: Random stream of the rollouts' seeds.
 
     Raises:
-        MemoryError: They do not fit into memory.
+        OutOfMemoryError: The rollouts or the environments do not fit into memory.
     """
-    count, each = config.num_actors, config.num_envs // config.num_actors
+    count = config.num_actors
+    envs_per_actor = config.num_envs // count
     env_factory = get_env_factory(env)
     envs: list[Any] = [env]
-    if count > 1 and env_factory is not None:  # which those of `resolve_actors` have
-        envs = [env_factory.make(each, None) for _ in range(count)]
+    if count > 1 and env_factory is not None:  # a VecEnv has a factory, see `resolve_actors`
+        envs = [env_factory.make(envs_per_actor, None) for _ in range(count)]
     buffers = ring(env, config)
-    for i, one in enumerate(envs):
-        one.pop_episodes()
-        one.begin_rollout(buffers[0], normalizer, seed + i * each)
+    for i, actor_env in enumerate(envs):
+        actor_env.pop_episodes()
+        actor_env.begin_rollout(buffers[0], normalizer, seed + i * envs_per_actor)
     native = NativeActors(
-        [one._native for one in envs],
+        [actor_env._native for actor_env in envs],
         policies=[blank_policy(env, config) for _ in range(count)],
         buffers=buffers,
         weights=as_policy(env, config, weights),
@@ -426,21 +442,21 @@ def start_thread_actors(
 
 
 class WorkerPlan(NamedTuple):
-    """Arguments of a `Collector`."""
+    """Arguments of a `rlox.distributed._worker.RolloutWorker`."""
 
-    learner: type[Any]
+    learner: type[Any]  # class of the learner
     env: EnvFactory
-    config: Any  # of a learner that collects itself, with the environments of one actor
-    seed: int  # of the first environment
+    config: Any  # settings of a learner without actors, with the environments of one actor
+    seed: int  # seed of the first environment
     learner_args: tuple[Any, ...]  # further arguments of the learner class
-    normalizer: Arrays
-    spaces: tuple[Any, Any]  # of observations and actions, as the learner has them
+    normalizer: Arrays  # initial statistics
+    spaces: tuple[Any, Any]  # observation and action space of the learner
 
     def pickled(self) -> CloudpickleWrapper:
         """Return the plan for another process.
 
         Raises:
-            TypeError: Environments or policy cannot be pickled.
+            ArgumentTypeError: The environments or the policy cannot be pickled.
         """
         wrapper = CloudpickleWrapper(self)  # type: ignore[arg-type]  # accepts anything
         try:
@@ -448,19 +464,19 @@ class WorkerPlan(NamedTuple):
         except Exception as error:
             raise ArgumentTypeError(
                 "env",
-                "environments and a policy that another process can make",
-                f"something that cannot be pickled ({error})",
-                "make locks, files and connections within the function or class that makes the "
+                "environments and a policy that can be pickled for another process",
+                f"an error ({error})",
+                "create locks, files and connections inside the function or class of the "
                 "environment",
             ) from error
         return wrapper
 
 
 class RolloutMessage(NamedTuple):
-    """One rollout as an actor sends it."""
+    """Message of an actor with one rollout."""
 
     data: npt.NDArray[np.uint8]  # from `write_rollout`
-    returns: npt.NDArray[np.float64]  # of episodes that ended in the rollout
-    lengths: npt.NDArray[np.int64]
-    dropped: int  # number of further episodes
+    returns: npt.NDArray[np.float64]  # returns of the episodes that ended in the rollout
+    lengths: npt.NDArray[np.int64]  # lengths of these episodes
+    dropped: int  # number of further episodes, without return and length
     normalizer: Arrays  # statistics after the rollout

@@ -1,4 +1,4 @@
-"""Backends: which one trains, chosen by what is asked for and never by what is installed."""
+"""Choice of the backend. It depends on the arguments only, not on the installed packages."""
 
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
-# What the networks in Rust can do.
 _ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
 _OPTIMIZERS = ("rmsprop", "adam")
-# Of settings, where an algorithm has them: what networks in Rust do, and whether that is asked.
+# By setting: values that networks in Rust support, and a function of value and config that checks.
 _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "device": ("'cpu'", lambda device, _: device == "cpu"),
     "compile": ("False", lambda compiled, _: not compiled),
     "activation": (f"one of {', '.join(_ACTIVATIONS)}", lambda name, _: name in _ACTIVATIONS),
     "optimizer": (" or ".join(map(repr, _OPTIMIZERS)), lambda name, _: name in _OPTIMIZERS),
-    "optimizer_eps": ("a number above 0 in float32", lambda eps, _: bool(np.float32(eps) > 0)),
+    "optimizer_eps": ("a number > 0 in float32", lambda eps, _: bool(np.float32(eps) > 0)),
     "full_std": ("True", lambda full, _: full),
     "net_arch": (
-        "a hidden layer beside use_sde=True",
+        "at least one hidden layer with use_sde=True",
         lambda arch, config: arch != () or not getattr(config, "use_sde", False),
     ),
     "her": ("None", lambda her, _: her is None),
     "action_noise": (
-        "noise with one sigma, and a mean and a beginning of 0,",
+        "noise with one sigma, mean 0 and initial noise 0",
         lambda noise, _: noise is None or as_scalar_noise(noise) is not None,
     ),
     "frame_stack": ("None", lambda frames, _: frames in (None, 1)),
@@ -45,36 +44,37 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class TorchReason(NamedTuple):
-    """Something asked for that only torch does."""
+    """Argument that only the torch backend supports."""
 
-    name: str  # of the argument
-    expected: str  # what the other backends do
-    got: str
-    why: str  # the same, as the reason for which torch is needed
+    name: str  # name of the argument
+    expected: str  # values that the other backends support
+    got: str  # description of the argument's value
+    why: str  # clause that says why torch is needed
 
 
 def torch_reasons(
     config: Any, observation_space: gym.Space[Any], policy: object, features_extractor: object
 ) -> Iterator[TorchReason]:
-    """What only torch does, of that which is asked for.
+    """Iterate over the arguments that only the torch backend supports.
 
     Args:
-        config: The algorithm's settings.
-        observation_space: Of one environment.
-        policy: The caller's, or None.
-        features_extractor: The caller's, or None.
+        config: Settings of the algorithm.
+        observation_space: Observation space of one environment.
+        policy: Custom policy, or None.
+        features_extractor: Custom features extractor, or None.
     """
     if policy is not None:
         got, why = _short_name(policy), "policy= is a torch module"
-        yield TorchReason("policy", "None, the built-in MLP,", got, why)
+        yield TorchReason("policy", "None (the built-in MLP)", got, why)
     if features_extractor is not None:
-        got, why = _short_name(features_extractor), "features_extractor= makes a torch module"
+        got, why = _short_name(features_extractor), "features_extractor= creates a torch module"
         yield TorchReason("features_extractor", "None", got, why)
     space = observation_space
     composed = isinstance(space, spaces.Dict | spaces.Tuple)
     if composed or is_image(space):
-        why = "only its networks take " + ("composed observations" if composed else "pictures")
-        expected = "neither pictures nor Dict nor Tuple spaces"
+        inputs = "Dict and Tuple observations" if composed else "images"
+        why = f"only torch networks support {inputs}"
+        expected = "neither images nor a Dict or Tuple space"
         yield TorchReason("observation space", expected, str(space), why)
     known = {
         name: (fits(getattr(config, name), config), expected)
@@ -87,24 +87,24 @@ def torch_reasons(
             yield TorchReason(name, expected, got, f"{name} is {got}")
 
 
-def _short_name(thing: object) -> str:
-    """The name of a class or function, of other things that of their class."""
-    return str(getattr(thing, "__name__", type(thing).__name__))
+def _short_name(value: object) -> str:
+    """Return the name of a class or function; of other objects, the name of their class."""
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def resolve_backend(backend: str, reason: TorchReason | None) -> str:
-    """The backend that is asked for; for "auto", the one that does all that is asked for.
+    """Return the requested backend; for "auto", the native one, or torch if there is a reason.
 
     Args:
         backend: One of `BACKENDS`.
-        need: The first of `torch_reasons`; None: there is none.
+        reason: First of `torch_reasons`, or None.
 
     Returns:
         "native", "candle", "burn" or "torch".
 
     Raises:
-        TypeError: No str.
-        ValueError: There is no such backend, or it does not do what is asked for.
+        ArgumentTypeError: `backend` is not a str.
+        ArgumentError: `backend` is unknown, or is not torch although there is a reason.
 
     >>> resolve_backend("auto", None)
     'native'
@@ -133,7 +133,7 @@ def choose_backend(
     policy: object,
     features_extractor: object,
 ) -> str:
-    """`resolve_backend` for what is asked for, and `check_backend`."""
+    """Return the result of `resolve_backend` for these arguments, after `check_backend`."""
     reason = next(torch_reasons(config, observation_space, policy, features_extractor), None)
     chosen = resolve_backend(backend, reason)
     check_backend(chosen, reason)
@@ -149,7 +149,7 @@ def make_learner(
         spec: Specification of the algorithm.
         backend: Result of `choose_backend`.
         args: Environments, settings and seed.
-        torch_args: Custom policy and features extractor, or None; for the torch learner only.
+        torch_args: Custom policy and features extractor, or None; used by the torch learner only.
     """
     if backend == "torch":
         learner: Learner = resolve_name(spec.torch_learner)(*args, *torch_args)
@@ -159,15 +159,15 @@ def make_learner(
 
 
 def check_backend(backend: str, reason: TorchReason | None) -> None:
-    """Refuses a backend that is not here, with the command that gets it.
+    """Check that a backend is available; the error has the command that installs it.
 
     Args:
-        backend: What `resolve_backend` gave.
-        need: Why it is torch, if not because that was asked for.
+        backend: Result of `resolve_backend`.
+        reason: Reason for torch other than `backend` itself, or None.
 
     Raises:
         ModuleNotFoundError: PyTorch is not installed.
-        ValueError: The extension was built without the backend.
+        ArgumentError: rlox was built without the backend.
     """
     if backend == "torch":
         check_torch("backend is 'torch'" if reason is None else reason.why)
@@ -175,23 +175,23 @@ def check_backend(backend: str, reason: TorchReason | None) -> None:
         features = ",".join((*(name for name in available if name != "native"), backend))
         raise ArgumentError(
             "backend",
-            f"one that rlox was built with ({', '.join(available)}) or 'torch'",
+            f"a backend of this build ({', '.join(available)}) or 'torch'",
             repr(backend),
-            "build it from source, in a clone of the repository: pip install . "
+            "build rlox from source, in a clone of the repository: pip install . "
             f"--config-settings=build-args='--features pyo3/abi3-py310,{features}'",
         )
 
 
 def loading_backend(backend: str | None, saved: str) -> str:
-    """The backend that a checkpoint is loaded into.
+    """Return the backend of a run that is loaded from a checkpoint.
 
     Args:
-        backend: One of `BACKENDS` but "auto"; None: the checkpoint's own.
-        saved: The checkpoint's own.
+        backend: One of `BACKENDS` except "auto"; None: `saved`.
+        saved: Backend that wrote the checkpoint.
 
     Raises:
-        TypeError: No str.
-        ValueError: There is no such backend; the checkpoint's own is not in this build.
+        ArgumentTypeError: `backend` is not a str.
+        ArgumentError: `backend` is unknown, or is None and this build lacks `saved`.
 
     >>> loading_backend("native", "candle")
     'native'
@@ -200,22 +200,22 @@ def loading_backend(backend: str | None, saved: str) -> str:
         if saved != "torch" and saved not in (available := network_backends()):
             raise ArgumentError(
                 "backend",
-                f"one that rlox was built with ({', '.join(available)})",
+                f"a backend of this build ({', '.join(available)})",
                 f"a checkpoint of {saved}",
-                'pass backend="native", which has the same networks',
+                'pass backend="native", which loads the same networks',
             )
         return saved
     return check_str("backend", backend, BACKENDS[1:])
 
 
 def check_torch(reason: str) -> None:
-    """Imports PyTorch, or says how to install it.
+    """Check that PyTorch can be imported.
 
     Args:
-        why: What it is needed for, as a clause.
+        reason: Clause that says why PyTorch is needed, such as "backend is 'torch'".
 
     Raises:
-        ModuleNotFoundError: It is not installed.
+        ModuleNotFoundError: PyTorch is not installed.
     """
     try:
         import torch as _  # noqa: F401
@@ -223,6 +223,6 @@ def check_torch(reason: str) -> None:
         if error.name != "torch":
             raise
         raise ModuleNotFoundError(
-            f"torch: expected PyTorch, as {reason}, got none; pip install 'rlox[torch]'",
+            f"PyTorch is not installed, but {reason}; run: pip install 'rlox[torch]'",
             name="torch",
         ) from error

@@ -1,7 +1,7 @@
-"""States of off-policy learners that go from networks in Rust to torch, and back.
+"""Conversion of off-policy learner states between the native and the torch backend.
 
-Networks, optimisers, normalisers and environments have the same on both. Random streams are others:
-in Rust each environment has one for its actions, and learning has its own.
+Networks, optimizers, normalizers and environments have the same state on both. Random streams
+differ: a native learner has one stream of actions per environment, and one of updates.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from rlox.learners._native import MEANS, SOME
 def to_torch_state(
     state: LearnerState, layout: Layout, algorithm: str, empty: Arrays
 ) -> LearnerState:
-    """A state of a learner in Rust as that of one on torch; of one on torch as it is.
+    """Convert the state of a native learner for a torch learner; return a torch state unchanged.
 
     Args:
-        state: Of either.
-        layout: Of the observations.
+        state: State of a native or a torch learner.
+        layout: Layout of the observations.
         algorithm: "dqn", "sac" or "td3".
-        empty: The state of its replay buffer when nothing is in it.
+        empty: State of the torch learner's empty replay buffer.
     """
     streams, counters = dict(state.streams), dict(state.counters)
     if not {"actions.0", "learning"} <= {*streams}:
@@ -52,7 +52,7 @@ def _loss_names(algorithm: str) -> list[str]:
 
 
 def _parse_mean(mean: Any) -> Any:
-    """A mean that JSON has as a number or as a word; None for NaN."""
+    """Return a mean of a native state, stored as number or string; None for NaN."""
     non_finite = {"nan": None, "inf": math.inf, "-inf": -math.inf}
     return non_finite.get(mean) if isinstance(mean, str) else mean
 
@@ -60,23 +60,23 @@ def _parse_mean(mean: Any) -> Any:
 def to_native_state(
     state: LearnerState, layout: Layout, algorithm: str, num_envs: int
 ) -> LearnerState:
-    """A state of a learner on torch as that of one in Rust; of one in Rust as it is.
+    """Convert the state of a torch learner for a native learner; return a native state unchanged.
 
     Args:
-        state: Of either.
-        layout: Of the observations.
+        state: State of a native or a torch learner.
+        layout: Layout of the observations.
         algorithm: "dqn", "sac" or "td3".
-        num_envs: How many environments.
+        num_envs: Number of environments.
 
     Raises:
-        ValueError: It is damaged, or its buffer stores frames of stacks, each once.
+        ArgumentError: The state is damaged, or its replay buffer uses `frame_stack`.
     """
     streams, counters = dict(state.streams), dict(state.counters)
     if not {"actions", "minibatches"} <= {*streams}:
         return state
     actions = _rng.stream_from_state(streams.pop("actions")).bit_generator
     minibatches = _rng.stream_from_state(streams["minibatches"]).bit_generator
-    # Far apart from each other, as different streams are.
+    # Jumped streams do not overlap.
     bit_generators = {f"actions.{i}": actions.jumped(i) for i in range(num_envs)}  # type: ignore[attr-defined]  # PCG64 has it
     bit_generators["learning"] = minibatches.jumped()  # type: ignore[attr-defined]  # too
     for name, bits in bit_generators.items():
@@ -91,67 +91,67 @@ def to_native_state(
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
 
 
-# The parts of a buffer's state that are observations.
+# Arrays of a replay buffer's state that are observations.
 _OBSERVATIONS = ("step.obs", "ahead.obs", "next.obs")
 
 
 def to_torch_replay(arrays: "Arrays", layout: Layout, empty: "Arrays") -> "Arrays":
-    """The state of a replay buffer in Rust, as that of one on torch.
+    """Convert the state of a native replay buffer for a torch learner.
 
     Args:
-        arrays: What `NativeAgent.replay_state` gave.
-        layout: Of the observations.
-        empty: The state of the buffer that takes it, which has a random stream.
+        arrays: Result of `NativeAgent.replay_state`.
+        layout: Layout of the observations.
+        empty: State of the torch learner's empty buffer, whose random stream is used.
     """
     observations = {name: _decode(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
     return {**arrays, **observations, "stream": empty["stream"]}
 
 
 def to_native_replay(arrays: "Arrays", layout: Layout) -> "Arrays":
-    """The state of a replay buffer on torch, as that of one in Rust.
+    """Convert the state of a torch learner's replay buffer for a native learner.
 
     Raises:
-        ValueError: It stores frames of stacks, each once, which those do not.
+        ArgumentError: The buffer uses `frame_stack`.
     """
     frames = np.ravel(arrays.get("frame_stack", 1)).tolist()
     if frames != [1]:
         raise ArgumentError(
             "replay",
-            "whole observations on networks in Rust",
-            f"a buffer that stores {frames[0]} frames of each",
-            "save it with replay=False, to begin with an empty one",
+            "a replay buffer without frame_stack on native networks",
+            f"a buffer with frame_stack={frames[0]}",
+            "save the checkpoint with replay=False, to start with an empty buffer",
         )
     observations = {name: _encode(x, layout) for name, x in arrays.items() if name in _OBSERVATIONS}
     return {name: x for name, x in {**arrays, **observations}.items() if name != "stream"}
 
 
 def _counts(layout: Layout) -> list[int]:
-    """How many values each integer of an observation has; nothing for numbers."""
+    """Return the number of values of each integer in an observation; empty for real numbers."""
     counts: list[int] = _native.observation_spec(layout).get("counts", [])
     return counts
 
 
 def _flat(rows: Array) -> Array:
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # -1 is unknown of no rows
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # -1 fails for 0 rows
 
 
 def _encode(rows: Array, layout: Layout) -> Array:
-    """Rows of a layout as networks in Rust take them: numbers, integers one-hot; (n, inputs)."""
+    """Convert rows of a layout to inputs (n, inputs) of native networks; integers are one-hot."""
     counts, flat = _counts(layout), _flat(rows)
     if not counts:
         return flat.astype(np.float32)
     if flat.shape[1] != len(counts):
-        return rows  # what is damaged is refused by who takes it
+        return rows  # the replay buffer rejects damaged arrays
     columns = zip(flat.T, counts, strict=True)
     parts = [column[:, None] == np.arange(count) for column, count in columns]
     return np.concatenate(parts, 1).astype(np.float32)
 
 
 def _decode(rows: Array, layout: Layout) -> Array:
-    """What `_encode` was given."""
+    """Invert `_encode`."""
     counts, flat = _counts(layout), _flat(rows)
     if flat.shape[1] != (sum(counts) or math.prod(layout.shape)):
-        return rows  # see there
+        return rows  # the replay buffer rejects damaged arrays
     if counts:
         parts = np.split(flat, np.cumsum(counts)[:-1], axis=1)
         flat = np.stack([part.argmax(1) for part in parts], 1)

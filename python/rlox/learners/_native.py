@@ -1,4 +1,4 @@
-"""Predictions of native learners, and the state of off-policy ones beside their networks."""
+"""Functions of native learners: prediction, settings, and state besides the networks."""
 
 import dataclasses
 import math
@@ -19,9 +19,9 @@ from rlox.noise import as_scalar_noise
 
 ProgressState = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
 LastUpdate = dict[str, float | None]
-# Streams that are kept in Rust: of learning, of minibatches, of each environment's actions.
+# Streams of a native agent besides the streams of each environment's actions.
 _LEARNING_STREAMS = ("minibatches", "learning")
-# Means of what was learned: of all algorithms, and of some.
+# Statistics of the last update: of all algorithms, and of some algorithms.
 MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
@@ -38,7 +38,7 @@ def predict(
     try:
         if native.plain and masks is None and not isinstance(obs, tuple):
             actions: npt.NDArray[Any] = native.policy.predict(obs, seed, None, native.normalizer)
-            return actions if actions.ndim else actions[()]  # a number
+            return actions if actions.ndim else actions[()]  # a NumPy scalar
         rows, single = as_batch(obs, native.layout, native.normalizer)
         space, n = native.spaces[1], len(rows)
         masks = None if masks is None else as_masks(masks, space, n)
@@ -56,11 +56,11 @@ def _names(num_envs: int) -> list[str]:
 
 
 def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> learners.LearnerState:
-    """A state with where the agent's streams and noise stand.
+    """Return a state with the streams, noise and counters of a native agent added.
 
     Args:
-        state: Of all else.
-        agent: Of the learner.
+        state: State of the learner without the agent.
+        agent: Agent of the learner.
     """
     rng_states = agent.streams()
     streams = {
@@ -76,7 +76,7 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
 
 
 def select_streams(state: learners.LearnerState, names: Container[str]) -> learners.LearnerState:
-    """A state with the streams of these names alone."""
+    """Return a state with only the named streams."""
     streams = {name: stream for name, stream in state.streams.items() if name in names}
     return dataclasses.replace(state, streams=streams)
 
@@ -84,10 +84,10 @@ def select_streams(state: learners.LearnerState, names: Container[str]) -> learn
 def read_progress_state(
     state: learners.LearnerState, agent: NativeAgent, num_envs: int
 ) -> ProgressState:
-    """What `NativeAgent.load_progress_state` takes of a state that `add_progress_state` gave.
+    """Return `NativeAgent.load_progress_state` arguments from a result of `add_progress_state`.
 
     Raises:
-        ValueError: It is of another learner, or damaged.
+        ArgumentError: The state is damaged or of another learner.
     """
     names = _names(num_envs)
     stream_states = {name: stream for name, stream in state.streams.items() if name in names}
@@ -104,25 +104,25 @@ def read_progress_state(
     if not (fits and 0 <= pending_updates <= agent.pending_limit(timesteps) and 0 <= progress <= 1):
         raise ArgumentError(
             "counters",
-            f"{current_noise.size} finite numbers of noise, what is due, and the progress",
-            "others",
-            "use what `state` gave",
+            f"{current_noise.size} finite noise values, the pending updates and the progress",
+            "other values",
+            "pass the result of state()",
         )
     return rng_states, noise, pending_updates, timesteps, updates, progress
 
 
 def _means_to_json(means: LastUpdate | None) -> dict[str, float | str | None] | None:
-    """Means as JSON has them: those that are not finite are words."""
+    """Return means as JSON values; NaN and infinities become strings."""
     if means is None:
         return None
     return {n: x if x is None or math.isfinite(x) else str(x) for n, x in means.items()}
 
 
 def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
-    """What `NativeAgent.load_last_update` takes of a state that `add_progress_state` gave.
+    """Return the `NativeAgent.load_last_update` argument from a result of `add_progress_state`.
 
     Raises:
-        ValueError: It is damaged.
+        ArgumentError: The state is damaged.
     """
     last_update = state.counters.get("learned")
     if last_update is None:
@@ -137,16 +137,16 @@ def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
         fits, means = False, {}
     if not fits:
         raise ArgumentError(
-            "counters", "means of what was learned", str(last_update), "use what `state` gave"
+            "counters", "means of the last update", str(last_update), "pass the result of state()"
         )
     return means
 
 
 def check_part(part: str, check: Callable[[Any], object], arrays: _types.Arrays) -> None:
-    """Refuses what `check` refuses, with the name of the part.
+    """Call `check` with the arrays, and add the name of the part to its errors.
 
     Raises:
-        ValueError: It does.
+        ArgumentError: `check` rejects the arrays.
     """
     try:
         check(arrays)
@@ -155,25 +155,25 @@ def check_part(part: str, check: Callable[[Any], object], arrays: _types.Arrays)
 
 
 def shape(config: Any) -> dict[str, Any]:
-    """The settings that shape the networks."""
+    """Return the settings that determine the networks."""
     names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
     net_arch = (64, 64) if config.net_arch is None else config.net_arch
     return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
 
 
 def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
-    """The settings as the networks' library takes them; `hidden` are the usual hidden layers.
+    """Return the settings in the form of `NativeAgent`; `hidden` are the default hidden layers.
 
     >>> from rlox.configs import SACConfig
-    >>> given = off_policy_settings(SACConfig(ent_coef="auto_0.1"), (256, 256))
-    >>> given["ent_coef_auto"], given["ent_coef"], given["net_arch"]
+    >>> settings = off_policy_settings(SACConfig(ent_coef="auto_0.1"), (256, 256))
+    >>> settings["ent_coef_auto"], settings["ent_coef"], settings["net_arch"]
     (True, 0.1, (256, 256))
     """
     settings = dataclasses.asdict(config)
     if (noise := getattr(config, "action_noise", None)) is not None:
         settings["action_noise"] = dataclasses.asdict(as_scalar_noise(noise) or noise)
     settings["net_arch"] = hidden if config.net_arch is None else config.net_arch
-    # Of episodes, Python counts the steps.
+    # Python counts the episodes of `train_freq`.
     settings["train_freq"] = config.train_freq if isinstance(config.train_freq, int) else 1
     settings["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
     if "sde_sample_freq" in settings:
@@ -192,13 +192,17 @@ def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
 
 
 def observation_spec(layout: Layout) -> dict[str, Any]:
-    """How observations become the networks' inputs: numbers as they are, integers one-hot."""
+    """Describe the conversion of observations to inputs of native networks; integers are one-hot.
+
+    Raises:
+        ArgumentError: The space is a Dict or a Tuple.
+    """
     if layout.packed:
         raise ArgumentError(
             "observation space",
             "Box, Discrete, MultiDiscrete or MultiBinary on native networks",
             str(layout.space),
-            "use backend='torch', or flatten it in a wrapper",
+            "pass backend='torch', or flatten the observations in a wrapper",
         )
     match layout.space:
         case gym.spaces.Discrete():
@@ -210,7 +214,7 @@ def observation_spec(layout: Layout) -> dict[str, Any]:
 
 
 def has_native_actions(space: gym.Space[Any]) -> bool:
-    """Whether what the policy says is in the space's own dtype and shape already."""
+    """Return whether native actions are valid in the space without conversion."""
     match space:
         case gym.spaces.Discrete():
             return space.start == 0 and space.dtype == np.int64

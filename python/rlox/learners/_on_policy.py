@@ -1,4 +1,4 @@
-"""`OnPolicyLearner`: what learners from rollouts share, whoever collects these."""
+"""Base class of on-policy learners, which learn from rollouts of their own or of actors."""
 
 from contextlib import suppress
 from pkgutil import resolve_name
@@ -17,50 +17,51 @@ from rlox.learners import _actors
 from rlox.learners._actors import WorkerPlan
 from rlox.learners.base import BaseLearner
 
-# Imported where they are asked for.
+# Imported on first use.
 _RAY_WORKERS = "rlox.distributed.ray:RayWorkers"
 _START_GRPC = "rlox.distributed.remote:start_remote_actors"
 
 
 class OnPolicyLearner(BaseLearner):
-    """A `BaseLearner` with a rollout to learn from, which it or its actors collect.
+    """Base class of learners from rollouts, which the learner or its actors collect.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        name: The algorithm's, for messages.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        name: Name of the algorithm in messages, such as "PPO".
 
     Raises:
-        ValueError, TypeError: Environments and config that do not fit together.
+        ArgumentError: Environments and config do not match, or `seed` is negative.
+        ArgumentTypeError: `env`, `config` or `seed` has another type.
     """
 
     backend: str
-    stop_requested: bool  # set it to have `iterate` return early
+    stop_requested: bool  # makes `iterate` return early
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
         super().__init__(env, config, seed, name)
-        # Whether nobody else collects, how many updates the last rollout was behind, and where
-        # actors work.
-        self.is_synchronous, self.lag, self.actor_mode = _actors.is_synchronous(config), 0, "here"
+        self.is_synchronous = _actors.is_synchronous(config)
+        self.lag = 0  # staleness of the last rollout, in updates
+        self.actor_mode = "here"  # or a result of `resolve_actors`
         self.actors: _actors.Actors | None = None
 
     def _make_storage(self) -> None:
-        """Make the buffer for rollouts."""
+        """Create the rollout buffer."""
         config, width = self.config, self._mask_width()
         self.buffer = make_buffer(
             self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
         )
 
     def _resolve_actors(self, *args: object) -> None:
-        """Choose where actors collect; `own` are further arguments of the class."""
+        """Choose where actors collect; `args` are further arguments of the learner class."""
         self._learner_args = args
         if not self.is_synchronous:
             torch_args = args if self.backend == "torch" else ()
             self.actor_mode = _actors.resolve_actors(self.env, self.config, *torch_args)
 
     def _next_rollout(self) -> bool:
-        """Wait for the next buffer of an actor; return False if `stop_requested` was set."""
+        """Wait for the next rollout of an actor; return False if `stop_requested` was set."""
         enter("env_step")
         try:
             if self.actors is None:
@@ -88,7 +89,7 @@ class OnPolicyLearner(BaseLearner):
         seed, stream = int(self.streams["resets"].integers(2**31)), self.streams["iterations"]
         normalizer_state = {} if self.normalizer is None else dict(self.normalizer.state())
         if self.actor_mode == "threads":
-            # Its own statistics: the learner's are those of what was learned from.
+            # The learner's normalizer follows the learned rollouts, so the actor needs a copy.
             normalizer = learners.make_normalizer(
                 self.config, self.spaces[0], normalizer_state or None
             )
@@ -102,7 +103,7 @@ class OnPolicyLearner(BaseLearner):
             )
             return actors
         env_factory = get_env_factory(env)
-        assert env_factory is not None  # as `resolve_actors` has checked
+        assert env_factory is not None  # checked by `resolve_actors`
         config = local_config(self.config, self.config.num_envs // self.config.num_actors)
         workers_type = (
             ActorProcesses if self.actor_mode == "processes" else resolve_name(_RAY_WORKERS)
@@ -126,31 +127,38 @@ class OnPolicyLearner(BaseLearner):
         )
 
     def _worker_args(self) -> tuple[Any, ...]:
-        """What the class takes besides, for another process."""
+        """Return further arguments of the learner class, for another process."""
         return self._learner_args
 
     def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
-        """The weights, as actors take them."""
+        """Return the weights in the form that actors accept."""
         return self._networks()
 
     def _prepare(self, rollout: _actors.Rollout) -> None:
-        """What is to be done before learning from a rollout of an actor."""
+        """Prepare the update from a rollout of an actor."""
         raise NotImplementedError
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; return False if `stop_requested` was set meanwhile."""
+        """Fill the buffer with a rollout for a learner in another process.
+
+        Args:
+            seed: Seed of the rollout's random numbers.
+
+        Returns:
+            False if `stop_requested` stopped the rollout.
+        """
         raise NotImplementedError
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Takes weights by name, of the same policy elsewhere.
+        """Load the weights of the same policy in another process, by name.
 
         Raises:
-            ValueError: They are another policy's.
+            ArgumentError: Names, shapes or dtypes differ from those of the policy.
         """
         raise NotImplementedError
 
     def _finish_iteration(self, metrics: dict[str, float]) -> dict[str, float]:
-        """What an iteration tells; its steps are counted, and actors have the new weights."""
+        """Count the steps, send the new weights to actors, and return all metrics."""
         n_transitions = self.buffer.n_transitions
         if self.actors is None:
             self.episodes.drain(self.env)
@@ -168,21 +176,19 @@ class OnPolicyLearner(BaseLearner):
         }
 
     def _env_state(self) -> tuple[_types.Arrays, str | None]:
-        """Where the environments stand, or nothing, and why; see `BaseLearner`."""
+        """Return the state of the environments, or the reason; see `BaseLearner._env_state`."""
         if self.actors is None:
             return super()._env_state()
         self.streams["iterations"] = self.actors.stream()
         return {}, _actors.UNRESTORABLE_REASON
 
     def stop_actors(self) -> None:
-        """Ends threads, or processes, that collect; what they have collected is lost."""
+        """Stop the actors, and discard their rollouts."""
         if self.actors is not None:
-            self.actors.set_stop_requested(True)  # who waits for them has what comes next
-            with suppress(ClosedError):  # of a parent process, for instance
+            self.actors.set_stop_requested(True)  # ends a `pop` in another thread
+            with suppress(ClosedError):  # the actors may belong to a parent process
                 self.streams["iterations"] = self.actors.stream()
             self.actors.close()
-            self.actors, self.env_initialized, self.unrestorable_reason = (
-                None,
-                False,
-                _actors.UNRESTORABLE_REASON,
-            )
+            self.actors = None
+            self.env_initialized = False
+            self.unrestorable_reason = _actors.UNRESTORABLE_REASON

@@ -1,4 +1,4 @@
-"""`BaseLearner`: what learners share on whatever backend, around networks and updates."""
+"""Base class of all learners: environments, normalizer, random streams, counters and state."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,32 +18,32 @@ from rlox.envs._rollout_env import RolloutEnv
 
 
 class BaseLearner:
-    """Environments, normaliser, random streams, counts, and a state to save; see `Learner`.
+    """Base class of learners on any backend; see `Learner`.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        name: The algorithm's, for messages.
+        env: Environments from `rlox.make_vec`.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        name: Name of the algorithm in messages, such as "PPO".
 
     Raises:
-        ValueError, TypeError: Environments and config that do not fit together.
+        ArgumentError: Environments and config do not match, or `seed` is negative.
+        ArgumentTypeError: `env`, `config` or `seed` has another type.
     """
 
     backend: str
-    stop_requested: bool  # set it to have `iterate` return early
+    stop_requested: bool  # makes `iterate` return early
 
-    # A base seed for each reset of all, seeds for each iteration, for each sample.
+    # Seeds of environment resets, of iterations, and of sampled predictions.
     stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")
 
     def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
         learners.check_env_and_config(env, config, name)
-        self.env, self.config = env, config
-        names, seeds = (
-            self.stream_names,
-            np.random.SeedSequence(_validation.check_int("seed", seed, 0)),
-        )
-        # The first is for the initial weights.
+        self.env = env
+        self.config = config
+        names = self.stream_names
+        seeds = np.random.SeedSequence(_validation.check_int("seed", seed, 0))
+        # The first child seeds the initial weights.
         self.init, *stream_seeds = seeds.spawn(1 + len(names))
         self.streams = {
             n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)
@@ -56,35 +56,35 @@ class BaseLearner:
         self.timesteps = self.updates = 0
         self.progress_per_step = 0.0
         self.env_initialized = False
-        self.unrestorable_reason: str | None = (
-            None  # why environments that have begun do not go on, if so
-        )
-        self._idle, self._drawing = threading.Lock(), threading.Lock()
-        self._learning: int | None = None  # the thread that iterates
+        # Reason why a state has no environments although they have been reset, or None.
+        self.unrestorable_reason: str | None = None
+        self._idle = threading.Lock()
+        self._drawing = threading.Lock()
+        self._learning: int | None = None  # id of the thread in `iterate`
 
     def _mask_width(self) -> int | None:
-        """Return the number of flags of a mask; None if no masks are asked for."""
+        """Return the number of flags per action mask; None if `config.action_masks` is False."""
         env = self.env
         if not getattr(self.config, "action_masks", False):
             return None
         width = mask_width(self.spaces[1])
-        # What wraps other environments learns whether they have masks when they are reset.
+        # Wrappers know only after a reset whether their environments report masks.
         if not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
             raise missing_masks_error(env)
         return width
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Refuse a second thread within the context."""
+        """Reject a second thread in the block."""
         if not self._idle.acquire(blocking=False):
             raise ClosedError(
                 "learner",
-                "no other thread in iterate()",
-                "one that is learning",
-                "make a trainer for each thread",
+                None,
+                "is in use: another thread is in iterate()",
+                "create one trainer per thread",
             )
         try:
-            with self._drawing:  # a prediction that has begun ends first
+            with self._drawing:  # wait for the end of a prediction
                 self._learning = threading.get_ident()
             yield
         finally:
@@ -94,7 +94,7 @@ class BaseLearner:
 
     @contextmanager
     def _not_learning(self) -> Iterator[None]:
-        """Refuse predictions that draw samples while another thread learns."""
+        """Reject sampled predictions while another thread learns."""
         if self._learning == threading.get_ident():
             yield
             return
@@ -102,26 +102,26 @@ class BaseLearner:
             if self._learning is not None:
                 raise ClosedError(
                     "learner",
-                    "no other thread in iterate(), whose random stream samples draw from",
-                    "one that is learning",
+                    None,
+                    "is in use: another thread is in iterate() and uses the random generator",
                     "pass deterministic=True, or predict in a callback",
                 )
             yield
 
     def stop_actors(self) -> None:
-        """Ends what collects beside the learner, if anything does."""
+        """Stop the actors, if there are any."""
 
     def first_seed(self) -> int | None:
-        """For the environments, where they have not been reset by us yet."""
+        """Return a seed for the first reset; None if this learner has reset the environments."""
         if self.env_initialized:
             return None
-        self.env.pop_episodes()  # those are not ours
+        self.env.pop_episodes()  # discard episodes of earlier users
         return int(self.streams["resets"].integers(2**31))
 
     def _sample_stream(
         self, deterministic: object, stream: _rng.Stream | None
     ) -> _rng.Stream | None:
-        """Return the stream of a prediction's samples; None for greedy actions."""
+        """Return the random stream of a prediction; None for greedy actions."""
         deterministic = _validation.check_bool("deterministic", deterministic)
         if stream is not None and not isinstance(stream, np.random.Generator):
             raise ArgumentTypeError(
@@ -133,19 +133,19 @@ class BaseLearner:
         return None if deterministic else stream or self.streams["predictions"]
 
     def _networks(self) -> _types.Arrays:
-        """Copies of the parameters, by name."""
+        """Return copies of the parameters, by name."""
         raise NotImplementedError
 
     def _optimizer_state(self) -> _types.Arrays:
-        """Copies of what the optimiser keeps, by name."""
+        """Return copies of the optimizer's state, by name."""
         raise NotImplementedError
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Restore a state or change nothing; return whether environments continue episodes."""
+        """Restore networks and environments, or nothing; return whether episodes continue."""
         raise NotImplementedError
 
     def _set_env_state(self, arrays: _types.Arrays, then: Callable[[], object]) -> bool:
-        """Restore environments and call `then`, or change nothing; see `_restore`."""
+        """Restore the environments and call `then`, or change nothing; see `_restore`."""
         previous = _state.get_state_if_supported(self.env) if self.env_initialized else {}
         is_restored = None
         try:
@@ -159,13 +159,13 @@ class BaseLearner:
         return is_restored
 
     def _env_state(self) -> tuple[_types.Arrays, str | None]:
-        """Where the environments stand; or nothing, and why."""
+        """Return the state of the environments; if it is empty, also the reason."""
         self.episodes.drain(self.env)
         env_state = _state.get_state_if_supported(self.env)
         return env_state, None if env_state else _state.get_unrestorable_reason(self.env)
 
     def state(self, replay: bool = True) -> learners.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`. There is no replay buffer here."""
+        """Return a copy of the state, without a replay buffer; see `Learner.state`."""
         _validation.check_bool("replay", replay)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
         env_state, reason = (
@@ -182,9 +182,9 @@ class BaseLearner:
         )
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Goes back to a state, whole or not at all.
+        """Restore a state, or change nothing; see `Learner.load_state`.
 
-        Environments begin new episodes where the state does not tell in which they stood.
+        Environments start new episodes if the state does not have their episodes.
         """
         learners.check_state(state)
         streams = _rng.streams_from_states(state.streams, self.streams)

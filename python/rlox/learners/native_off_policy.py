@@ -1,4 +1,4 @@
-"""DQN, SAC and TD3 on rlox's own networks, in Rust: they need no tensor library."""
+"""DQN, SAC and TD3 on the networks of rlox in Rust, without PyTorch."""
 
 import math
 from typing import Any
@@ -31,21 +31,22 @@ __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
 
 
 class NativeOffPolicy(BaseLearner):
-    """A `BaseLearner` with networks and a replay buffer.
+    """Base class of off-policy learners with networks and replay buffer in Rust.
 
-    Native environments in SAME_STEP mode are stepped and learned from in one call an iteration,
-    unless that has whole episodes; others step by step.
+    An iteration with native environments in SAME_STEP mode is one call of Rust, unless `train_freq`
+    counts episodes. Other environments are stepped from Python.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
-            Box, Discrete, MultiDiscrete or MultiBinary.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        backend: Who computes: "native", or what else `rlox._rlox.network_backends` names.
+        env: Environments from `rlox.make_vec` with Box, Discrete, MultiDiscrete or MultiBinary
+            observations.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        backend: Backend of the networks, one of `rlox._rlox.network_backends()`.
 
     Raises:
-        ValueError, TypeError: Spaces and config that do not fit together.
-        MemoryError: The networks or the buffer do not fit into memory.
+        ArgumentError: Spaces and config do not match, or only torch supports the settings.
+        ArgumentTypeError: `env`, `config` or `seed` has another type.
+        MemoryError: The networks or the replay buffer do not fit into memory.
     """
 
     algorithm: str
@@ -81,13 +82,13 @@ class NativeOffPolicy(BaseLearner):
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
             self.spaces[1]
         )
-        # The core's own loop gives the policy all masks that there are.
+        # The loop in Rust uses masks if and only if the environments report them.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
         by_steps = isinstance(config.train_freq, int)
         self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
 
     def _check_settings(self, backend: str) -> None:
-        """Refuse settings that only torch supports."""
+        """Reject settings that only torch supports."""
         noise = getattr(self.config, "action_noise", None)
         if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
             check_lengths(noise, math.prod(self.spaces[1].shape))
@@ -97,19 +98,19 @@ class NativeOffPolicy(BaseLearner):
                 resolve_backend(backend, reason)
 
     def _check_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
-        """Refuse spaces that the algorithm does not support."""
+        """Reject spaces that the algorithm does not support."""
         if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
             raise ArgumentError(
                 "normalize_obs",
-                "observations of one Box",
+                "a Box observation space",
                 str(observation),
-                "set normalize_obs=False, or normalise in a wrapper",
+                "set normalize_obs=False, or normalize in a wrapper",
             )
         check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, action)
 
     @property
     def stop_requested(self) -> bool:
-        """Set it to have `iterate` return early, between two steps or two minibatches."""
+        """Flag that makes `iterate` return early, between two steps or two minibatches."""
         return self.policy.stop_requested
 
     @stop_requested.setter
@@ -117,12 +118,12 @@ class NativeOffPolicy(BaseLearner):
         self.policy.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Make `train_freq` steps of each environment and learn from the buffer; see `Learner`.
+        """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
 
-        Steps count even if `stop_requested` prevents the updates: they are in the buffer.
+        If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
         """
         progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the share that is done"
+            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
         )
         before = self.timesteps
         with self._exclusive():
@@ -137,7 +138,7 @@ class NativeOffPolicy(BaseLearner):
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
-                # What failed in the middle of a step begins anew.
+                # Environments that failed in the middle of a step are reset.
                 self.env_initialized = self.fused and self.policy.env_initialized
                 if isinstance(error, ValueError | FloatingPointError):
                     _finite.check_finite_policy((), self.policy.tensors(), self.timesteps)
@@ -149,7 +150,7 @@ class NativeOffPolicy(BaseLearner):
         return self._metrics(metrics, progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
-        """Puts the policy where the environments stand; they are reset, if they were not by us."""
+        """Synchronize the agent with the environments, after their first reset by this learner."""
         if self.env_initialized and self.policy.env_initialized:
             return
         is_new, env = not self.env_initialized, self.env
@@ -166,7 +167,7 @@ class NativeOffPolicy(BaseLearner):
         self.env_initialized = True
 
     def _iterate_stepwise(self, progress: float) -> None:
-        """An iteration in environments that are not stepped in Rust."""
+        """Run an iteration with environments that are stepped from Python."""
         policy, stepper, space, n = self.policy, self.stepper, self.spaces[1], self.config.num_envs
         policy.begin(progress, self.progress_per_step)
         wanted, steps, ended = self.config.train_freq, 0, 0
@@ -180,14 +181,14 @@ class NativeOffPolicy(BaseLearner):
             enter("buffer")
             flags = step.terminated, step.truncated, step.valid, stepper.masks, step.next_masks
             policy.observe(step.next_obs, stepper.obs, step.rewards, *flags, self.normalizer)
-            # What only resets is no step.
+            # A step in which all environments only reset does not count.
             steps += step.valid is None or bool(step.valid.any())
             ended += int((step.terminated | step.truncated).sum())
         enter("gradient_update")
         policy.learn(self.normalizer)
 
     def _metrics(self, values: dict[str, float], progress: float) -> dict[str, float]:
-        """What was said, under Stable-Baselines3's names; NaN before the first that was learned."""
+        """Return metrics by Stable-Baselines3's names; losses are NaN before the first update."""
         config = self.config
         return {
             "rollout/ep_rew_mean": self.episodes.mean_return,
@@ -208,37 +209,37 @@ class NativeOffPolicy(BaseLearner):
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
-        """Actions for raw observations, greedy ones or those it explores with; see `Learner`.
+        """Return greedy or sampled actions for raw observations; see `Learner.predict`.
 
-        Action noise is left out. DQN's share of random actions is that of the last iteration; TD3
-        has nothing to draw.
+        Samples of DQN are epsilon-greedy with the exploration rate of the last iteration. Samples
+        of TD3 are the greedy actions, because action noise is not added.
         """
         sample_stream = self._sample_stream(deterministic, stream)
         return _native.predict(self, obs, sample_stream, action_masks)
 
     def _networks(self) -> _types.Arrays:
-        """Copies of the parameters, target networks and temperature included, by name."""
+        """Return copies of all parameters by name, with target networks and temperature."""
         return self.policy.tensors()
 
     def _optimizer_state(self) -> _types.Arrays:
-        """Copies of what the optimisers keep, by name."""
+        """Return copies of the optimizers' states, by name."""
         return self.policy.optimizer_state()
 
     @property
     def replay(self) -> NativeReplay:
-        """What is remembered, to look at."""
+        """Read-only view of the replay buffer."""
         width = mask_width(self.spaces[1]) if self.masked else None
         args = self.layout, self.spaces[1], self.config, width
         return NativeReplay(self.policy, args)
 
     def state(self, replay: bool = True) -> learners.LearnerState:
-        """A copy of all that is needed to go on; see `Learner`."""
+        """Return a copy of the state; see `Learner.state`."""
         state = super().state(replay)
         state.replay = self.replay.state() if replay else None
         return _native.add_progress_state(state, self.policy)
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Goes back to a state, whole or not at all; see `BaseLearner.load_state`."""
+        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
         learners.check_state(state)
         state = to_native_state(state, self.layout, self.algorithm, self.config.num_envs)
         self._progress_state = _native.read_progress_state(state, self.policy, self.config.num_envs)
@@ -246,7 +247,7 @@ class NativeOffPolicy(BaseLearner):
         super().load_state(_native.select_streams(state, self.streams))
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Takes networks, optimisers, buffer and environments; see `BaseLearner._restore`."""
+        """Restore networks, optimizers, buffer and environments; see `BaseLearner._restore`."""
         policy = self.policy
         _native.check_part("networks", policy.check_tensors, state.networks)
         _native.check_part("optimizer", policy.check_optimizer_state, state.optimizer)
@@ -255,7 +256,7 @@ class NativeOffPolicy(BaseLearner):
             state.environment,
             lambda: _native.check_part("replay", policy.load_replay_state, replay),
         )
-        # What was checked is not refused: nothing is done by half, whatever was there before.
+        # These calls cannot fail, because all parts are checked above.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         policy.load_progress_state(*self._progress_state)
@@ -264,7 +265,7 @@ class NativeOffPolicy(BaseLearner):
 
 
 class NativeDQN(NativeOffPolicy):
-    """Deep Q-networks without torch; the settings are `rlox.configs.DQNConfig`'s.
+    """DQN learner (Mnih et al. 2015) without PyTorch, with settings `rlox.configs.DQNConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import DQNConfig
@@ -277,7 +278,7 @@ class NativeDQN(NativeOffPolicy):
 
 
 class NativeSAC(NativeOffPolicy):
-    """Soft actor-critic without torch; the settings are `rlox.configs.SACConfig`'s.
+    """SAC learner (Haarnoja et al. 2018) without PyTorch, with settings `rlox.configs.SACConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import SACConfig
@@ -290,7 +291,7 @@ class NativeSAC(NativeOffPolicy):
 
 
 class NativeTD3(NativeOffPolicy):
-    """Twin delayed DDPG without torch; the settings are `rlox.configs.TD3Config`'s.
+    """TD3 learner (Fujimoto et al. 2018) without PyTorch, with settings `rlox.configs.TD3Config`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import TD3Config

@@ -1,4 +1,4 @@
-"""`NativeLearner`: what learners on rlox's own networks share, around the update itself."""
+"""PPO, A2C and IMPALA on the networks of rlox in Rust, without PyTorch."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
 
 
 class NativeLearner(OnPolicyLearner):
-    """An `OnPolicyLearner` with networks.
+    """Base class of on-policy learners with networks in Rust; subclasses define `update`.
 
-    Native environments are stepped and learned from in two calls an iteration; others step by step.
+    An iteration with native environments is two calls of Rust: a rollout and an update. Other
+    environments are stepped from Python.
 
     Args:
-        env: Environments ready for rollouts, as `rlox.make_vec` makes them, with observations of a
-            Box, Discrete, MultiDiscrete or MultiBinary.
-        config: Settings; `num_envs` must be the environments'.
-        seed: Decides everything random: initial weights, environments, actions, minibatches.
-        backend: Who computes: "native", or what else `rlox._rlox.network_backends` names.
+        env: Environments from `rlox.make_vec` with Box, Discrete, MultiDiscrete or MultiBinary
+            observations.
+        config: Settings; `num_envs` must be the number of environments.
+        seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
+        backend: Backend of the networks, one of `rlox._rlox.network_backends()`.
 
     Raises:
-        ValueError, TypeError: Spaces and config that do not fit together.
-        MemoryError: The networks do not fit into memory.
+        ArgumentError: Spaces and config do not match.
+        ArgumentTypeError: `env`, `config` or `seed` has another type.
+        MemoryError: The networks or the rollouts do not fit into memory.
     """
 
     algorithm: str
@@ -49,7 +51,7 @@ class NativeLearner(OnPolicyLearner):
         self._resolve_actors(backend)
         self.shape = _native.shape(config)
         observation = _native.observation_spec(self.layout)
-        # The policy's actions count from 0; the start is added on the way to the environment.
+        # The policy's actions count from 0; `to_env_actions` adds the start of the space.
         action = _spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observation, action, stream, self.shape, backend)
@@ -58,13 +60,13 @@ class NativeLearner(OnPolicyLearner):
         )
         self._make_storage()
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
-        # The core's own loop gives the policy all masks that there are.
+        # The loop in Rust uses masks if and only if the environments report them.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
         self.gae_lambda = gae_lambda(config)
 
     @property
     def stop_requested(self) -> bool:
-        """Set it to have `iterate` return early; a minibatch in the middle is not learned from."""
+        """Flag that makes `iterate` return early, before the next minibatch."""
         return self.policy.stop_requested
 
     @stop_requested.setter
@@ -74,9 +76,9 @@ class NativeLearner(OnPolicyLearner):
             self.actors.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Collects `n_steps` steps from each environment and learns from them; see `Learner`."""
+        """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
         progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the share that is done"
+            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
         )
         with self._exclusive():
             is_full = self.collect() if self.is_synchronous else self._next_rollout()
@@ -84,24 +86,24 @@ class NativeLearner(OnPolicyLearner):
             return self._finish_iteration(self.update(progress) if is_full else {})
 
     def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
-        """The weights, as actors take them."""
+        """Return the weights in the form that actors accept."""
         return self.policy if self.actor_mode in ("threads", "grpc") else self._networks()
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Takes weights by name; see `OnPolicyLearner`."""
+        """Load weights by name; see `OnPolicyLearner.load_weights`."""
         self.policy.load(weights)
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fills the buffer, for a learner elsewhere; see `OnPolicyLearner`."""
+        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
         with self._exclusive():
             return self.collect(seed)
 
     def _prepare(self, rollout: Rollout) -> None:
-        """The update draws from the rollout's seed; see `OnPolicyLearner`."""
+        """Seed the update with the seed of the rollout; see `OnPolicyLearner._prepare`."""
         self.policy.begin(rollout.seed, rollout.num_envs)
 
     def collect(self, seed: int | None = None) -> bool:
-        """Fill the buffer from a seed or the next seed; return whether it was not stopped."""
+        """Fill the buffer from `seed` or the next seed; return False if `stop_requested` is set."""
         config, buffer, policy = self.config, self.buffer, self.policy
         seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
         policy.begin(seed, config.num_envs)
@@ -117,7 +119,7 @@ class NativeLearner(OnPolicyLearner):
             args = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
             return bool(policy.collect(env._native, buffer, self.normalizer, *args))
         except (ValueError, FloatingPointError) as error:
-            # NaN from the policy is refused by what meets it first; here it gets its name.
+            # The environment rejects NaN actions; name the tensor of the policy instead.
             t = buffer.next_step
             if self.fused and t < config.n_steps:
                 outputs = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
@@ -127,7 +129,7 @@ class NativeLearner(OnPolicyLearner):
             raise
 
     def _collect_stepwise(self, outputs: list[npt.NDArray[Any]]) -> bool:
-        """`collect` from environments that are not native; what was said last is in `said`."""
+        """Collect from environments that are stepped from Python; set `outputs` at each step."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
         enter("env_step")
@@ -137,7 +139,7 @@ class NativeLearner(OnPolicyLearner):
             allowed = None
             if self.masks is not None:
                 allowed = self.masks[t]
-                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_make_storage`
+                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
             enter("inference")
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
@@ -148,9 +150,8 @@ class NativeLearner(OnPolicyLearner):
                 return False
         enter("gae_compute")
         policy.finish(buffer, config.gamma, self.gae_lambda)
-        return buffer.n_transitions > 0 or self._collect_stepwise(
-            outputs
-        )  # again after mere resets
+        # A rollout of resets only is collected again.
+        return buffer.n_transitions > 0 or self._collect_stepwise(outputs)
 
     def update(self, progress: float) -> dict[str, float]:
         """Learn from the rollout in the buffer.
@@ -158,14 +159,17 @@ class NativeLearner(OnPolicyLearner):
         Args:
             progress: Fraction of the run that is done, in [0, 1], for schedules.
 
+        Returns:
+            Metrics; empty if `stop_requested` was set before the first minibatch.
+
         Raises:
             NonFiniteError: A gradient is NaN or infinite (the weights have not changed), or the
-                optimizer step made a weight non-finite (only a checkpoint helps).
+                optimizer step made a weight non-finite (restore a checkpoint).
         """
         raise NotImplementedError
 
     def learn(self, call: Any, settings: dict[str, Any]) -> dict[str, float]:
-        """Return metrics of a native update; errors of non-finite numbers get the timesteps."""
+        """Call a native update and return its metrics; add `timesteps` to a `NonFiniteError`."""
         try:
             return dict(call(self.buffer, settings))
         except NonFiniteError as error:
@@ -179,40 +183,39 @@ class NativeLearner(OnPolicyLearner):
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
     ) -> npt.NDArray[Any]:
-        """Actions for raw observations, greedy ones or samples; see `Learner`."""
+        """Return greedy or sampled actions for raw observations; see `Learner.predict`."""
         sample_stream = self._sample_stream(deterministic, stream)
         return _native.predict(self, obs, sample_stream, action_masks)
 
     def _networks(self) -> _types.Arrays:
-        """Copies of the parameters, by name."""
+        """Return copies of the parameters, by name."""
         return self.policy.tensors()
 
     def _optimizer_state(self) -> _types.Arrays:
-        """Copies of what the optimiser keeps, by name."""
+        """Return copies of the optimizer's state, by name."""
         return self.policy.optimizer_state()
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Takes networks, optimiser and environments; see `OnPolicyLearner._restore`."""
+        """Restore networks, optimizer and environments; see `BaseLearner._restore`."""
         policy = self.policy
         _native.check_part("networks", policy.check_tensors, state.networks)
         _native.check_part("optimizer", policy.check_optimizer_state, state.optimizer)
         is_restored = _state.set_state_if_supported(self.env, state.environment)
-        # What was checked is not refused: nothing is done by half, whatever was there before.
+        # These calls cannot fail, because all parts are checked above.
         policy.load(state.networks)
         policy.load_optimizer_state(state.optimizer)
         return is_restored
 
     def to_torch(self) -> "MlpPolicy":
-        """The policy as a torch module with the same weights by the same names.
+        """Return the policy as a torch module with the same names and weights.
 
-        It takes observations as the networks do: with `normalize_obs`, what `normalizer` makes of
-        the environment's. Box actions come out as they were drawn; who sends them to the
-        environment clips them into its bounds, as `predict` does. Actions of
-        Discrete and MultiDiscrete spaces come out counted from 0, to which `predict` adds the
-        space's `start`; such observations have to be given counted from 0, too.
+        With `normalize_obs`, the module expects observations that `normalizer` has normalized. Box
+        actions of the module are not clipped to the bounds of the space, unlike those of `predict`.
+        Discrete and MultiDiscrete actions and observations count from 0; `predict` adds the `start`
+        of the action space.
 
         Raises:
-            ModuleNotFoundError: torch is not installed.
+            ModuleNotFoundError: PyTorch is not installed.
 
         >>> from rlox import make_vec
         >>> from rlox.configs import PPOConfig
@@ -221,36 +224,40 @@ class NativeLearner(OnPolicyLearner):
         >>> next(iter(module.state_dict()))
         'actor.0.weight'
         """
-        check_torch("to_torch makes a module of it")
+        check_torch("to_torch returns a torch module")
         import torch
 
         from rlox.policies import make_policy
 
         shape = {**self.shape, "full_std": True, "features_extractor": None}
-        shape["init"] = torch.Generator().manual_seed(0)  # weights that are replaced
+        shape["init"] = torch.Generator().manual_seed(0)  # these weights are replaced below
         module: Any = make_policy(None, *self.spaces, shape)
         tensors = {name: torch.from_numpy(x) for name, x in self.policy.tensors().items()}
         module.load_state_dict(tensors)
         return module  # type: ignore[no-any-return]
 
     def load_torch(self, module: Any) -> None:
-        """Takes the weights of a torch module of the same shape, by name, as float32.
+        """Load the weights of a torch module with the same architecture, by name, as float32.
 
-        A `state_dict` does not tell the activation: where the module's own parts show other ones
-        than this learner's, it is refused, and a function of its own is taken on trust. Nor does it
-        tell what normalises observations or clips actions; see `to_torch`.
+        The activation is checked only if the module has it as a submodule, not as a function.
+        Normalization of observations and clipping of actions are not checked; see `to_torch`.
+
+        Args:
+            module: Module whose `state_dict` has the names and shapes of this policy.
 
         Raises:
-            TypeError: No torch module, or something else than real tensors in its `state_dict`.
-            ValueError: Another activation; a name is absent, unknown or of another shape, or a
-                weight is not finite. Nothing has changed then.
+            ArgumentTypeError: `module` is not a torch module, or its `state_dict` has values that
+                are not real tensors.
+            ArgumentError: The activation differs, a name is missing or unknown, or a shape differs.
+                The weights of this learner are unchanged.
+            NonFiniteError: A weight is not finite. The weights of this learner are unchanged.
         """
         if not callable(getattr(module, "state_dict", None)):
             raise ArgumentTypeError(
                 "module",
                 "a torch module",
                 type(module).__name__,
-                "pass one that to_torch made, or of the same shape",
+                "pass a module with the architecture of to_torch()",
             )
         from rlox._nn.runtime import activations, real_arrays
 
@@ -260,7 +267,7 @@ class NativeLearner(OnPolicyLearner):
                 "module",
                 f"the activation {activation!r}",
                 ", ".join(sorted(module_activations)),
-                "pass a module of the same shape",
+                "pass a module with the same activation",
             )
         self.policy.load(real_arrays(module))
 
@@ -269,17 +276,17 @@ __all__ = ["NativeA2C", "NativeIMPALA", "NativePPO"]
 
 
 def _single(setting: float) -> float:
-    """A setting as the networks hold it: schedules begin from there, in Python as in Rust."""
+    """Round a setting to float32, so that schedules start from the same value as in Rust."""
     return float(np.float32(setting))
 
 
 def _std_metric(metrics: dict[str, float]) -> dict[str, float]:
-    """The mean standard deviation of Box actions, if they are."""
+    """Return the mean standard deviation of Box actions as a metric; empty for other actions."""
     return {"train/std": metrics["std"]} if "std" in metrics else {}
 
 
 class NativePPO(NativeLearner):
-    """Proximal policy optimization without torch; the settings are `rlox.configs.PPOConfig`'s.
+    """PPO learner (Schulman et al. 2017) without PyTorch, with settings `rlox.configs.PPOConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import PPOConfig
@@ -291,7 +298,7 @@ class NativePPO(NativeLearner):
     algorithm = "ppo"
 
     def update(self, progress: float) -> dict[str, float]:
-        """Epochs of minibatches over the rollout; see `NativeLearner.update`."""
+        """Run `n_epochs` of minibatches over the rollout; see `NativeLearner.update`."""
         config = self.config
         learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         clip_coef = scheduled(_single(config.clip_coef), config.clip_schedule, progress)
@@ -322,7 +329,7 @@ class NativePPO(NativeLearner):
 
 
 class NativeA2C(NativeLearner):
-    """Advantage actor-critic without torch; the settings are `rlox.configs.A2CConfig`'s.
+    """A2C learner (Mnih et al. 2016) without PyTorch, with settings `rlox.configs.A2CConfig`.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import A2CConfig
@@ -334,7 +341,7 @@ class NativeA2C(NativeLearner):
     algorithm = "a2c"
 
     def update(self, progress: float) -> dict[str, float]:
-        """One gradient step on the rollout; see `NativeLearner.update`."""
+        """Take one gradient step on the rollout; see `NativeLearner.update`."""
         config = self.config
         learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
@@ -356,10 +363,10 @@ class NativeA2C(NativeLearner):
 
 
 class NativeIMPALA(NativeLearner):
-    """IMPALA without torch; the settings are `rlox.configs.IMPALAConfig`'s.
+    """IMPALA learner (Espeholt et al. 2018) without PyTorch, see `rlox.configs.IMPALAConfig`.
 
-    Actors are threads with native environments and a copy of the policy each, which never have the
-    GIL. `close` ends them, as does the end of the learner.
+    With native environments, actors are threads that do not use the GIL, each with a copy of the
+    policy. `stop_actors` stops the actors, as does garbage collection of the learner.
 
     >>> from rlox import make_vec
     >>> from rlox.configs import IMPALAConfig
@@ -371,7 +378,7 @@ class NativeIMPALA(NativeLearner):
     algorithm = "impala"
 
     def update(self, progress: float) -> dict[str, float]:
-        """One gradient step on a rollout; see `NativeLearner.update`."""
+        """Take one gradient step on a rollout of an actor; see `NativeLearner.update`."""
         config = self.config
         learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")

@@ -42,8 +42,8 @@ impl<'a> ActionsMut<'a> {
     /// use rlox_core::{Actions, ActionsMut, Space};
     ///
     /// let mut actions = [0, 2];
-    /// let into_env_actions = ActionsMut::Discrete(&mut actions).into_env_actions(&Space::Discrete { n: 3, start: 5 });
-    /// assert!(matches!(sent, Actions::Discrete([5, 7])));
+    /// let sent_actions = ActionsMut::Discrete(&mut actions).into_env_actions(&Space::Discrete { n: 3, start: 5 });
+    /// assert!(matches!(sent_actions, Actions::Discrete([5, 7])));
     /// ```
     pub fn into_env_actions(self, space: &Space) -> Actions<'a> {
         match (self, space) {
