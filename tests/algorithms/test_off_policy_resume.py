@@ -221,7 +221,7 @@ def test_a_missing_member_is_rejected(tmp_path):
         SACTrainer.load(tmp_path / "other", runs_dir=None)
     write_checkpoint(tmp_path / "third", {**about, "replay": 0}, members)
     manifest = str(tmp_path / "third" / "manifest.json")
-    with refuses(CorruptFileError, manifest, section="manifest", got="0 as 'replay'"):
+    with refuses(CorruptFileError, manifest, section="manifest", got="0 for the key 'replay'"):
         SACTrainer.load(tmp_path / "third", runs_dir=None)
 
 
