@@ -28,7 +28,9 @@ pub struct Step {
     pub reward: f64,
     /// True if the episode reached a terminal state of the task.
     pub terminated: bool,
-    /// True if the environment itself truncated the episode. The time limit is applied by [`crate::VecEnv`].
+    /// True if the environment itself truncated the episode.
+    ///
+    /// The time limit is applied by [`crate::VecEnv`].
     pub truncated: bool,
 }
 
@@ -120,7 +122,9 @@ pub trait Env: Send {
     /// The caller has checked `options` with [`Env::check_options`].
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]);
 
-    /// Takes one step and writes the observation. The caller has checked that `action` is in the action space.
+    /// Takes one step and writes the observation.
+    ///
+    /// The caller has checked that `action` is in the action space.
     fn step(&mut self, action: &Self::Action, rng: &mut Pcg64, obs: &mut [f32]) -> Step;
 
     /// Writes the mask of allowed actions, one flag per action of a Discrete space in ascending order.
@@ -156,7 +160,9 @@ pub trait Env: Send {
         mask.fill(true);
     }
 
-    /// Returns true if [`Env::action_mask`] can mask an action. The value is equal for all copies of an environment.
+    /// Returns true if [`Env::action_mask`] can mask an action.
+    ///
+    /// The value is equal for all copies of an environment.
     fn has_action_mask(&self) -> bool {
         false
     }
@@ -174,7 +180,9 @@ pub trait Env: Send {
         None
     }
 
-    /// Checks a state for [`Env::set_state`] without changing the environment. By default, every state is accepted.
+    /// Checks a state for [`Env::set_state`] without changing the environment.
+    ///
+    /// By default, every state is accepted.
     ///
     /// A restorable environment rejects invalid states here, so that a batch is checked completely before any
     /// environment changes.

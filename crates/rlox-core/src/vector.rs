@@ -179,7 +179,8 @@ pub trait VectorEnv: Send {
 
     /// Returns a snapshot of all environments, see [`EnvSnapshot::capture`].
     ///
-    /// Returns `None` if the states are unavailable. Remote environments override this method to fetch all states in one request.
+    /// Returns `None` if the states are unavailable. Remote environments override this method to fetch all states in
+    /// one request.
     ///
     /// # Errors
     /// The errors of [`EnvSnapshot::capture`].
@@ -189,7 +190,8 @@ pub trait VectorEnv: Send {
 
     /// Checks all environments of a snapshot as [`VectorEnv::check_state`] does.
     ///
-    /// The caller has checked the lengths of the columns. Remote environments override this method to check all states in one request.
+    /// The caller has checked the lengths of the columns. Remote environments override this method to check all states
+    /// in one request.
     ///
     /// # Errors
     /// The errors of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if the interrupt check requests it.

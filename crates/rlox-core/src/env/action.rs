@@ -98,7 +98,9 @@ fn out_of_range(env: usize, expected: &str, got: &str) -> Error {
 }
 
 multiversion! {
-    /// Returns true if any value is outside `start..start + n`. The loop has no branches, so that it vectorises.
+    /// Returns true if any value is outside `start..start + n`.
+    ///
+    /// The loop has no branches, so that it vectorises.
     fn any_outside(values: &[i64], start: i64, n: i64) -> bool {
         values.iter().fold(false, |any, a| any | (a.wrapping_sub(start) as u64 >= n as u64))
     }
