@@ -175,7 +175,9 @@ pub trait Env: Send {
         options.check_known(&[])
     }
 
-    /// Returns the state of the dynamics, for renderers and checkpoints, or `None` if the state is unavailable.
+    /// Returns the state of the dynamics, or `None` if the state is unavailable.
+    ///
+    /// Renderers and checkpoints use the state.
     fn state(&self) -> Option<Vec<f64>> {
         None
     }

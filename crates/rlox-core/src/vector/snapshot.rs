@@ -106,12 +106,7 @@ impl EnvSnapshot<'_> {
         let n = env.num_envs();
         // `VectorEnv::state` hides errors, a snapshot returns them.
         let known = env.snapshot()?.ok_or_else(|| {
-            Error::config(
-                "states",
-                "environments that support set_state",
-                env.spec().id.clone(),
-                "implement set_state, or reset the environments",
-            )
+            Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
         })?;
         let width = known.states.len() / n.max(1);
         if self.states.len() != n * width {

@@ -42,13 +42,13 @@ pub(crate) fn check_reset(
 
 /// Returns the error for a step of the finished environment `env`.
 pub(crate) fn episode_over(env: usize) -> Error {
-    let got = "a finished episode";
-    Error::action("step", "running episodes", got, "reset the environment with reset_mask").at_env(env)
+    let got = "an episode that is over";
+    Error::action("step", "running environments", got, "reset it through reset_mask first").at_env(env)
 }
 
 /// Returns the error for the invalid environment `index`.
 pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
-    Error::shape("index", format!("an index below {num_envs}"), index.to_string(), "pass the index of an environment")
+    Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
 }
 
 /// Returns the number of flags in an action mask: the actions of a Discrete space, 1 for other spaces.
@@ -78,13 +78,13 @@ pub(crate) fn check_maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
 
 /// Checks that an environment of this autoreset mode can have this progress.
 pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: EpisodeProgress) -> Result<()> {
-    let hint = "pass the progress of such an environment";
+    let hint = "pass what the environments gave";
     if !progress.episode_return.is_finite() {
         let got = progress.episode_return.to_string();
         return Err(Error::not_finite("episode_returns", "finite numbers", got, hint).at_env(index));
     }
     if progress.finished && mode == AutoresetMode::SameStep {
-        let expected = "false in SameStep mode, which resets in the same step";
+        let expected = "false, as environments of this mode reset in the same step";
         return Err(Error::config("finished", expected, "true", hint).at_env(index));
     }
     Ok(())
