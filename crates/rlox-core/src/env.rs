@@ -206,7 +206,7 @@ pub trait Env: Send {
             "state",
             "an environment that supports set_state",
             self.spec().id.clone(),
-            "implement Env::set_state, or reset the environment",
+            "reset the environment, or implement set_state",
         ))
     }
 }

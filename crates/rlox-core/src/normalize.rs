@@ -257,7 +257,7 @@ impl NormalizerOptions {
     }
 }
 
-/// Normaliser of observations and rewards with running statistics.
+/// Normalizer of observations and rewards with running statistics.
 ///
 /// Observations are normalised by their mean and standard deviation, rewards by the standard deviation of the
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
@@ -367,7 +367,7 @@ impl Normalizer {
     ///
     /// # Errors
     /// [`Error::Shape`] if the length is wrong. [`Error::NotFinite`] if a reward is NaN or infinite, or if the square
-    /// of the running return overflows, with the environment.
+    /// of the running return overflows, with the environment index.
     pub fn check_rewards(&self, rewards: &[f64]) -> Result<()> {
         if !self.options.reward {
             return Ok(());

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_state_continues_in_the_same_precision() {
+    fn a_restored_state_goes_on_in_the_same_precision() {
         let mut env = MountainCarContinuous::default();
         env.reset(&mut Pcg64::seed_from(3), &ResetOptions::default(), &mut [0.0; 2]);
         for _ in 0..3 {

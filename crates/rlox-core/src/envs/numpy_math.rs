@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn float32_sine_and_cosine_equal_numpy() {
+    fn float32_sine_and_cosine_are_numpys() {
         // Bits of x, np.sin(x) and np.cos(x), NumPy 2.4. In the first six rows, libm's sinf and cosf differ. In the
         // next two, the fused operation decides the nearest multiple of pi/2.
         for (x, sin, cos) in [
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_equal_pow() {
+    fn squares_are_pows() {
         // The square of 7.964778909945345 in NumPy, which differs from the product in the last bit.
         let x = f64::from_bits(0x401f_dbef_00a8_57d8);
         assert_eq!(square(x).to_bits(), 0x404f_b806_a798_3c37);

@@ -167,7 +167,7 @@ impl Env for Pendulum {
         Step { reward, terminated: false, truncated: false }
     }
 
-    /// Returns angle, angular velocity and the last torque, which renderers draw (NaN before the first step).
+    /// Returns angle, angular velocity and the last torque, which is NaN before the first step.
     fn state(&self) -> Option<Vec<f64>> {
         Some(vec![self.theta, self.theta_dot, self.last_torque])
     }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn modulo_equals_python() {
+    fn modulo_is_pythons() {
         assert_eq!(modulo(-1.0, 4.0), 3.0);
         assert_eq!(modulo(5.0, 4.0), 1.0);
         assert_eq!(modulo(-4.0, 4.0), 0.0);

@@ -153,7 +153,7 @@ mod tests {
     use crate::EnvPlugin;
 
     #[test]
-    fn the_interface_is_that_of_its_name() {
+    fn the_border_is_that_of_its_name() {
         // Libraries compiled before a change here are only rejected if the name changes too.
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_is_taken_once() {
+    fn an_output_is_handed_out_once() {
         let mut numbers = [1, 2, 3];
         let mut output = Output::from(&mut numbers[..]);
         output.take()[1] = 7;

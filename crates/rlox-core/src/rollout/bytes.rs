@@ -22,12 +22,12 @@ impl RolloutBuffer {
     ///
     /// let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
     /// let mut policy = RandomPolicy::new(&env.spec().action)?;
-    /// let mut made = RolloutBuffer::for_env(4, &env)?;
-    /// collect(&mut env, &mut policy, &mut [Pcg64::seed_from(0)], &mut made, None, 0.99, 0.95)?;
+    /// let mut buffer = RolloutBuffer::for_env(4, &env)?;
+    /// collect(&mut env, &mut policy, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.99, 0.95)?;
     /// let (mut bytes, mut copy) = (Vec::new(), RolloutBuffer::for_env(4, &env)?);
-    /// made.to_bytes(&mut bytes)?;
+    /// buffer.to_bytes(&mut bytes)?;
     /// copy.load_bytes(&bytes)?;
-    /// assert!(copy.fields().eq(made.fields()));
+    /// assert!(copy.fields().eq(buffer.fields()));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn to_bytes(&self, out: &mut Vec<u8>) -> Result<()> {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_equal_after_encoding_and_decoding() {
+    fn a_rollout_is_the_same_after_the_journey() {
         for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
             let (env, buffer) = collected(mode);
             assert!(!buffer.final_index().is_empty());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_another_rollout_are_rejected_and_change_nothing() {
+    fn what_is_no_such_rollout_is_refused_and_changes_nothing() {
         let (env, buffer) = collected(AutoresetMode::SameStep);
         let mut bytes = Vec::new();
         buffer.to_bytes(&mut bytes).unwrap();

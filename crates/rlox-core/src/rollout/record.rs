@@ -110,7 +110,7 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or dtype is wrong.
-    /// [`Error::NotFinite`] if a number is NaN or infinite, with the environment. [`Error::Memory`] if the final
+    /// [`Error::NotFinite`] if a number is NaN or infinite, with the environment index. [`Error::Memory`] if the final
     /// observations do not fit into memory. The row is not stored after an error.
     pub fn record(
         &mut self,
@@ -310,12 +310,7 @@ impl RolloutBuffer {
             let say = |[n, obs, action]: [usize; 3]| {
                 format!("{n} environments with observations of {obs} and actions of {action} numbers")
             };
-            return Err(Error::shape(
-                "buffer",
-                say(wanted),
-                say(there),
-                "create the buffer with RolloutBuffer::for_env",
-            ));
+            return Err(Error::shape("buffer", say(wanted), say(there), "create a buffer for these environments"));
         }
         let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         if self.actions.dtype() != wanted {
@@ -324,7 +319,7 @@ impl RolloutBuffer {
                 "buffer's action dtype",
                 format!("{wanted:?}"),
                 got,
-                "create the buffer with RolloutBuffer::for_env",
+                "create a buffer for these environments",
             ));
         }
         self.check_f32()
