@@ -22,8 +22,8 @@ impl RolloutBuffer {
     /// environments with a finished episode are reset too, here and in every step.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the environments do not match the buffer's sizes. [`Error::Space`] if the action dtypes
-    /// differ. [`Error::NotFinite`] if an observation is NaN or infinite. The errors of
+    /// [`Error::Shape`] if the environments do not match the buffer's sizes, or the buffer's observations are not f32.
+    /// [`Error::Space`] if the action dtypes differ. [`Error::NotFinite`] if an observation is NaN or infinite. The errors of
     /// [`RolloutBuffer::check_normalizer`] and [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
@@ -88,8 +88,8 @@ impl RolloutBuffer {
     /// counted from 0, and the `start` of the space is added for the environment.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong. [`Error::Action`] if the
-    /// environment rejects an action. [`Error::NotFinite`] if a number is NaN or infinite. [`Error::Memory`] if the
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong. [`Error::Space`] if the
+    /// action dtype is wrong. [`Error::Action`] if the environment rejects an action. [`Error::NotFinite`] if a number is NaN or infinite. [`Error::Memory`] if the
     /// final observations do not fit into memory. The row is not stored after an error. The environments have not been
     /// stepped, unless they returned the number.
     pub fn step(
@@ -109,8 +109,9 @@ impl RolloutBuffer {
     /// Stores the policy outputs of step `t` and the raw results of environments outside this crate.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or dtype is wrong.
-    /// [`Error::NotFinite`] if a number is NaN or infinite, with the environment index. [`Error::Memory`] if the final
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or the observation dtype is wrong.
+    /// [`Error::Space`] if the action dtype is wrong. [`Error::NotFinite`] if a number is NaN or infinite, with the
+    /// environment index. [`Error::Memory`] if the final
     /// observations do not fit into memory. The row is not stored after an error.
     pub fn record(
         &mut self,
