@@ -1,7 +1,7 @@
 //! `MountainCar-v0`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! A car in a valley is too weak to climb the right hill directly. It must swing back and forth to reach the flag
+//! A car in a valley is too weak to climb the right hill directly. The car must swing to and fro to reach the flag
 //! (Moore 1990, "Efficient Memory-Based Learning for Robot Control", University of Cambridge, UCAM-CL-TR-209).
 //!
 //! # Action Space

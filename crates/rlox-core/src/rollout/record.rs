@@ -23,8 +23,8 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// [`Error::Shape`] if the environments do not match the buffer's sizes, or the buffer's observations are not f32.
-    /// [`Error::Space`] if the action dtypes differ. [`Error::NotFinite`] if an observation is NaN or infinite. The errors of
-    /// [`RolloutBuffer::check_normalizer`] and [`VectorEnv::reset`].
+    /// [`Error::Space`] if the action dtypes differ. [`Error::NotFinite`] if an observation is NaN or infinite. The
+    /// errors of [`RolloutBuffer::check_normalizer`] and [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -89,9 +89,9 @@ impl RolloutBuffer {
     ///
     /// # Errors
     /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong. [`Error::Space`] if the
-    /// action dtype is wrong. [`Error::Action`] if the environment rejects an action. [`Error::NotFinite`] if a number is NaN or infinite. [`Error::Memory`] if the
-    /// final observations do not fit into memory. The row is not stored after an error. The environments have not been
-    /// stepped, unless they returned the number.
+    /// action dtype is wrong. [`Error::Action`] if the environment rejects an action. [`Error::NotFinite`] if a number
+    /// is NaN or infinite. [`Error::Memory`] if the final observations do not fit into memory. The row is not stored
+    /// after an error. The environments have not been stepped, unless they returned the number.
     pub fn step(
         &mut self,
         t: usize,
