@@ -1,4 +1,4 @@
-//! One environment: the trait a user implements.
+//! Environments: the trait [`Env`] and the types of actions, steps and episodes.
 
 mod action;
 mod episodes;
@@ -8,31 +8,33 @@ pub use episodes::EpisodeLog;
 
 use crate::{Error, Pcg64, Result, Space};
 
-/// What an environment is: its id, spaces and time limit.
+/// Description of an environment: id, spaces and time limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvSpec {
-    /// The name it is known under, such as `CartPole-v1`.
+    /// The id, such as `CartPole-v1`.
     pub id: String,
-    /// The observation space; observations are flattened to f32.
+    /// The observation space. Observations are flattened to f32.
     pub observation: Space,
     /// The action space.
     pub action: Space,
-    /// After how many steps an episode is truncated; `None` for never.
+    /// The number of steps after which an episode is truncated, or `None` for no limit.
     pub max_episode_steps: Option<u32>,
 }
 
-/// What one step gave.
+/// Result of one step of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// The reward, in f64 as Gymnasium's.
+    /// The reward, in f64 as in Gymnasium.
     pub reward: f64,
-    /// The episode reached an end of the task itself.
+    /// True if the episode reached a terminal state of the task.
     pub terminated: bool,
-    /// The environment cut the episode for another reason. The time limit is not the environment's business.
+    /// True if the environment itself truncated the episode.
+    ///
+    /// The time limit is applied by [`crate::VecEnv`].
     pub truncated: bool,
 }
 
-/// Named numbers that change how an environment starts, Gymnasium's `options`.
+/// Named numbers that change the start of an episode: Gymnasium's `options`.
 ///
 /// ```
 /// use rlox_core::ResetOptions;
@@ -44,30 +46,30 @@ pub struct Step {
 pub struct ResetOptions(Vec<(String, f64)>);
 
 impl ResetOptions {
-    /// Options from pairs of name and value.
+    /// Creates options from pairs of name and value.
     pub fn new<S: Into<String>>(options: impl IntoIterator<Item = (S, f64)>) -> Self {
         Self(options.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 
-    /// The value of one option.
+    /// Returns the value of the option `name`, or `None` if the option is not set.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
-    /// All of them, as they were given.
+    /// Returns all options in the order of construction.
     pub fn pairs(&self) -> &[(String, f64)] {
         &self.0
     }
 
-    /// Whether no option is set.
+    /// Returns true if no option is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Checks that every option is one of `known` and not NaN.
+    /// Checks that every option is in `known` and is not NaN.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the option.
+    /// [`Error::Config`] if an option is unknown or NaN; `got` or `expected` contains the option's name.
     pub fn check_known(&self, known: &[&str]) -> Result<()> {
         for (name, value) in &self.0 {
             if !known.contains(&name.as_str()) {
@@ -76,22 +78,22 @@ impl ResetOptions {
                 return Err(Error::config("options", expected, format!("{name:?}"), "remove or rename it"));
             }
             if value.is_nan() {
-                return Err(Error::config("options", format!("a number as {name:?}"), "NaN", "pass a number"));
+                return Err(Error::config("options", format!("a number for option {name:?}"), "NaN", "pass a number"));
             }
         }
         Ok(())
     }
 }
 
-/// One environment. It writes its observation into the caller's slice and allocates nothing.
+/// A single environment that writes observations into the caller's slice.
 ///
-/// Randomness comes only from the generator it is handed, so that a seed decides everything. The vectorised form
-/// ([`crate::VecEnv`]) adds time limit, autoreset, statistics and argument checks.
+/// The only source of randomness is the generator passed to each call, so that a seed determines every episode.
+/// [`crate::VecEnv`] adds the time limit, autoreset, episode statistics and argument checks.
 ///
 /// ```
 /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
 ///
-/// /// Reach 3 by steps of one.
+/// Reaches 3 by adding the actions.
 /// struct Counter { at: f32, spec: EnvSpec }
 ///
 /// impl Env for Counter {
@@ -109,25 +111,31 @@ impl ResetOptions {
 /// }
 /// ```
 pub trait Env: Send {
-    /// `i64` (Discrete), `[i64]` (MultiDiscrete, MultiBinary) or `[f32]` (Box).
+    /// The type of one action: `i64` (Discrete), `[i64]` (MultiDiscrete, MultiBinary) or `[f32]` (Box).
     type Action: Action + ?Sized;
 
-    /// What this environment is.
+    /// Returns the description of the environment.
     fn spec(&self) -> &EnvSpec;
 
-    /// Starts an episode and writes its first observation. Options were accepted by [`Env::check_options`].
+    /// Starts an episode and writes the first observation.
+    ///
+    /// The caller has checked `options` with [`Env::check_options`].
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]);
 
-    /// Takes one step and writes the observation. The action is inside the action space.
+    /// Takes one step and writes the observation.
+    ///
+    /// The caller has checked that `action` is in the action space.
     fn step(&mut self, action: &Self::Action, rng: &mut Pcg64, obs: &mut [f32]) -> Step;
 
-    /// Writes which actions are allowed now, one flag for each action of a Discrete space, the smallest first; by default
-    /// all of them. Policies honour it; what a forbidden action does is the environment's own affair.
+    /// Writes the mask of allowed actions, one flag per action of a Discrete space in ascending order.
+    ///
+    /// By default, all actions are allowed. Policies draw only allowed actions. The environment defines the effect of a
+    /// masked one.
     ///
     /// ```
     /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
     ///
-    /// /// A corridor of three cells: 0 goes left, 1 goes right, and no way leads through the walls.
+    /// A corridor of three cells: 0 moves left, 1 moves right. Moves into a wall are masked.
     /// struct Corridor { at: usize, spec: EnvSpec }
     ///
     /// impl Env for Corridor {
@@ -152,38 +160,53 @@ pub trait Env: Send {
         mask.fill(true);
     }
 
-    /// Whether [`Env::action_mask`] may forbid anything, so that it is asked; by default not. The same for all copies.
+    /// Returns true if [`Env::action_mask`] can mask an action.
+    ///
+    /// The value is equal for all copies of an environment.
     fn has_action_mask(&self) -> bool {
         false
     }
 
-    /// Refuses reset options it does not understand; by default all of them.
+    /// Checks the reset options. By default, no option is accepted.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the option.
+    /// [`Error::Config`] if an option is unknown or has an invalid value.
     fn check_options(&self, options: &ResetOptions) -> Result<()> {
         options.check_known(&[])
     }
 
-    /// What the dynamics remember, for renderers and checkpoints; `None` if it cannot be told.
+    /// Returns the state of the dynamics, or `None` if the state is unavailable.
+    ///
+    /// Renderers and checkpoints use the state.
     fn state(&self) -> Option<Vec<f64>> {
         None
     }
 
-    /// Refuses what [`Env::state`] never gives. Environments that can be restored say here what they cannot take, so
-    /// that all of a batch is looked at before any of it changes; by default nothing is refused.
+    /// Checks a state for [`Env::set_state`] without changing the environment.
+    ///
+    /// By default, every state is accepted.
+    ///
+    /// A restorable environment rejects invalid states here, so that a batch is checked completely before any
+    /// environment changes.
     ///
     /// # Errors
-    /// [`Error::Config`] for numbers that make no sense, [`Error::Shape`] if the length is wrong.
+    /// [`Error::Shape`] if the length is wrong, [`Error::NotFinite`] or [`Error::Config`] if a value is invalid.
     fn check_state(&self, _state: &[f64]) -> Result<()> {
         Ok(())
     }
 
-    /// Puts back what [`Env::state`] gave and [`Env::check_state`] accepted, and writes the observation of that state.
+    /// Restores a state of [`Env::state`] and writes the observation of that state.
+    ///
+    /// The caller has checked `state` with [`Env::check_state`].
     ///
     /// # Errors
-    /// [`Error::Config`] if it cannot be restored, [`Error::Shape`] if the length is wrong.
+    /// [`Error::Config`] if the environment cannot be restored, and the errors of [`Env::check_state`].
     fn set_state(&mut self, _state: &[f64], _obs: &mut [f32]) -> Result<()> {
-        Err(Error::config("state", "an environment that can be restored", self.spec().id.clone(), "reset it instead"))
+        Err(Error::config(
+            "state",
+            "an environment that supports set_state",
+            self.spec().id.clone(),
+            "reset the environment, or implement set_state",
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! The native environments, and the registry that makes them by their ids.
+//! Native environments and the registry that creates them by id.
 
 mod acrobot;
 mod cartpole;
@@ -19,7 +19,7 @@ pub use soa::SoaVecEnv;
 
 use crate::{Error, ResetOptions, Result, check_len};
 
-/// Reads an environment's arguments: every one must be known and finite.
+/// Returns the argument `name` or its default, and checks that all arguments are known and finite.
 fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, default: f64) -> Result<f64> {
     for (key, value) in arguments {
         if !known.contains(&key.as_str()) {
@@ -33,21 +33,21 @@ fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, def
     Ok(arguments.iter().rev().find(|(key, _)| key == name).map_or(default, |(_, value)| *value))
 }
 
-/// Reads an argument that is 0 or 1, by default 0.
+/// Returns an argument that must be 0 or 1. The default is 0.
 fn bool_argument(arguments: &[(String, f64)], known: &[&'static str], name: &'static str) -> Result<bool> {
     match argument(arguments, known, name, 0.0)? {
         0.0 => Ok(false),
         1.0 => Ok(true),
-        other => Err(Error::config(name, "0 or 1", other.to_string(), "pass one of them")),
+        other => Err(Error::config(name, "0 or 1", other.to_string(), "pass 0 for false or 1 for true")),
     }
 }
 
-/// The options `low` and `high`, between which the starting state is drawn.
+/// Returns the reset options `low` and `high`, the bounds of the starting state.
 fn bounds(options: &ResetOptions, default: (f64, f64)) -> (f64, f64) {
     (options.get("low").unwrap_or(default.0), options.get("high").unwrap_or(default.1))
 }
 
-/// Refuses all options but a `low` and a `high` that have numbers between them which f32 observations can hold.
+/// Checks the reset options: only `low` and `high`, ordered and finite in f32.
 fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
     options.check_known(&["low", "high"])?;
     let (low, high) = bounds(options, default);
@@ -55,23 +55,23 @@ fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
     if -limit <= low && low <= high && high <= limit {
         return Ok(());
     }
-    let hint = "swap or correct them";
+    let hint = "pass low <= high within the range of f32";
     Err(Error::config("options", "low <= high, both finite in f32", format!("low {low}, high {high}"), hint))
 }
 
-/// Refuses states of another length, or with numbers that f32 observations cannot hold.
+/// Checks the length of a state, and that f32 observations can represent its numbers.
 fn check_state(state: &[f64], len: usize) -> Result<()> {
     check_len("state", state.len(), len)?;
     let limit = f64::from(f32::MAX);
     let Some(index) = state.iter().position(|x| !(-limit..=limit).contains(x)) else { return Ok(()) };
     let make = if state[index].is_finite() { Error::config } else { Error::not_finite };
-    let hint = "pass what the environment gave as its state";
+    let hint = "pass a state of Env::state";
     Err(make("state", "numbers finite in f32", state[index].to_string(), hint).at_index(index))
 }
 
-/// Refuses a mark, the state's last number, that is neither 0 nor 1.
+/// Checks that the last number of a state is 0 or 1.
 fn check_flag(state: &[f64]) -> Result<()> {
     let Some(mark) = state.last().filter(|mark| **mark != 0.0 && **mark != 1.0) else { return Ok(()) };
-    let hint = "pass what the environment gave as its state";
+    let hint = "pass a state of Env::state";
     Err(Error::config("state", "0 or 1 as its last number", mark.to_string(), hint).at_index(state.len() - 1))
 }

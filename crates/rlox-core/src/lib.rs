@@ -1,7 +1,7 @@
 //! The data plane of rlox: vectorised environments, rollout buffers and advantage kernels.
 //!
-//! No Python and no tensor framework in here. Environments write into slices of the caller, kernels are free functions
-//! on slices, and the loops allocate nothing once they run.
+//! The crate depends neither on Python nor on a tensor framework. Environments write into the caller's slices. Kernels
+//! are free functions on slices. After the first pass, the loops do not allocate.
 //!
 //! ```
 //! use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};

@@ -1,4 +1,4 @@
-//! Running statistics, and the normalisation of observations and rewards by them.
+//! Running statistics, and normalisation of observations and rewards.
 
 use std::ops::Range;
 
@@ -6,15 +6,16 @@ use crate::alloc::{check_available, zeroed};
 use crate::interrupt::InterruptCheck;
 use crate::{Error, Result, check_len};
 
-/// What the count starts from, so that the first batch all but decides the statistics (as Gymnasium's does).
+/// Initial count, so small that the first batch determines the statistics (as in Gymnasium).
 const FIRST_COUNT: f64 = 1e-4;
-/// How many columns are normalised at a time.
+/// Number of columns that are normalised together.
 const COLUMN_BLOCK: usize = 64;
 
-/// Mean and variance of each column of a stream of rows, in f64.
+/// Running mean and variance of each column of a stream of rows, in f64.
 ///
 /// Batches are merged by Chan, Golub and `LeVeque` (1979), "Updating formulae and a pairwise algorithm for computing
-/// sample variances", so that any split of the stream gives the same numbers. The variance is the population's.
+/// sample variances". The result does not depend on the split into batches, up to rounding. The variance is the
+/// population variance.
 ///
 /// ```
 /// let mut statistics = rlox_core::RunningMeanStd::new(1);
@@ -33,7 +34,7 @@ pub struct RunningMeanStd {
 }
 
 impl RunningMeanStd {
-    /// Statistics of rows with `dim` columns: mean 0, variance 1, count 1e-4.
+    /// Creates statistics of rows with `dim` columns: mean 0, variance 1, count 1e-4.
     pub fn new(dim: usize) -> Self {
         Self {
             mean: vec![0.0; dim],
@@ -44,17 +45,17 @@ impl RunningMeanStd {
         }
     }
 
-    /// As [`RunningMeanStd::new`], where `dim` may be too large.
+    /// Creates statistics as [`RunningMeanStd::new`] does, with a check of `dim`.
     ///
     /// # Errors
-    /// [`Error::Config`] for 0 columns, [`Error::Memory`] for more than fit into memory; both name `shape`.
+    /// [`Error::Config`] if `dim` is 0, [`Error::Memory`] if the columns do not fit into memory. Both name `shape`.
     pub fn try_new(dim: usize) -> Result<Self> {
         Self::with_shape("shape", dim)
     }
 
     fn with_shape(argument: &'static str, dim: usize) -> Result<Self> {
         if dim == 0 {
-            return Err(Error::config(argument, "at least one number", "none", "pass the shape of a row"));
+            return Err(Error::config(argument, "at least one column", "none", "pass the shape of one row"));
         }
         check_available(argument, dim, 4 * size_of::<f64>())?;
         let column = || zeroed(argument, dim);
@@ -63,50 +64,52 @@ impl RunningMeanStd {
         Ok(Self { mean, var, count: FIRST_COUNT, batch_mean, batch_var })
     }
 
-    /// Statistics known from elsewhere.
+    /// Creates statistics from recorded values.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the lengths differ, [`Error::Config`] for numbers that no stream has, [`Error::Memory`] if
-    /// they do not fit into memory twice.
+    /// [`Error::Shape`] if the lengths differ. [`Error::NotFinite`] if a mean is NaN or infinite. [`Error::Config`] if
+    /// a variance is negative or not finite, or the count is below 1e-4 or not finite. [`Error::Memory`] if the
+    /// workspace of the same size does not fit into memory.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
         let invalid = |name, expected: &str, got: f64| {
-            Err(Error::config(name, expected, got.to_string(), "pass what a RunningMeanStd gave"))
+            Err(Error::config(name, expected, got.to_string(), "pass the values of a RunningMeanStd"))
         };
         if let Some(got) = mean.iter().find(|mean| !mean.is_finite()) {
-            let hint = "pass what a RunningMeanStd gave";
+            let hint = "pass the values of a RunningMeanStd";
             return Err(Error::not_finite("mean", "finite numbers", got.to_string(), hint));
         }
         if let Some(got) = var.iter().find(|var| !var.is_finite() || **var < 0.0) {
-            return invalid("var", "finite numbers that are not negative", *got);
+            return invalid("var", "finite numbers >= 0", *got);
         }
         if !count.is_finite() || count < FIRST_COUNT {
-            return invalid("count", "a finite number of at least 1e-4", count);
+            return invalid("count", "a finite number >= 1e-4", count);
         }
         let (batch_mean, batch_var) = (zeroed("mean", mean.len())?, zeroed("var", mean.len())?);
         Ok(Self { mean, var, count, batch_mean, batch_var })
     }
 
-    /// The mean of each column.
+    /// Returns the mean of each column.
     pub fn mean(&self) -> &[f64] {
         &self.mean
     }
 
-    /// The variance of each column.
+    /// Returns the variance of each column.
     pub fn var(&self) -> &[f64] {
         &self.var
     }
 
-    /// How many rows were taken in, plus the 1e-4 it started from.
+    /// Returns the number of rows so far, plus the initial 1e-4.
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// Takes in rows, `[K, dim]`.
+    /// Updates the statistics with a batch of rows, `[K, dim]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the length is no multiple of the number of columns, [`Error::Space`] for a number that is
-    /// not finite, with its row, [`Error::Interrupted`] as [`crate::set_interrupt_check`] says. Nothing has changed then.
+    /// [`Error::Shape`] if the length is not a multiple of the number of columns. [`Error::NotFinite`] if a number is
+    /// NaN or infinite, with row and column. [`Error::Space`] if the square of a number overflows.
+    /// [`Error::Interrupted`] if the interrupt check requests it. The statistics are unchanged after an error.
     pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
         let dim = self.mean.len();
         if dim == 0 || !rows.len().is_multiple_of(dim) {
@@ -120,7 +123,7 @@ impl RunningMeanStd {
             }
             if let Some(index) = chunk.iter().position(|x| !(*x).into().is_finite()) {
                 let (x, index) = (chunk[index].into(), i * InterruptCheck::POLL_ELEMENTS + index);
-                let error = Error::not_finite("rows", "finite numbers", x.to_string(), "find out where it comes from");
+                let error = Error::not_finite("rows", "finite numbers", x.to_string(), "check the source of the rows");
                 return Err(error.at_row(index / dim).at_column(index % dim));
             }
         }
@@ -146,18 +149,18 @@ impl RunningMeanStd {
         change(var, &mut interrupt, |sum| sum / count)?;
         if var.iter().any(|var| !var.is_finite()) {
             let expected = "numbers whose squares are finite";
-            return Err(Error::space("rows", expected, "larger ones", "scale them down first"));
+            return Err(Error::space("rows", expected, "larger numbers", "scale the rows down"));
         }
         self.merge_batch(count, &mut interrupt)
     }
 
-    /// Takes in what another stream's statistics have seen.
+    /// Merges the statistics of another stream.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the numbers of columns differ.
+    /// [`Error::Shape`] if the numbers of columns differ. [`Error::Interrupted`] if the interrupt check requests it.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_len("other", other.mean.len(), self.mean.len())?;
-        // The other started from mean 0, variance 1 and a count that stands for no row: take that out of it first.
+        // Remove the initial values of `other` (mean 0, variance 1, count 1e-4), which stand for no row.
         let (count, mut interrupt) = (other.count - FIRST_COUNT, InterruptCheck::default());
         if count <= 0.0 {
             return Ok(());
@@ -171,7 +174,9 @@ impl RunningMeanStd {
         self.merge_batch(count, &mut interrupt)
     }
 
-    /// Takes in the batch: aside, so that nothing has changed where it is interrupted.
+    /// Merges the batch statistics.
+    ///
+    /// They are computed in the workspace, so that an interrupt changes nothing.
     fn merge_batch(&mut self, count: f64, interrupt: &mut InterruptCheck) -> Result<()> {
         merge((&self.mean, &self.var, self.count), (&mut self.batch_mean, &mut self.batch_var, count), interrupt)?;
         std::mem::swap(&mut self.mean, &mut self.batch_mean);
@@ -180,17 +185,19 @@ impl RunningMeanStd {
         Ok(())
     }
 
-    /// Subtracts the mean, divides by the standard deviation and clips, in place; the statistics stay.
+    /// Subtracts the mean, divides by the standard deviation and clips, in place.
+    ///
+    /// `epsilon` is added to the variance. `clip` bounds the magnitude of the result. The statistics are unchanged.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the length is no multiple of the number of columns.
+    /// [`Error::Shape`] if the length is not a multiple of the number of columns.
     pub fn normalize(&self, rows: &mut [f32], clip: f64, epsilon: f64) -> Result<()> {
         let dim = self.mean.len();
         if dim == 0 || !rows.len().is_multiple_of(dim) {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        // Blocks of columns, so that their deviations are computed once for all rows and need no memory.
+        // Blocks of columns: each standard deviation is computed once for all rows, without an allocation.
         let mut deviations = [0.0; COLUMN_BLOCK];
         for from in (0..dim).step_by(COLUMN_BLOCK) {
             let (mean, var) = (&self.mean[from..], &self.var[from..]);
@@ -207,20 +214,20 @@ impl RunningMeanStd {
     }
 }
 
-/// What a [`Normalizer`] does.
+/// Settings of a [`Normalizer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormalizerOptions {
-    /// Normalise observations.
+    /// True to normalise observations.
     pub obs: bool,
-    /// Normalise rewards.
+    /// True to normalise rewards.
     pub reward: bool,
-    /// The discount of the running return whose variance scales the rewards, in [0, 1].
+    /// The discount of the running return, whose standard deviation scales the rewards, in [0, 1].
     pub gamma: f64,
-    /// Normalised observations stay within this distance of 0.
+    /// The largest magnitude of a normalised observation.
     pub clip_obs: f64,
-    /// Normalised rewards stay within this distance of 0.
+    /// The largest magnitude of a normalised reward.
     pub clip_reward: f64,
-    /// Added to the variance.
+    /// Number added to the variance before its square root is taken.
     pub epsilon: f64,
 }
 
@@ -233,19 +240,26 @@ impl Default for NormalizerOptions {
 impl NormalizerOptions {
     fn validate(&self) -> Result<()> {
         if !(0.0..=1.0).contains(&self.gamma) {
-            return Err(Error::config("gamma", "a number in [0, 1]", self.gamma.to_string(), "correct it"));
+            return Err(Error::config(
+                "gamma",
+                "a number in [0, 1]",
+                self.gamma.to_string(),
+                "pass a number in [0, 1]",
+            ));
         }
         for (name, value) in [("clip_obs", self.clip_obs), ("clip_reward", self.clip_reward), ("epsilon", self.epsilon)]
         {
             if value.is_nan() || value <= 0.0 {
-                return Err(Error::config(name, "a positive number", value.to_string(), "correct it"));
+                return Err(Error::config(name, "a positive number", value.to_string(), "pass a positive number"));
             }
         }
         Ok(())
     }
 }
 
-/// Normalises observations by their running mean and deviation, and rewards by the deviation of the running
+/// Normalizer of observations and rewards with running statistics.
+///
+/// Observations are normalised by their mean and standard deviation, rewards by the standard deviation of the
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
 ///
 /// ```
@@ -267,10 +281,10 @@ pub struct Normalizer {
 }
 
 impl Normalizer {
-    /// A normaliser for `num_envs` environments with observations of `obs_dim` numbers.
+    /// Creates a normalizer for `num_envs` environments with observations of `obs_dim` numbers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a size of 0 or an option out of range.
+    /// [`Error::Config`] if a size is 0 or an option is out of range, [`Error::Memory`] if memory is insufficient.
     pub fn new(num_envs: usize, obs_dim: usize, options: NormalizerOptions) -> Result<Self> {
         options.validate()?;
         for (name, value) in [("num_envs", num_envs), ("obs_shape", obs_dim)] {
@@ -283,56 +297,60 @@ impl Normalizer {
         Ok(Self { options, obs, reward, returns })
     }
 
-    /// What it does.
+    /// Returns the settings.
     pub fn options(&self) -> &NormalizerOptions {
         &self.options
     }
 
-    /// The statistics of the observations.
+    /// Returns the statistics of the observations.
     pub fn obs(&self) -> &RunningMeanStd {
         &self.obs
     }
 
-    /// The statistics of the running discounted returns, one column.
+    /// Returns the statistics of the running discounted returns, which have one column.
     pub fn reward(&self) -> &RunningMeanStd {
         &self.reward
     }
 
-    /// The running discounted return of each environment.
+    /// Returns the running discounted return of each environment, `[N]`.
     pub fn returns(&self) -> &[f64] {
         &self.returns
     }
 
-    /// Puts statistics back.
+    /// Restores recorded statistics.
     ///
     /// # Errors
-    /// [`Error::Shape`] if they are of other sizes, [`Error::Config`] for returns that are not finite. Nothing has
-    /// changed then.
+    /// [`Error::Shape`] if a size is wrong, [`Error::NotFinite`] if a return is NaN or infinite. Nothing has changed
+    /// after an error.
     pub fn restore(&mut self, obs: RunningMeanStd, reward: RunningMeanStd, returns: &[f64]) -> Result<()> {
         check_len("obs_mean", obs.mean.len(), self.obs.mean.len())?;
         check_len("return_mean", reward.mean.len(), 1)?;
         check_len("returns", returns.len(), self.returns.len())?;
         if let Some(env) = returns.iter().position(|sum| !sum.is_finite()) {
             let got = returns[env].to_string();
-            return Err(Error::not_finite("returns", "finite numbers", got, "pass what a Normalizer gave").at_env(env));
+            return Err(
+                Error::not_finite("returns", "finite numbers", got, "pass the returns of a Normalizer").at_env(env)
+            );
         }
         self.returns.copy_from_slice(returns);
         (self.obs, self.reward) = (obs, reward);
         Ok(())
     }
 
-    /// Takes observations, `[K, d]`, into the statistics.
+    /// Updates the statistics with observations, `[K, d]`, if observations are normalised.
     ///
     /// # Errors
-    /// Those of [`RunningMeanStd::update`].
+    /// The errors of [`RunningMeanStd::update`].
     pub fn update_obs(&mut self, rows: &[f32]) -> Result<()> {
         if self.options.obs { self.obs.update(rows) } else { Ok(()) }
     }
 
-    /// Normalises observations in place; the statistics stay as they are.
+    /// Normalises observations, `[K, d]`, in place, if observations are normalised.
+    ///
+    /// The statistics are unchanged.
     ///
     /// # Errors
-    /// Those of [`RunningMeanStd::normalize`].
+    /// The errors of [`RunningMeanStd::normalize`].
     pub fn normalize_obs(&self, rows: &mut [f32]) -> Result<()> {
         if !self.options.obs {
             return Ok(());
@@ -340,16 +358,16 @@ impl Normalizer {
         self.obs.normalize(rows, self.options.clip_obs, self.options.epsilon)
     }
 
-    /// Forgets the running returns, as new episodes start everywhere.
+    /// Sets the running returns to 0, for new episodes in all environments.
     pub fn reset_returns(&mut self) {
         self.returns.fill(0.0);
     }
 
-    /// Checks that one step's rewards, `[N]`, can be taken in.
+    /// Checks that one step's rewards, `[N]`, can be used for an update.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a wrong length, [`Error::Space`] for a reward that is not finite or makes the square of the
-    /// running return infinite, with its environment.
+    /// [`Error::Shape`] if the length is wrong. [`Error::NotFinite`] if a reward is NaN or infinite, or if the square
+    /// of the running return overflows, with the environment index.
     pub fn check_rewards(&self, rewards: &[f64]) -> Result<()> {
         if !self.options.reward {
             return Ok(());
@@ -358,21 +376,23 @@ impl Normalizer {
         let sums = self.returns.iter().zip(rewards).map(|(sum, reward)| sum * self.options.gamma + reward);
         let Some(env) = sums.into_iter().position(|sum| !(sum * sum).is_finite()) else { return Ok(()) };
         let (expected, got) = ("numbers whose squares are finite", rewards[env].to_string());
-        Err(Error::not_finite("rewards", expected, got, "find out where it comes from").at_env(env))
+        Err(Error::not_finite("rewards", expected, got, "check the reward of the environment").at_env(env))
     }
 
-    /// Takes one step's rewards, `[N]`, into the statistics and normalises them in place.
+    /// Updates the statistics with one step's rewards, `[N]`, and normalises the rewards in place.
     ///
     /// # Errors
-    /// [`Error::Shape`] for wrong lengths, [`Error::Space`] for a reward that is not finite, with its environment.
+    /// [`Error::Shape`] if a length is wrong, and the errors of [`Normalizer::check_rewards`].
     pub fn step_rewards(&mut self, rewards: &mut [f64], terminated: &[bool], truncated: &[bool]) -> Result<()> {
         self.step_rewards_where(None, rewards, terminated, truncated)
     }
 
-    /// As [`Normalizer::step_rewards`], where only the environments in `valid`, `[N]`, made a step; `None`: all did.
+    /// Updates and normalises as [`Normalizer::step_rewards`] does, for a part of the environments.
+    ///
+    /// Only environments with `valid`, `[N]`, true update the statistics. `None` means all environments.
     ///
     /// # Errors
-    /// Those of [`Normalizer::step_rewards`].
+    /// The errors of [`Normalizer::step_rewards`].
     pub fn step_rewards_where(
         &mut self,
         valid: Option<&[bool]>,
@@ -415,10 +435,10 @@ impl Normalizer {
     }
 }
 
-// Loops over rows and columns of statistics. Long ones check for an interruption from time to time; the few rows of a step
-// do not, as a check costs as much as they do.
+// Loops over rows and columns of statistics. Only long loops poll for interrupts, since a poll takes as long as the few
+// rows of one step.
 
-/// Calls `add` with each row, or with parts of long ones, and the columns that they are of.
+/// Calls `add` with each row, or with pieces of long rows, and the range of columns.
 fn sweep<T>(
     rows: &[T],
     dim: usize,
@@ -441,7 +461,7 @@ fn sweep<T>(
     Ok(())
 }
 
-/// Puts what is made of each number in its place.
+/// Replaces each number `x` by `make(x)`.
 fn change(column: &mut [f64], interrupt: &mut InterruptCheck, make: impl Fn(f64) -> f64) -> Result<()> {
     for (i, chunk) in column.chunks_mut(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
@@ -454,7 +474,7 @@ fn change(column: &mut [f64], interrupt: &mut InterruptCheck, make: impl Fn(f64)
     Ok(())
 }
 
-/// Chan et al.'s update of (mean, variance, count) by a batch's, put in the batch's place.
+/// Merges a batch into (mean, variance, count) by Chan et al.'s update. Writes the result to the batch.
 fn merge(
     (mean, var, count): (&[f64], &[f64], f64),
     (batch_mean, batch_var, batch_count): (&mut [f64], &mut [f64], f64),

@@ -1,8 +1,9 @@
-//! Environments of other libraries: a crate of one's own, compiled by itself, steps them inside the extension module.
+//! Plugins: environments of a separately compiled crate, stepped inside the extension module.
 //!
-//! Two libraries that were compiled apart share neither the layout of Rust's types nor an allocator. What crosses the
-//! border between them is therefore C: slices, numbers, and functions with C's calling convention. No panic crosses it.
-#![expect(unsafe_code, reason = "the border between two libraries is C, which holds nothing that the compiler checks")]
+//! Two separately compiled libraries share neither the layout of Rust types nor an allocator. The interface between
+//! them is therefore C: slices, numbers, and functions with the C calling convention. Panics do not cross the
+//! interface.
+#![expect(unsafe_code, reason = "the interface between two libraries is C, which the compiler cannot check")]
 
 mod abi;
 mod codec;
@@ -18,9 +19,9 @@ use crate::{Result, VectorEnv};
 use abi::{Call, EnvHandle, FreeFn, MakeFn};
 use host::Hosted;
 
-/// What makes the environments of a library, for a program that was compiled apart from it.
+/// Constructor of a library's environments, for a program that was compiled separately.
 ///
-/// A Python extension module gives it to rlox as a capsule of the name [`EnvPlugin::NAME`]:
+/// A Python extension module passes the plugin to rlox as a capsule with the name [`EnvPlugin::NAME`]:
 ///
 /// ```text
 /// let plugin = EnvPlugin::new(|options| options.build_vec_env(MyEnv::new()));
@@ -49,9 +50,9 @@ pub struct EnvPlugin {
     free: FreeFn,
 }
 
-// SAFETY: the context is a closure that is `Send` and `Sync`, see `EnvPlugin::new`, and is only read until it is freed.
+// SAFETY: the context is a `Send` and `Sync` closure, see `EnvPlugin::new`, and is only read until it is freed.
 unsafe impl Send for EnvPlugin {}
-// SAFETY: as above.
+// SAFETY: see the `Send` implementation.
 unsafe impl Sync for EnvPlugin {}
 
 impl std::fmt::Debug for EnvPlugin {
@@ -61,14 +62,17 @@ impl std::fmt::Debug for EnvPlugin {
 }
 
 impl EnvPlugin {
-    /// The name of the capsule that holds one. It changes with what crosses the border, so that libraries which were
-    /// compiled against another one are refused.
+    /// Name of the capsule that holds a plugin.
+    ///
+    /// The name changes with the interface, so that libraries compiled for another interface are rejected.
     pub const NAME: &'static CStr = c"rlox.EnvPlugin.2";
 
-    /// Environments that `make` makes: usually [`MakeOptions::build_vec_env`] an [`crate::Env`], or any [`VectorEnv`] that
-    /// keeps to the options. Errors and panics of `make` and of its environments become errors of the caller's.
+    /// Creates a plugin from the function `make`, which creates the environments.
     ///
-    /// The library's own `rlox-core` has threads of its own, and nobody asks it to stop: its long calls do not hear of
+    /// `make` usually calls [`MakeOptions::build_vec_env`] with an [`crate::Env`]. It may return any [`VectorEnv`] that
+    /// follows the options. The caller receives errors and panics of `make` and of the environments as errors.
+    ///
+    /// The library links its own copy of `rlox-core`, which has its own threads. Its long calls do not run the check of
     /// [`crate::set_interrupt_check`].
     pub fn new<F>(make: F) -> Self
     where
@@ -78,17 +82,18 @@ impl EnvPlugin {
         Self { context, make: exports::make::<F>, free: exports::free::<F> }
     }
 
-    /// Makes environments. They may outlive `self`, but not the library that they are from.
+    /// Creates environments. They may outlive the plugin, but not the library.
     ///
     /// # Errors
-    /// Those of the library's own function; [`crate::Error::Backend`] if it panics, [`crate::Error::Config`] if what it
-    /// made is not what was asked for, [`crate::Error::Space`] if its spaces make no sense.
+    /// The errors of the library's function. [`crate::Error::Backend`] if the function panics. [`crate::Error::Config`]
+    /// if the number of environments or the autoreset mode differs from the options. [`crate::Error::Space`] if a space
+    /// is invalid.
     pub fn make(&self, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
         let (words, mut handle) = (codec::encode_options(options), MaybeUninit::<EnvHandle>::uninit());
         let mut call = Call { words: words.as_slice().into(), ..Call::default() };
-        // SAFETY: context and function belong together, and the pointers are valid.
+        // SAFETY: the context belongs to the function, and the pointers are valid during the call.
         abi::request(|reply| unsafe { (self.make)(self.context, &raw mut call, reply, handle.as_mut_ptr()) })?;
-        // SAFETY: written, as the call has succeeded.
+        // SAFETY: the call has succeeded, so the handle is initialised.
         let handle = unsafe { handle.assume_init() };
         Ok(Box::new(Hosted::new(handle, options)?))
     }
@@ -96,7 +101,7 @@ impl EnvPlugin {
 
 impl Drop for EnvPlugin {
     fn drop(&mut self) {
-        // SAFETY: nobody can use the context any more.
+        // SAFETY: the context is owned by `self` and not used afterwards.
         unsafe { (self.free)(self.context) }
     }
 }

@@ -1,24 +1,24 @@
-//! Policies: they choose the actions of a rollout that is collected in Rust.
+//! Policies: the trait [`Policy`] of collection in Rust, and [`RandomPolicy`].
 
 use crate::{ActionsMut, Error, Pcg64, Result, Space, check_len};
 
-/// What a policy says about a batch of observations.
+/// Output slices of a policy for a batch of observations.
 #[derive(Debug)]
 pub struct PolicyOut<'a> {
     /// The actions, `[N, a]`.
     pub actions: ActionsMut<'a>,
-    /// Their log-probabilities, `[N]`.
+    /// The log-probabilities of the actions, `[N]`.
     pub log_probs: &'a mut [f32],
     /// The values of the observations, `[N]`.
     pub values: &'a mut [f32],
 }
 
-/// Chooses actions for a batch of observations and values them.
+/// A policy with a value function, evaluated on batches of observations.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, Result};
 ///
-/// /// Always 0.
+/// Always chooses action 0.
 /// struct Still;
 ///
 /// impl Policy for Still {
@@ -42,22 +42,24 @@ pub struct PolicyOut<'a> {
 /// }
 /// ```
 pub trait Policy {
-    /// Actions, log-probabilities and values of `obs`, `[N, d]`, in one call. Row i draws only from `rngs[i]`, so
-    /// that results do not depend on how the batch is cut. `masks`, `[N, n]`, are of environments that have them
-    /// ([`crate::Env::action_mask`]): actions where they are false are not to be chosen.
+    /// Writes actions, log-probabilities and values of `obs`, `[N, d]`, in one call.
+    ///
+    /// Row `i` draws only from `rngs[i]`, so that results do not depend on the batching. `masks`, `[N, n]`, is present
+    /// if the environments mask actions ([`crate::Env::action_mask`]). The policy must not choose an action whose mask
+    /// is false.
     ///
     /// # Errors
-    /// Whatever the policy cannot do, before it wrote anything that counts.
+    /// An error of the policy. The contents of `out` are unspecified then.
     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
-    /// The values of `obs`, `[K, d]`, for any K.
+    /// Writes the values of `obs`, `[K, d]`, for any K.
     ///
     /// # Errors
-    /// Whatever the policy cannot do.
+    /// An error of the policy. The contents of `values` are unspecified then.
     fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
 }
 
-/// Draws actions uniformly from a space, from those that are allowed where there are masks; every value is 0.
+/// Policy that draws uniformly from an action space, restricted to allowed actions. Every value is 0.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, RandomPolicy, Space};
@@ -87,10 +89,10 @@ enum Limits {
 }
 
 impl RandomPolicy {
-    /// A policy for `space`. Infinite bounds are cut to `[-1, 1]` around 0, where there is no uniform distribution.
+    /// Creates a policy for `space`. A Box component with an infinite bound is drawn from `[-1, 1)`.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space makes no sense.
+    /// [`Error::Space`] if the space is invalid.
     pub fn new(space: &Space) -> Result<Self> {
         space.validate("action space")?;
         let limits = match space {
@@ -137,7 +139,12 @@ impl Policy for RandomPolicy {
             }
             (limits, _) => {
                 let expected = if matches!(limits, Limits::Counts(_)) { "integer actions" } else { "f32 actions" };
-                return Err(Error::space("actions", expected, "the other kind", "match the policy to the buffer"));
+                return Err(Error::space(
+                    "actions",
+                    expected,
+                    "actions of the other type",
+                    "use a policy for the action space of the buffer",
+                ));
             }
         }
         out.log_probs.fill(self.log_prob);
@@ -150,18 +157,18 @@ impl Policy for RandomPolicy {
     }
 }
 
-/// Draws uniformly from the actions that are allowed.
+/// Draws uniformly from the allowed actions of each row.
 fn act_masked(masks: &[bool], counts: &[i64], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
     let (ActionsMut::Discrete(actions), [n]) = (out.actions, counts) else {
         let got = format!("{} components", counts.len());
-        return Err(Error::space("masks", "one Discrete action an environment", got, "call it without masks"));
+        return Err(Error::space("masks", "one Discrete action per environment", got, "call act without masks"));
     };
     check_len("masks", masks.len(), usize::try_from(*n).unwrap_or(usize::MAX).saturating_mul(actions.len()))?;
     let rows = masks.chunks_exact(masks.len() / actions.len().max(1));
     let allowed = |mask: &[bool]| mask.iter().filter(|allowed| **allowed).count();
     if let Some(env) = rows.clone().position(|mask| allowed(mask) == 0) {
-        let hint = "end the episode where nothing is left";
-        return Err(Error::action("masks", "an action that is allowed", "none", hint).at_env(env));
+        let hint = "terminate the episode if no action is allowed";
+        return Err(Error::action("masks", "at least one allowed action", "none", hint).at_env(env));
     }
     let outputs = actions.iter_mut().zip(out.log_probs.iter_mut());
     for ((mask, rng), (action, log_prob)) in rows.zip(rngs).zip(outputs) {

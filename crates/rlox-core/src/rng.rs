@@ -1,9 +1,9 @@
-//! Random streams bit-equal to NumPy's: [`SeedSequence`] and [`Pcg64`].
+//! Random number generation bit-equal to NumPy's: [`SeedSequence`] and [`Pcg64`].
 //!
-//! Gymnasium seeds environments through `numpy.random.SeedSequence` and `numpy.random.PCG64`, so the same seed gives
-//! the same episode here. The generator is PCG XSL RR 128/64 of O'Neill 2014, "PCG: A Family of Simple Fast
-//! Space-Efficient Statistically Good Algorithms for Random Number Generation" (HMC-CS-2014-0905); the seeding is her
-//! `seed_seq` alternative (2015) as NumPy has it.
+//! Gymnasium seeds environments through `numpy.random.SeedSequence` and `numpy.random.PCG64`, so equal seeds produce
+//! equal episodes. The generator is PCG XSL RR 128/64 of O'Neill 2014, "PCG: A Family of Simple Fast Space-Efficient
+//! Statistically Good Algorithms for Random Number Generation" (HMC-CS-2014-0905). The seeding is NumPy's version of
+//! O'Neill's `seed_seq` alternative (2015).
 
 mod seed_sequence;
 mod state;
@@ -18,9 +18,10 @@ use rand_core::{TryRng, utils};
 use crate::InterruptCheck;
 use seed_sequence::{POOL, absorb, generate_u64, stir};
 
-/// `numpy.random.Generator(PCG64)`, bit for bit, for the draws that environments make.
+/// Random number generator equal to `numpy.random.Generator(PCG64)`, bit for bit.
 ///
-/// The traits of `rand_core` are implemented too, so every distribution of the `rand` family works on it.
+/// The type provides the draws that environments use. The traits of `rand_core` are implemented, so that the
+/// distributions of the `rand` family are available too.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -34,21 +35,24 @@ use seed_sequence::{POOL, absorb, generate_u64, stir};
 pub struct Pcg64(Pcg64State);
 
 impl Pcg64 {
-    /// The generator of an integer seed, as Gymnasium's `np_random(seed)` and `np.random.default_rng(seed)`.
+    /// Creates the generator of an integer seed: `np.random.default_rng(seed)`.
+    ///
+    /// Gymnasium's `np_random(seed)` returns the same generator.
     pub fn seed_from(seed: u128) -> Self {
         Self::from_seed_sequence(&SeedSequence::new(seed))
     }
 
-    /// The generator of a seed sequence, `np.random.PCG64(sequence)`.
+    /// Creates the generator of a seed sequence: `np.random.PCG64(sequence)`.
     pub fn from_seed_sequence(sequence: &SeedSequence) -> Self {
         Self::from_pool(sequence.pool)
     }
 
-    /// The generator of an integer seed of any size, given as its 32-bit words, the lowest first: that of
-    /// [`SeedSequence::from_state_array`] without a copy of the words.
+    /// Creates the generator of an integer seed of any size, given as 32-bit words, lowest first.
+    ///
+    /// The result equals that of [`SeedSequence::from_entropy`], without a copy of the words.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] where a seed is so long that there is time for it.
+    /// [`crate::Error::Interrupted`] if the interrupt check requests it between two chunks of a long seed.
     ///
     /// ```
     /// use rlox_core::{Pcg64, InterruptCheck};
@@ -70,7 +74,7 @@ impl Pcg64 {
         Ok(Self::from_pool(pool))
     }
 
-    /// The generator of a mixed pool of entropy.
+    /// Creates the generator of a mixed entropy pool.
     fn from_pool(pool: [u32; POOL]) -> Self {
         let mut seed = [0; 4];
         generate_u64(pool, &mut seed);
@@ -87,7 +91,7 @@ impl Pcg64 {
         self.0.state = self.0.state.wrapping_mul(MULTIPLIER).wrapping_add(self.0.inc);
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.advance();
@@ -95,7 +99,7 @@ impl Pcg64 {
         ((state >> 64) as u64 ^ state as u64).rotate_right((state >> 122) as u32)
     }
 
-    /// The next 32 bits: the low half of a 64-bit draw, then its high half, as NumPy buffers them.
+    /// Returns the next 32 random bits: the low half of a 64-bit draw, then the buffered high half.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.0.has_uint32 {
@@ -108,39 +112,42 @@ impl Pcg64 {
         next as u32
     }
 
-    /// A number in [0, 1) on a grid of 2^-53, `Generator.random()`.
+    /// Returns a number in [0, 1), a multiple of 2^-53: `Generator.random()`.
     #[inline]
     pub fn random(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0)
     }
 
-    /// A number in [low, high), `Generator.uniform(low, high)`. Where the difference overflows the result is not
-    /// finite.
+    /// Returns a number in [low, high): `Generator.uniform(low, high)`.
+    ///
+    /// The result is not finite if `high - low` overflows.
     #[inline]
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.random()
     }
 
-    /// An integer in [low, high), `Generator.integers(low, high)`.
+    /// Returns an integer in [low, high): `Generator.integers(low, high)`.
     ///
     /// # Panics
-    /// If `low >= high`, since there is no such integer.
+    /// Panics if `low >= high`.
     #[inline]
     pub fn integers(&mut self, low: i64, high: i64) -> i64 {
         assert!(low < high, "integers: expected low < high, got low = {low} and high = {high}");
         self.integers_inclusive(low, high - 1)
     }
 
-    /// An integer in [low, high], `Generator.integers(low, high, endpoint=True)`: all of i64 if asked.
+    /// Returns an integer in [low, high]: `Generator.integers(low, high, endpoint=True)`.
+    ///
+    /// The range may be the whole of i64.
     ///
     /// ```
     /// let mut rng = rlox_core::Pcg64::seed_from(1);
-    /// assert_eq!(rng.integers_inclusive(5, 5), 5); // one choice draws nothing
+    /// assert_eq!(rng.integers_inclusive(5, 5), 5); // a single choice consumes no random bits
     /// let _any = rng.integers_inclusive(i64::MIN, i64::MAX);
     /// ```
     ///
     /// # Panics
-    /// If `low > high`.
+    /// Panics if `low > high`.
     #[inline]
     pub fn integers_inclusive(&mut self, low: i64, high: i64) -> i64 {
         assert!(low <= high, "integers_inclusive: expected low <= high, got low = {low} and high = {high}");
@@ -148,7 +155,9 @@ impl Pcg64 {
         low.wrapping_add(self.at_most(range) as i64)
     }
 
-    /// A number in [0, range] without bias: Lemire's method (2019, arXiv:1805.10941) on as few bits as NumPy takes.
+    /// Returns an unbiased number in [0, range] by Lemire's method (2019, arXiv:1805.10941).
+    ///
+    /// As in NumPy, ranges below 2^32 consume 32 bits per draw.
     #[inline]
     fn at_most(&mut self, range: u64) -> u64 {
         const ALL_32: u64 = u32::MAX as u64;

@@ -1,4 +1,4 @@
-//! Fixed-size storage for one rollout, `[T, N, ...]` time-major, and the loop that fills it.
+//! Rollouts: fixed-size storage, `[T, N, ...]` time-major, and the loop that fills a rollout.
 
 mod bytes;
 mod collect;
@@ -12,43 +12,47 @@ use crate::{
     Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, alloc, masked_actions,
 };
 
-/// What a policy said about a batch of observations, to be stored.
+/// One step of policy outputs for a batch: actions, log-probabilities and values.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyStep<'a> {
-    /// The actions, `[N, a]`; Discrete ones counted from 0.
+    /// The actions, `[N, a]`. Discrete actions are counted from 0.
     pub actions: Actions<'a>,
-    /// Their log-probabilities, `[N]`.
+    /// The log-probabilities of the actions, `[N]`.
     pub log_probs: &'a [f32],
     /// The values of the observations, `[N]`.
     pub values: &'a [f32],
 }
 
-/// What environments outside this crate answered to a step, raw. Observations are of the buffer's dtype.
+/// One step of environments outside this crate, before normalisation.
+///
+/// Observations have the buffer's dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition<'a> {
-    /// The observations to act on next, `[N, d]`.
+    /// The observations for the next actions, `[N, d]`.
     pub next_obs: FieldData<'a>,
     /// The rewards, `[N]`.
     pub rewards: &'a [f64],
-    /// The task itself ended, `[N]`.
+    /// Termination flags, `[N]`: the episode reached a terminal state of the task.
     pub terminated: &'a [bool],
-    /// The episode was cut, `[N]`.
+    /// Truncation flags, `[N]`: the episode was cut.
     pub truncated: &'a [bool],
-    /// The true last observations, `[N, d]`; only rows truncated and not terminated are read. May be empty without any,
-    /// and where environments reset in the next step: `next_obs` has them then.
+    /// The true last observations, `[N, d]`. Only rows that are truncated and not terminated are read.
+    ///
+    /// The data may be empty if there are no such rows, and for environments that reset in the next step, whose last
+    /// observations are in `next_obs`.
     pub final_obs: FieldData<'a>,
 }
 
 /// One rollout of `n_steps` steps in `num_envs` environments.
 ///
-/// Row `t * num_envs + n` of a field belongs to step t of environment n. `obs` has one time step more than the rest:
-/// its last is what the next rollout starts from. Rewards are kept as f32 after normalisation, if there is any.
-/// `terminated` and `truncated` are never merged; where an episode was truncated, its true last observation is kept
-/// aside ([`RolloutBuffer::final_obs`]) so that its value can be bootstrapped.
+/// Row `t * num_envs + n` of a field belongs to step `t` of environment `n`. `obs` has one more time step than the
+/// other fields: the last one is the start of the next rollout. Rewards are stored as f32, after normalisation if a
+/// normalizer is used. `terminated` and `truncated` are never merged. The true last observations of truncated episodes
+/// are stored separately ([`RolloutBuffer::final_obs`]), so that their values can be bootstrapped.
 ///
-/// Environments that reset in the next step ([`crate::AutoresetMode::NextStep`]) spend a row on it, which is no
-/// transition: `valid` is false there, reward and advantage are 0, and no statistics take it in. It starts from the last
-/// observation of the episode that ended in the row before.
+/// Environments that reset in the next step ([`crate::AutoresetMode::NextStep`]) use a row for each reset. Such a row
+/// is not a transition: `valid` is false, reward and advantage are 0, and the statistics exclude the row. Its
+/// observation is the last one of the episode that ended in the row before.
 #[derive(Debug)]
 pub struct RolloutBuffer {
     n_steps: usize,
@@ -84,7 +88,7 @@ pub struct RolloutBuffer {
 }
 
 impl RolloutBuffer {
-    /// A buffer for observations and actions of the given row shapes and dtypes.
+    /// Creates a buffer for observations and actions with the given row shapes and dtypes.
     ///
     /// ```
     /// use rlox_core::{DType, RolloutBuffer};
@@ -95,8 +99,8 @@ impl RolloutBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] if `n_steps` or `num_envs` is 0, [`Error::Space`] if actions are neither i64 nor f32,
-    /// [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Config`] if `n_steps` or `num_envs` is 0. [`Error::Space`] if the action dtype is neither i64 nor f32.
+    /// [`Error::Memory`] if the buffer does not fit into memory.
     pub fn new(n_steps: usize, num_envs: usize, obs: (&[usize], DType), action: (&[usize], DType)) -> Result<Self> {
         for (name, value) in [("n_steps", n_steps), ("num_envs", num_envs)] {
             if value == 0 {
@@ -115,7 +119,7 @@ impl RolloutBuffer {
         let rows = n_steps.saturating_mul(num_envs);
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
-        // All of it at once: what is not touched yet still counts as free.
+        // One check for the whole buffer, since untouched allocations still count as free memory.
         let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps" };
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
         alloc::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
@@ -164,19 +168,23 @@ impl RolloutBuffer {
         })
     }
 
-    /// A buffer that fits an environment's spaces. Where the environment masks actions, it has a field `action_masks`,
-    /// `[T, N, n]` booleans, which holds what the policy was given.
+    /// Creates a buffer for the spaces of an environment.
+    ///
+    /// For environments with action masks, the buffer has a field `action_masks`, `[T, N, n]` of dtype Bool, which
+    /// stores the masks passed to the policy.
     ///
     /// # Errors
-    /// Those of [`RolloutBuffer::new`].
+    /// The errors of [`RolloutBuffer::new`].
     pub fn for_env(n_steps: usize, env: &dyn VectorEnv) -> Result<Self> {
         Self::for_spec(n_steps, env.num_envs(), env.spec(), env.has_action_masks())
     }
 
-    /// As [`RolloutBuffer::for_env`], for so many environments elsewhere, which mask actions or not.
+    /// Creates a buffer as [`RolloutBuffer::for_env`] does, from a description of the environments.
+    ///
+    /// `masks` is true if the environments mask actions.
     ///
     /// # Errors
-    /// Those of [`RolloutBuffer::new`].
+    /// The errors of [`RolloutBuffer::new`].
     pub fn for_spec(n_steps: usize, num_envs: usize, spec: &EnvSpec, masks: bool) -> Result<Self> {
         let dtype = if matches!(spec.action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         let obs = spec.observation.shape();
@@ -191,13 +199,13 @@ impl RolloutBuffer {
         Ok(buffer)
     }
 
-    /// Adds a field of the caller's own, one row per step and environment.
+    /// Adds a custom field with one row per step and environment.
     ///
     /// # Errors
-    /// [`Error::Config`] if the name is taken, and those of [`Field::new`].
+    /// [`Error::Config`] if the name is in use, and the errors of [`Field::new`].
     pub fn with_field(mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Self> {
         if self.field(name).is_some() {
-            return Err(Error::config("name", "a new field name", format!("{name:?}"), "choose another"));
+            return Err(Error::config("name", "a new field name", format!("{name:?}"), "choose another name"));
         }
         let rows = self.n_steps * self.num_envs;
         let width = shape.iter().fold(dtype.size(), |width: usize, n| width.saturating_mul(*n));
@@ -213,23 +221,25 @@ impl RolloutBuffer {
         Ok(self)
     }
 
-    /// The number of steps T.
+    /// Returns the number of steps T.
     pub fn n_steps(&self) -> usize {
         self.n_steps
     }
 
-    /// The number of environments N.
+    /// Returns the number of environments N.
     pub fn num_envs(&self) -> usize {
         self.num_envs
     }
 
-    /// The step that is due, counted from 0; T for a full rollout.
+    /// Returns the index of the next step to store, or T if the rollout is full.
     pub fn next_step(&self) -> usize {
         self.next_step
     }
 
-    /// Whether `advantages` and `returns` are those of this rollout: from [`RolloutBuffer::finish`] until the next begins.
-    /// Before that they are what an earlier rollout left, or zeros.
+    /// Returns true from [`RolloutBuffer::finish`] until the next rollout starts.
+    ///
+    /// `advantages` and `returns` belong to this rollout then. Otherwise they hold zeros or the values of an earlier
+    /// rollout.
     ///
     /// ```
     /// use rlox_core::{DType, RolloutBuffer};
@@ -241,13 +251,15 @@ impl RolloutBuffer {
         self.state == RolloutState::Finished
     }
 
-    /// How many transitions are stored: the rows filled so far without those that only reset.
+    /// Returns the number of stored transitions: the filled rows without those that only reset.
     pub fn transitions(&self) -> usize {
         self.next_step * self.num_envs - self.reset_rows
     }
 
-    /// All fields: `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`, `valid`,
-    /// `final_values`, `advantages`, `returns`, and the caller's own.
+    /// Returns all fields.
+    ///
+    /// The fields are `obs` (T + 1 steps), `actions`, `log_probs`, `values`, `rewards`, `terminated`, `truncated`,
+    /// `valid`, `final_values`, `advantages`, `returns`, and the custom fields.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
         self.builtin_fields().into_iter().chain(&self.extra.fields)
     }
@@ -258,13 +270,13 @@ impl RolloutBuffer {
         [obs, actions, log_probs, values, rewards, terminated, truncated, valid, final_values, advantages, returns]
     }
 
-    /// One field by its name.
+    /// Returns the field `name`, or `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let own = || self.extra.index_by_name.get(name).map(|index| &self.extra.fields[*index]);
         self.builtin_fields().into_iter().find(|field| field.name() == name).or_else(own)
     }
 
-    /// One field's elements, to be changed in place: this is how the caller's own are filled.
+    /// Returns the elements of the field `name` mutably, for example to fill a custom field.
     ///
     /// ```
     /// use rlox_core::{DType, FieldMut, RolloutBuffer};
@@ -286,37 +298,37 @@ impl RolloutBuffer {
         fields.find(|field| field.name() == name).map(Field::data_mut)
     }
 
-    /// The rows `t * N + n` whose episode was truncated and not terminated, in the order of collection.
+    /// Returns the rows `t * N + n` that are truncated and not terminated, in the order of collection.
     pub fn final_index(&self) -> &[usize] {
         &self.final_index
     }
 
-    /// Their true last observations, `[K, d]`, normalised as `obs` is.
+    /// Returns the true last observations of [`RolloutBuffer::final_index`], `[K, d]`, normalised as `obs`.
     pub fn final_obs(&self) -> FieldData<'_> {
         self.final_obs.data()
     }
 }
 
-/// The caller's own fields, however many.
+/// Custom fields.
 #[derive(Debug, Default)]
 struct Extra {
     fields: Vec<Field>,
-    /// Where the field of a name is.
+    /// Index into `fields` by name.
     index_by_name: HashMap<String, usize>,
-    /// The bytes of a row of all of them.
+    /// Bytes per row of all custom fields together.
     row_bytes: usize,
 }
 
-/// What has become of a rollout.
+/// State of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RolloutState {
     Empty,
     Collecting,
-    /// With advantages.
+    /// The rollout is full and has advantages.
     Finished,
 }
 
-/// The field of the masks that a policy was given.
+/// Name of the field that stores the action masks passed to the policy.
 const MASKS: &str = "action_masks";
 
 fn all_true(mut field: Field) -> Field {

@@ -1,10 +1,10 @@
-//! Observation and action spaces, as Gymnasium describes them.
+//! Observation and action spaces, as defined by Gymnasium.
 
 use serde_json::{Value, json};
 
 use crate::{Error, Result, alloc};
 
-/// The set of values an observation or action can take.
+/// Set of valid values of an observation or an action.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -17,24 +17,24 @@ use crate::{Error, Result, alloc};
 pub enum Space {
     /// The integers `start..start + n`.
     Discrete {
-        /// How many values there are, at least 1.
+        /// The number of values, at least 1.
         n: i64,
         /// The smallest value.
         start: i64,
     },
-    /// A vector of integers, the i-th in `0..nvec[i]`.
+    /// A vector of integers. Component `i` is in `0..nvec[i]`.
     MultiDiscrete {
-        /// How many values each component has.
+        /// The number of values of each component.
         nvec: Vec<i64>,
     },
     /// A vector of `n` zeros and ones.
     MultiBinary {
-        /// The vector's length.
+        /// The length of the vector.
         n: usize,
     },
-    /// An array of f32 between bounds (which may be infinite), flattened row-major.
+    /// An array of f32 between bounds, which may be infinite, flattened row-major.
     Box {
-        /// The array's shape.
+        /// The shape of the array.
         shape: Vec<usize>,
         /// Lower bounds, one per element.
         low: Vec<f32>,
@@ -44,13 +44,14 @@ pub enum Space {
 }
 
 impl Space {
-    /// `Discrete` starting at 0.
+    /// Creates a `Discrete` space that starts at 0.
     pub fn discrete(n: i64) -> Self {
         Self::Discrete { n, start: 0 }
     }
 
-    /// A `Box` with the same bounds everywhere. One that does not fit into memory has no bounds, which
-    /// [`Space::validate`] refuses.
+    /// Creates a `Box` with the same bounds for all elements.
+    ///
+    /// If the bounds do not fit into memory, they are left empty, and [`Space::validate`] rejects the space.
     pub fn uniform_box(low: f32, high: f32, shape: &[usize]) -> Self {
         let dim = elements(shape);
         let bounds = |bound| {
@@ -61,12 +62,12 @@ impl Space {
         Self::Box { shape: shape.to_vec(), low: bounds(low), high: bounds(high) }
     }
 
-    /// A one-dimensional `Box` with the bounds `-high..=high`.
+    /// Creates a one-dimensional `Box` with the bounds `-high..=high`.
     pub fn symmetric_box(high: &[f32]) -> Self {
         Self::Box { shape: vec![high.len()], low: high.iter().map(|x| -x).collect(), high: high.to_vec() }
     }
 
-    /// How many numbers one value has when flattened.
+    /// Returns the number of elements of a flattened value.
     pub fn dim(&self) -> usize {
         match self {
             Self::Discrete { .. } => 1,
@@ -76,7 +77,7 @@ impl Space {
         }
     }
 
-    /// The shape of one value: empty for `Discrete`.
+    /// Returns the shape of a value, which is empty for `Discrete`.
     pub fn shape(&self) -> Vec<usize> {
         match self {
             Self::Discrete { .. } => Vec::new(),
@@ -86,25 +87,28 @@ impl Space {
         }
     }
 
-    /// Checks that the space describes something: counts positive, bounds ordered and of the shape's size.
+    /// Checks that the space is valid: positive counts, ordered bounds, one pair of bounds per element.
     ///
     /// # Errors
-    /// [`Error::Space`] naming `argument` otherwise.
+    /// [`Error::Space`] with the given `argument` if the space is invalid.
     pub fn validate(&self, argument: &'static str) -> Result<()> {
         let mut index = None;
         let problem = match self {
-            Self::Discrete { n, .. } if *n < 1 => Some(("n of at least 1", format!("n = {n}"))),
+            Self::Discrete { n, .. } if *n < 1 => Some(("n >= 1", format!("n = {n}"))),
             Self::Discrete { n, start } if start.checked_add(*n).is_none() => {
                 Some(("start + n within i64", format!("start = {start}, n = {n}")))
             }
             Self::MultiDiscrete { nvec } if nvec.is_empty() || nvec.iter().any(|n| *n < 1) => {
-                Some(("components of at least 1", format!("nvec = {nvec:?}")))
+                Some(("components >= 1", format!("nvec = {nvec:?}")))
             }
-            Self::MultiBinary { n: 0 } => Some(("n of at least 1", "n = 0".into())),
+            Self::MultiBinary { n: 0 } => Some(("n >= 1", "n = 0".into())),
             Self::Box { shape, low, high } => {
                 let dim = elements(shape);
                 if dim == 0 || low.len() != dim || high.len() != dim {
-                    Some(("as many bounds as elements", format!("shape {shape:?}, {} and {}", low.len(), high.len())))
+                    Some((
+                        "one pair of bounds per element",
+                        format!("shape {shape:?} with {} lower and {} upper bounds", low.len(), high.len()),
+                    ))
                 } else {
                     index = low.iter().zip(high).position(|(l, h)| l > h || l.is_nan() || h.is_nan());
                     index.map(|i| ("low <= high", format!("[{}, {}]", low[i], high[i])))
@@ -113,14 +117,14 @@ impl Space {
             _ => None,
         };
         let Some((expected, got)) = problem else { return Ok(()) };
-        let error = Error::space(argument, expected, got, "correct the space's definition");
+        let error = Error::space(argument, expected, got, "correct the definition of the space");
         Err(if let Some(index) = index { error.at_index(index) } else { error })
     }
 
-    /// Returns a description of the space as a JSON value, equal to the description of `rlox._spaces.to_json` in Python.
+    /// Returns the JSON description of the space, equal to that of `rlox._spaces.to_json` in Python.
     ///
-    /// Bounds and counts that are equal for all components are one number, others are a flat list. Infinite bounds are
-    /// "inf" and "-inf". Equal spaces have equal descriptions.
+    /// Bounds or counts that are equal for all components are written as one number, otherwise as a flat list. Infinite
+    /// bounds are written as "inf" and "-inf". Equal spaces have equal descriptions.
     ///
     /// ```
     /// use rlox_core::Space;
@@ -147,7 +151,7 @@ impl Space {
     }
 }
 
-/// How many elements an array of this shape has; beyond `usize`, its largest number.
+/// Returns the number of elements of an array, saturated at `usize::MAX`.
 fn elements(shape: &[usize]) -> usize {
     shape.iter().fold(1, |len: usize, n| len.saturating_mul(*n))
 }

@@ -1,4 +1,4 @@
-//! N environments behind one object-safe trait.
+//! Vectorised environments: the object-safe trait [`VectorEnv`] and its argument types.
 
 mod snapshot;
 pub(crate) mod validate;
@@ -10,47 +10,51 @@ pub use vec_env::VecEnv;
 
 use crate::{Actions, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, check_len};
 
-/// When a finished environment starts its next episode, as Gymnasium 1.x names it.
+/// Time of the reset after an episode ends, with the names of Gymnasium 1.x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoresetMode {
-    /// The step after the end does nothing with its action, which has to be in the space, and gives the first observation,
-    /// reward 0 and no flags.
+    /// The step after the end resets the environment.
+    ///
+    /// That step ignores the action, which must still be in the space. The step returns the first observation, reward 0
+    /// and no flags.
     NextStep,
-    /// The step that ends an episode gives the next episode's first observation; the true last one is `final_obs`.
+    /// The step that ends an episode returns the next first observation. The true last one is `final_obs`.
     SameStep,
-    /// Finished environments wait for a reset by mask; stepping them is an error.
+    /// Finished environments wait for a reset by mask. Stepping them is an error.
     Disabled,
 }
 
-/// Where a reset takes its randomness from.
+/// Seeding of a reset.
 #[derive(Clone, Copy, Debug)]
 pub enum Seeds<'a> {
-    /// Each environment's stream goes on.
+    /// Every environment continues its random stream.
     Keep,
-    /// Environment i is seeded with `base + i`, as Gymnasium does.
+    /// Environment `i` is seeded with `base + i`, as in Gymnasium.
     Base(u64),
-    /// One seed per environment; `None` lets that stream go on.
+    /// Seeds per environment. An environment with `None` continues its random stream.
     Each(&'a [Option<u64>]),
 }
 
-/// Where a step writes to: the caller's slices, `[N, d]` and `[N]`.
+/// Output slices of a step, `[N, d]` and `[N]`.
 #[derive(Debug)]
 pub struct StepOut<'a> {
-    /// The observations to act on next.
+    /// The observations for the next actions, `[N, d]`.
     pub obs: &'a mut [f32],
-    /// The rewards.
+    /// The rewards, `[N]`.
     pub reward: &'a mut [f64],
-    /// The task itself ended.
+    /// Termination flags, `[N]`: the episode reached a terminal state of the task.
     pub terminated: &'a mut [bool],
-    /// The episode was cut, by the time limit or by the environment.
+    /// Truncation flags, `[N]`: the time limit or the environment cut the episode.
     pub truncated: &'a mut [bool],
-    /// The last observation of episodes that ended in this step. Only those rows are written, only in
-    /// [`AutoresetMode::SameStep`]. May be empty if nobody wants it.
+    /// The last observations of episodes that ended in this step, `[N, d]`.
+    ///
+    /// Only rows of ended episodes are written, and only in [`AutoresetMode::SameStep`]. The slice may be empty if the
+    /// caller does not need them.
     pub final_obs: &'a mut [f32],
 }
 
 impl StepOut<'_> {
-    /// The places of the first `count` environments, whose observations have `dim` numbers, and those of the others.
+    /// Splits the slices after the first `count` environments. Observations have `dim` numbers.
     pub(crate) fn split(self, count: usize, dim: usize) -> (Self, Self) {
         let (obs, obs_rest) = self.obs.split_at_mut(count * dim);
         let (reward, reward_rest) = self.reward.split_at_mut(count);
@@ -78,142 +82,159 @@ impl StepOut<'_> {
     }
 }
 
-/// Where an environment stands in its episode.
+/// Progress of an environment within an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpisodeProgress {
-    /// Steps made.
+    /// The number of steps taken.
     pub steps: u32,
-    /// The sum of their rewards.
+    /// The sum of the rewards.
     pub episode_return: f64,
-    /// The episode is over, and the next one has not begun.
+    /// True if the episode is over and the next one has not started.
     pub finished: bool,
 }
 
-/// N environments of one kind. One dynamic call per batch, never per environment.
+/// N environments of one type. Each call is dispatched once per batch, not per environment.
 pub trait VectorEnv: Send {
-    /// How many environments there are.
+    /// Returns the number of environments.
     fn num_envs(&self) -> usize;
 
-    /// What each environment is.
+    /// Returns the description that all environments share.
     fn spec(&self) -> &EnvSpec;
 
-    /// When finished environments are reset.
+    /// Returns the autoreset mode.
     fn autoreset_mode(&self) -> AutoresetMode;
 
-    /// Starts episodes where `mask` is true (everywhere without one) and writes all current observations, `[N, d]`.
+    /// Starts episodes where `mask` is true, or everywhere without a mask.
+    ///
+    /// Writes all current observations, `[N, d]`.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for slices of the wrong length, [`crate::Error::Config`] for options that the
-    /// environment refuses, [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing
-    /// has changed then.
+    /// [`crate::Error::Shape`] if a slice has the wrong length. [`crate::Error::Config`] if the environment rejects an
+    /// option. [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing has changed
+    /// after these errors. [`crate::Error::Interrupted`] if the interrupt check requests it; some environments may have
+    /// been reset then.
     fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
     -> Result<()>;
 
     /// Steps all environments.
     ///
     /// # Errors
-    /// Those of [`crate::Action::rows`] for the actions, [`crate::Error::Shape`] for slices of the wrong length,
+    /// The errors of [`crate::Action::rows`] for the actions. [`crate::Error::Shape`] if a slice has the wrong length.
     /// [`crate::Error::Action`] before the first reset, or for finished environments in [`AutoresetMode::Disabled`].
-    /// Nothing has changed then.
+    /// Nothing has changed after an error.
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
 
-    /// Whether [`VectorEnv::action_masks`] may forbid anything; by default not.
+    /// Returns true if [`VectorEnv::action_masks`] can mask an action. The default is false.
     fn has_action_masks(&self) -> bool {
         false
     }
 
-    /// Writes which actions are allowed now, `[N, n]` for the `n` actions of a Discrete space. Environments whose episode
-    /// is over allow all, as they take none.
+    /// Writes the masks of allowed actions, `[N, n]` for the `n` actions of a Discrete space.
+    ///
+    /// A finished environment allows all actions, since its next step ignores the action.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a slice of the wrong length.
+    /// [`crate::Error::Shape`] if the slice has the wrong length.
     fn action_masks(&self, masks: &mut [bool]) -> Result<()> {
         masks.fill(true);
         Ok(())
     }
 
-    /// Writes which actions are allowed in the last state of each episode that the last step truncated, `[N, n]`, in all
-    /// autoreset modes. The contents of other rows are unspecified. A row without an allowed action means that the mask
-    /// is not known, which is the default; off-policy trainers leave its transition out of their minibatches.
+    /// Writes the masks of the last states of episodes that the last step truncated, `[N, n]`.
+    ///
+    /// The masks are available in all autoreset modes. The contents of other rows are unspecified. A row without an
+    /// allowed action means that the mask is unknown, which is the default. Off-policy trainers exclude such
+    /// transitions from minibatches.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a slice of the wrong length.
+    /// [`crate::Error::Shape`] if the slice has the wrong length.
     fn final_action_masks(&self, masks: &mut [bool]) -> Result<()> {
         masks.fill(false);
         Ok(())
     }
 
-    /// Writes the current observations, `[N, d]`, without stepping.
+    /// Writes the current observations, `[N, d]`, without a step.
     ///
     /// # Errors
-    /// [`crate::Error::Action`] before the first reset, [`crate::Error::Shape`] for a slice of the wrong length.
+    /// [`crate::Error::Action`] before the first reset, [`crate::Error::Shape`] if the slice has the wrong length.
     fn observe(&self, obs: &mut [f32]) -> Result<()>;
 
-    /// The episodes finished since the log was last drained.
+    /// Returns the log of the episodes that finished since the last drain.
     fn episodes(&mut self) -> &mut EpisodeLog;
 
-    /// What environment `index` remembers ([`crate::Env::state`]); `None` if it cannot be told or there is no such index.
+    /// Returns the state of environment `index` ([`crate::Env::state`]).
+    ///
+    /// Returns `None` if the state is unavailable or the index is out of range.
     fn state(&self, index: usize) -> Option<Vec<f64>>;
 
-    /// Refuses what [`VectorEnv::set_state`] and [`VectorEnv::set_progress`] would refuse for environment `index`.
+    /// Checks a state and a progress for environment `index` without changing the environment.
+    ///
+    /// [`VectorEnv::set_state`] and [`VectorEnv::set_progress`] accept the checked values.
     ///
     /// # Errors
-    /// Those of [`crate::Env::check_state`], [`crate::Error::Config`] for a progress that no environment of this mode makes,
-    /// [`crate::Error::Shape`] if there is no such index.
+    /// The errors of [`crate::Env::check_state`]. [`crate::Error::NotFinite`] if the return is not finite.
+    /// [`crate::Error::Config`] if the environment is finished in [`AutoresetMode::SameStep`]. [`crate::Error::Shape`]
+    /// if the index is out of range.
     fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()>;
 
-    /// Where all capture them stand, as [`EnvSnapshot::capture`] tells it; some can ask for all at once, and say why they could not.
+    /// Returns a snapshot of all environments, see [`EnvSnapshot::capture`].
+    ///
+    /// Returns `None` if the states are unavailable. Remote environments override this method to fetch all states in
+    /// one request.
     ///
     /// # Errors
-    /// Those capture [`EnvSnapshot::capture`].
+    /// The errors of [`EnvSnapshot::capture`].
     fn snapshot(&self) -> Result<Option<EnvSnapshot<'static>>> {
         EnvSnapshot::collect_from(self)
     }
 
-    /// As [`VectorEnv::check_state`] for all environments, which some can ask at once; the columns fit already.
+    /// Checks all environments of a snapshot as [`VectorEnv::check_state`] does.
+    ///
+    /// The caller has checked the lengths of the columns. Remote environments override this method to check all states
+    /// in one request.
     ///
     /// # Errors
-    /// Those of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if that is asked for.
+    /// The errors of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if the interrupt check requests it.
     fn check_snapshot(&self, snapshot: &EnvSnapshot<'_>) -> Result<()> {
         snapshot.for_each(|index, state, progress| self.check_state(index, state, progress))
     }
 
-    /// Puts a state back, as if environment `index` had just been reset to it.
+    /// Restores the state of environment `index` and starts an episode there.
     ///
     /// # Errors
-    /// Those of [`crate::Env::set_state`], [`crate::Error::Shape`] if there is no such index.
+    /// The errors of [`crate::Env::set_state`], [`crate::Error::Shape`] if the index is out of range.
     fn set_state(&mut self, index: usize, state: &[f64]) -> Result<()>;
 
-    /// Where environment `index` stands in its episode; `None` if there is no such index.
+    /// Returns the progress of environment `index`, or `None` if the index is out of range.
     fn progress(&self, index: usize) -> Option<EpisodeProgress>;
 
-    /// Puts environment `index` where it stood in an episode, after [`VectorEnv::set_state`].
+    /// Sets the progress of environment `index`, after [`VectorEnv::set_state`].
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if there is no such index, [`crate::Error::Config`] for a return that is not finite, or an
-    /// environment that is finished where none stays so ([`AutoresetMode::SameStep`]).
+    /// [`crate::Error::Shape`] if the index is out of range. [`crate::Error::NotFinite`] if the return is not finite.
+    /// [`crate::Error::Config`] if the environment is finished in [`AutoresetMode::SameStep`].
     fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()>;
 
-    /// The random streams, one per environment.
+    /// Returns the random streams, one per environment.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] if there is no memory for them.
+    /// [`crate::Error::Memory`] if the streams do not fit into memory.
     fn rngs(&self) -> Result<Vec<Pcg64>>;
 
-    /// Replaces the random streams.
+    /// Replaces the random streams, one per environment.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if their number is wrong.
+    /// [`crate::Error::Shape`] if the number of streams is wrong.
     fn set_rngs(&mut self, rngs: &[Pcg64]) -> Result<()>;
 }
 
-/// Where an environment stands.
+/// Phase of an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Never reset.
+    /// The environment has never been reset.
     NeverReset,
-    /// In an episode.
+    /// An episode is running.
     Running,
-    /// Its episode is over and no reset has followed.
+    /// The episode is over and the environment has not been reset.
     Finished,
 }

@@ -1,33 +1,33 @@
-//! Actions of a batch of environments: batches to read and to write, and the sealed kinds of actions.
+//! Actions of a batch of environments: borrowed views and the sealed trait of action types.
 
 use std::ops::Range;
 
 use crate::simd::multiversion;
 use crate::{Error, Result, Space};
 
-/// The actions of a whole batch, row-major.
+/// The actions of a batch of environments, row-major.
 #[derive(Clone, Copy, Debug)]
 pub enum Actions<'a> {
-    /// For Discrete, MultiDiscrete and MultiBinary spaces.
+    /// Actions of a Discrete, MultiDiscrete or MultiBinary space.
     Discrete(&'a [i64]),
-    /// For Box spaces.
+    /// Actions of a Box space.
     Continuous(&'a [f32]),
 }
 
-/// Where a policy writes its actions: the rows of a batch.
+/// Output slice for the actions of a batch, row-major.
 #[derive(Debug)]
 pub enum ActionsMut<'a> {
-    /// For Discrete (counted from 0, whatever the space's `start`), MultiDiscrete and MultiBinary spaces.
+    /// Actions of a Discrete (counted from 0 for every `start`), MultiDiscrete or MultiBinary space.
     Discrete(&'a mut [i64]),
-    /// For Box spaces. What leaves the bounds is clipped on the way to the environment.
+    /// Actions of a Box space. Values outside the bounds are clipped before the environment step.
     Continuous(&'a mut [f32]),
 }
 
 impl<'a> ActionsMut<'a> {
-    /// Some of the numbers, to be written again.
+    /// Reborrows a range of the numbers.
     ///
     /// # Panics
-    /// If there are not so many, as slices do.
+    /// Panics if the range exceeds the slice.
     pub fn slice_mut(&mut self, numbers: Range<usize>) -> ActionsMut<'_> {
         match self {
             Self::Discrete(actions) => ActionsMut::Discrete(&mut actions[numbers]),
@@ -35,15 +35,16 @@ impl<'a> ActionsMut<'a> {
         }
     }
 
-    /// The actions as environments of this action space take them, in the same place: Discrete ones counted from the
-    /// space's `start`, those of a Box inside its bounds.
+    /// Converts the actions in place to those of the action space.
+    ///
+    /// The `start` of a Discrete space is added. Actions of a Box space are clipped to the bounds.
     ///
     /// ```
     /// use rlox_core::{Actions, ActionsMut, Space};
     ///
     /// let mut actions = [0, 2];
-    /// let sent_actions = ActionsMut::Discrete(&mut actions).into_env_actions(&Space::Discrete { n: 3, start: 5 });
-    /// assert!(matches!(sent_actions, Actions::Discrete([5, 7])));
+    /// let env_actions = ActionsMut::Discrete(&mut actions).into_env_actions(&Space::Discrete { n: 3, start: 5 });
+    /// assert!(matches!(env_actions, Actions::Discrete([5, 7])));
     /// ```
     pub fn into_env_actions(self, space: &Space) -> Actions<'a> {
         match (self, space) {
@@ -65,14 +66,14 @@ impl<'a> ActionsMut<'a> {
     }
 }
 
-/// A kind of action. Sealed: the action spaces decide which kinds there are.
+/// A type of action. The trait is sealed: the action spaces determine the types.
 pub trait Action: sealed::Sealed + 'static {
-    /// Checks a batch against the space and gives its rows, one per environment.
+    /// Checks a batch against the space and returns one row per environment.
     ///
     /// # Errors
-    /// [`Error::Action`] if a value is outside the space, [`Error::NotFinite`] if a value is NaN or infinite (both with the
-    /// index of the environment), [`Error::Shape`] if the number of values is wrong, [`Error::Space`] if the batch is of
-    /// another kind than the space.
+    /// [`Error::Space`] if the type of the actions does not match the space. [`Error::Shape`] if the number of values
+    /// is wrong. [`Error::Action`] if a value is outside the space. [`Error::NotFinite`] if a value is NaN or infinite.
+    /// The last two carry the index of the environment.
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>>;
 }
 
@@ -84,7 +85,7 @@ mod sealed {
 }
 
 fn kind_mismatch(space: &Space, got: &'static str) -> Error {
-    Error::space("actions", format!("actions of {space:?}"), got, "pass the kind of action the space names")
+    Error::space("actions", format!("actions of {space:?}"), got, "pass actions of the type of the action space")
 }
 
 fn count_mismatch(num_envs: usize, dim: usize, got: usize) -> Error {
@@ -97,7 +98,9 @@ fn out_of_range(env: usize, expected: &str, got: &str) -> Error {
 }
 
 multiversion! {
-    /// One pass without branches, so that it vectorises; the search for the culprit is for the unlucky case.
+    /// Returns true if any value is outside `start..start + n`.
+    ///
+    /// The loop has no branches, so that it vectorises.
     fn any_outside(values: &[i64], start: i64, n: i64) -> bool {
         values.iter().fold(false, |any, a| any | (a.wrapping_sub(start) as u64 >= n as u64))
     }
@@ -107,7 +110,7 @@ impl Action for i64 {
     #[inline]
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
         let (Actions::Discrete(values), Space::Discrete { n, start }) = (actions, space) else {
-            return Err(kind_mismatch(space, "actions of another kind"));
+            return Err(kind_mismatch(space, "actions of another type"));
         };
         if values.len() != num_envs {
             return Err(count_mismatch(num_envs, 1, values.len()));
@@ -132,7 +135,7 @@ impl Action for [i64] {
         let limit: &dyn Fn(usize) -> i64 = match space {
             Space::MultiDiscrete { nvec } => &|i| nvec[i],
             Space::MultiBinary { .. } => &|_| 2,
-            _ => return Err(kind_mismatch(space, "vectors of integers")),
+            _ => return Err(kind_mismatch(space, "integer vectors")),
         };
         let dim = space.dim();
         if values.len() != num_envs * dim {
@@ -150,7 +153,7 @@ impl Action for [f32] {
     #[inline]
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>> {
         let (Actions::Continuous(values), Space::Box { .. }) = (actions, space) else {
-            return Err(kind_mismatch(space, "actions of another kind"));
+            return Err(kind_mismatch(space, "actions of another type"));
         };
         let dim = space.dim();
         if values.len() != num_envs * dim {
@@ -203,6 +206,9 @@ mod tests {
         let result = <[f32]>::rows(Actions::Continuous(&[0.0, 0.0, 0.0, f32::NAN]), 2, &space);
         let rejected = assert_rejects(result, Error::NotFinite, "actions");
         assert_eq!((&rejected.got[..], rejected.at.env), ("NaN", Some(1)));
-        assert!(<[f32]>::rows(Actions::Continuous(&[9.0, -9.0]), 1, &space).is_ok(), "bounds are the env's affair");
+        assert!(
+            <[f32]>::rows(Actions::Continuous(&[9.0, -9.0]), 1, &space).is_ok(),
+            "values outside the bounds are accepted"
+        );
     }
 }

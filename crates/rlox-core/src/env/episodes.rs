@@ -1,8 +1,8 @@
-//! Returns and lengths of finished episodes, kept inside the environments and drained now and then.
+//! Log of finished episodes: returns and lengths, drained by the caller.
 
 use crate::{Result, alloc};
 
-/// The newest finished episodes, oldest first.
+/// Ring buffer of the newest finished episodes, oldest first.
 ///
 /// ```
 /// let mut log = rlox_core::EpisodeLog::default();
@@ -25,15 +25,15 @@ impl Default for EpisodeLog {
 }
 
 impl EpisodeLog {
-    /// How many finished episodes are kept between two drains; older ones are dropped, so memory stays flat.
+    /// Capacity of the log. Older episodes are dropped, so that the memory use is bounded.
     pub(crate) const CAPACITY: usize = 16_384;
 
-    /// An empty log, where the system may refuse the memory.
+    /// Creates an empty log. Returns [`crate::Error::Memory`] if the allocation fails.
     pub(crate) fn with_capacity() -> Result<Self> {
         Ok(Self { episodes: alloc::with_capacity("num_envs", EpisodeLog::CAPACITY)?, oldest: 0, total: 0 })
     }
 
-    /// Notes one finished episode: the sum of its rewards and its number of steps.
+    /// Appends one finished episode: the sum of its rewards and its number of steps.
     #[inline]
     pub fn push(&mut self, episode_return: f64, length: u32) {
         self.total += 1;
@@ -45,12 +45,12 @@ impl EpisodeLog {
         }
     }
 
-    /// Counts episodes that are nowhere kept.
+    /// Adds to the total a number of episodes that the log does not store.
     pub(crate) fn discard(&mut self, episodes: u64) {
         self.total += episodes;
     }
 
-    /// Moves the episodes behind those of another log.
+    /// Moves all episodes to the end of `other` and adds the total.
     pub(crate) fn append_to(&mut self, other: &mut Self) {
         let (newer, older) = self.episodes.split_at(self.oldest);
         other.total += self.total - self.episodes.len() as u64;
@@ -61,7 +61,7 @@ impl EpisodeLog {
         (self.oldest, self.total) = (0, 0);
     }
 
-    /// How many episodes [`EpisodeLog::drain`] would give.
+    /// Returns the number of stored episodes, which [`EpisodeLog::drain`] appends.
     ///
     /// ```
     /// let mut log = rlox_core::EpisodeLog::default();
@@ -72,17 +72,17 @@ impl EpisodeLog {
         self.episodes.len()
     }
 
-    /// Whether it would give none.
+    /// Returns true if the log stores no episodes.
     pub fn is_empty(&self) -> bool {
         self.episodes.is_empty()
     }
 
-    /// How many episodes were ever noted, those included that are not kept.
+    /// Returns the number of episodes since construction, including dropped and drained ones.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Appends the episodes, oldest first, and forgets them. At most the newest 16,384 are there.
+    /// Appends the stored episodes, at most 16,384, oldest first, and removes them from the log.
     pub fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) {
         let (newer, older) = self.episodes.split_at(self.oldest);
         for (episode_return, length) in older.iter().chain(newer) {

@@ -1,19 +1,19 @@
-//! `Acrobot-v1`, equal to Gymnasium's bit for bit.
+//! `Acrobot-v1`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! Two links hang from a fixed joint; a motor between them shall swing the free end above a line one link's length
-//! over the fixed joint (Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples Using Sparse
-//! Coarse Coding", NIPS 8; Sutton and Barto 2018, "Reinforcement Learning: An Introduction").
+//! Two links hang from a fixed joint, with a motor between the links. The task is to swing the free end above a line
+//! one link length over the fixed joint (Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples
+//! Using Sparse Coarse Coding", NIPS 8; Sutton and Barto 2018, "Reinforcement Learning: An Introduction").
 //!
 //! # Action Space
 //! `Discrete(3)`: a torque of -1, 0 or 1 N m on the joint between the links.
 //!
 //! # Observation Space
 //! `Box(6)` f32: cosine and sine of the first link's angle (0 is downwards), cosine and sine of the second link's angle
-//! relative to the first, the two angular velocities (rad/s) within 4 pi and 9 pi.
+//! relative to the first, and the two angular velocities (rad/s), within 4 pi and 9 pi.
 //!
 //! # Rewards
-//! -1 for every step but the one that reaches the line, which gives 0.
+//! -1 per step, and 0 for the step that reaches the line.
 //!
 //! # Starting State
 //! All four numbers uniform in `[-0.1, 0.1)`, rounded to f32.
@@ -22,15 +22,18 @@
 //! Terminated if `-cos(theta1) - cos(theta1 + theta2) > 1`. Truncated after 500 steps.
 //!
 //! # Arguments
-//! `dt` (default 0.2 s), the step of the Runge-Kutta integration; `torque_noise_max` (default 0 N m), the half-width of
-//! uniform noise on the torque; `nips` (default false), the equations of the paper instead of the book's. Gymnasium has
-//! these as attributes `dt`, `torque_noise_max` and `book_or_nips`. Reset options: `low`, `high`, the bounds of the
-//! starting state.
+//! `dt` (default 0.2 s), the step of the Runge-Kutta integration. `torque_noise_max` (default 0 N m), the half-width of
+//! uniform noise on the torque. `nips` (default false), the equations of the paper instead of those of the book. In
+//! Gymnasium, these are the attributes `dt`, `torque_noise_max` and `book_or_nips`. Reset options: `low` and `high`,
+//! the bounds of the starting state.
 //!
 //! # Version History
-//! v1: cosines and sines are observed instead of angles; the limit is 500 steps.
+//! v1: observes cosines and sines instead of angles. The limit is 500 steps.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "functions that are not inlined are not compiled for the wider instruction set"
+)]
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -42,23 +45,23 @@ use crate::simd::trig::{self, Rounded, each_lane, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
-// Both links have length, mass and moment of inertia 1 and their centre of mass in the middle; the numbers in the
-// equations of motion are what these leave, multiplied in Gymnasium's order.
+// Both links have length, mass and moment of inertia 1 and their centre of mass in the middle. The constants in the
+// equations of motion result from these values, in Gymnasium's order.
 const GRAVITY: f64 = 9.8;
 const MAX_VELOCITY: [f64; 2] = [4.0 * PI, 9.0 * PI];
 const START: (f64, f64) = (-0.1, 0.1);
-/// Beyond this many radians an angle is not wrapped turn by turn.
+/// Angle in radians above which the remainder replaces wrapping turn by turn.
 const MAX_TURNING: f64 = 1e7;
 
-/// The two links. See the module's text for spaces, rewards and ends.
+/// The `Acrobot-v1` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct Acrobot {
     state: [f64; 4],
-    at_start: bool, // the state is f32, and so are the sines and cosines of the observation
+    at_start: bool, // the state and the observation's sines and cosines are f32
     dt: f64,
     torque_noise_max: f64,
     nips: bool,
-    spec: Arc<EnvSpec>, // one for all copies
+    spec: Arc<EnvSpec>, // shared by all copies
 }
 
 impl Default for Acrobot {
@@ -75,8 +78,10 @@ impl Default for Acrobot {
 }
 
 impl Acrobot {
-    /// Two links hanging at rest. `dt` is the step of the integration (s), `torque_noise_max` the half-width of uniform
-    /// noise on the torque (N m), `nips` chooses the equations of Sutton's paper, which lack a term of the book's.
+    /// Creates two links hanging at rest.
+    ///
+    /// `dt` is the integration step (s). `torque_noise_max` is the half-width of uniform noise on the torque (N m).
+    /// `nips` selects the equations of Sutton's paper, which lack a term of the book.
     ///
     /// ```
     /// use rlox_core::{Env, envs::Acrobot};
@@ -85,14 +90,19 @@ impl Acrobot {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] if `dt` is not positive and finite or `torque_noise_max` is negative or too large.
+    /// [`Error::Config`] if `dt` is not positive and finite, or `torque_noise_max` is negative or too large.
     pub fn new(dt: f64, torque_noise_max: f64, nips: bool) -> Result<Self> {
         if !(dt > 0.0 && dt.is_finite()) {
-            return Err(Error::config("dt", "a positive number of seconds", dt.to_string(), "Gymnasium has 0.2"));
+            return Err(Error::config(
+                "dt",
+                "a positive number of seconds",
+                dt.to_string(),
+                "pass 0.2, as in Gymnasium",
+            ));
         }
         if !(torque_noise_max >= 0.0 && (2.0 * torque_noise_max).is_finite()) {
             let got = torque_noise_max.to_string();
-            return Err(Error::config("torque_noise_max", "a finite number of at least 0", got, "0 means no noise"));
+            return Err(Error::config("torque_noise_max", "a finite number >= 0", got, "pass 0 for no noise"));
         }
         Ok(Self { dt, torque_noise_max, nips, ..Self::default() })
     }
@@ -117,7 +127,7 @@ impl Acrobot {
     }
 }
 
-/// What an equation of motion takes from libm.
+/// Inputs of an equation of motion that libm computes.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     /// Sine and cosine of the second angle.
@@ -129,19 +139,19 @@ struct Parts {
     squares: [f64; 3],
 }
 
-/// The directions of the two links, a quarter turn from the state's.
+/// Returns the directions of the two links, a quarter turn from the angles.
 #[inline(always)]
 fn directions(theta1: f64, theta2: f64) -> [f64; 2] {
     [theta1 - PI / 2.0, theta1 + theta2 - PI / 2.0]
 }
 
-/// How strongly an acceleration of one link drives the other.
+/// Returns the coupling of the accelerations of the two links.
 #[inline(always)]
 fn coupling(cos: f64) -> f64 {
     0.25 + 0.5 * cos + 1.0
 }
 
-/// The accelerations of the two angles under a torque (N m).
+/// Returns the accelerations of the two angles under a torque (N m).
 #[inline(always)]
 fn accelerations([velocity1, velocity2]: [f64; 2], parts: Parts, torque: f64, nips: bool) -> [f64; 2] {
     const WEIGHT_1: f64 = 1.5 * GRAVITY;
@@ -157,7 +167,7 @@ fn accelerations([velocity1, velocity2]: [f64; 2], parts: Parts, torque: f64, ni
     [-(d2 * acceleration2 + phi1) / d1, acceleration2]
 }
 
-/// The time derivative of the two angles and the two angular velocities under a torque (N m).
+/// Returns the time derivatives of the two angles and the two angular velocities under a torque (N m).
 #[inline]
 fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nips: bool) -> [f64; 4] {
     let (sin, cos) = (theta2.sin(), theta2.cos());
@@ -167,7 +177,9 @@ fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nip
     [velocity1, velocity2, acceleration1, acceleration2]
 }
 
-/// One step of the classical Runge-Kutta method of fourth order, without wrapping the angles or bounding the velocities.
+/// Computes a step of the classical fourth-order Runge-Kutta method.
+///
+/// Angles are not wrapped and velocities not bounded.
 #[inline]
 fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     let euler_step = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
@@ -178,17 +190,19 @@ fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     std::array::from_fn(|i| weighted(state[i], [k1[i], k2[i], k3[i], k4[i]], dt))
 }
 
-/// A number one step later, from its four slopes.
+/// Returns a number after a step, from its four slopes.
 #[inline(always)]
 fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
     now + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
 }
 
-/// The angle in `[-pi, pi]`, turn by turn as Gymnasium wraps it, since every subtraction rounds.
+/// Returns the angle wrapped to `[-pi, pi]`.
+///
+/// Turns are subtracted one by one as in Gymnasium, since every subtraction rounds.
 fn wrap(mut angle: f64) -> f64 {
     const TWO_PI: f64 = 2.0 * PI;
     if angle.abs() > MAX_TURNING {
-        // Gymnasium's loop takes minutes or for ever here; the remainder answers at once (NaN for infinity).
+        // Gymnasium's loop takes minutes or never ends here. The remainder is immediate (NaN for infinity).
         angle %= TWO_PI;
     }
     while angle > PI {
@@ -200,14 +214,14 @@ fn wrap(mut angle: f64) -> f64 {
     angle
 }
 
-/// The angular velocities within their bounds.
+/// Returns the angular velocities clipped to their bounds.
 #[inline(always)]
 fn bounded([velocity1, velocity2]: [f64; 2]) -> [f64; 2] {
     let [max1, max2] = MAX_VELOCITY;
     [velocity1.clamp(-max1, max1), velocity2.clamp(-max2, max2)]
 }
 
-/// Angles and angular velocities one step later.
+/// Returns angles and angular velocities after a step.
 #[inline]
 fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     let [theta1, theta2, velocity1, velocity2] = runge_kutta(state, torque, dt, nips);
@@ -215,7 +229,9 @@ fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     [wrap(theta1), wrap(theta2), velocity1, velocity2]
 }
 
-/// Whether the free end is above the line, from the cosines of the first angle and of the sum of both.
+/// Returns true if the free end is above the line.
+///
+/// The arguments are the cosines of the first angle and of the sum of both angles.
 #[inline(always)]
 fn is_up(cos1: f64, cos_sum: f64) -> bool {
     -cos1 - cos_sum > 1.0
@@ -252,7 +268,7 @@ impl Env for Acrobot {
         Step { reward: if terminated { 0.0 } else { -1.0 }, terminated, truncated: false }
     }
 
-    /// The two angles, the two angular velocities, and 0 at the start of an episode, 1 after a step.
+    /// Returns the two angles, the two angular velocities, and 1 after a step or 0 after a reset.
     fn state(&self) -> Option<Vec<f64>> {
         let [theta1, theta2, velocity1, velocity2] = self.state;
         Some(vec![theta1, theta2, velocity1, velocity2, f64::from(u8::from(!self.at_start))])
@@ -272,9 +288,9 @@ impl Env for Acrobot {
     }
 }
 
-// A block of environments at once.
+// Steps of a block of environments.
 
-/// The two angles, the two angular velocities, and 0 at the start of an episode, 1 after a step.
+/// The columns are those of [`Env::state`].
 impl LaneEnv<5, 6> for Acrobot {
     type Scratch = Scratch;
 
@@ -335,15 +351,15 @@ impl LaneEnv<5, 6> for Acrobot {
     }
 }
 
-/// What a step works with.
+/// Workspace of a step.
 #[derive(Debug)]
 pub struct Scratch {
     torque: Block,
-    /// The four slopes of Runge and Kutta, four columns each.
+    /// The four Runge-Kutta slopes, four columns each.
     slopes: LaneScratch<16>,
-    /// The state at which a slope is taken.
+    /// The state at which the current slope is evaluated.
     stage_state: LaneScratch<4>,
-    /// What the equations of motion and the observations take from libm.
+    /// The inputs of the equations of motion and of the observations that libm computes.
     parts: LaneScratch<10>,
 }
 
@@ -360,7 +376,7 @@ impl Default for Scratch {
 }
 
 impl Acrobot {
-    /// The time derivatives of a block of states.
+    /// Writes the time derivatives of a block of states.
     fn derivative(
         &self,
         count: usize,
@@ -385,7 +401,7 @@ impl Acrobot {
     }
 }
 
-/// Writes the angles of the first `count` environments in `[-pi, pi]`.
+/// Writes the angles of the first `count` environments, wrapped to `[-pi, pi]`.
 fn wrap_all(theta: &Block, count: usize, wrapped: &mut Block) {
     let mut fails = [false; BLOCK];
     wrap_block(theta, count, wrapped, &mut fails);
@@ -393,7 +409,7 @@ fn wrap_all(theta: &Block, count: usize, wrapped: &mut Block) {
 }
 
 multiversion! {
-    /// Angles within two turns, as nearly all are after a step.
+    /// Wraps angles within two turns. Nearly all angles are after a step.
     fn wrap_block(theta: &Block, count: usize, wrapped: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(theta, count, wrapped, fails, |theta| {
             const TWO_PI: f64 = 2.0 * PI;
@@ -405,9 +421,9 @@ multiversion! {
     }
 }
 
-// Bodies as short as these are vectorised well as one loop; cut into vectors they would be unrolled and gathered.
+// Short loop bodies vectorise well as one loop. In vectors, they would be unrolled and gathered.
 
-/// Up to where the vectors of the first `count` environments reach.
+/// Returns the number of lanes in the vectors of the first `count` environments.
 #[inline(always)]
 fn reach(count: usize) -> usize {
     count.next_multiple_of(LANES).min(BLOCK)
@@ -486,7 +502,7 @@ multiversion! {
     }
 }
 
-/// Observations, ends and rewards of the states after a step.
+/// Writes observations, termination flags and rewards of the states after a step.
 fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut LaneScratch<10>, out: LaneOut<'_, 6>) {
     let LaneOut { count, obs, reward, terminated } = out;
     let LaneScratch([sin1, cos1, sin2, cos2, sum, cos_sum, ..]) = parts;
@@ -500,7 +516,7 @@ fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut Lane
     write_outcomes(count, cos1, cos_sum, reward, terminated);
 }
 
-/// Rows of six do not vectorise.
+/// Writes the observations in a scalar loop, since rows of six do not vectorise.
 fn write(count: usize, columns: [&Block; 6], obs: &mut [[f32; 6]; BLOCK]) {
     for (i, row) in obs.iter_mut().enumerate().take(count) {
         *row = columns.map(|column| column[i] as f32);
@@ -526,7 +542,7 @@ mod tests {
 
     #[test]
     fn the_derivative_by_hand() {
-        // Hanging at rest with torque 1: cos = 1 gives d1 = 4.5 and d2 = 1.75, and gravity pulls nowhere.
+        // Hanging at rest with torque 1: cos = 1 gives d1 = 4.5 and d2 = 1.75, and gravity has no effect.
         let acceleration2 = 1.0 / (1.25 - 1.75 * 1.75 / 4.5);
         let expected = [0.0, 0.0, -1.75 * acceleration2 / 4.5, acceleration2];
         for (got, expected) in derivative([0.0; 4], 1.0, false).into_iter().zip(expected) {

@@ -1,8 +1,9 @@
-//! `CartPole-v1`, equal to Gymnasium's bit for bit.
+//! `CartPole-v1`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! A pole is hinged to a cart on a track. The cart is pushed left or right; the pole shall stay upright
-//! (Barto, Sutton and Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control problems").
+//! A pole is hinged to a cart on a track. The task is to keep the pole upright by pushing the cart left or right
+//! (Barto, Sutton and Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning control
+//! problems").
 //!
 //! # Action Space
 //! `Discrete(2)`: 0 pushes left, 1 pushes right, with 10 N.
@@ -11,22 +12,25 @@
 //! `Box(4)` f32: cart position (m), cart velocity (m/s), pole angle (rad), pole angular velocity (rad/s).
 //!
 //! # Rewards
-//! 1 for every step, the last included. With `sutton_barto_reward`: 0, and -1 for the step that terminates.
+//! 1 per step, including the last. With `sutton_barto_reward`: 0 per step, and -1 for the step that terminates.
 //!
 //! # Starting State
 //! All four numbers uniform in `[-0.05, 0.05)`.
 //!
 //! # Episode End
-//! Terminated if the cart is further than 2.4 m from the centre or the pole more than 12 degrees from upright.
-//! Truncated after 500 steps.
+//! Terminated if the cart is more than 2.4 m from the centre or the pole more than 12 degrees from upright. Truncated
+//! after 500 steps.
 //!
 //! # Arguments
-//! `sutton_barto_reward` (default false). Reset options: `low`, `high`, the bounds of the starting state.
+//! `sutton_barto_reward` (default false). Reset options: `low` and `high`, the bounds of the starting state.
 //!
 //! # Version History
 //! v1: the limit is 500 steps.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "functions that are not inlined are not compiled for the wider instruction set"
+)]
 
 use std::sync::Arc;
 
@@ -46,12 +50,12 @@ const X_THRESHOLD: f64 = 2.4;
 const THETA_THRESHOLD: f64 = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
 const START: (f64, f64) = (-0.05, 0.05);
 
-/// The cart and its pole. See the module's text for spaces, rewards and ends.
+/// The `CartPole-v1` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct CartPole {
     state: [f64; 4],
     sutton_barto_reward: bool,
-    spec: Arc<EnvSpec>, // one for all copies
+    spec: Arc<EnvSpec>, // shared by all copies
 }
 
 impl Default for CartPole {
@@ -61,7 +65,9 @@ impl Default for CartPole {
 }
 
 impl CartPole {
-    /// A cart at rest. `sutton_barto_reward` gives 0 a step and -1 at the fall instead of 1 a step.
+    /// Creates a cart at rest.
+    ///
+    /// With `sutton_barto_reward`, a step gives 0 and the terminal step -1, instead of 1 per step.
     ///
     /// ```
     /// use rlox_core::{Env, envs::CartPole};
@@ -83,7 +89,7 @@ impl CartPole {
         Ok(Self::new(bool_argument(arguments, &[name], name)?))
     }
 
-    /// The reward of a step that does or does not terminate.
+    /// Returns the reward of a step.
     fn reward(&self, terminated: bool) -> f64 {
         match (self.sutton_barto_reward, terminated) {
             (false, _) => 1.0,
@@ -99,13 +105,13 @@ impl CartPole {
     }
 }
 
-/// The force of an action, in N.
+/// Returns the force of an action in N.
 #[inline(always)]
 fn force(action: i64) -> f64 {
     if action == 1 { FORCE } else { -FORCE }
 }
 
-/// The next state, by Euler's method. The order of the operations is Gymnasium's, so that every bit is too.
+/// Returns the next state by Euler's method, in Gymnasium's order of operations for bit equality.
 #[inline(always)]
 fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f64) -> [f64; 4] {
     let temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS;
@@ -114,7 +120,7 @@ fn dynamics([x, x_dot, theta, theta_dot]: [f64; 4], force: f64, sin: f64, cos: f
     [x + TAU * x_dot, x_dot + TAU * x_acc, theta + TAU * theta_dot, theta_dot + TAU * theta_acc]
 }
 
-/// Whether the cart has left the track or the pole has fallen.
+/// Returns true if the cart has left the track or the pole has fallen.
 #[inline(always)]
 fn has_fallen([x, _, theta, _]: [f64; 4]) -> bool {
     x.abs() > X_THRESHOLD || theta.abs() > THETA_THRESHOLD
@@ -162,7 +168,7 @@ impl Env for CartPole {
     }
 }
 
-// A block of environments at once.
+// Steps of a block of environments.
 
 impl LaneEnv<4, 4> for CartPole {
     type Scratch = LaneScratch<2>;
@@ -197,7 +203,7 @@ impl LaneEnv<4, 4> for CartPole {
 }
 
 multiversion! {
-    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    #[expect(clippy::too_many_arguments, reason = "the compiler only assumes disjoint columns if they are arguments")]
     fn step(
         count: usize,
         x: &mut Block,

@@ -1,7 +1,7 @@
-//! `MountainCar-v0`, equal to Gymnasium's bit for bit.
+//! `MountainCar-v0`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! A car in a valley is too weak to climb the right hill at once; it must swing back and forth to reach the flag
+//! A car in a valley is too weak to climb the right hill directly. The car must swing to and fro to reach the flag
 //! (Moore 1990, "Efficient Memory-Based Learning for Robot Control", University of Cambridge, UCAM-CL-TR-209).
 //!
 //! # Action Space
@@ -11,7 +11,7 @@
 //! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within 0.07 (m per step).
 //!
 //! # Rewards
-//! -1 for every step, the last included.
+//! -1 per step, including the last.
 //!
 //! # Starting State
 //! Position uniform in `[-0.6, -0.4)`, at rest.
@@ -20,12 +20,15 @@
 //! Terminated at a position of at least 0.5 with at least the goal velocity. Truncated after 200 steps.
 //!
 //! # Arguments
-//! `goal_velocity` (default 0). Reset options: `low`, `high`, the bounds of the starting position.
+//! `goal_velocity` (default 0). Reset options: `low` and `high`, the bounds of the starting position.
 //!
 //! # Version History
-//! v0: the first.
+//! v0: first version.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "functions that are not inlined are not compiled for the wider instruction set"
+)]
 
 use std::sync::Arc;
 
@@ -37,18 +40,18 @@ use crate::{Env, EnvSpec, Pcg64, ResetOptions, Result, Space, Step};
 pub(super) const MIN_POSITION: f64 = -1.2;
 pub(super) const MAX_POSITION: f64 = 0.6;
 pub(super) const MAX_SPEED: f64 = 0.07;
-/// Where the car starts.
+/// Default bounds of the starting position.
 pub(super) const START: (f64, f64) = (-0.6, -0.4);
 const GOAL_POSITION: f64 = 0.5;
 const FORCE: f64 = 0.001;
 const GRAVITY: f64 = 0.0025;
 
-/// The car in its valley. See the module's text for spaces, rewards and ends.
+/// The `MountainCar-v0` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct MountainCar {
     state: [f64; 2],
     goal_velocity: f64,
-    spec: Arc<EnvSpec>, // one for all copies
+    spec: Arc<EnvSpec>, // shared by all copies
 }
 
 impl Default for MountainCar {
@@ -58,7 +61,7 @@ impl Default for MountainCar {
 }
 
 impl MountainCar {
-    /// A car at rest at 0 that must pass the flag with at least `goal_velocity` (m per step).
+    /// Creates a car at rest at position 0 whose goal needs a velocity of `goal_velocity` (m per step).
     ///
     /// ```
     /// use rlox_core::{Env, envs::MountainCar};
@@ -90,8 +93,9 @@ pub(super) fn observation_space() -> Space {
     Space::Box { shape: vec![2], low: vec![MIN_POSITION as f32, -speed], high: vec![MAX_POSITION as f32, speed] }
 }
 
-/// Position and velocity one step later, and whether the goal is reached. The order of the operations is Gymnasium's.
-/// `cos` is that of three times the position, which is the slope of the hill.
+/// Returns position and velocity after a step, and true if the goal is reached.
+///
+/// The order of operations is Gymnasium's. `cos` is the cosine of three times the position, the slope of the hill.
 #[inline(always)]
 fn advance([position, velocity]: [f64; 2], cos: f64, action: i64, goal_velocity: f64) -> ([f64; 2], bool) {
     let push = (action - 1) as f64 * FORCE + cos * -GRAVITY;
@@ -129,7 +133,7 @@ impl Env for MountainCar {
         Step { reward: -1.0, terminated, truncated: false }
     }
 
-    /// Position and velocity.
+    /// Returns position and velocity.
     fn state(&self) -> Option<Vec<f64>> {
         Some(self.state.to_vec())
     }
@@ -146,7 +150,7 @@ impl Env for MountainCar {
     }
 }
 
-// A block of environments at once.
+// Steps of a block of environments.
 
 impl LaneEnv<2, 2> for MountainCar {
     type Scratch = LaneScratch<2>;
@@ -183,7 +187,7 @@ impl LaneEnv<2, 2> for MountainCar {
 }
 
 multiversion! {
-    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    #[expect(clippy::too_many_arguments, reason = "the compiler only assumes disjoint columns if they are arguments")]
     fn step(
         count: usize,
         position: &mut Block,
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn one_step_by_hand() {
-        // At the bottom's height cos(3 * 0) = 1, so a push right gives 0.001 - 0.0025.
+        // At position 0, cos(3 * 0) = 1, so a push to the right gives 0.001 - 0.0025.
         let mut env = MountainCar::default();
         let mut obs = [0.0; 2];
         env.set_state(&[0.0, 0.0], &mut obs).unwrap();

@@ -1,16 +1,16 @@
-//! `MountainCarContinuous-v0`, equal to Gymnasium's bit for bit.
+//! `MountainCarContinuous-v0`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! The car of `MountainCar-v0` with an engine that is driven smoothly and whose effort costs.
+//! The car of `MountainCar-v0` with a continuous engine force, whose square is a cost.
 //!
 //! # Action Space
-//! `Box(-1, 1, (1,))` f32: the force. The engine clips it, the cost does not.
+//! `Box(-1, 1, (1,))` f32: the force. The engine clips the force, the cost does not.
 //!
 //! # Observation Space
 //! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within 0.07 (m per step).
 //!
 //! # Rewards
-//! `-0.1 * action^2`, and 100 more for the step that reaches the goal.
+//! `-0.1 * action^2`, plus 100 for the step that reaches the goal.
 //!
 //! # Starting State
 //! Position uniform in `[-0.6, -0.4)`, at rest.
@@ -19,12 +19,15 @@
 //! Terminated at a position of at least 0.45 with at least the goal velocity. Truncated after 999 steps.
 //!
 //! # Arguments
-//! `goal_velocity` (default 0). Reset options: `low`, `high`, the bounds of the starting position.
+//! `goal_velocity` (default 0). Reset options: `low` and `high`, the bounds of the starting position.
 //!
 //! # Version History
-//! v0: the first.
+//! v0: first version.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "functions that are not inlined are not compiled for the wider instruction set"
+)]
 
 use std::sync::Arc;
 
@@ -38,15 +41,15 @@ const GOAL_POSITION: f64 = 0.45;
 const POWER: f64 = 0.0015;
 const GRAVITY: f64 = 0.0025;
 
-/// The car and its engine. See the module's text for spaces, rewards and ends.
+/// The `MountainCarContinuous-v0` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct MountainCarContinuous {
     car: Car,
     goal_velocity: f64,
-    spec: Arc<EnvSpec>, // one for all copies
+    spec: Arc<EnvSpec>, // shared by all copies
 }
 
-/// Position and velocity as Gymnasium keeps them: in f64 after a reset, in f32 after a step.
+/// Position and velocity with Gymnasium's precision: f64 after a reset, f32 after a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Car {
     Reset([f64; 2]),
@@ -60,7 +63,7 @@ impl Default for MountainCarContinuous {
 }
 
 impl MountainCarContinuous {
-    /// A car at rest at 0 that must pass the flag with at least `goal_velocity` (m per step).
+    /// Creates a car at rest at position 0 whose goal needs a velocity of `goal_velocity` (m per step).
     ///
     /// ```
     /// use rlox_core::{Env, envs::MountainCarContinuous};
@@ -89,7 +92,7 @@ impl MountainCarContinuous {
     }
 }
 
-/// The first step after a reset: f64, but for the engine's push, which is f32 where the action is inside its bounds.
+/// Computes the first step after a reset in f64. The push of an unclipped action is computed in f32.
 #[inline]
 fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     let pull = GRAVITY * (3.0 * position).cos();
@@ -106,9 +109,10 @@ fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64
     ([position as f32, velocity as f32], position >= GOAL_POSITION && velocity >= goal_velocity)
 }
 
-/// Every other step: f32, but for the push of a clipped action, and for the comparison of a clipped velocity with the
-/// goal's, since clipping puts Python's f64 numbers in the place of NumPy's f32.
-/// `cos` is that of [`slope`].
+/// Computes a later step in f32, with `cos` the cosine of [`slope`].
+///
+/// The push of a clipped action is computed in f64. A clipped velocity is compared with the goal velocity in f64. Both
+/// follow from clipping in Gymnasium, which replaces NumPy's f32 by Python's f64 numbers.
 #[inline(always)]
 fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     const SPEED: f32 = MAX_SPEED as f32;
@@ -133,20 +137,22 @@ fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity:
     ([position, velocity], position >= GOAL_POSITION as f32 && reaches_goal_velocity)
 }
 
-/// The argument of the cosine that is the slope of the hill, after the first step.
+/// Returns the argument of the cosine, which is the slope of the hill, for steps in f32.
 #[inline(always)]
 fn slope(position: f32) -> f64 {
     f64::from(3.0 * position)
 }
 
-/// The reward. The square of an f32 is exact in f64, so no pow is needed.
+/// Returns the reward. The square of an f32 is exact in f64, so no `pow` is needed.
 #[inline(always)]
 fn reward(action: f32, terminated: bool) -> f64 {
     let effort = f64::from(action) * f64::from(action);
     if terminated { 100.0 - effort * 0.1 } else { 0.0 - effort * 0.1 }
 }
 
-/// The bound that replaces an action outside of it, a Python float; actions inside stay NumPy's f32.
+/// Returns the bound, a Python float in Gymnasium, that replaces an action outside the bounds.
+///
+/// `None` means that the action is unchanged and stays a NumPy f32.
 #[inline(always)]
 fn clipped(action: f32) -> Option<f64> {
     if action > 1.0 {
@@ -187,7 +193,7 @@ impl Env for MountainCarContinuous {
         Step { reward: reward(action, terminated), terminated, truncated: false }
     }
 
-    /// Position, velocity, and 1 if they are f32 since a step has been taken, else 0.
+    /// Returns position, velocity, and 1 after a step (f32 numbers) or 0 after a reset.
     fn state(&self) -> Option<Vec<f64>> {
         let ([position, velocity], stepped) = match self.car {
             Car::Reset(state) => (state, 0.0),
@@ -213,9 +219,9 @@ impl Env for MountainCarContinuous {
     }
 }
 
-// A block of environments at once: steps after the first of an episode, which are f32.
+// Steps of a block of environments. Only steps after the first one of an episode are f32.
 
-/// Position, velocity, and 1 where they are f32 since a step has been taken, else 0.
+/// The columns are position, velocity, and 1 after a step (f32 numbers) or 0 after a reset.
 impl LaneEnv<3, 2> for MountainCarContinuous {
     type Scratch = LaneScratch<2>;
 
@@ -264,8 +270,8 @@ impl LaneEnv<3, 2> for MountainCarContinuous {
 }
 
 multiversion! {
-    /// Steps the cars that have stepped before, and leaves the state of the others alone.
-    #[expect(clippy::too_many_arguments, reason = "only as arguments are columns known not to overlap")]
+    /// Steps the cars that have stepped before, and keeps the state of the others.
+    #[expect(clippy::too_many_arguments, reason = "the compiler only assumes disjoint columns if they are arguments")]
     fn step(
         count: usize,
         position: &mut Block,

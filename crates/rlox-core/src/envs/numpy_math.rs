@@ -1,33 +1,37 @@
-//! The arithmetic of NumPy where its bits differ from those of Rust's own operations.
+//! NumPy arithmetic whose bits differ from those of Rust's operations.
 
 use std::hint::black_box;
 
-/// Squares as `x ** 2` does: through libm's `pow`, which differs from `x * x` in the last bit now and then.
-/// The exponent is hidden from the compiler, which would fold the call to a product.
+/// Returns `x ** 2` as NumPy computes it, by libm's `pow`.
+///
+/// The result may differ from `x * x` in the last bit. The exponent is hidden from the compiler, which would replace
+/// the call by a product.
 pub(crate) fn square(x: f64) -> f64 {
     x.powf(black_box(2.0))
 }
 
-/// `np.sin` of a float32, bit for bit: see [`quadrant`].
+/// Returns `np.sin` of a float32, bit for bit: see [`quadrant`].
 pub(crate) fn sin_f32(x: f32) -> f32 {
-    // NaN is outside of every range, so libm answers it.
+    // libm handles NaN, which is outside every range.
     if x.abs() <= 117_435.99 { quadrant(x, 0) } else { x.sin() }
 }
 
-/// `np.cos` of a float32, bit for bit: see [`quadrant`].
+/// Returns `np.cos` of a float32, bit for bit: see [`quadrant`].
 pub(crate) fn cos_f32(x: f32) -> f32 {
     if x.abs() <= 71_476.06 { quadrant(x, 1) } else { x.cos() }
 }
 
-/// The sine of `x + shift * pi / 2` as NumPy 2.2 to 2.4 rounds it on processors with fused multiply-add (NumPy 2.0 too
-/// where |x| < 80; on processors without it NumPy calls libm).
+/// Returns the sine of `x + shift * pi / 2` with the rounding of NumPy 2.2 to 2.4.
 ///
-/// NumPy has float32 polynomials of its own, up to 1.5 ulp from the true value, where libm rounds nearly always right:
-/// the nearest multiple of pi/2 is taken off in three parts (Cody and Waite 1980), then a polynomial of the rest gives
-/// sine or cosine. Its coefficients and its order of operations are needed to arrive at the same bits.
+/// The bits are those of processors with fused multiply-add. NumPy 2.0 returns the same bits if |x| < 80. On other
+/// processors, NumPy calls libm.
+///
+/// NumPy's float32 polynomials are up to 1.5 ulp from the true value, whereas libm nearly always rounds correctly. The
+/// nearest multiple of pi/2 is subtracted in three parts (Cody and Waite 1980). A polynomial of the remainder gives
+/// sine or cosine. Equal bits need NumPy's coefficients and its order of operations.
 fn quadrant(x: f32, shift: i32) -> f32 {
     const TWO_OVER_PI: f32 = std::f32::consts::FRAC_2_PI;
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: at this size f32 numbers are whole
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: f32 numbers of this size are integers
     const PI_2: [u32; 3] = [0x3fc9_0fd8, 0x34a8_885a, 0x27c2_34c4]; // f32 bits of pi/2 in three parts
     const SIN: [u32; 4] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab]; // x^9, x^7, x^5, x^3
     const COS: [u32; 4] = [0x37cc_730b, 0xbab6_036e, 0x3d2a_aa9e, 0xbf00_0000]; // x^8, x^6, x^4, x^2
@@ -53,8 +57,8 @@ mod tests {
 
     #[test]
     fn float32_sine_and_cosine_are_numpys() {
-        // Bits of x, np.sin(x) and np.cos(x), NumPy 2.4. In the first six libm's sinf and cosf both round otherwise;
-        // in the next two the nearest multiple of pi/2 is decided by the fused operation.
+        // Bits of x, np.sin(x) and np.cos(x), NumPy 2.4. In the first six rows, libm's sinf and cosf differ. In the
+        // next two, the fused operation decides the nearest multiple of pi/2.
         for (x, sin, cos) in [
             (0x3dca_fa9e, 0x3dca_a596, 0x3f7e_be62),
             (0xbdc9_cb2e, 0xbdc9_77a1, 0x3f7e_c221),
@@ -79,7 +83,7 @@ mod tests {
 
     #[test]
     fn squares_are_pows() {
-        // The square of 7.964778909945345 in NumPy, which differs from the product in its last bit.
+        // The square of 7.964778909945345 in NumPy, which differs from the product in the last bit.
         let x = f64::from_bits(0x401f_dbef_00a8_57d8);
         assert_eq!(square(x).to_bits(), 0x404f_b806_a798_3c37);
         assert_ne!(square(x), x * x);

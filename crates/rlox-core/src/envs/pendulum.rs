@@ -1,30 +1,33 @@
-//! `Pendulum-v1`, equal to Gymnasium's bit for bit.
+//! `Pendulum-v1`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! A pendulum hangs from a motor too weak to lift it at once; it shall be swung up and kept upright.
+//! A pendulum hangs from a motor that is too weak to lift it directly. The task is to swing it up and keep it upright.
 //!
 //! # Action Space
-//! `Box(-2, 2, (1,))` f32: the torque (N m). Values outside are clipped.
+//! `Box(-2, 2, (1,))` f32: the torque (N m). Values outside the bounds are clipped.
 //!
 //! # Observation Space
 //! `Box(3)` f32: cosine and sine of the angle (0 is upright), angular velocity (rad/s) within 8.
 //!
 //! # Rewards
-//! `-(angle^2 + 0.1 * velocity^2 + 0.001 * torque^2)` with the angle in `[-pi, pi]`: between about -16.27 and 0.
+//! `-(angle^2 + 0.1 * velocity^2 + 0.001 * torque^2)` with the angle in `[-pi, pi]`: about -16.27 to 0.
 //!
 //! # Starting State
 //! Angle uniform in `[-pi, pi)`, angular velocity uniform in `[-1, 1)`.
 //!
 //! # Episode End
-//! Never terminated; truncated after 200 steps.
+//! Never terminated. Truncated after 200 steps.
 //!
 //! # Arguments
-//! `g` (default 10), gravity in m/s^2. Reset options: `x_init`, `y_init`, the half-widths of the starting ranges.
+//! `g` (default 10), gravity in m/s^2. Reset options: `x_init` and `y_init`, the half-widths of the starting ranges.
 //!
 //! # Version History
-//! v1: as Gymnasium's v1, with the limited angular velocity in the dynamics.
+//! v1: as in Gymnasium, the dynamics use the limited angular velocity.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(
+    clippy::inline_always,
+    reason = "functions that are not inlined are not compiled for the wider instruction set"
+)]
 
 use std::f64::consts::PI;
 use std::hint::black_box;
@@ -41,14 +44,14 @@ const MAX_SPEED: f64 = 8.0;
 const MAX_TORQUE: f32 = 2.0;
 const DT: f64 = 0.05;
 
-/// The pendulum. See the module's text for spaces, rewards and ends.
+/// The `Pendulum-v1` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct Pendulum {
     theta: f64,
     theta_dot: f64,
     last_torque: f64,
     g: f64,
-    spec: Arc<EnvSpec>, // one for all copies
+    spec: Arc<EnvSpec>, // shared by all copies
 }
 
 impl Default for Pendulum {
@@ -58,7 +61,7 @@ impl Default for Pendulum {
 }
 
 impl Pendulum {
-    /// A pendulum at rest, upright, under gravity `g` (m/s^2).
+    /// Creates an upright pendulum at rest under gravity `g` (m/s^2).
     ///
     /// ```
     /// use rlox_core::{Env, envs::Pendulum};
@@ -89,32 +92,32 @@ fn half_widths(options: &ResetOptions) -> (f64, f64) {
     (options.get("x_init").unwrap_or(PI), options.get("y_init").unwrap_or(1.0))
 }
 
-/// `x % y` as Python has it: the result has the sign of `y`.
+/// Returns `x % y` as in Python: the result has the sign of `y`.
 fn modulo(x: f64, y: f64) -> f64 {
     let remainder = x % y;
     if remainder != 0.0 && (remainder < 0.0) != (y < 0.0) { remainder + y } else { remainder }
 }
 
-// The order of the operations and the f32 parts are Gymnasium's, so that every bit is too.
+// The order of the operations and the f32 parts are Gymnasium's, for bit equality.
 
-/// The torque that is applied, in N m.
+/// Returns the applied torque in N m.
 #[inline(always)]
 fn clip(action: f32) -> f32 {
     action.clamp(-MAX_TORQUE, MAX_TORQUE)
 }
 
-/// The angle in `[-pi, pi]`.
+/// Returns the angle wrapped to `[-pi, pi]`.
 fn wrap(theta: f64) -> f64 {
     modulo(theta + PI, 2.0 * PI) - PI
 }
 
-/// The reward, of the squares of the wrapped angle, the angular velocity and the torque.
+/// Returns the reward from the squares of the wrapped angle, the angular velocity and the torque.
 #[inline(always)]
 fn reward(angle: f64, theta_dot: f64, torque: f32) -> f64 {
     -(angle + 0.1 * theta_dot + f64::from(0.001_f32 * torque))
 }
 
-/// Angle and angular velocity one step later. `sin` is that of the angle now.
+/// Returns angle and angular velocity after a step. `sin` is the sine of the current angle.
 #[inline(always)]
 fn advance(theta: f64, theta_dot: f64, torque: f32, sin: f64, g: f64) -> (f64, f64) {
     let push = f64::from(3.0_f32 * torque);
@@ -138,7 +141,12 @@ impl Env for Pendulum {
             return Ok(());
         }
         let expected = "x_init and y_init >= 0, both finite in f32";
-        Err(Error::config("options", expected, format!("x_init {x}, y_init {y}"), "pass half-widths"))
+        Err(Error::config(
+            "options",
+            expected,
+            format!("x_init {x}, y_init {y}"),
+            "pass the half-widths of the starting ranges",
+        ))
     }
 
     fn reset(&mut self, rng: &mut Pcg64, options: &ResetOptions, obs: &mut [f32]) {
@@ -159,13 +167,13 @@ impl Env for Pendulum {
         Step { reward, terminated: false, truncated: false }
     }
 
-    /// Angle, angular velocity and the last torque (NaN before the first step), which renderers draw.
+    /// Returns angle, angular velocity and the last torque, which is NaN before the first step.
     fn state(&self) -> Option<Vec<f64>> {
         Some(vec![self.theta, self.theta_dot, self.last_torque])
     }
 
     fn check_state(&self, state: &[f64]) -> Result<()> {
-        // The last torque is not known before the first step.
+        // The last torque is NaN before the first step.
         let known = if state.last().is_some_and(|torque| torque.is_nan()) { &state[..state.len() - 1] } else { state };
         check_state(known, 3 - (state.len() - known.len()))
     }
@@ -178,9 +186,11 @@ impl Env for Pendulum {
     }
 }
 
-// A block of environments at once.
+// Steps of a block of environments.
 
-/// Angle, angular velocity, last torque, and the sine of the angle, which an observation needs and the next step too.
+/// The columns are angle, angular velocity, last torque, and the sine of the angle.
+///
+/// Both the observation and the next step use the sine.
 impl LaneEnv<4, 3> for Pendulum {
     type Scratch = LaneScratch<4>;
 
@@ -220,7 +230,7 @@ impl LaneEnv<4, 3> for Pendulum {
     }
 }
 
-/// Writes the angles of the first `count` pendulums in `[-pi, pi]`.
+/// Writes the angles of the first `count` pendulums, wrapped to `[-pi, pi]`.
 fn wrap_all(theta: &Block, count: usize, angle: &mut Block) {
     let mut fails = [true; BLOCK];
     if has_fast_lanes() {
@@ -235,8 +245,8 @@ multiversion! {
             const TWO_PI: f64 = 2.0 * PI;
             const MARGIN: f64 = 1e-6;
             let x = theta + PI;
-            // Away from whole turns the rounded quotient has the right floor; then one rounding of the difference gives
-            // what the exact remainder does, which for x < 0 gets its one rounding from the addition of a turn.
+            // Away from whole turns, the rounded quotient has the exact floor. The remainder is then rounded once, as
+            // in `modulo`, which for x < 0 rounds in the addition of a turn.
             let remainder = (-(x / TWO_PI).floor()).mul_add(TWO_PI, x);
             let in_range = x.abs() < 1e5 && remainder > MARGIN && remainder < TWO_PI - MARGIN;
             Rounded { value: remainder - PI, fails: !in_range }

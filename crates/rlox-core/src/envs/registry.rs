@@ -1,25 +1,27 @@
-//! The registry of native environments: their ids, and environments made by id.
+//! Registry of native environments.
 
 use super::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv, argument, soa::LaneEnv};
 use crate::{AutoresetMode, EnvSpec, Error, Result, VecEnv, VectorEnv};
 
-/// What a native environment is made with, besides its id.
+/// Settings of a native environment besides its id.
 #[derive(Clone, Debug)]
 pub struct MakeOptions<'a> {
-    /// How many environments.
+    /// The number of environments.
     pub num_envs: usize,
-    /// Environment i is seeded with `seed + i`; `None` takes entropy from the operating system.
+    /// The seed: environment `i` is seeded with `seed + i`. `None` means entropy of the operating system.
     pub seed: Option<u64>,
-    /// When finished environments are reset.
+    /// The time of the reset of finished environments.
     pub autoreset_mode: AutoresetMode,
-    /// `None` for the id's own time limit, `Some(None)` for no limit.
+    /// The time limit in steps: `None` for the default of the id, `Some(None)` for no limit.
     pub max_episode_steps: Option<Option<u32>>,
-    /// The environment's own arguments by Gymnasium's names; booleans are 0 and 1.
+    /// The arguments of the environment, with Gymnasium's names. Booleans are 0 and 1.
     pub arguments: &'a [(String, f64)],
 }
 
 impl MakeOptions<'_> {
-    /// Copies of any [`crate::Env`], made as these options say; but for the arguments, which `env` has taken already.
+    /// Creates a vectorised environment of copies of `env`.
+    ///
+    /// The caller has applied the arguments to `env`. All other options are used.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, envs::{CartPole, MakeOptions}};
@@ -36,12 +38,12 @@ impl MakeOptions<'_> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`VecEnv::new`], [`Error::Config`] for a time limit of 0.
+    /// The errors of [`VecEnv::new`], [`Error::Config`] if the time limit is 0.
     pub fn build_vec_env<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
         build(self, env)
     }
 
-    /// The environment's argument `name`, one of `known`, or its default.
+    /// Returns the argument `name`, one of `known`, or `default` if the argument is not set.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, envs::MakeOptions};
@@ -60,7 +62,7 @@ impl MakeOptions<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] if any argument is not one of `known`, or not finite.
+    /// [`Error::Config`] if any argument is not in `known` or not finite.
     pub fn argument(&self, known: &[&'static str], name: &str, default: f64) -> Result<f64> {
         argument(self.arguments, known, name, default)
     }
@@ -78,12 +80,12 @@ const REGISTRY: &[(&str, Maker)] = &[
     ("Pendulum-v1", |options| build_lane_env(options, Pendulum::from_arguments(options.arguments)?)),
 ];
 
-/// The ids that [`make`] knows.
+/// Returns the ids that [`make`] accepts.
 pub fn ids() -> impl Iterator<Item = &'static str> {
     REGISTRY.iter().map(|(id, _)| *id)
 }
 
-/// Makes the vectorised environment of a Gymnasium id.
+/// Creates the vectorised environment of a Gymnasium id.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, envs};
@@ -100,7 +102,8 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] for an id or argument that does not exist (near names are listed), and those of [`VecEnv::new`].
+/// [`Error::Config`] if the id or an argument is unknown, with a hint of similar ids, or if the time limit is 0. Also
+/// the errors of [`VecEnv::new`].
 pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     if let Some((_, maker)) = REGISTRY.iter().find(|(known, _)| *known == id) {
         return maker(options);
@@ -137,13 +140,13 @@ fn build<E: crate::Env + Clone + 'static>(options: &MakeOptions<'_>, env: E) -> 
 fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> {
     let limit = options.max_episode_steps.unwrap_or(spec.max_episode_steps);
     if limit == Some(0) {
-        let hint = "pass a positive number, or none for no limit";
+        let hint = "pass a positive number, or None for no limit";
         return Err(Error::config("max_episode_steps", "at least 1", "0", hint));
     }
     Ok(limit)
 }
 
-/// Levenshtein distance, for near names.
+/// Returns the Levenshtein distance, for hints of similar ids.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

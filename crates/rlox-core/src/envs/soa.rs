@@ -1,9 +1,9 @@
-//! Environments as a structure of arrays, stepped by SIMD lanes behind the same trait as any other.
+//! Vectorised environments as a structure of arrays, stepped in SIMD lanes.
 //!
-//! The states of a block of environments lie column by column, so that one instruction works on several environments.
-//! Everything an environment does rarely (resets, states for renderers) is done by the environment itself, one at a
-//! time; only its step has a second form, made of the same formulas. Which instructions run is decided at run time
-//! ([`crate::simd`]); the results are the same bits on all of them.
+//! The states of a block of environments are stored column by column, so that one instruction works on several
+//! environments. The scalar environment performs rare operations (resets, states for renderers) one at a time. Only its
+//! step has a second form, with the same formulas. The instruction set is selected at run time ([`crate::simd`]). The
+//! results are bit-equal on all instruction sets.
 
 #[cfg(test)]
 mod tests;
@@ -19,41 +19,42 @@ use crate::{
     Seeds, StepOut, VectorEnv, alloc, check_len, num_threads,
 };
 
-/// So many environments are reset in some 10 ms.
+/// Number of environments, reset in about 10 ms, above which a reset is staged and interruptible.
 const STAGED_RESET_ABOVE: usize = 1 << 16;
 
-/// How many threads share a step at most.
+/// Largest number of threads that share a step.
 const MAX_SHARDS: usize = 16;
 
-/// An environment that steps a block of its kind at once. `K` numbers are its state, `D` its observation.
+/// An environment with a step for blocks. The state has `K` numbers, the observation `D`.
 pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
-    /// `i64` for Discrete, `f32` for Box action spaces of one number.
+    /// The type of one action: `i64` for Discrete, `f32` for Box action spaces of one number.
     type Number: Number;
 
-    /// What a step works with, made once so that steps need not clear it.
+    /// The workspace of a step, which is reused without clearing.
     type Scratch: Default + Send;
 
-    /// From how many environments on lanes are at least as fast as copies, on every instruction set.
+    /// Smallest number of environments for which lanes are never slower than copies.
     const MIN_ENVS: usize;
 
-    /// How many environments a thread of its own pays off for: some 20 us of work a step.
+    /// Number of environments per thread for which another thread pays off: about 20 us of work per step.
     const ENVS_PER_THREAD: usize;
 
-    /// Whether environments with these arguments can be stepped as lanes.
+    /// Returns true if environments with these arguments can be stepped in lanes.
     fn supports_lanes(&self) -> bool {
         true
     }
 
-    /// The state, one number a column.
+    /// Returns the state, one number per column.
     fn lane_state(&self) -> [f64; K];
 
-    /// Puts back what [`LaneEnv::lane_state`] gave.
+    /// Restores a state of [`LaneEnv::lane_state`].
     fn set_lane_state(&mut self, columns: [f64; K]);
 
-    /// Steps the first `out.count` environments: [`Env::step`], bit for bit, of an environment with `self`'s arguments
-    /// and that column's state. It may write whatever it
-    /// likes behind them, to places of the same vector of [`crate::simd::LANES`]. The environment truncates nothing itself
-    /// and draws no random numbers.
+    /// Steps the first `out.count` environments of a block.
+    ///
+    /// The result is that of [`Env::step`], bit for bit, for an environment with the arguments of `self` and the state
+    /// of the lane. Lanes after the first `out.count`, in the same vector of [`crate::simd::LANES`], may be overwritten
+    /// with any values. Environments neither truncate episodes nor draw random numbers here.
     fn step_block(
         &self,
         state: &mut [Block; K],
@@ -63,7 +64,7 @@ pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
     );
 }
 
-/// So many columns to work with.
+/// `N` columns of workspace.
 #[derive(Debug)]
 pub struct LaneScratch<const N: usize>(pub [Block; N]);
 
@@ -73,22 +74,22 @@ impl<const N: usize> Default for LaneScratch<N> {
     }
 }
 
-/// Where the step of a block writes to.
+/// Output of the step of a block.
 #[derive(Debug)]
 pub struct LaneOut<'a, const D: usize> {
-    /// How many environments of the block there are.
+    /// The number of environments in the block.
     pub count: usize,
     /// The observations.
     pub obs: &'a mut [[f32; D]; BLOCK],
     /// The rewards.
     pub reward: &'a mut Block,
-    /// The task itself ended.
+    /// Termination flags: the episode reached a terminal state of the task.
     pub terminated: &'a mut [bool; BLOCK],
 }
 
-/// The numbers that actions are made of.
+/// Element type of actions.
 pub trait Number: Copy + Default + Send + Sync {
-    /// The actions, if they are of this kind; none otherwise.
+    /// Returns the actions if they have this type, otherwise an empty slice.
     fn from_actions(actions: Actions<'_>) -> &[Self];
 }
 
@@ -104,8 +105,10 @@ impl Number for f32 {
     }
 }
 
-/// N environments of one native kind as a structure of arrays: what [`crate::VecEnv`] does, faster from a handful of
-/// environments on. [`crate::envs::make`] takes whichever is faster.
+/// Vectorised environment of one native type, stored as a structure of arrays.
+///
+/// The behaviour is that of [`crate::VecEnv`]. The speed is higher from a few environments on. [`crate::envs::make`]
+/// selects the faster type.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, ResetOptions, Seeds, VectorEnv, envs::{CartPole, SoaVecEnv}};
@@ -118,13 +121,13 @@ impl Number for f32 {
 /// ```
 pub struct SoaVecEnv<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     num_envs: usize,
-    /// One for each thread, all but the last one of as many environments; never empty.
+    /// The environments, one batch per thread. All batches but the last have the same size. Never empty.
     batches: Vec<Batch<E, K, D>>,
-    /// The episodes of all batches, if there are several.
+    /// The episodes of all batches, if there are several batches.
     log: EpisodeLog,
 }
 
-/// A stream, a state and its observation.
+/// Random stream, state and observation after a reset.
 type ResetResult<const K: usize, const D: usize> = (Pcg64, [f64; K], [f32; D]);
 
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVecEnv<E, K, D> {
@@ -135,12 +138,14 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVe
 }
 
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
-    /// `num_envs` environments with the arguments of `env`. Environment i draws from the seed `seed + i`; without a
-    /// seed the streams come from the operating system. Where they are many, threads share each step.
+    /// Creates `num_envs` environments with the arguments of `env`.
+    ///
+    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the entropy. Several
+    /// threads share the steps of many environments.
     ///
     /// # Errors
-    /// [`Error::Config`] if `num_envs` is 0 or the arguments are not for lanes (Acrobot's noise), [`Error::Memory`] if
-    /// there is not enough memory.
+    /// [`Error::Config`] if `num_envs` is 0 or lanes do not support the arguments (Acrobot's noise). [`Error::Memory`]
+    /// if memory is insufficient. [`Error::Interrupted`] if the interrupt check requests it.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         let shards = (num_envs / E::ENVS_PER_THREAD).clamp(1, num_threads().min(MAX_SHARDS));
         Self::with_shards(shards, num_envs, seed, mode, env)
@@ -149,10 +154,10 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     fn with_shards(shards: usize, num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         validate::check_num_envs(num_envs)?;
         if !env.supports_lanes() {
-            let (expected, got) = ("arguments that can be stepped as lanes", format!("{:?}", env.spec().id));
-            return Err(Error::config("env", expected, got, "use VecEnv, which takes all arguments"));
+            let (expected, got) = ("arguments that lanes support", format!("{:?}", env.spec().id));
+            return Err(Error::config("env", expected, got, "use VecEnv, which supports all arguments"));
         }
-        // Twice that, as callers hold spaces, observations and results for them, too.
+        // Twice the size, since callers also store observations and results per environment.
         alloc::check_available("num_envs", num_envs, 2 * Batch::<E, K, D>::BYTES_PER_ENV)?;
         let envs_per_shard = num_envs.div_ceil(shards).next_multiple_of(BLOCK);
         let mut streams = validate::spawn_streams(seed);
@@ -168,7 +173,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         Ok(Self { num_envs, batches, log: EpisodeLog::with_capacity()? })
     }
 
-    /// Replaces the time limit; `None` for none.
+    /// Replaces the time limit in steps. `None` removes the limit.
     #[must_use]
     pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
         for batch in &mut self.batches {
@@ -178,7 +183,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     }
 
     fn last_obs(&self) -> impl Iterator<Item = &[f32; D]> {
-        // Only the last block of all may not be full.
+        // Only the last block of all batches may be partial.
         self.batches.iter().flat_map(|batch| &batch.blocks).flat_map(|block| &block.last_obs)
     }
 
@@ -186,23 +191,23 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         self.batches.iter().flat_map(|batch| batch.phases.iter().copied())
     }
 
-    /// How many environments were never reset.
+    /// Returns the number of environments that have never been reset.
     fn never_reset(&self) -> usize {
         self.batches.iter().map(|batch| batch.never_reset).sum()
     }
 
-    /// In which batch an environment is, and where. The index is less than `num_envs`.
+    /// Returns the batch of an environment and the index in the batch. The index must be below `num_envs`.
     fn locate(&self, index: usize) -> (usize, usize) {
         let envs_per_shard = self.batches[0].rngs.len();
         (index / envs_per_shard, index % envs_per_shard)
     }
 
-    /// The same for environments that may not be there.
+    /// Returns the same as `locate`, or an error if the index is out of range.
     fn try_locate(&self, index: usize) -> Result<(usize, usize)> {
         if index < self.num_envs { Ok(self.locate(index)) } else { Err(validate::no_such_env(index, self.num_envs)) }
     }
 
-    /// How environment `i` starts: its stream, its state and its observation.
+    /// Computes the reset of environment `i` without changing its stream or state.
     fn compute_reset(&mut self, i: usize, seeds: Seeds<'_>, options: &ResetOptions) -> ResetResult<K, D> {
         let (shard, index) = self.locate(i);
         let batch = &mut self.batches[shard];
@@ -212,7 +217,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         (rng, batch.env.lane_state(), first)
     }
 
-    /// Starts it so.
+    /// Applies a computed reset to environment `i`.
     fn apply_reset(&mut self, i: usize, (rng, state, first): ResetResult<K, D>) {
         let (shard, index) = self.locate(i);
         let batch = &mut self.batches[shard];
@@ -221,7 +226,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         batch.blocks[index / BLOCK].last_obs[index % BLOCK] = first;
     }
 
-    /// Resets the chosen ones: aside first, so that nothing has changed where that is interrupted.
+    /// Resets environments in two stages, so that an interrupt changes nothing.
     fn reset_staged(
         &mut self,
         seeds: Seeds<'_>,
@@ -240,7 +245,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         Ok(())
     }
 
-    /// Steps all batches, each on a thread of its own if one is free.
+    /// Steps all batches, in parallel if threads are free.
     fn step_batches(&mut self, mut actions: &[E::Number], mut out: StepOut<'_>) -> Result<()> {
         let count = self.batches.len();
         let mut shards = [const { Mutex::new(None) }; MAX_SHARDS];
@@ -395,9 +400,9 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E
     }
 }
 
-/// All that N environments remember.
+/// State of the environments that one thread steps.
 struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
-    /// The arguments of all environments; its own state is whatever was last loaded into it.
+    /// The arguments of all environments. The state is that of the environment loaded last.
     env: E,
     scratch: Box<E::Scratch>,
     blocks: Vec<LaneBlock<K, D>>,
@@ -405,17 +410,17 @@ struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     phases: Vec<Phase>,
     never_reset: usize,
     finished: usize,
-    /// Steps so far, modulo 2^32, which no episode exceeds.
+    /// The number of steps so far, modulo 2^32. Episodes are shorter.
     now: u32,
     spec: EnvSpec,
     mode: AutoresetMode,
     log: EpisodeLog,
-    /// None while it is being stepped.
+    /// `None` during a step of the partial block.
     partial_block: Option<Box<PartialBlock<E::Number, D>>>,
 }
 
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
-    /// What an environment takes, in bytes.
+    /// Memory per environment in bytes.
     const BYTES_PER_ENV: usize = size_of::<LaneBlock<K, D>>() / BLOCK + size_of::<Pcg64>() + size_of::<Phase>();
 
     fn new(
@@ -475,13 +480,13 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.begin_episode(index, self.env.lane_state());
     }
 
-    /// Starts an episode in environment `index` with this state.
+    /// Starts an episode in environment `index` with the given state.
     fn begin_episode(&mut self, index: usize, state: [f64; K]) {
         self.phases[index] = Phase::Running;
         self.blocks[index / BLOCK].set_lane(index % BLOCK, state, self.now);
     }
 
-    /// Steps all environments; the slices have their lengths. `final_obs` may be empty.
+    /// Steps all environments. The caller has checked the lengths of the slices. `final_obs` may be empty.
     fn step(&mut self, actions: &[E::Number], out: StepOut<'_>) {
         self.now = self.now.wrapping_add(1);
         let StepOut { obs, reward, terminated, truncated, final_obs } = out;
@@ -509,7 +514,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         }
     }
 
-    /// Steps the environments of the last block, which is not full. The slices are what is left for it.
+    /// Steps the environments of the partial last block. The slices have one row per environment.
     fn step_partial_block(&mut self, actions: &[E::Number], remainder: Remainder<'_, D>) {
         let (mut partial_block, count) = (self.partial_block.take().unwrap_or_default(), actions.len());
         partial_block.actions[..count].copy_from_slice(actions);
@@ -528,7 +533,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.partial_block = Some(partial_block);
     }
 
-    /// Steps the first `count` environments of block `index`. `final_obs` has a row for each of them, or none.
+    /// Steps the first `count` environments of block `index`.
+    /// `final_obs` has one row per environment or is empty.
     fn step_block(
         &mut self,
         index: usize,
@@ -544,7 +550,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         if self.finished > 0 {
             self.start_next(first, count, &mut rows);
         }
-        // A limit of 0 ends an episode at its first step, as 1 does.
+        // A limit of 0 ends an episode at its first step, as a limit of 1 does.
         let limit = self.spec.max_episode_steps.map(|limit| limit.max(1));
         for i in tally(&mut self.blocks[index], count, (self.now, limit), &mut rows) {
             let block = &self.blocks[index];
@@ -562,7 +568,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.blocks[index].last_obs[..count].copy_from_slice(&rows.obs[..count]);
     }
 
-    /// Resets the finished environments among `first..first + count`; for them this step is the reset.
+    /// Resets the finished environments among `first..first + count`, whose step is the reset.
     fn start_next(&mut self, first: usize, count: usize, rows: &mut Rows<'_, D>) {
         for i in 0..count {
             if self.phases[first + i] == Phase::Finished {
@@ -574,7 +580,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
     }
 }
 
-/// What full blocks leave of the caller's slices.
+/// The parts of the caller's slices that belong to the partial last block.
 struct Remainder<'a, const D: usize> {
     obs: &'a mut [[f32; D]],
     reward: &'a mut [f64],
@@ -583,13 +589,13 @@ struct Remainder<'a, const D: usize> {
     final_obs: &'a mut [[f32; D]],
 }
 
-/// What [`BLOCK`] environments remember. Places without an environment hold zeros.
+/// State of [`BLOCK`] environments. Unused lanes hold zeros.
 #[derive(Clone, Debug)]
 struct LaneBlock<const K: usize, const D: usize> {
     state: [Block; K],
-    /// The rewards of the episode so far.
+    /// The sum of the rewards of the current episode.
     returns: Block,
-    /// The time of the reset.
+    /// The step count of the batch at the start of the current episode.
     start: [u32; BLOCK],
     last_obs: [[f32; D]; BLOCK],
 }
@@ -601,7 +607,7 @@ impl<const K: usize, const D: usize> Default for LaneBlock<K, D> {
 }
 
 impl<const K: usize, const D: usize> LaneBlock<K, D> {
-    /// Starts an episode with `state` at the time `now`.
+    /// Starts an episode with `state` at step count `now`.
     fn set_lane(&mut self, lane: usize, state: [f64; K], now: u32) {
         for (column, value) in self.state.iter_mut().zip(state) {
             column[lane] = value;
@@ -609,13 +615,14 @@ impl<const K: usize, const D: usize> LaneBlock<K, D> {
         (self.returns[lane], self.start[lane]) = (0.0, now);
     }
 
-    /// The state of one environment.
+    /// Returns the state of one environment.
     fn lane_state(&self, lane: usize) -> [f64; K] {
         std::array::from_fn(|column| self.state[column][lane])
     }
 
-    /// Zeroes what a step of the first `count` environments has written behind them, lest it wander off to where steps
-    /// are slow.
+    /// Clears the unused lanes that a step of the first `count` environments has overwritten.
+    ///
+    /// Otherwise their values could drift to numbers with slow arithmetic.
     fn zero_padding(&mut self, count: usize) {
         for column in &mut self.state {
             column[count..count.next_multiple_of(LANES)].fill(0.0);
@@ -623,7 +630,7 @@ impl<const K: usize, const D: usize> LaneBlock<K, D> {
     }
 }
 
-/// What a step writes about a block.
+/// Results of a step of a block.
 #[derive(Debug)]
 struct Rows<'a, const D: usize> {
     obs: &'a mut [[f32; D]; BLOCK],
@@ -632,7 +639,7 @@ struct Rows<'a, const D: usize> {
     truncated: &'a mut [bool; BLOCK],
 }
 
-/// Where the last block reads from and writes to if it is not full.
+/// Padded inputs and outputs of the partial last block.
 #[derive(Debug)]
 struct PartialBlock<N, const D: usize> {
     actions: [N; BLOCK],
@@ -654,8 +661,9 @@ impl<N: Copy + Default, const D: usize> Default for PartialBlock<N, D> {
     }
 }
 
-/// Adds the rewards to the returns, truncates episodes of `limit` steps, if there is one, and gives the environments
-/// whose episode ended.
+/// Adds the rewards to the returns and truncates episodes of `limit` steps.
+///
+/// Returns the environments whose episode ended.
 fn tally<const K: usize, const D: usize>(
     block: &mut LaneBlock<K, D>,
     count: usize,

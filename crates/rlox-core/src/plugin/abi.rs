@@ -1,4 +1,4 @@
-//! The C interface of plugins: slices cross it, and words in which everything else is written.
+//! C interface of plugins: slices, and 64-bit words that encode all other values.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::codec;
 use crate::{Error, Result};
 
-/// A slice that is read. Made from one and from nothing else, so that it can be one again.
+/// Shared slice. Only constructed from a slice, so that the conversion back is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a, T> {
@@ -17,7 +17,7 @@ pub(super) struct Input<'a, T> {
 
 impl<'a, T> Input<'a, T> {
     pub(super) fn slice(self) -> &'a [T] {
-        // SAFETY: pointer and length are a slice's, which is borrowed for 'a.
+        // SAFETY: pointer and length are those of a slice borrowed for 'a.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -34,7 +34,7 @@ impl<T> Default for Input<'_, T> {
     }
 }
 
-/// A slice that is written to.
+/// Mutable slice.
 #[repr(C)]
 pub(super) struct Output<'a, T> {
     start: *mut T,
@@ -43,10 +43,10 @@ pub(super) struct Output<'a, T> {
 }
 
 impl<'a, T> Output<'a, T> {
-    /// The slice, which is empty from then on.
+    /// Returns the slice and leaves an empty one.
     pub(super) fn take(&mut self) -> &'a mut [T] {
         let Self { start, len, .. } = std::mem::take(self);
-        // SAFETY: pointer and length are a slice's, which is borrowed for 'a, and are given away once.
+        // SAFETY: pointer and length are those of a slice borrowed mutably for 'a, and are returned only once.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
@@ -63,7 +63,8 @@ impl<T> Default for Output<'_, T> {
     }
 }
 
-/// What an environment is asked. Numbers rather than an enum: those of a later version are refused by name.
+/// Numbers of the methods of an environment.
+/// Not an enum, since a later version may send unknown numbers, which are rejected.
 pub(super) mod method {
     pub(in crate::plugin) const DESCRIBE: u32 = 0;
     pub(in crate::plugin) const RESET: u32 = 1;
@@ -82,7 +83,7 @@ pub(super) mod method {
     pub(in crate::plugin) const FINAL_ACTION_MASKS: u32 = 14;
 }
 
-/// A call with the arguments of all methods, of which each takes what it needs.
+/// Call with the arguments of all methods. Each method reads the fields that it needs.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct Call<'a> {
@@ -99,7 +100,7 @@ pub(super) struct Call<'a> {
     pub(super) action_masks: Output<'a, bool>,
 }
 
-/// Where words of an answer go: the caller's memory, which its own allocator has given.
+/// Output for the words of a result, in memory that the caller allocates.
 #[repr(C)]
 pub(super) struct Reply {
     into: *mut c_void,
@@ -108,23 +109,23 @@ pub(super) struct Reply {
 
 impl Reply {
     pub(super) fn push(&mut self, words: &[u64]) {
-        // SAFETY: the vector lives as long as the call, and is only touched by the library that made it.
+        // SAFETY: the vector outlives the call, and only the library that created it accesses it.
         unsafe { (self.push)(self.into, words.into()) }
     }
 }
 
 unsafe extern "C" fn push(into: *mut c_void, words: Input<'_, u64>) {
-    // SAFETY: `request`, in this very library, lends the vector to the call and does not touch it meanwhile.
+    // SAFETY: `into` is the vector of `request` in this library, which does not access it during the call.
     unsafe { &mut *into.cast::<Vec<u64>>() }.extend_from_slice(words.slice());
 }
 
-/// 0 for success, 1 for an error, which the reply tells.
+/// Status of a call: 0 for success, 1 for an error, which the reply contains.
 pub(super) type Status = u32;
 pub(super) type CallFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply) -> Status;
 pub(super) type FreeFn = unsafe extern "C" fn(*mut c_void);
 pub(super) type MakeFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply, *mut EnvHandle) -> Status;
 
-/// Environments and what to call them by.
+/// Environments, and the functions to call and free them.
 #[repr(C)]
 pub(super) struct EnvHandle {
     pub(super) env: *mut c_void,
@@ -132,16 +133,18 @@ pub(super) struct EnvHandle {
     pub(super) free: FreeFn,
 }
 
-/// Makes a call, and gives the words of its answer or its error.
+/// Makes a call. Returns the words of the reply, or the error that they encode.
 pub(super) fn request(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
     let mut words = Vec::new();
     let mut reply = Reply { into: (&raw mut words).cast(), push };
     if call(&raw mut reply) == 0 { Ok(words) } else { Err(codec::decode_error(&words).unwrap_or_else(unreadable)) }
 }
 
-/// Says that the other library's words make no sense.
+/// Returns the error for a reply that cannot be decoded.
 pub(super) fn unreadable() -> Error {
-    Error::Backend("the environment's library gave an answer that cannot be read; compile it anew".into())
+    Error::Backend(
+        "the environment's library sent an invalid reply; recompile it with this version of rlox-core".into(),
+    )
 }
 
 #[cfg(test)]
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_border_is_that_of_its_name() {
-        // Libraries compiled before a change here are only refused if the name changes with it.
+        // Libraries compiled before a change here are only rejected if the name changes too.
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
         assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));

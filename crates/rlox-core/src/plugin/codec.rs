@@ -1,10 +1,10 @@
-//! Options, spaces, errors and the like as 64-bit words, and back.
+//! Encoding of options, spaces, errors and other values as 64-bit words.
 
 use crate::envs::MakeOptions;
 use crate::vector::EpisodeProgress;
 use crate::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, alloc};
 
-/// Words that are read from the front. What is missing or makes no sense is `None`.
+/// Reader of words from the front. Methods return `None` if words are missing or invalid.
 pub(super) struct Reader<'a>(pub(super) &'a [u64]);
 
 impl<'a> Reader<'a> {
@@ -26,7 +26,7 @@ impl<'a> Reader<'a> {
         self.word().map(|word| word != 0)
     }
 
-    /// As many words as the first one says.
+    /// Reads a length and that number of words.
     fn list(&mut self) -> Option<&'a [u64]> {
         let len = self.size()?;
         let (list, rest) = self.0.split_at_checked(len)?;
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.list()?.iter().map(|word| *word as u8).collect()).ok()
     }
 
-    #[expect(clippy::option_option, reason = "whether it can be read, and whether it is there")]
+    #[expect(clippy::option_option, reason = "outer: readable, inner: present")]
     fn option(&mut self) -> Option<Option<u64>> {
         let (there, word) = (self.flag()?, self.word()?);
         Some(there.then_some(word))
@@ -94,7 +94,7 @@ pub(super) fn encode_options(options: &MakeOptions<'_>) -> Vec<u64> {
     words
 }
 
-/// The options but for their arguments, and those.
+/// Returns the options without arguments, and the arguments.
 pub(super) fn decode_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec<(String, f64)>)> {
     let mut reader = Reader(words);
     let options = MakeOptions {
@@ -107,7 +107,7 @@ pub(super) fn decode_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec
     Some((options, reader.pairs()?))
 }
 
-/// What environments are, besides their spec: their number, their mode, and whether they mask actions.
+/// Number of environments, autoreset mode, presence of action masks, and spec.
 pub(super) type Description = (usize, AutoresetMode, bool, EnvSpec);
 
 pub(super) fn encode_description((num_envs, mode, masks, spec): (usize, AutoresetMode, bool, &EnvSpec)) -> Vec<u64> {
@@ -158,7 +158,7 @@ fn decode_space(reader: &mut Reader<'_>) -> Option<Space> {
     })
 }
 
-/// Seeds and options of a reset, and whether it has a mask.
+/// Encodes seeds and options of a reset, and the presence of a mask.
 pub(super) fn encode_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOptions) -> Vec<u64> {
     let mut words = vec![u64::from(masked)];
     match seeds {
@@ -175,7 +175,7 @@ pub(super) fn encode_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOption
     words
 }
 
-/// One seed for all, or one for each.
+/// Owned form of [`Seeds`].
 pub(super) enum Seeded {
     Keep,
     Base(u64),
@@ -217,7 +217,7 @@ pub(super) fn encode_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// None where the words make no sense.
+/// Decodes random streams. Returns `None` if the words are invalid.
 pub(super) fn decode_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
     let (words, []) = words.as_chunks::<{ Pcg64::STATE_LEN }>() else { return Ok(None) };
     let mut rngs = alloc::with_capacity("rngs", words.len())?;
@@ -261,7 +261,7 @@ pub(super) fn encode_error(error: &Error) -> Vec<u64> {
     for text in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
         write_text(&mut words, text);
     }
-    // Only the host counts timesteps and has workers.
+    // Timesteps and workers only exist in the host.
     let Location { env, row, column, index, step, timesteps: _, section, worker: _ } = &mismatch.at;
     for index in [env, row, column, index, step] {
         write_option(&mut words, index.map(|index| index as u64));

@@ -1,4 +1,4 @@
-//! The side of the library that environments are from: calls from the border become calls of [`VectorEnv`].
+//! Guest side of a plugin: calls of the interface become calls of [`VectorEnv`].
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -9,17 +9,17 @@ use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
 use crate::{Actions, Error, Result, StepOut, VectorEnv};
 
-/// Environments that have crossed the border.
+/// Environments behind the interface.
 struct Guest {
     env: Box<dyn VectorEnv>,
-    /// A call panicked, or is under way.
+    /// True if a call has panicked or is running.
     broken: bool,
 }
 
-/// Makes environments with the closure that `context` points to.
+/// Creates environments with the closure that `context` points to. Writes `handle` if the status is 0.
 ///
 /// # Safety
-/// `context` is an `F` from `Box::into_raw`; the other pointers are valid; `handle` is written where 0 is returned.
+/// `context` must be an `F` from `Box::into_raw`, and the other pointers must be valid.
 pub(super) unsafe extern "C" fn make<F>(
     context: *mut c_void,
     call: *mut Call<'_>,
@@ -29,47 +29,49 @@ pub(super) unsafe extern "C" fn make<F>(
 where
     F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>>,
 {
-    // SAFETY: as promised. Calls from several threads only share the closure, which is `Sync`.
+    // SAFETY: guaranteed by the caller. Concurrent calls only share the closure, which is `Sync`.
     let (make, call, reply) = unsafe { (&*context.cast::<F>(), &*call, &mut *reply) };
     write_reply(reply, || {
         let (options, arguments) = codec::decode_options(call.words.slice()).ok_or_else(unreadable)?;
         let env = make(&MakeOptions { arguments: &arguments, ..options })?;
         let env = Box::into_raw(Box::new(Guest { env, broken: false })).cast();
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { handle.write(EnvHandle { env, call: self::call, free: free::<Guest> }) };
         Ok(Vec::new())
     })
 }
 
-/// Frees what `Box::into_raw` gave. A panic on the way is kept inside.
+/// Frees a value of `Box::into_raw`. A panic of its destructor does not propagate.
 ///
 /// # Safety
-/// `value` is a `T` from `Box::into_raw`, and is not used again.
+/// `value` must be a `T` from `Box::into_raw` that is not used again.
 pub(super) unsafe extern "C" fn free<T>(value: *mut c_void) {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     let value = unsafe { Box::from_raw(value.cast::<T>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         std::mem::forget(panic);
     }
 }
 
+/// Dispatches a call to the environments.
+///
 /// # Safety
-/// `env` is a [`Guest`] that no other call uses, and the other pointers are valid.
+/// `env` must be a [`Guest`] that no other call uses, and the other pointers must be valid.
 unsafe extern "C" fn call(env: *mut c_void, call: *mut Call<'_>, reply: *mut Reply) -> Status {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     let (guest, call, reply) = unsafe { (&mut *env.cast::<Guest>(), &mut *call, &mut *reply) };
     write_reply(reply, || {
         if std::mem::replace(&mut guest.broken, true) {
-            return Err(Error::Backend("the environment has panicked before; make a new one".into()));
+            return Err(Error::Backend("the environment panicked in an earlier call; create a new one".into()));
         }
-        // Stays set where this panics.
+        // The flag stays set if this call panics.
         let result = dispatch(&mut *guest.env, call);
         guest.broken = false;
         result
     })
 }
 
-/// Answers with words or with an error, which a panic is, too.
+/// Writes the words or the error of `f` to the reply. A panic becomes an error.
 fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(words)) => {
@@ -81,7 +83,7 @@ fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Statu
         Ok(Err(error)) => error,
         Err(panic) => {
             let error = Error::Backend(format!("the environment panicked: {}", panic_message(&*panic)));
-            // What a panic carries may panic when it is dropped.
+            // The payload of a panic may panic when dropped.
             std::mem::forget(panic);
             error
         }
@@ -92,7 +94,7 @@ fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Statu
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
@@ -138,7 +140,9 @@ fn dispatch(env: &mut dyn VectorEnv, call: &mut Call<'_>) -> Result<Vec<u64>> {
         method::RNGS => return codec::encode_rngs(&env.rngs()?),
         method::SET_RNGS => env.set_rngs(&codec::decode_rngs(words)?.ok_or_else(unreadable)?)?,
         unknown => {
-            let text = format!("the environment's library does not know method {unknown}; compile it anew");
+            let text = format!(
+                "the environment's library has no method {unknown}; recompile it with this version of rlox-core"
+            );
             return Err(Error::Backend(text));
         }
     }
@@ -159,7 +163,7 @@ fn out<'a>(call: &mut Call<'a>) -> StepOut<'a> {
     }
 }
 
-/// The total, and return and length of each episode that is kept.
+/// Returns the total of the log, and return and length of each drained episode.
 fn episodes(env: &mut dyn VectorEnv) -> Vec<u64> {
     let (mut returns, mut lengths) = (Vec::new(), Vec::new());
     let log = env.episodes();

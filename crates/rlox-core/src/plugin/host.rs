@@ -1,4 +1,4 @@
-//! The side that steps: environments of another library as a [`VectorEnv`].
+//! Host side of a plugin: environments of another library as a [`VectorEnv`].
 
 use super::abi::{Call, EnvHandle, method, request, unreadable};
 use super::codec::{self, Reader};
@@ -18,19 +18,21 @@ pub(super) struct Hosted {
     log: EpisodeLog,
 }
 
-// SAFETY: what `handle` points to is a `VectorEnv` and so `Send`. It is not `Sync`, and neither is `Hosted`.
+// SAFETY: `handle` points to a `VectorEnv`, which is `Send`. `Hosted` is not `Sync`.
 unsafe impl Send for Hosted {}
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        // SAFETY: it came with this function, and nobody can use it any more.
+        // SAFETY: the handle provides the function, and the environments are not used afterwards.
         unsafe { (self.handle.free)(self.handle.env) }
     }
 }
 
 impl Hosted {
+    /// Creates the host side of the environments of `handle`.
+    ///
     /// # Errors
-    /// Those of [`super::EnvPlugin::make`].
+    /// The errors of [`super::EnvPlugin::make`].
     pub(super) fn new(handle: EnvHandle, options: &MakeOptions<'_>) -> Result<Self> {
         let spec = EnvSpec {
             id: String::new(),
@@ -45,7 +47,7 @@ impl Hosted {
         if (num_envs, mode) != (options.num_envs, options.autoreset_mode) {
             let expected = format!("{} environments in {:?} mode", options.num_envs, options.autoreset_mode);
             let got = format!("{num_envs} in {mode:?} mode from the library");
-            return Err(Error::config("make", expected, got, "make what the options say"));
+            return Err(Error::config("make", expected, got, "follow the options in the function of EnvPlugin::new"));
         }
         spec.observation.validate("observation space")?;
         spec.action.validate("action space")?;
@@ -55,7 +57,7 @@ impl Hosted {
     }
 
     fn request(&self, call: &mut Call<'_>) -> Result<Vec<u64>> {
-        // SAFETY: environment and function belong together. `self` is not `Sync`, so that no other call is under way.
+        // SAFETY: the handle provides both environment and function. `self` is not `Sync`, so no other call is running.
         request(|reply| unsafe { (self.handle.call)(self.handle.env, call, reply) })
     }
 
@@ -135,7 +137,7 @@ impl VectorEnv for Hosted {
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
-        // One that has panicked has none to tell of.
+        // Environments that have panicked return no episodes.
         let words = self.request_words(method::EPISODES, &[]).unwrap_or_default();
         if let Some((total, pairs)) = words.split_first() {
             let known = self.log.total() + pairs.len() as u64 / 2;

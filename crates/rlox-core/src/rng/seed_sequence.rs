@@ -1,4 +1,4 @@
-//! `numpy.random.SeedSequence`: a tree of seeds, and the mixing of their words.
+//! Seed sequences equal to `numpy.random.SeedSequence`: a tree of seeds and the mixing of their words.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use super::Pcg64;
 
 pub(super) const POOL: usize = 4;
 
-/// Turns one seed into any number of independent streams, equal to `numpy.random.SeedSequence`.
+/// Generator of independent random streams from one seed, equal to `numpy.random.SeedSequence`.
 ///
 /// ```
 /// use rlox_core::{Pcg64, SeedSequence};
@@ -27,13 +27,14 @@ pub struct SeedSequence {
 }
 
 impl SeedSequence {
-    /// The sequence of an integer seed, `np.random.SeedSequence(seed)`.
+    /// Creates the sequence of an integer seed: `np.random.SeedSequence(seed)`.
     pub fn new(seed: u128) -> Self {
         Self::from_entropy(&u32_words(seed).collect::<Vec<_>>())
     }
 
-    /// Becomes the sequence of another integer seed with a given place in the tree of children, in the memory that it has:
-    /// `np.random.SeedSequence(seed, spawn_key=...)`.
+    /// Replaces the sequence by `np.random.SeedSequence(seed, spawn_key=spawn_key)`.
+    ///
+    /// The allocations are reused.
     ///
     /// ```
     /// use rlox_core::SeedSequence;
@@ -51,14 +52,16 @@ impl SeedSequence {
         self.pool = mix_entropy(&self.entropy, spawn_key.iter().copied());
     }
 
-    /// The sequence of a list of 32-bit words, `np.random.SeedSequence([w0, w1, ...])`; an integer of more than 128
-    /// bits is its words, lowest first.
+    /// Creates the sequence of 32-bit words: `np.random.SeedSequence([w0, w1, ...])`.
+    ///
+    /// An integer of more than 128 bits is passed as its words, lowest first.
     pub fn from_entropy(entropy: &[u32]) -> Self {
         Self::from_parts(entropy, &[], 0)
     }
 
-    /// The sequence with a given place in the tree of children, for checkpoints:
-    /// `np.random.SeedSequence(entropy, spawn_key=..., n_children_spawned=...)`.
+    /// Creates a sequence with a given position in the tree of children, for example from a checkpoint.
+    ///
+    /// The result equals `np.random.SeedSequence(entropy, spawn_key=..., n_children_spawned=...)`.
     ///
     /// ```
     /// use rlox_core::SeedSequence;
@@ -73,17 +76,18 @@ impl SeedSequence {
         Self { entropy: entropy.to_vec(), spawn_key: spawn_key.to_vec(), children: n_children_spawned, pool }
     }
 
-    /// A sequence nobody can repeat: 128 bits from the operating system, different in every call, thread and forked
-    /// process. [`SeedSequence::entropy`] tells them.
+    /// Creates a sequence from 128 bits of system entropy.
+    ///
+    /// The bits differ for every call, thread and forked process. [`SeedSequence::entropy`] returns the bits.
     pub fn from_os() -> Self {
-        // The standard library keys this hasher from the system's entropy. A forked child inherits the keys, so the
-        // process and the time go in as well.
+        // `RandomState` keys this hasher from system entropy. A forked child inherits the keys, so the process id and
+        // the time are hashed as well.
         let hasher = RandomState::new();
         let half = |index: u64| u128::from(hasher.hash_one((index, std::process::id(), SystemTime::now())));
         Self::new(half(0) << 64 | half(1))
     }
 
-    /// The next `n` children. No child, nor a child's child, shares its stream with another.
+    /// Returns the next `n` children. The streams of all descendants are independent.
     pub fn spawn(&mut self, n: usize) -> Vec<Self> {
         let first = self.children;
         self.children += n as u64;
@@ -96,7 +100,7 @@ impl SeedSequence {
             .collect()
     }
 
-    /// The generator of the next child, `np.random.PCG64(sequence.spawn(1)[0])`. Allocates nothing.
+    /// Returns the generator of the next child: `np.random.PCG64(sequence.spawn(1)[0])`. Does not allocate.
     ///
     /// ```
     /// use rlox_core::{Pcg64, SeedSequence};
@@ -110,7 +114,7 @@ impl SeedSequence {
         Pcg64::from_pool(mix_entropy(&self.entropy, key))
     }
 
-    /// Fills `out` with seed words, `generate_state(len, np.uint32)`.
+    /// Fills `out` with seed words: `generate_state(len, np.uint32)`.
     pub fn generate_state_u32(&self, out: &mut [u32]) {
         let mut hash = Hash::output();
         for (word, &source) in out.iter_mut().zip(self.pool.iter().cycle()) {
@@ -118,28 +122,28 @@ impl SeedSequence {
         }
     }
 
-    /// Fills `out` with seed words, `generate_state(len, np.uint64)`.
+    /// Fills `out` with seed words: `generate_state(len, np.uint64)`.
     pub fn generate_state_u64(&self, out: &mut [u64]) {
         generate_u64(self.pool, out);
     }
 
-    /// The seed's 32-bit words, lowest first.
+    /// Returns the 32-bit words of the seed, lowest first.
     pub fn entropy(&self) -> &[u32] {
         &self.entropy
     }
 
-    /// The path from the root to this child, as 32-bit words; empty at the root.
+    /// Returns the path from the root to this sequence as 32-bit words, which is empty for the root.
     pub fn spawn_key(&self) -> &[u32] {
         &self.spawn_key
     }
 
-    /// How many children were spawned so far.
+    /// Returns the number of children spawned so far.
     pub fn n_children_spawned(&self) -> u64 {
         self.children
     }
 }
 
-/// The hash of `SeedSequence`: each word is scrambled with a multiplier that itself moves on.
+/// Hash of `SeedSequence`. Each word is scrambled with a constant that changes after every word.
 pub(super) struct Hash {
     constant: u32,
     multiplier: u32,
@@ -169,7 +173,7 @@ fn mix(x: u32, y: u32) -> u32 {
     fold(x.wrapping_mul(0xca01_f9dd).wrapping_sub(y.wrapping_mul(0x4973_f715)))
 }
 
-/// The 32-bit words of an integer, lowest first, at least one.
+/// Returns the 32-bit words of an integer, lowest first, at least one word.
 fn u32_words(value: u128) -> impl Iterator<Item = u32> + Clone {
     let count = (u128::BITS - value.leading_zeros()).div_ceil(32).max(1);
     (0..count).map(move |i| (value >> (32 * i)) as u32)
@@ -192,7 +196,7 @@ fn mix_entropy(entropy: &[u32], spawn_key: impl Iterator<Item = u32> + Clone) ->
     pool
 }
 
-/// What the first words of a source make of an empty pool.
+/// Mixes the first words of a source into an empty pool.
 pub(super) fn stir(source: &mut impl Iterator<Item = u32>) -> ([u32; POOL], Hash) {
     let mut hash = Hash::mixing();
     let mut pool = [0; POOL].map(|_: u32| hash.next(source.next().unwrap_or(0)));
@@ -204,7 +208,7 @@ pub(super) fn stir(source: &mut impl Iterator<Item = u32>) -> ([u32; POOL], Hash
     (pool, hash)
 }
 
-/// Takes in the words that follow.
+/// Mixes further words into the pool.
 pub(super) fn absorb(pool: &mut [u32; POOL], hash: &mut Hash, source: impl Iterator<Item = u32>) {
     for word in source {
         for slot in &mut *pool {

@@ -1,23 +1,23 @@
-//! Recorded states of a [`Pcg64`]: field by field as NumPy has them, or as the words of an array.
+//! Recorded states of a [`Pcg64`]: NumPy's fields, or an array of 64-bit words.
 
 use super::Pcg64;
 use crate::{Error, Result};
 
-/// All of a [`Pcg64`], field by field as NumPy's `bit_generator.state` has it.
+/// Complete state of a [`Pcg64`], with the fields of NumPy's `bit_generator.state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pcg64State {
-    /// The 128-bit state, `["state"]["state"]`.
+    /// The 128-bit state: `["state"]["state"]`.
     pub state: u128,
-    /// The 128-bit stream number, odd, `["state"]["inc"]`.
+    /// The 128-bit stream number, which is odd: `["state"]["inc"]`.
     pub inc: u128,
-    /// Whether half of a 64-bit draw waits for the next 32-bit one.
+    /// True if the second half of a 64-bit draw is buffered for the next 32-bit draw.
     pub has_uint32: bool,
-    /// That half, or the last one used.
+    /// The buffered half, or the last one used.
     pub uinteger: u32,
 }
 
 impl Pcg64 {
-    /// Everything the generator remembers, to be put into a checkpoint or into NumPy's `bit_generator.state`.
+    /// Returns the complete state, for a checkpoint or for NumPy's `bit_generator.state`.
     ///
     /// ```
     /// use rlox_core::Pcg64;
@@ -32,22 +32,23 @@ impl Pcg64 {
         self.0
     }
 
-    /// The generator at a recorded state.
+    /// Creates a generator from a recorded state.
     ///
     /// # Errors
-    /// [`Error::Config`] for an even `inc`, with which the stream would not go through all its states.
+    /// [`Error::Config`] if `inc` is even, since the period of the stream would be shorter then.
     pub fn from_state(state: Pcg64State) -> Result<Self> {
         if state.inc % 2 == 1 {
             return Ok(Self(state));
         }
-        Err(Error::config("streams", "an odd inc", state.inc.to_string(), "pass what Pcg64::state gave"))
+        Err(Error::config("streams", "an odd inc", state.inc.to_string(), "pass a state of Pcg64::state"))
     }
 
-    /// 64-bit words of a recorded state.
+    /// Number of 64-bit words of a state array.
     pub const STATE_LEN: usize = 6;
 
-    /// Everything the generator remembers, as arrays of integers hold it: state and `inc`, high half first, and the
-    /// buffered half draw.
+    /// Returns the complete state as 64-bit words.
+    ///
+    /// The words are `state` and `inc`, high half first, `has_uint32` and `uinteger`.
     ///
     /// ```
     /// use rlox_core::Pcg64;
@@ -63,19 +64,19 @@ impl Pcg64 {
         [a, b, c, d, has_uint32.into(), uinteger.into()]
     }
 
-    /// The generator of which these are the words.
+    /// Creates a generator from the words of [`Pcg64::to_state_array`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of words, [`Error::Config`] for words that are no state.
+    /// [`Error::Shape`] if the number of words is wrong, [`Error::Config`] if the words are not a valid state.
     pub fn from_state_array(array: &[i64]) -> Result<Self> {
-        const HINT: &str = "pass what Pcg64::to_words gave";
+        const HINT: &str = "pass an array of Pcg64::to_state_array";
         let &[a, b, c, d, half, uinteger] = array else {
             let (expected, got) = (format!("{} words", Self::STATE_LEN), array.len().to_string());
             return Err(Error::shape("streams", expected, got, HINT));
         };
         let (0 | 1, Ok(uinteger)) = (half, u32::try_from(uinteger)) else {
             let got = format!("{half} and {uinteger}");
-            return Err(Error::config("streams", "0 or 1 and 32 bits as a stream's last two words", got, HINT));
+            return Err(Error::config("streams", "0 or 1, and a u32, as the last two words of a stream", got, HINT));
         };
         let [state, inc] = [(a, b), (c, d)].map(|(high, low)| u128::from(high as u64) << 64 | u128::from(low as u64));
         Self::from_state(Pcg64State { state, inc, has_uint32: half == 1, uinteger })

@@ -1,37 +1,39 @@
-//! Rollouts as bytes, on their way between machines.
+//! Encoding of rollouts as bytes, for transfer between machines.
 
 use super::record::flags_mut;
 use super::{RolloutBuffer, RolloutState};
 use crate::{Error, Field, FieldData, Result, alloc};
 
-const HINT: &str = "send what RolloutBuffer::write_whole wrote of a buffer of the same sizes";
-/// Bytes of a count, and of a row's number.
+const HINT: &str = "send the bytes of RolloutBuffer::to_bytes from a buffer of the same sizes";
+/// Size of a count or a row index in bytes.
 const WORD: usize = 8;
 
 impl RolloutBuffer {
-    /// Appends a finished rollout: all [`RolloutBuffer::fields`] in their order, then how many final observations there
-    /// are, their rows, and themselves. Numbers are little-endian, counts and rows 8 bytes.
+    /// Appends a finished rollout to `out`.
+    ///
+    /// The bytes are all [`RolloutBuffer::fields`] in order, the number of final observations, their row indices and
+    /// the observations. Numbers are little-endian. Counts and row indices have 8 bytes.
     ///
     /// # Errors
-    /// [`Error::Config`] for a rollout that is not finished, [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Config`] if the rollout is not finished, [`Error::Memory`] if the bytes do not fit into memory.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};
     ///
     /// let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
     /// let mut policy = RandomPolicy::new(&env.spec().action)?;
-    /// let mut made = RolloutBuffer::for_env(4, &env)?;
-    /// collect(&mut env, &mut policy, &mut [Pcg64::seed_from(0)], &mut made, None, 0.99, 0.95)?;
+    /// let mut buffer = RolloutBuffer::for_env(4, &env)?;
+    /// collect(&mut env, &mut policy, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.99, 0.95)?;
     /// let (mut bytes, mut copy) = (Vec::new(), RolloutBuffer::for_env(4, &env)?);
-    /// made.to_bytes(&mut bytes)?;
+    /// buffer.to_bytes(&mut bytes)?;
     /// copy.load_bytes(&bytes)?;
-    /// assert!(copy.fields().eq(made.fields()));
+    /// assert!(copy.fields().eq(buffer.fields()));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn to_bytes(&self, out: &mut Vec<u8>) -> Result<()> {
         if self.state != RolloutState::Finished {
-            let got = format!("one with {} of {} steps", self.next_step, self.n_steps);
-            return Err(Error::config("buffer", "a finished rollout", got, "collect it first"));
+            let got = format!("an unfinished one with {} of {} steps", self.next_step, self.n_steps);
+            return Err(Error::config("buffer", "a finished rollout", got, "call finish first"));
         }
         alloc::try_reserve("n_steps", out, self.encoded_len(self.final_index.len()))?;
         for field in self.fields() {
@@ -43,17 +45,18 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// How many bytes [`RolloutBuffer::to_bytes`] writes with so many final observations.
+    /// Returns the number of bytes that [`RolloutBuffer::to_bytes`] writes for `finals` final observations.
     pub fn encoded_len(&self, finals: usize) -> usize {
         let fields: usize = self.fields().map(|field| field.rows().saturating_mul(row_bytes(field))).sum();
         fields.saturating_add(WORD).saturating_add(finals.saturating_mul(WORD + row_bytes(&self.final_obs)))
     }
 
-    /// Becomes the rollout that a buffer of the same sizes and fields wrote.
+    /// Replaces the contents by the bytes of a rollout with the same sizes and fields.
     ///
     /// # Errors
-    /// [`Error::Shape`] for bytes of another rollout, [`Error::Space`] for numbers that are not finite, [`Error::Memory`] if
-    /// there is no room for the final observations. Nothing has changed then.
+    /// [`Error::Shape`] if the bytes do not match the sizes of this buffer. [`Error::NotFinite`] if a number is NaN or
+    /// infinite. [`Error::Memory`] if the final observations do not fit into memory. Nothing has changed after an
+    /// error.
     pub fn load_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let shape_error = |expected: String, got: String| Error::shape("rollout", expected, got, HINT);
         let fixed = self.encoded_len(0);
@@ -91,7 +94,7 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// Refuses final observations that are not of the episodes that were truncated.
+    /// Checks that the rows of the final observations are the truncated rows.
     fn check_finals(&self, bytes: &[u8], mut rows: impl Iterator<Item = u64>) -> Result<()> {
         let flag_bytes = |name: &str| {
             let before = self.fields().take_while(|field| field.name() != name);
@@ -103,11 +106,11 @@ impl RolloutBuffer {
         if cut.by_ref().eq(rows.by_ref()) {
             return Ok(());
         }
-        let (expected, got) = ("final observations of the truncated episodes", "others");
+        let (expected, got) = ("final observations of the truncated rows", "other rows");
         Err(Error::shape("rollout", expected, got, HINT))
     }
 
-    /// Refuses numbers that are not finite.
+    /// Checks that all floating-point numbers are finite.
     fn check_numbers(&self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for field in self.fields() {
@@ -129,7 +132,7 @@ fn check_finite(field: &Field, bytes: &[u8]) -> Result<()> {
         _ => None,
     };
     let Some((index, got)) = bad else { return Ok(()) };
-    let error = Error::not_finite("rollout", "finite numbers", got.to_string(), "find out where it comes from");
+    let error = Error::not_finite("rollout", "finite numbers", got.to_string(), "check the sender of the rollout");
     Err(error.in_section(field.name()).at_row(index / field.width()))
 }
 
@@ -155,7 +158,7 @@ fn write(field: &Field, out: &mut Vec<u8>) {
     little_endian(&mut out[from..], field.dtype().size());
 }
 
-/// Takes a field's elements from the front of some bytes; gives the others.
+/// Copies the first bytes to the elements of a field. Returns the remaining bytes.
 fn read<'a>(field: &mut Field, bytes: &'a [u8]) -> &'a [u8] {
     let size = field.dtype().size();
     let into = field.data_mut().into_bytes();
@@ -165,7 +168,7 @@ fn read<'a>(field: &mut Field, bytes: &'a [u8]) -> &'a [u8] {
     rest
 }
 
-/// From the machine's order to the other's, or back.
+/// Converts numbers of `size` bytes between the byte order of the machine and little-endian.
 fn little_endian(bytes: &mut [u8], size: usize) {
     if cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
@@ -228,7 +231,7 @@ mod tests {
             (longer, Error::Shape, &lengths[1], None, None),
             (Vec::new(), Error::Shape, &lengths[2], None, None),
             (changed(fixed - WORD, &u64::MAX.to_le_bytes()), Error::Shape, "18446744073709551615", None, None),
-            (changed(fixed, &1_u64.to_le_bytes()), Error::Shape, "others", None, None),
+            (changed(fixed, &1_u64.to_le_bytes()), Error::Shape, "other rows", None, None),
             (changed(0, &f32::NAN.to_le_bytes()), Error::NotFinite, "NaN", Some("obs"), Some(0)),
             (changed(bytes.len() - 4, &f32::INFINITY.to_le_bytes()), Error::NotFinite, "inf", Some("final_obs"), last),
         ];

@@ -1,4 +1,4 @@
-//! The loop that fills a rollout with a Rust policy.
+//! Collection of a rollout with a Rust policy.
 
 use super::record::{check_finite_policy_step, f32s, f32s_mut};
 use super::{MASKS, PolicyStep, RolloutBuffer};
@@ -8,16 +8,17 @@ use crate::{
     PolicyOut, Result, Seeds, VectorEnv, alloc, check_len, masked_actions,
 };
 
-/// After so many steps of single environments it is time to look for interruptions.
+/// Number of single-environment steps between two interrupt checks.
 const POLL_EVERY_ROWS: usize = 1024;
 
-/// Fills a rollout with a Rust policy in one call: T steps, the values of the last and of the final observations, and
-/// the advantages. After the first call nothing is allocated.
+/// Collects one rollout with a Rust policy.
 ///
-/// `rngs`, one per environment, are the policy's streams.
+/// The call performs T steps, evaluates the last and the final observations, and computes the advantages. Nothing is
+/// allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, FieldData, RandomPolicy, Pcg64, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};
+/// use rlox_core::{AutoresetMode, FieldData, RandomPolicy, Pcg64, RolloutBuffer, VecEnv, VectorEnv, collect,
+/// envs::CartPole};
 ///
 /// let mut env = VecEnv::new(8, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut policy = RandomPolicy::new(&env.spec().action)?;
@@ -29,12 +30,13 @@ const POLL_EVERY_ROWS: usize = 1024;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 ///
-/// Where the environments mask actions, the policy is given the masks and the buffer keeps them
+/// If the environments mask actions, the policy receives the masks and the buffer stores them
 /// ([`RolloutBuffer::for_env`]).
 ///
 /// # Errors
-/// Those of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy, and
-/// [`Error::Interrupted`] between two steps.
+/// The errors of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
+/// [`Error::Space`] if the environments mask actions and the buffer has no field for the masks. [`Error::Interrupted`]
+/// if the interrupt check requests it between two steps.
 pub fn collect(
     env: &mut dyn VectorEnv,
     policy: &mut dyn Policy,
@@ -92,7 +94,9 @@ pub fn collect(
 }
 
 impl RolloutBuffer {
-    /// Makes room for one step's masks where the environment has them; says which of the extra fields stores them.
+    /// Resizes `step_masks` for masked environments.
+    ///
+    /// Returns the index of the extra field that stores the masks.
     fn prepare_masks(&mut self, env: &dyn VectorEnv) -> Result<Option<usize>> {
         if !env.has_action_masks() {
             return Ok(None);
@@ -101,7 +105,12 @@ impl RolloutBuffer {
         let fits = |field: &Field| field.name() == MASKS && (field.width(), field.dtype()) == (n, DType::Bool);
         let Some(index) = self.extra.fields.iter().position(fits) else {
             let expected = format!("a Bool field {MASKS} for {n} actions");
-            return Err(Error::space("buffer", expected, "none", "make it with RolloutBuffer::for_env"));
+            return Err(Error::space(
+                "buffer",
+                expected,
+                "a buffer without it",
+                "create the buffer with RolloutBuffer::for_env",
+            ));
         };
         let more = (self.num_envs * n).saturating_sub(self.step_masks.len());
         alloc::try_reserve("num_envs", &mut self.step_masks, more)?;
@@ -109,7 +118,7 @@ impl RolloutBuffer {
         Ok(Some(index))
     }
 
-    /// What row `t` holds of a policy's words.
+    /// Returns the policy outputs stored for step `t`.
     fn policy_step(&self, t: usize) -> PolicyStep<'_> {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
         let actions = match self.actions.data() {
@@ -125,7 +134,7 @@ impl RolloutBuffer {
     }
 }
 
-/// Values of the last and of the final observations, written to `values`, and the advantages.
+/// Evaluates the last and the final observations into `values` and computes the advantages.
 fn bootstrap(
     policy: &mut dyn Policy,
     buffer: &mut RolloutBuffer,

@@ -1,5 +1,6 @@
-//! The course of a rollout: its beginning, one step after the other, and its end with advantages and returns.
-//! Numbers that are not finite are refused before they are stored.
+//! Recording of a rollout: start, steps, and the end with advantages and returns.
+//!
+//! Numbers that are not finite are rejected before they are stored.
 
 use std::fmt::Display;
 
@@ -11,17 +12,19 @@ use crate::{
     ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
 };
 
-/// Up to how many numbers choosing an instruction set would take longer than looking at them.
+/// Largest slice that is checked inline, since selecting an instruction set takes longer.
 const INLINE_ELEMENTS: usize = 64;
 
 impl RolloutBuffer {
-    /// Starts a rollout: the first observations come from a reset (the first time, or where `seeds` are given), else
-    /// from where the environments stand. In [`AutoresetMode::Disabled`], the rollout itself resets environments whose
-    /// episodes have ended, at once.
+    /// Starts a rollout with the current observations of the environments.
+    ///
+    /// The environments are reset before their first rollout and if `seeds` are given. In [`AutoresetMode::Disabled`],
+    /// environments with a finished episode are reset too, here and in every step.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the environments do not fit the buffer, [`Error::Space`] for observations that are not
-    /// finite, and those of [`VectorEnv::reset`].
+    /// [`Error::Shape`] if the environments do not match the buffer's sizes, or the buffer's observations are not f32.
+    /// [`Error::Space`] if the action dtypes differ. [`Error::NotFinite`] if an observation is NaN or infinite. The
+    /// errors of [`RolloutBuffer::check_normalizer`] and [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -50,15 +53,15 @@ impl RolloutBuffer {
         self.start(fresh, normalizer)
     }
 
-    /// Starts a rollout from observations that the caller has, `[N, d]`, of the buffer's dtype.
+    /// Starts a rollout with the caller's observations, `[N, d]`, of the buffer's dtype.
     ///
-    /// `fresh` says that they come from a reset, so that the normaliser has not seen them. `ended`, `[N]`, is for
-    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): whose episode has ended, so that their
-    /// first row is no transition. `None` is for environments that reset in the same step.
+    /// `fresh` is true for observations of a reset, which the normalizer has not seen. `ended`, `[N]`, is for
+    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): true if the episode is over, so that the
+    /// first row is not a transition. `None` is for environments that reset in the same step.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a wrong length or another dtype than the buffer's, [`Error::Space`] for observations that are
-    /// not finite, [`Error::Config`] for a normaliser of observations that are not f32.
+    /// [`Error::Shape`] if a length or the dtype does not match the buffer. [`Error::NotFinite`] if an observation is
+    /// NaN or infinite. The errors of [`RolloutBuffer::check_normalizer`].
     pub fn begin_with(
         &mut self,
         obs: FieldData<'_>,
@@ -79,16 +82,16 @@ impl RolloutBuffer {
         self.start(fresh, normalizer)
     }
 
-    /// Stores row `t` of what a policy said and steps the environments with its actions.
+    /// Stores the policy outputs of step `t` and steps the environments with the actions.
     ///
-    /// Actions of a Box space are stored as they are and clipped to the bounds on their way to the environment;
-    /// Discrete actions are counted from 0, and the space's `start` is added on the way.
+    /// Actions of a Box space are stored unclipped and clipped to the bounds for the environment. Discrete actions are
+    /// counted from 0, and the `start` of the space is added for the environment.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Action`] for actions
-    /// that the environment refuses, [`Error::Space`] for other numbers that are not finite, [`Error::Memory`] if there is
-    /// no room for final observations. The environments have not been stepped then, unless they are what gave such a
-    /// number; the row is not taken.
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong. [`Error::Space`] if the
+    /// action dtype is wrong. [`Error::Action`] if the environment rejects an action. [`Error::NotFinite`] if a number
+    /// is NaN or infinite. [`Error::Memory`] if the final observations do not fit into memory. The row is not stored
+    /// after an error. The environments have not been stepped, unless they returned the number.
     pub fn step(
         &mut self,
         t: usize,
@@ -103,12 +106,13 @@ impl RolloutBuffer {
         self.advance(env, normalizer)
     }
 
-    /// Stores row `t` of what a policy said and of what environments elsewhere answered, all of it raw.
+    /// Stores the policy outputs of step `t` and the raw results of environments outside this crate.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step, [`Error::Shape`] for wrong lengths, [`Error::Space`] or
-    /// [`Error::Action`] for numbers that are not finite, with their environment, [`Error::Memory`] if there is no room for
-    /// the final observations. The row is not taken then.
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or the observation dtype is wrong.
+    /// [`Error::Space`] if the action dtype is wrong. [`Error::NotFinite`] if a number is NaN or infinite, with the
+    /// environment index. [`Error::Memory`] if the final
+    /// observations do not fit into memory. The row is not stored after an error.
     pub fn record(
         &mut self,
         t: usize,
@@ -138,41 +142,41 @@ impl RolloutBuffer {
         self.commit(transition.final_obs, normalizer)
     }
 
-    /// Refuses what [`RolloutBuffer::record`] would refuse of a step before it is made: for environments elsewhere, which
-    /// no error can take back.
+    /// Checks the policy outputs of step `t` before remote environments are stepped.
+    ///
+    /// A step of remote environments cannot be undone if [`RolloutBuffer::record`] fails afterwards.
     ///
     /// # Errors
-    /// Those of `record` that do not depend on what environments answer.
+    /// The errors of [`RolloutBuffer::record`] that do not depend on the results of the environments.
     pub fn check_step(&self, t: usize, policy_step: PolicyStep<'_>, normalizer: Option<&Normalizer>) -> Result<()> {
         self.check_normalizer(normalizer)?;
         self.check_policy_step(t, policy_step)
     }
 
-    /// Refuses a normalizer of other observations or environments, as every call that takes one does.
+    /// Checks that the normalizer matches the observations and environments of the buffer.
     ///
     /// # Errors
-    /// [`Error::Config`] for one of observations that the buffer does not hold as f32, [`Error::Shape`] for one of other
-    /// numbers.
+    /// [`Error::Config`] if the normalizer normalises observations and the buffer does not store them as f32.
+    /// [`Error::Shape`] if the sizes differ.
     pub fn check_normalizer(&self, normalizer: Option<&Normalizer>) -> Result<()> {
         let Some(normalizer) = normalizer else { return Ok(()) };
         if normalizer.options().obs && self.obs.dtype() != DType::F32 {
             let got = format!("a buffer of {:?} observations", self.obs.dtype());
-            let hint = "make the normalizer with obs = false, or the buffer with F32";
-            return Err(Error::config("normalizer", "F32 observations to normalise", got, hint));
+            let hint = "create the normalizer with obs = false, or the buffer with F32";
+            return Err(Error::config("normalizer", "an F32 buffer for a normalizer of observations", got, hint));
         }
         check_len("normalizer's obs_shape", normalizer.obs().mean().len(), self.obs.width())?;
         check_len("normalizer's num_envs", normalizer.returns().len(), self.num_envs)
     }
 
-    /// Computes `advantages` and `returns` of a full rollout by generalized advantage estimation
-    /// ([`crate::compute_gae`]).
+    /// Computes `advantages` and `returns` of a full rollout by generalized advantage estimation.
     ///
-    /// `last_values`, `[N]`, are the values of the last observations; `final_values`, `[K]`, those of
-    /// [`RolloutBuffer::final_obs`]. Rows that are no transitions get the advantage 0.
+    /// See [`crate::compute_gae`]. `last_values`, `[N]`, are the values of the last observations. `final_values`,
+    /// `[K]`, are the values of [`RolloutBuffer::final_obs`]. Rows that are not transitions get the advantage 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] for wrong lengths, [`Error::Config`] if the rollout is not full or a factor is outside [0, 1],
-    /// [`Error::Space`] for values that are not finite.
+    /// [`Error::Config`] if the rollout is not full or a factor is outside [0, 1]. [`Error::Shape`] if a length is
+    /// wrong. [`Error::NotFinite`] if a value is NaN or infinite.
     pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
         if self.next_step < self.n_steps {
             let got = format!("{} of {} steps", self.next_step, self.n_steps);
@@ -196,7 +200,7 @@ impl RolloutBuffer {
         let (terminated, truncated) = self.flags.split_at_mut(self.n_steps * self.num_envs);
         read_flags(&self.terminated, terminated);
         read_flags(&self.truncated, truncated);
-        // Where nothing was cut, nothing is read of what followed.
+        // Final values are only read where an episode was truncated.
         let cut = truncated.contains(&true);
         let final_values = cut.then(|| f32s(&self.final_values));
         let ends = EpisodeEnds { terminated, truncated: cut.then_some(&*truncated), final_values };
@@ -248,7 +252,7 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// Refuses what row `t` cannot take.
+    /// Checks the policy outputs of step `t`.
     fn check_policy_step(&self, t: usize, policy_step: PolicyStep<'_>) -> Result<()> {
         self.check_step_index(t)?;
         check_len("log_probs", policy_step.log_probs.len(), self.num_envs)?;
@@ -259,7 +263,12 @@ impl RolloutBuffer {
             (FieldData::F32(_), Actions::Continuous(actions)) => check_len("actions", actions.len(), width)?,
             (stored, _) => {
                 let expected = if matches!(stored, FieldData::I64(_)) { "integer actions" } else { "f32 actions" };
-                return Err(Error::space("actions", expected, "the other kind", "pass the buffer's action dtype"));
+                return Err(Error::space(
+                    "actions",
+                    expected,
+                    "actions of the other type",
+                    "pass actions of the buffer's dtype",
+                ));
             }
         }
         check_finite_policy_step(policy_step, t)
@@ -271,27 +280,27 @@ impl RolloutBuffer {
             return Ok(());
         }
         let expected = match (is_started, self.next_step) {
-            (false, _) => "a rollout that was begun".into(),
+            (false, _) => "a started rollout".into(),
             (true, next) if next < self.n_steps => format!("{next}, the next step"),
-            _ => "no further step, the rollout is full".into(),
+            _ => "no further step of a full rollout".into(),
         };
-        Err(Error::config("t", expected, t.to_string(), "call begin before a rollout and step with t = 0, 1, ..."))
+        Err(Error::config("t", expected, t.to_string(), "call begin once per rollout, then step with t = 0, 1, ..."))
     }
 
-    /// Refuses observations of another type than the buffer's; none at all are of any.
+    /// Checks that observations have the buffer's dtype. Empty data of any dtype is accepted.
     fn check_obs(&self, argument: &'static str, obs: FieldData<'_>) -> Result<()> {
         if obs.is_empty() || obs.dtype() == self.obs.dtype() {
             return Ok(());
         }
         let (expected, got) = (format!("{:?} elements", self.obs.dtype()), format!("{:?}", obs.dtype()));
-        Err(Error::shape(argument, expected, got, "convert them, or make the buffer with their dtype"))
+        Err(Error::shape(argument, expected, got, "convert the observations, or create the buffer with their dtype"))
     }
 
     fn check_f32(&self) -> Result<()> {
         if self.obs.dtype() == DType::F32 {
             return Ok(());
         }
-        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "make the buffer with F32"))
+        Err(Error::shape("obs dtype", "F32", format!("{:?}", self.obs.dtype()), "create the buffer with F32"))
     }
 
     fn check_fits(&self, env: &dyn VectorEnv) -> Result<()> {
@@ -300,19 +309,24 @@ impl RolloutBuffer {
         let there = [self.num_envs, self.obs.width(), self.actions.width()];
         if wanted != there {
             let say = |[n, obs, action]: [usize; 3]| {
-                format!("one for {n} environments with observations of {obs} and actions of {action} numbers")
+                format!("{n} environments with observations of {obs} and actions of {action} numbers")
             };
-            return Err(Error::shape("buffer", say(wanted), say(there), "make one for these environments"));
+            return Err(Error::shape("buffer", say(wanted), say(there), "create a buffer for these environments"));
         }
         let wanted = if matches!(env.spec().action, Space::Box { .. }) { DType::F32 } else { DType::I64 };
         if self.actions.dtype() != wanted {
-            let got = format!("a buffer with {:?}", self.actions.dtype());
-            return Err(Error::space("buffer's action dtype", format!("{wanted:?}"), got, "make one for this env"));
+            let got = format!("{:?}", self.actions.dtype());
+            return Err(Error::space(
+                "buffer's action dtype",
+                format!("{wanted:?}"),
+                got,
+                "create a buffer for these environments",
+            ));
         }
         self.check_f32()
     }
 
-    /// Writes what the policy said, which was checked, into row `t`.
+    /// Writes checked policy outputs into row `t`.
     fn store(&mut self, t: usize, policy_step: PolicyStep<'_>) {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
         match (self.actions.data_mut(), policy_step.actions) {
@@ -328,10 +342,10 @@ impl RolloutBuffer {
         f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(policy_step.values);
     }
 
-    /// Steps the environments with the actions stored in the next row and takes in what comes back.
+    /// Steps the environments with the actions stored for the next step and records the results.
     pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
-        // As much as all of them may need, since a step cannot be taken back.
+        // Reserves memory for all environments, since a step cannot be undone.
         self.reserve_finals(n)?;
         let actions = env_actions(
             &self.actions,
@@ -366,13 +380,13 @@ impl RolloutBuffer {
         result
     }
 
-    /// Makes room for the last observations of so many more episodes that are truncated.
+    /// Reserves memory for the final observations of `episodes` more truncated episodes.
     fn reserve_finals(&mut self, episodes: usize) -> Result<()> {
         alloc::try_reserve("num_envs", &mut self.final_index, episodes)?;
         self.final_obs.reserve(episodes).map_err(|error| error.rename_argument("rows", "final_obs"))
     }
 
-    /// Keeps the last observations of the episodes that ended in this step, and starts the next ones.
+    /// Stores the last observations of the episodes that ended in this step and resets their environments.
     fn restart(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         self.record_ended();
@@ -384,7 +398,7 @@ impl RolloutBuffer {
         env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), next_obs)
     }
 
-    /// Notes whose episodes ended in this step.
+    /// Records the environments whose episodes ended in this step.
     fn record_ended(&mut self) {
         let flags = self.step_terminated.iter().zip(&self.step_truncated);
         for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
@@ -392,7 +406,7 @@ impl RolloutBuffer {
         }
     }
 
-    /// Where environments reset in the next step: blanks the rows in which they did.
+    /// Clears flags and rewards of the environments whose step only reset them.
     fn blank_resets(&mut self) {
         for (i, ended) in self.ended.iter().enumerate() {
             self.step_valid[i] = !ended;
@@ -402,14 +416,15 @@ impl RolloutBuffer {
         }
     }
 
-    /// Normalises the row just written, keeps the final observations of truncated episodes, which are the rows of
-    /// `finals` unless environments reset in the next step, and goes on.
+    /// Normalises the current row, stores the final observations and advances to the next step.
+    ///
+    /// `finals` holds the final observations, unless environments reset in the next step.
     fn commit(&mut self, finals: FieldData<'_>, mut normalizer: Option<&mut Normalizer>) -> Result<()> {
         if self.resets_next_step {
             self.blank_resets();
         }
         if let Some(normalizer) = normalizer.as_deref() {
-            // The rewards are looked at first, so that bad ones leave everything as it was.
+            // Rewards are checked first, so that an error leaves all statistics unchanged.
             normalizer.check_rewards(&self.step_rewards)?;
         }
         if self.resets_next_step {
@@ -422,7 +437,7 @@ impl RolloutBuffer {
             if normalizer.options().obs {
                 let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
                 if self.resets_next_step && self.ended.contains(&true) {
-                    // Last observations are not acted on: in no mode do they count.
+                    // Last observations of episodes are excluded from the statistics in every mode.
                     for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
                         normalizer.update_obs(row)?;
                     }
@@ -461,7 +476,7 @@ impl RolloutBuffer {
     }
 }
 
-/// Refuses an answer to step `t` with numbers that are not finite, or without final observations where it needs them.
+/// Checks that the results of step `t` are finite, and that required final observations are present.
 fn check_transition(
     t: usize,
     transition: Transition<'_>,
@@ -482,7 +497,9 @@ fn check_transition(
     cut.try_for_each(|i| check_obs("final_obs", final_obs.slice(i * d, d), d, i, Some(t)))
 }
 
-/// The actions as the environment wants them, beside those that are stored; see [`ActionsMut::env_actions`].
+/// Returns the actions of `rows` rows for the environment, see [`ActionsMut::into_env_actions`].
+///
+/// The stored actions stay unchanged.
 fn env_actions<'a>(
     actions: &'a Field,
     from: usize,
@@ -521,12 +538,12 @@ pub(super) fn flags_mut(field: &mut Field) -> &mut [u8] {
     data
 }
 
-/// Writes flags into a field, a byte each.
+/// Writes flags into a Bool field, one byte each.
 fn write_flags(field: &mut Field, from: usize, flags: &[bool]) {
     flags_mut(field)[from..from + flags.len()].copy_from_slice(bytemuck::cast_slice(flags));
 }
 
-/// Copies a field's flags: its bytes may be any, as other programs may write to them.
+/// Copies the flags of a Bool field. Other programs may write any byte values.
 fn read_flags(field: &Field, flags: &mut [bool]) {
     let FieldData::Bool(bytes) = field.data() else { return };
     for (flag, byte) in flags.iter_mut().zip(bytes) {
@@ -534,15 +551,15 @@ fn read_flags(field: &Field, flags: &mut [bool]) {
     }
 }
 
-/// Numbers that may be too large, or none.
+/// Floating-point numbers with a magnitude check.
 trait Bounded: Copy + Display + PartialOrd {
     /// The largest finite number.
     const LARGEST: Self;
 
-    /// Whether all numbers are at most so far from 0; NaN never is.
+    /// Returns true if the magnitude of every number is at most `limit`. NaN fails.
     fn all_within(numbers: &[Self], limit: Self) -> bool;
 
-    /// Whether this number is.
+    /// Returns true if the magnitude of this number is at most `limit`.
     fn is_within(self, limit: Self) -> bool;
 }
 
@@ -551,8 +568,8 @@ macro_rules! bounded {
         impl Bounded for $float {
             const LARGEST: Self = Self::MAX;
 
-            // On the bits, which rise with the number: one that is too large carries over into the sign. So nothing
-            // branches or is compared, and every instruction set has vectors for it.
+            // The bits of positive floats are ordered, so the sum of too large a number and `room` carries into the
+            // sign bit. No branches or comparisons are needed, so that every instruction set vectorises this loop.
             #[inline(always)]
             fn all_within(numbers: &[Self], limit: Self) -> bool {
                 const POSITIVE: $bits = $bits::MAX >> 1;
@@ -575,7 +592,9 @@ multiversion! {
     }
 }
 
-/// Checks rows of `width` numbers, one per environment from `first` on, of the step `t` if they belong to one.
+/// Checks that rows of `width` numbers are finite, with one row per environment from `first` on.
+///
+/// `t` is the step of the rows, if they belong to a step.
 fn check_rows<T: Bounded>(
     argument: &'static str,
     rows: &[T],
@@ -584,12 +603,12 @@ fn check_rows<T: Bounded>(
     t: Option<usize>,
 ) -> Result<()> {
     let Some((env, got)) = find_outside(rows, T::LARGEST, width) else { return Ok(()) };
-    let error = Error::not_finite(argument, "finite numbers", got.to_string(), "find out where it comes from");
+    let error = Error::not_finite(argument, "finite numbers", got.to_string(), "check the policy and the environment");
     let error = error.at_env(first + env);
     Err(if let Some(t) = t { error.at_row(t) } else { error })
 }
 
-/// Checks observations as [`check_rows`] does, of which only floats can be anything but finite.
+/// Checks that observations are finite as [`check_rows`] does. Integers always are.
 fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: usize, t: Option<usize>) -> Result<()> {
     match rows {
         FieldData::F32(rows) => check_rows(argument, rows, width, first, t),
@@ -598,7 +617,7 @@ fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: u
     }
 }
 
-/// The first number of rows of `width` that is NaN or infinite, with its row.
+/// Returns the first number of rows of `width` numbers that is not finite, with the index of its row.
 pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usize, f64)> {
     match rows {
         FieldData::F32(rows) => find_outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
@@ -607,16 +626,16 @@ pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usi
     }
 }
 
-/// Checks the rewards of step `t`, which are to be kept as f32, unless they are `rescaled` before.
+/// Checks the rewards of step `t`, which are stored as f32. Rewards to be `rescaled` may exceed f32.
 fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
     let (largest, expected) =
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
     let Some((env, got)) = find_outside(rewards, largest, 1) else { return Ok(()) };
-    let error = Error::not_finite("rewards", expected, got.to_string(), "find out where it comes from");
+    let error = Error::not_finite("rewards", expected, got.to_string(), "check the reward of the environment");
     Err(error.at_env(env).at_row(t))
 }
 
-/// Checks what a policy said before step `t`.
+/// Checks that the policy outputs of step `t` are finite.
 pub(super) fn check_finite_policy_step(policy_step: PolicyStep<'_>, t: usize) -> Result<()> {
     if let Actions::Continuous(actions) = policy_step.actions {
         let width = actions.len() / policy_step.values.len().max(1);
@@ -629,7 +648,7 @@ pub(super) fn check_finite_policy_step(policy_step: PolicyStep<'_>, t: usize) ->
     check_rows("values", policy_step.values, 1, 0, Some(t))
 }
 
-/// The first number outside, with its environment.
+/// Returns the first number whose magnitude exceeds `limit`, with the index of its row.
 #[inline]
 fn find_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
     let all = if rows.len() <= INLINE_ELEMENTS { T::all_within(rows, limit) } else { many_within(rows, limit) };

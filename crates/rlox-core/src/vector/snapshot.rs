@@ -1,4 +1,4 @@
-//! Snapshots of vectorised environments: taken from them, put back.
+//! Snapshots of vectorised environments: [`EnvSnapshot`] and the encoding of random streams.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,12 +6,13 @@ use std::ops::Range;
 use super::{EpisodeProgress, VectorEnv};
 use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
 
-const HINT: &str = "pass what such environments gave";
-/// Environments between two looks for an interruption.
+const HINT: &str = "pass a snapshot of environments with the same id and settings";
+/// Number of environments between two interrupt checks.
 const POLL_EVERY_ENVS: usize = 1024;
 
-/// Where N environments stand, in columns as checkpoints and arrays have them: a copy of the environments goes on from
-/// there exactly as they would.
+/// Snapshot of N environments, stored in columns as in checkpoints.
+///
+/// Environments restored from a snapshot continue exactly as the original ones.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, ResetOptions, Seeds, EnvSnapshot, VecEnv, VectorEnv, envs::CartPole};
@@ -19,36 +20,38 @@ const POLL_EVERY_ENVS: usize = 1024;
 /// let make = || VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default);
 /// let (mut env, mut copy, mut obs) = (make()?, make()?, [0.0; 8]);
 /// env.reset(Seeds::Base(7), None, &ResetOptions::default(), &mut obs)?;
-/// let snapshot = EnvSnapshot::capture(&env)?.expect("CartPole tells its state");
+/// let snapshot = EnvSnapshot::capture(&env)?.expect("CartPole has a state");
 /// snapshot.restore_into(&mut copy)?;
 /// assert_eq!(EnvSnapshot::capture(&copy)?, Some(snapshot));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvSnapshot<'a> {
-    /// What each of them remembers ([`VectorEnv::state`]), `[N, width]`.
+    /// The states ([`VectorEnv::state`]), `[N, width]`.
     pub states: Cow<'a, [f64]>,
-    /// The sums of rewards of the episodes they are in, `[N]`.
+    /// The sums of rewards of the current episodes, `[N]`.
     pub episode_returns: Cow<'a, [f64]>,
-    /// Steps made in them, `[N]`.
+    /// The numbers of steps of the current episodes, `[N]`.
     pub episode_steps: Cow<'a, [i64]>,
-    /// Whether the episode is over and the next one has not begun, `[N]`.
+    /// Flags, `[N]`: the episode is over and the next one has not started.
     pub finished: Cow<'a, [bool]>,
-    /// Their random streams ([`Pcg64::to_state_array`]), `[N, Pcg64::STATE_LEN]`.
+    /// The random streams ([`Pcg64::to_state_array`]), `[N, Pcg64::STATE_LEN]`.
     pub streams: Cow<'a, [i64]>,
 }
 
 impl EnvSnapshot<'_> {
-    /// Where environments that have been reset stand; `None` if they cannot tell, or not in equally many numbers.
+    /// Returns a snapshot of environments that have been reset.
+    ///
+    /// Returns `None` if a state is unavailable or if the states have different lengths.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit into memory, [`Error::Interrupted`] if that is asked for; [`Error::Backend`]
-    /// and [`Error::Closed`] where environments that are elsewhere cannot be asked.
+    /// [`Error::Memory`] if the snapshot does not fit into memory. [`Error::Interrupted`] if the interrupt check
+    /// requests it. [`Error::Backend`] or [`Error::Closed`] if a remote environment does not respond.
     pub fn capture(env: &dyn VectorEnv) -> Result<Option<Self>> {
         env.snapshot()
     }
 
-    /// What [`VectorEnv::snapshot`] does by default.
+    /// Implements the default of [`VectorEnv::snapshot`].
     pub(super) fn collect_from<E: VectorEnv + ?Sized>(env: &E) -> Result<Option<Self>> {
         let (n, mut interrupt) = (env.num_envs(), InterruptCheck::default());
         let Some(first) = env.state(0) else { return Ok(None) };
@@ -73,23 +76,24 @@ impl EnvSnapshot<'_> {
         Ok(Some(Self { states: states.into(), episode_returns, episode_steps, finished: finished.into(), streams }))
     }
 
-    /// Refuses what is not these environments'.
+    /// Checks that the snapshot can be restored into `env`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for columns of another length, [`Error::Config`] for what no environment of theirs gives, or if
-    /// they cannot be restored; [`Error::Memory`] and [`Error::Interrupted`] as [`EnvSnapshot::capture`].
+    /// [`Error::Shape`] if a column has the wrong length. [`Error::Config`] if a value is invalid or the environments
+    /// cannot be restored. [`Error::NotFinite`] if a number is NaN or infinite. Also the errors of
+    /// [`EnvSnapshot::capture`].
     pub fn check(&self, env: &dyn VectorEnv) -> Result<()> {
         self.check_and_decode(env).map(|_| ())
     }
 
-    /// Puts the environments there, all of them or none.
+    /// Restores the snapshot into all environments of `env`.
     ///
     /// # Errors
-    /// Those of [`EnvSnapshot::check`]; nothing has changed then. What that has accepted is refused only by environments
-    /// that break their word; some may have moved then.
+    /// The errors of [`EnvSnapshot::check`]; nothing has changed then. If an environment rejects a state that its check
+    /// accepted, some environments may already be restored.
     pub fn restore_into(&self, env: &mut dyn VectorEnv) -> Result<()> {
         let (width, rngs) = self.check_and_decode(env)?;
-        // From here on no interruption leaves some of them behind.
+        // No interrupt checks from here on, so that all environments are restored.
         for i in 0..env.num_envs() {
             env.set_state(i, self.state(i, width))?;
             env.set_progress(i, self.progress(i)?)?;
@@ -97,16 +101,16 @@ impl EnvSnapshot<'_> {
         env.set_rngs(&rngs)
     }
 
-    /// Numbers of a state, and the streams, where all fits the environments.
+    /// Checks the snapshot. Returns the numbers per state and the random streams.
     fn check_and_decode(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
         let n = env.num_envs();
-        // Asked for as a whole: then an error is one, and not environments that cannot tell.
+        // `VectorEnv::state` hides errors, a snapshot returns them.
         let known = env.snapshot()?.ok_or_else(|| {
             Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
         })?;
         let width = known.states.len() / n.max(1);
         if self.states.len() != n * width {
-            let (expected, got) = (format!("{width} numbers an environment"), self.states.len() / n.max(1));
+            let (expected, got) = (format!("{width} numbers per environment"), self.states.len() / n.max(1));
             return Err(Error::shape("states", expected, format!("{got} numbers"), HINT));
         }
         check_len("episode_returns", self.episode_returns.len(), n)?;
@@ -118,7 +122,7 @@ impl EnvSnapshot<'_> {
         Ok((width, rngs))
     }
 
-    /// What [`VectorEnv::check_snapshot`] does by default.
+    /// Implements the default of [`VectorEnv::check_snapshot`].
     pub(super) fn for_each(&self, mut check: impl FnMut(usize, &[f64], EpisodeProgress) -> Result<()>) -> Result<()> {
         let (n, mut interrupt) = (self.finished.len(), InterruptCheck::default());
         for i in 0..n {
@@ -128,10 +132,10 @@ impl EnvSnapshot<'_> {
         Ok(())
     }
 
-    /// Where the environments of these rows stand.
+    /// Returns a view of the environments in `rows`.
     ///
     /// # Panics
-    /// If there are no such rows.
+    /// Panics if `rows` exceeds the number of environments.
     ///
     /// ```
     /// use rlox_core::{Pcg64, EnvSnapshot};
@@ -159,7 +163,7 @@ impl EnvSnapshot<'_> {
         }
     }
 
-    /// Adds where further environments stand, whose states are as long.
+    /// Appends the environments of `further`, whose states must have the same length.
     pub fn append(&mut self, further: &EnvSnapshot<'_>) {
         self.states.to_mut().extend_from_slice(&further.states);
         self.episode_returns.to_mut().extend_from_slice(&further.episode_returns);
@@ -174,16 +178,16 @@ impl EnvSnapshot<'_> {
 
     fn progress(&self, index: usize) -> Result<EpisodeProgress> {
         let steps = self.episode_steps[index];
-        let out_of_range = |_| Error::config("episode_steps", "numbers in [0, 2**32)", steps.to_string(), HINT);
+        let out_of_range = |_| Error::config("episode_steps", "integers in [0, 2**32)", steps.to_string(), HINT);
         let (episode_return, finished) = (self.episode_returns[index], self.finished[index]);
         Ok(EpisodeProgress { steps: u32::try_from(steps).map_err(out_of_range)?, episode_return, finished })
     }
 }
 
-/// The words of each stream ([`Pcg64::to_state_array`]), one after another.
+/// Encodes random streams as one array ([`Pcg64::to_state_array`]).
 ///
 /// # Errors
-/// [`Error::Memory`] if they do not fit into memory, [`Error::Interrupted`] if that is asked for.
+/// [`Error::Memory`] if the array does not fit into memory, [`Error::Interrupted`] if the interrupt check requests it.
 pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
     let mut array = alloc::with_capacity("streams", rngs.len().saturating_mul(Pcg64::STATE_LEN))?;
     let mut interrupt = InterruptCheck::default();
@@ -194,10 +198,10 @@ pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
     Ok(array)
 }
 
-/// The streams of which [`streams_to_array`] gave the words.
+/// Decodes the random streams of [`streams_to_array`].
 ///
 /// # Errors
-/// Those of [`Pcg64::from_state_array`], and of [`streams_to_array`].
+/// The errors of [`Pcg64::from_state_array`] and of [`streams_to_array`].
 pub fn streams_from_array(array: &[i64]) -> Result<Vec<Pcg64>> {
     let mut rngs = alloc::with_capacity("streams", array.len().div_ceil(Pcg64::STATE_LEN))?;
     let mut interrupt = InterruptCheck::default();

@@ -1,17 +1,17 @@
-//! Checks that all vectorised environments share, with the same words in the same order, and the seeding of their streams.
+//! Argument checks and seeding shared by all vectorised environments.
 
 use super::{AutoresetMode, EpisodeProgress, Phase, Seeds};
 use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
 
-/// Refuses a vector of no environments.
+/// Checks that there is at least one environment.
 pub(crate) fn check_num_envs(num_envs: usize) -> Result<()> {
     if num_envs > 0 {
         return Ok(());
     }
-    Err(Error::config("num_envs", "at least 1", "0", "ask for one or more environments"))
+    Err(Error::config("num_envs", "at least 1", "0", "pass a positive number"))
 }
 
-/// Refuses to go on while `never_reset` environments have never been reset.
+/// Checks that every environment has been reset.
 pub(crate) fn check_started(never_reset: usize, doing: &'static str) -> Result<()> {
     if never_reset == 0 {
         return Ok(());
@@ -19,7 +19,7 @@ pub(crate) fn check_started(never_reset: usize, doing: &'static str) -> Result<(
     Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
 }
 
-/// Refuses a reset whose slices have the wrong length, or that would leave an environment without a first state.
+/// Checks the slice lengths of a reset, and that no environment is left without a reset.
 pub(crate) fn check_reset(
     (num_envs, dim): (usize, usize),
     obs: &[f32],
@@ -40,18 +40,18 @@ pub(crate) fn check_reset(
     Ok(())
 }
 
-/// Says that environment `env` waits for a reset by mask.
+/// Returns the error for a step of the finished environment `env`.
 pub(crate) fn episode_over(env: usize) -> Error {
     let got = "an episode that is over";
     Error::action("step", "running environments", got, "reset it through reset_mask first").at_env(env)
 }
 
-/// Says that there is no environment `index`.
+/// Returns the error for the invalid environment `index`.
 pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
     Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
 }
 
-/// How many actions a mask is about: those of a Discrete space; 1 where they cannot be counted.
+/// Returns the number of flags in an action mask: the actions of a Discrete space, 1 for other spaces.
 ///
 /// ```
 /// use rlox_core::{Space, masked_actions};
@@ -62,16 +62,21 @@ pub fn masked_actions(space: &Space) -> usize {
     if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
 }
 
-/// Refuses masks of actions that cannot be counted.
+/// Checks that only environments with a Discrete action space have action masks.
 pub(crate) fn check_maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
     if !masks || matches!(spec.action, Space::Discrete { .. }) {
         return Ok(());
     }
     let got = format!("{:?}", spec.action);
-    Err(Error::space("action_mask", "a Discrete action space", got, "leave the masks out, or make the space Discrete"))
+    Err(Error::space(
+        "action_mask",
+        "a Discrete action space",
+        got,
+        "use a Discrete action space, or return false from has_action_mask",
+    ))
 }
 
-/// Refuses a progress that no environment of this mode makes.
+/// Checks that an environment of this autoreset mode can have this progress.
 pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: EpisodeProgress) -> Result<()> {
     let hint = "pass what the environments gave";
     if !progress.episode_return.is_finite() {
@@ -85,7 +90,7 @@ pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: Episod
     Ok(())
 }
 
-/// The streams of a new vector of environments: of `seed + i`, or of the operating system's entropy.
+/// Returns an unlimited sequence of random streams: of the seeds `seed + i`, or of system entropy.
 pub(crate) fn spawn_streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
     let mut entropy = SeedSequence::from_os();
     (0..).map(move |i| match seed {
@@ -94,7 +99,7 @@ pub(crate) fn spawn_streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
     })
 }
 
-/// Gives environment `index` the stream that a reset asks for.
+/// Reseeds the stream of environment `index` as a reset requires.
 pub(crate) fn reseed(rng: &mut Pcg64, seeds: Seeds<'_>, index: usize) {
     match seeds {
         Seeds::Keep => {}
@@ -107,7 +112,7 @@ pub(crate) fn reseed(rng: &mut Pcg64, seeds: Seeds<'_>, index: usize) {
     }
 }
 
-/// The generator Gymnasium gives environment `index` under the seed `base`.
+/// Returns Gymnasium's generator of environment `index` for the seed `base`.
 fn seeded(base: u64, index: usize) -> Pcg64 {
     Pcg64::seed_from(u128::from(base) + index as u128)
 }

@@ -1,4 +1,4 @@
-//! Copies of any [`Env`] as a vectorised environment.
+//! Vectorised environment made of copies of an [`Env`].
 
 use super::{AutoresetMode, EpisodeProgress, Phase, Seeds, StepOut, VectorEnv, validate};
 use crate::interrupt::InterruptCheck;
@@ -21,7 +21,9 @@ impl<E: Env> Slot<E> {
     }
 }
 
-/// N copies of any [`Env`]: time limit, autoreset, statistics and argument checks around it.
+/// Vectorised environment of N copies of an [`Env`].
+///
+/// The wrapper adds the time limit, autoreset, episode statistics and argument checks.
 ///
 /// ```
 /// use rlox_core::{Actions, AutoresetMode, ResetOptions, Seeds, StepOut, VecEnv, VectorEnv, envs::CartPole};
@@ -47,7 +49,7 @@ pub struct VecEnv<E: Env> {
     mode: AutoresetMode,
     dim: usize,
     last_obs: Vec<f32>,
-    /// The action masks of truncated episodes' last states, `[N, n]`; empty without action masks.
+    /// The action masks of the last states of truncated episodes, `[N, n]`. Empty without action masks.
     final_masks: Vec<bool>,
     never_reset: usize,
     finished: usize,
@@ -61,13 +63,14 @@ impl<E: Env> std::fmt::Debug for VecEnv<E> {
 }
 
 impl<E: Env> VecEnv<E> {
-    /// `num_envs` environments made by `make`. Environment i draws from the seed `seed + i`; without a seed the
-    /// streams come from the operating system.
+    /// Creates `num_envs` environments with `make`.
+    ///
+    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the entropy.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `num_envs` is 0, [`crate::Error::Space`] for spaces that make no sense or action masks
-    /// of another space than Discrete,
-    /// [`crate::Error::Memory`] if there is not enough memory.
+    /// [`crate::Error::Config`] if `num_envs` is 0. [`crate::Error::Space`] if a space is invalid, or for action masks
+    /// of a space other than Discrete. [`crate::Error::Memory`] if memory is insufficient.
+    /// [`crate::Error::Interrupted`] if the interrupt check requests it.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
         validate::check_num_envs(num_envs)?;
         let first = make();
@@ -77,7 +80,7 @@ impl<E: Env> VecEnv<E> {
         validate::check_maskable(first.has_action_mask(), &spec)?;
         let dim = spec.observation.dim();
         let mask_width = if first.has_action_mask() { validate::masked_actions(&spec.action) } else { 0 };
-        // Twice that, as callers hold spaces, observations and results for them, too.
+        // Twice the size, since callers also store observations and results per environment.
         alloc::check_available("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim + mask_width))?;
         let mut slots = alloc::with_capacity("num_envs", num_envs)?;
         let last_obs = alloc::zeroed("num_envs", num_envs * dim)?;
@@ -94,7 +97,7 @@ impl<E: Env> VecEnv<E> {
         Ok(Self { slots, spec, mode, dim, last_obs, final_masks, never_reset: num_envs, finished: 0, log })
     }
 
-    /// Replaces the time limit; `None` for none.
+    /// Replaces the time limit in steps. `None` removes the limit.
     #[must_use]
     pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
         self.spec.max_episode_steps = limit;
@@ -296,7 +299,9 @@ mod tests {
     use crate::envs::MakeOptions;
     use crate::{EnvPlugin, Error, Seeds, Space, Step};
 
-    /// Counts its steps. The parity of the count is the only allowed action. `end` terminates an episode.
+    /// Counts its steps.
+    ///
+    /// The parity of the count is the only allowed action. Step `end` terminates an episode.
     #[derive(Clone)]
     struct Parity {
         count: usize,
@@ -349,7 +354,7 @@ mod tests {
         (terminated, truncated)
     }
 
-    /// One environment whose third step terminates the episode, and one in which the time limit truncates it then.
+    /// Creates one environment that terminates at step 3 and one that the time limit truncates at step 3.
     fn two(options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
         let mut ends = [3, 9].into_iter().cycle();
         let make = || Parity::new(ends.next().unwrap_or(9), 3);
@@ -370,7 +375,7 @@ mod tests {
                 env.final_action_masks(&mut last).unwrap();
                 env.action_masks(&mut now).unwrap();
                 assert_eq!(last[2..], [false, true], "{autoreset_mode:?}");
-                // Those of a new episode's first state, or of an environment that takes no action.
+                // The mask of a first state (SameStep), or of a finished environment.
                 assert_eq!(now[2..], [true, autoreset_mode != AutoresetMode::SameStep]);
                 assert!(matches!(env.final_action_masks(&mut [false; 3]), Err(Error::Shape(_))));
             }

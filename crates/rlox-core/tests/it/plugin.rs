@@ -246,7 +246,7 @@ fn a_panic_is_an_error_and_ends_the_environment() {
     assert_eq!(step(&mut *env, Actions::Discrete(&[2; N])).0, "");
     let error = step(&mut *env, Actions::Discrete(&[0, 0, 1, 0, 0])).0;
     assert!(error.contains("the environment panicked: it has come to 3"), "{error}");
-    assert!(text(env.observe(&mut obs)).contains("has panicked before; make a new one"));
+    assert!(text(env.observe(&mut obs)).contains("panicked in an earlier call; create a new one"));
     assert_eq!((env.state(0), env.progress(0), env.rngs().is_err()), (None, None, true));
     assert_eq!(episodes(&mut *env), (vec![], vec![], 0));
     let before = dropped.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Lanes against copies of the scalar environment, bit by bit, on every instruction set; and the same refusals.
+//! Equality of lanes and copies of the scalar environment, bit by bit, on every instruction set.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::interrupt::tests::asked;
 use crate::simd::tests::on_each_isa;
 use crate::{Space, VecEnv};
 
-/// One vectorised environment with the slices it writes into.
+/// A vectorised environment and its output slices.
 struct Batched<V> {
     env: V,
     obs: Vec<f32>,
@@ -44,7 +44,7 @@ impl<V: VectorEnv> Batched<V> {
         self.terminated.iter().zip(&self.truncated).map(|(a, b)| a | b).collect()
     }
 
-    /// Everything that can be seen from outside, as bits; every NaN alike.
+    /// Returns all outputs as bits, with one bit pattern for all NaNs.
     fn output_bits(&mut self) -> Vec<u64> {
         let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
         let mut output: Vec<u64> = self.obs.iter().chain(&self.final_obs).map(|x| bits(f64::from(*x))).collect();
@@ -57,7 +57,7 @@ impl<V: VectorEnv> Batched<V> {
         output
     }
 
-    /// States, streams and the observation on request, which take longer.
+    /// Returns states, streams and the observation on request, which take longer.
     fn inside(&self) -> (Vec<u64>, Vec<Pcg64>) {
         let mut obs = vec![0.0; self.obs.len()];
         self.env.observe(&mut obs).unwrap();
@@ -70,7 +70,7 @@ impl<V: VectorEnv> Batched<V> {
 fn random_actions(space: &Space, n: usize, rng: &mut Pcg64) -> (Vec<i64>, Vec<f32>) {
     match space {
         Space::Discrete { n: k, start } => ((0..n).map(|_| start + rng.integers(0, *k)).collect(), Vec::new()),
-        // Beyond the bounds, on them and at zero too.
+        // Outside the bounds, on the bounds, and zero.
         _ => (Vec::new(), (0..n).map(|_| (rng.uniform(-3.0, 3.0) as f32).clamp(-2.5, 2.5)).collect()),
     }
 }
@@ -96,7 +96,7 @@ fn pair<E: LaneEnv<K, D>, const K: usize, const D: usize>(
     (Batched::new(scalar), Batched::new(lanes))
 }
 
-/// Steps both forms with the same random actions. Now and then environments are reset or put into a strange state.
+/// Steps both forms with the same random actions, with resets and unusual states at times.
 fn lockstep<E: LaneEnv<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
     let (mut scalar, mut lanes) = pair(env, case);
     let mut rng = Pcg64::seed_from(u128::from(case.seed) + 1000);
@@ -122,7 +122,7 @@ fn lockstep<E: LaneEnv<K, D>, const K: usize, const D: usize>(env: &E, case: &Ca
                 *number = STRANGE[rng.integers(0, STRANGE.len() as i64) as usize];
             }
             if env.check_state(&state).is_err() {
-                // Some states end with a mark.
+                // Some states end with a flag.
                 *state.last_mut().unwrap() = f64::from(u8::from(step % 128 == 9));
             }
             scalar.env.set_state(index, &state).unwrap();
@@ -176,7 +176,7 @@ fn threads_that_share_a_step_change_nothing() {
     for ((mode, steps), shares) in modes.into_iter().zip([3, 2, 16]) {
         on_all(&Case { num_envs: 300, seed: 5, mode, limit: Some(30), steps, shares });
     }
-    // More episodes in a step than a log keeps.
+    // More episodes in one step than the capacity of a log.
     let case = Case { num_envs: 40_000, seed: 5, mode: AutoresetMode::SameStep, limit: Some(1), steps: 3, shares: 2 };
     lockstep(&CartPole::default(), &case);
     let (mut scalar, mut lanes) = pair(&CartPole::default(), &case);
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// The words of every refusal, in one list.
+/// Returns the texts of all errors.
 fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
     let (n, d) = (env.num_envs(), env.spec().observation.dim());
     let discrete = matches!(env.spec().action, Space::Discrete { .. });
@@ -276,7 +276,7 @@ fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
     note(env.set_rngs(&[]));
     note(env.state(n).map_or(Ok(()), |_| check_len("state", 0, 1)));
     for _ in 0..2 {
-        note(step(env, actions(n), 9)); // with a limit of one step the second one finds the episodes over
+        note(step(env, actions(n), 9)); // a limit of one step: the second step finds finished episodes
     }
     note(env.reset(Seeds::Keep, Some(&mask), &none, &mut obs));
     note(step(env, actions(n), 9));
@@ -302,13 +302,13 @@ fn refusals_have_the_same_words_in_the_same_order() {
 fn making_them_is_interrupted_however_many_shares_there_are() {
     let make =
         || SoaVecEnv::with_shards(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
-    // So long that no share alone takes till a question.
+    // One shard alone is too short to reach an interrupt check.
     let look = std::time::Duration::from_millis(20);
     assert!(asked(look, usize::MAX, make).0.is_ok());
     assert!(matches!(asked(look, 2, make), (Err(crate::Error::Interrupted), 2)));
 }
 
-/// So many that they are reset aside.
+/// Enough environments for a staged reset.
 const STAGED: usize = super::STAGED_RESET_ABOVE + 5;
 
 #[test]
