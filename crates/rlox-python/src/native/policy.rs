@@ -1,4 +1,4 @@
-//! `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
+//! The class `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,28 +33,28 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::{GuardedCell, run_locked};
 use crate::sync::gil::detach;
 
-/// Up to how many environments a call takes less than 5 us.
+/// Number of environments up to which a call takes less than 5 us.
 const DETACH_ABOVE_ENVS: usize = 1;
 
-/// From how many numbers on a call may take more than 5 us.
+/// Number of inputs above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_INPUTS: usize = 64;
 
-/// A policy and values of small networks on the CPU. `rlox.learners.native_on_policy` makes it for its learners.
+/// Policy and value networks on the CPU; created by `rlox.learners.native_on_policy`.
 ///
 /// Args:
 ///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
-///     action: An action space as native environments describe theirs.
-///     stream: int64 (6,), the words of the random stream that the initial weights come from.
-///     shape: The settings that shape it: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
-///     backend: One of `network_backends()`.
+///     action: An action space, described as by native environments.
+///     stream: int64 (6,), state of the random stream for the initial weights.
+///     shape: Architecture settings: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
+///     backend: A name from `network_backends()`.
 ///
 /// Raises:
-///     ValueError, TypeError: Spaces or settings that make no sense.
+///     ValueError, TypeError: Spaces or settings are invalid.
 ///     MemoryError: The networks do not fit into memory.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativePolicy {
     pub(super) inner: GuardedCell<Inner>,
-    /// Set to end a rollout, or the updates, early.
+    /// Requests the early end of a rollout or of the updates.
     stop: AtomicBool,
     encoding: Encoding,
     obs_shape: Vec<usize>,
@@ -65,12 +65,12 @@ pub(super) struct Inner {
     pub(super) policy: Box<dyn ActorCritic>,
     pub(super) streams: IterationStreams,
     minibatches: Minibatches,
-    /// The network's inputs of a batch.
+    /// Encoded network inputs of a batch.
     inputs: Vec<f32>,
 }
 
 impl NativePolicy {
-    /// Calls `f` with what says whether to stop: it was asked to, or a signal handler raised something.
+    /// Calls `f` with a stop check: `stop_requested`, or an error of a signal handler.
     fn with_stop_fn<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
         let (mut interrupt, mut raised) = (InterruptCheck::default(), None);
         let done = f(&mut || {
@@ -92,7 +92,7 @@ impl NativePolicy {
         let describe = |(obs, actions, dtype): (usize, usize, DType)| {
             format!("observations of {obs} numbers and actions of {actions} ({dtype:?})")
         };
-        Err(Error::shape("buffer", describe(expected), describe(got), "make it for the policy's environments"))
+        Err(Error::shape("buffer", describe(expected), describe(got), "make the buffer for the policy's environments"))
     }
 
     pub(super) fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
@@ -102,12 +102,12 @@ impl NativePolicy {
 
 #[cfg(feature = "grpc")]
 impl NativePolicy {
-    /// The weights, and what networks they are of.
+    /// Returns the weights and the architecture of the networks.
     pub(crate) fn weights_and_arch(&self, py: Python<'_>) -> PyResult<(NamedTensors, rlox_nn::PolicyArch)> {
         let (tensors, arch) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.arch())))?;
         let unknown = || {
             let fix = "use the native backend";
-            value_error("backend", "networks whose shape can be told", "others", fix)
+            value_error("backend", "networks with a known architecture", "other networks", fix)
         };
         Ok((tensors, arch.ok_or_else(unknown)?))
     }
@@ -128,18 +128,18 @@ impl NativePolicy {
         make_policy(py, observation, action, stream, shape, backend)
     }
 
-    /// Whether a rollout or the updates shall end early; stays set until it is cleared.
+    /// Whether a rollout or the updates are to end early; the flag stays set until it is cleared.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// The seed of an iteration: of its actions, its exploration noise and the order of its minibatches.
+    /// Sets the seed of an iteration, for its actions, its exploration noise and its minibatch order.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
         self.inner.with(py, num_envs > DETACH_ABOVE_ENVS, |inner| {
@@ -148,13 +148,13 @@ impl NativePolicy {
         })
     }
 
-    /// Fills a rollout of native environments that have been reset, and estimates advantages.
+    /// Fills a rollout with native environments that have been reset, and estimates advantages.
     ///
     /// Returns:
-    ///     False if `stopping` was set meanwhile.
+    ///     False if `stop_requested` ended the rollout early.
     ///
     /// Raises:
-    ///     ValueError: Environments, buffer and policy that do not fit together; numbers that are not finite.
+    ///     ValueError: Environments, buffer and policy do not match, or numbers are not finite.
     ///     FloatingPointError: An output of the policy is NaN or infinite.
     #[pyo3(signature = (env, buffer, normalizer, gamma, gae_lambda, sde_sample_freq))]
     fn collect(
@@ -195,10 +195,10 @@ impl NativePolicy {
         Ok(is_complete)
     }
 
-    /// What the policy does at row `t` of a rollout, whose observations are there: (actions, log_probs, values).
+    /// Returns (actions, log_probs, values) for the observations at row `t` of a rollout.
     ///
     /// Args:
-    ///     noise: Whether to draw the noise of state-dependent exploration anew.
+    ///     noise: Whether to draw new noise of state-dependent exploration.
     #[pyo3(signature = (buffer, t, action_masks=None, noise=false))]
     fn act<'py>(
         &self,
@@ -235,7 +235,7 @@ impl NativePolicy {
         Ok((actions.into_array(py, &shape)?, log_probs.into_pyarray(py).into_any(), values.into_pyarray(py).into_any()))
     }
 
-    /// Values and advantages of a full rollout of environments elsewhere.
+    /// Estimates values and advantages of a full rollout of environments that Python steps.
     fn finish(
         &self,
         py: Python<'_>,
@@ -254,7 +254,7 @@ impl NativePolicy {
         })
     }
 
-    /// Epochs of PPO over a finished rollout; see `configs::ppo` for the names.
+    /// Performs PPO epochs on a finished rollout; `configs::ppo` reads the settings.
     fn ppo<'py>(
         &self,
         py: Python<'py>,
@@ -268,7 +268,7 @@ impl NativePolicy {
         })
     }
 
-    /// One step of A2C on a finished rollout.
+    /// Performs one A2C step on a finished rollout.
     fn a2c<'py>(
         &self,
         py: Python<'py>,
@@ -282,7 +282,7 @@ impl NativePolicy {
         })
     }
 
-    /// One step of IMPALA on a finished rollout of this policy or an older one.
+    /// Performs one IMPALA step on a finished rollout of this policy or an older version.
     fn impala<'py>(
         &self,
         py: Python<'py>,
@@ -296,7 +296,7 @@ impl NativePolicy {
         })
     }
 
-    /// Actions for observations as rollouts store them, of one or of a batch; see `predict`.
+    /// Returns actions for one observation or a batch, in the rollout's format.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -316,56 +316,56 @@ impl NativePolicy {
         })
     }
 
-    /// All parameters by torch's names, float32.
+    /// Returns all parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` takes these parameters.
+    /// Checks that `load` accepts these parameters.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
     }
 
-    /// Checks that `load_optimizer_state` takes this state.
+    /// Checks that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
     }
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// Raises:
-    ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the policy is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
-    /// What the optimiser keeps, by the parameters' names, float32.
+    /// Returns the optimiser's state by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Takes what `optimizer_state` gave.
+    /// Loads the result of `optimizer_state`.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
     }
 }
 
-/// The backends of networks that this library was built with.
+/// Returns the network backends of this build.
 #[pyfunction]
 pub(crate) fn network_backends() -> Vec<&'static str> {
     [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]
@@ -374,7 +374,7 @@ pub(crate) fn network_backends() -> Vec<&'static str> {
         .collect()
 }
 
-/// A policy of a space, an encoding and a shape.
+/// Makes a policy from a space, an encoding and an architecture.
 fn make_policy(
     py: Python<'_>,
     observation: &Bound<'_, PyDict>,
@@ -403,7 +403,7 @@ fn make_policy(
     Ok(NativePolicy { inner: GuardedCell::new("NativePolicy", inner), stop, encoding, obs_shape, action })
 }
 
-/// What shapes the networks.
+/// Architecture of the networks.
 struct PolicyConfig {
     net_arch: Vec<usize>,
     activation: Activation,
@@ -443,7 +443,7 @@ impl PolicyConfig {
         }
     }
 
-    /// A policy of networks of one backend.
+    /// Makes a policy from networks of one backend.
     fn build<N: Network + 'static>(
         &self,
         spec: &EnvSpec,
@@ -460,7 +460,7 @@ impl PolicyConfig {
     }
 }
 
-/// How observations become inputs, and the shape of one.
+/// Returns the encoding of observations, and the shape of one observation.
 pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding, Vec<usize>)> {
     let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
     let obs_shape = shape("shape", &get("shape")?)?;
