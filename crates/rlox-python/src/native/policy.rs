@@ -470,7 +470,7 @@ pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding
             let counts = shape("counts", &get("counts")?)?;
             if counts.contains(&0) || counts.len() != obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n)) {
                 let got = format!("{counts:?} for shape {obs_shape:?}");
-                return Err(value_error("counts", "a positive count for each integer", &got, FIX));
+                return Err(value_error("counts", "one positive count per integer", &got, FIX));
             }
             Encoding::OneHot(counts)
         }
@@ -478,22 +478,27 @@ pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding
     };
     if encoding.inputs() == 0 {
         let got = format!("shape {obs_shape:?}");
-        return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
+        return Err(value_error("observation", "at least one number", &got, "use a shape without empty axes"));
     }
     Ok((encoding, obs_shape))
 }
 
-/// A backend that this library was built with.
+/// Returns a backend name, or an error if this build does not include the backend.
 pub(super) fn backend_of(backend: &Bound<'_, PyAny>) -> PyResult<String> {
     let backend = text("backend", backend)?;
     if network_backends().contains(&&*backend) {
         return Ok(backend);
     }
     let known = network_backends().join(", ");
-    Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"))
+    Err(value_error(
+        "backend",
+        &format!("one of {known}"),
+        &backend,
+        "use an available backend, or build rlox with that feature",
+    ))
 }
 
-/// What networks are made for: environments of so many inputs and these actions.
+/// Returns an environment spec with the encoded observations and the action space, for making networks.
 pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
     EnvSpec {
         id: String::new(),
@@ -503,12 +508,14 @@ pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
     }
 }
 
-/// A field that every buffer has.
+/// Returns a field that every buffer has.
 fn field<'a>(buffer: &'a rlox_core::RolloutBuffer, name: &str) -> Result<&'a Field> {
-    buffer.field(name).ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "none", "make another"))
+    buffer
+        .field(name)
+        .ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "no such field", "use a rlox.RolloutBuffer"))
 }
 
-/// Learns from a rollout; gives the metrics.
+/// Performs updates on a rollout and returns the metrics.
 fn learn<'py>(
     policy: &NativePolicy,
     py: Python<'py>,
@@ -557,7 +564,7 @@ impl ActionBuffer {
         })
     }
 
-    /// Where they are to be written.
+    /// Returns the mutable slice of all actions.
     pub(super) fn all(&mut self) -> ActionsMut<'_> {
         match self {
             Self::Discrete(actions) => ActionsMut::Discrete(actions),
@@ -576,14 +583,14 @@ impl ActionBuffer {
     }
 }
 
-/// Observations whose Python code has run.
+/// Observation argument of a network, after its Python code has run.
 pub(super) enum EncodedObsArgument<'py> {
     Numbers(Argument<'py, f32>),
     Integers(Argument<'py, i64>),
 }
 
 impl<'py> EncodedObsArgument<'py> {
-    /// Takes what an encoding is for. May run Python code.
+    /// Converts observations to the type that the encoding takes. May run Python code.
     pub(super) fn new(name: &'static str, encoding: &Encoding, obs: &Bound<'py, PyAny>) -> PyResult<Self> {
         Ok(match encoding {
             Encoding::Numbers(_) => Self::Numbers(argument(name, obs, &REAL)?),
@@ -599,7 +606,7 @@ impl<'py> EncodedObsArgument<'py> {
     }
 }
 
-/// The same, to be looked at.
+/// Observations in the type that an encoding takes.
 pub(super) enum EncodedObs<'py> {
     Numbers(Input<'py, f32>),
     Integers(Input<'py, i64>),
@@ -621,16 +628,18 @@ impl EncodedObs<'_> {
     }
 }
 
-/// Who is asked, and what of.
+/// Encoding and shapes for a prediction.
 pub(super) struct PredictRequest<'a> {
     pub(super) encoding: &'a Encoding,
-    /// The shape of one observation.
+    /// Shape of one observation.
     pub(super) obs_shape: &'a [usize],
     pub(super) action: &'a Space,
 }
 
-/// Greedy actions, or with a seed samples, `[n, *action_shape]`, or `[*action_shape]` for one observation: as environments
-/// take them, Discrete ones with the space's start added, those of a Box inside its bounds. `predict` gives them.
+/// Returns greedy actions, or with a seed sampled actions, computed by `predict`.
+///
+/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions include the start of
+/// the space, and Box actions are within the bounds.
 pub(super) fn predict<'py>(
     request: &PredictRequest<'_>,
     py: Python<'py>,
@@ -666,7 +675,7 @@ pub(super) fn predict<'py>(
     buffer.into_array(py, &[&lead[..], &action.shape()].concat())
 }
 
-/// What comes before the shape of one observation: nothing, or the number of observations.
+/// Returns the axes before the shape of one observation: none, or the number of observations.
 fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
     if got == row_shape {
         return Ok(Vec::new());
@@ -674,19 +683,18 @@ fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
     match got.split_first() {
         Some((n, row)) if row == row_shape => Ok(vec![*n]),
         _ => {
-            let expected =
-                format!("one observation of shape {row_shape:?} or a batch with one more dimension in front");
+            let expected = format!("one observation of shape {row_shape:?}, or a batch with one more leading axis");
             Err(value_error("obs", &expected, &format!("shape {got:?}"), "reshape it"))
         }
     }
 }
 
-/// An error in the caller's words for the masks.
+/// Renames the argument `masks` of an error to `action_masks`.
 pub(super) fn rename_masks(error: Error) -> Error {
     error.rename_argument("masks", "action_masks")
 }
 
-/// Named tensors as a dict of arrays.
+/// Returns named tensors as a dict of arrays.
 pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for tensor in tensors {
@@ -696,19 +704,19 @@ pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bo
     Ok(dict)
 }
 
-/// Named tensors of a dict of arrays.
+/// Parses named tensors from a dict of arrays.
 pub(super) fn tensors_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
     let Ok(dict) = object.cast::<PyDict>() else {
         return Err(type_error(
             argument,
-            "a dict of names and arrays",
+            "a dict of arrays by name",
             &short_repr(object),
-            "pass what a policy of this shape gave",
+            "pass the tensors of a policy with this architecture",
         ));
     };
     let mut tensors = NamedTensors::default();
     from_items(Some(dict), 2, |(name, array)| {
-        let mismatch = |_| type_error(argument, "names as keys", &short_repr(&name), "pass a dict of names and arrays");
+        let mismatch = |_| type_error(argument, "strings as keys", &short_repr(&name), "pass a dict of arrays by name");
         let name: String = name.extract().map_err(mismatch)?;
         let array = crate::convert::args::argument::<f32>(argument, &array, &REAL)?.read(false)?;
         let data = try_map(array.slice(), |x| x).map_err(to_py)?;
